@@ -1,0 +1,64 @@
+# Everything works from a fresh clone with Python 3.11 or newer, make and git: the targets set up .venv by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CACHE := .cache
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-fast check format demo bench proto clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(BIN)/.pixy: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "pixy needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: "setuptools>=77" wheel
+	$(BIN)/pip install --quiet --disable-pip-version-check --prefer-binary --no-build-isolation --editable .
+	@touch $@
+
+$(BIN)/.pixy-dev: $(BIN)/.pixy
+	$(BIN)/pip install --quiet --disable-pip-version-check --prefer-binary --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+run: $(BIN)/.pixy  ## start the daemon with config.yaml, data under ./pixy-data
+	@$(BIN)/pixy serve --config config.yaml $(ARGS)
+
+test: check  ## all checks, then all tests
+	$(BIN)/pytest $(ARGS)
+
+test-fast: $(BIN)/.pixy-dev  ## the tests that start no processes
+	$(BIN)/pytest -m "not process" $(ARGS)
+
+check: $(BIN)/.pixy-dev  ## format, lint, types, import rules, generated files
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/mypy --no-error-summary
+	@$(MAKE) --no-print-directory proto OUT=$(CACHE)/proto
+	@diff -r -x '*.proto' -x '__init__.py' -x __pycache__ pixy/proto $(CACHE)/proto || { echo "the generated stubs are out of date: run make proto"; exit 1; }
+
+format: $(BIN)/.pixy-dev  ## format the code and sort the imports
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+demo: $(BIN)/.pixy  ## a daemon on free ports: produce, consume, ack, offsets
+	@$(BIN)/python examples/demo.py
+
+bench: $(BIN)/.pixy-dev  ## the table of speeds, side by side in one run
+	$(BIN)/python -m bench $(ARGS)
+
+OUT ?= pixy/proto
+proto: $(BIN)/.pixy-dev  ## generate the protobuf stubs again
+	@rm -rf $(CACHE)/proto-raw && mkdir -p $(CACHE)/proto-raw $(OUT)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I . -I pixy/proto --python_out=$(CACHE)/proto-raw \
+	    --grpc_python_out=$(CACHE)/proto-raw --mypy_out=quiet:$(CACHE)/proto-raw --mypy_grpc_out=quiet:$(CACHE)/proto-raw kafkapixy.proto
+	@PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I pixy/proto --python_out=$(CACHE)/proto-raw \
+	    --mypy_out=quiet:$(CACHE)/proto-raw state.proto
+	@# The stubs live in a package: their imports of each other must say so.
+	@sed -i -E 's/^import ([a-z_]+_pb2) as/from pixy.proto import \1 as/' $(CACHE)/proto-raw/*.py $(CACHE)/proto-raw/*.pyi
+	@cp $(CACHE)/proto-raw/* $(OUT)/
+
+clean:  ## remove what the targets made, except data
+	rm -rf $(VENV) $(CACHE) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
