@@ -1,0 +1,29 @@
+"""The line between everything that serves clients and the cluster that stores their messages."""
+
+from pixy.backend.protocol import (
+    AppendDone,
+    Assignment,
+    Backend,
+    Batch,
+    ConsumerMembership,
+    FetchResult,
+    OffsetCommit,
+    OffsetRange,
+    PartitionDescription,
+    TopicDescription,
+    TopicPartition,
+)
+
+__all__ = [
+    "AppendDone",
+    "Assignment",
+    "Backend",
+    "Batch",
+    "ConsumerMembership",
+    "FetchResult",
+    "OffsetCommit",
+    "OffsetRange",
+    "PartitionDescription",
+    "TopicDescription",
+    "TopicPartition",
+]

@@ -1,0 +1,216 @@
+"""What every layer above sees of a cluster, whichever implementation stands behind it.
+
+Owns no state. The rules that hold for every implementation, proven by `tests/conformance`:
+
+- A partition is a sequence of Kafka v2 record batches. Offsets may have gaps (compacted, control and aborted records of a
+  real Kafka): a fetch tells where the next one goes on, and callers pass over what is missing.
+- Whatever is answered as written is durable.
+- Everything runs on one event loop. `topic` and `append` never suspend; the rest are coroutines that may be cancelled
+  at any await without any effect on the cluster's state other than the requested one.
+- Only classes of `pixy.errors` are raised.
+
+The road not taken: single records across this line. A record costs a microsecond in plain Python wherever it is touched,
+so records are packed above and unpacked above, and only batches pass.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from pixy.errors import PixyError
+
+__all__ = [
+    "AppendDone",
+    "Assignment",
+    "Backend",
+    "Batch",
+    "ConsumerMembership",
+    "FetchResult",
+    "OffsetCommit",
+    "OffsetRange",
+    "PartitionDescription",
+    "TopicDescription",
+    "TopicPartition",
+]
+
+Batch = bytes | bytearray | memoryview
+"""One whole Kafka v2 record batch."""
+
+AppendDone = Callable[[int, PixyError | None], None]
+"""Called once with (offset of the batch's first record, None), or with (-1, error) if it was not written."""
+
+Assignment = Callable[[Mapping[str, Sequence[int]]], None]
+"""Called with the whole set of partitions that a member has from then on: topic -> partitions, ascending."""
+
+
+class TopicPartition(NamedTuple):
+    """Names one partition."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition and where it lives. Node ids; leader -1 while there is none."""
+
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic. `partitions` is ascending and has no holes."""
+
+    name: str
+    topic_id: bytes
+    version: int
+    config: Mapping[str, str]
+    partitions: tuple[PartitionDescription, ...]
+
+
+class FetchResult(NamedTuple):
+    """Consecutive batches of one partition.
+
+    The first batch may begin before the asked offset, because batches are never cut: skip records below it.
+    `next_offset` is where the next fetch goes on. It is above the asked offset whenever there was anything to pass,
+    even if `batches` is empty because the offsets in between hold no records.
+    """
+
+    batches: Sequence[Batch]
+    next_offset: int
+    log_begin_offset: int
+    high_watermark: int
+
+
+class OffsetRange(NamedTuple):
+    """What a partition serves: first offset, and one past the last committed one."""
+
+    begin: int
+    end: int
+
+
+class OffsetCommit(NamedTuple):
+    """How far a consumer group is in one partition: everything below `offset`, and what `metadata` encodes above it."""
+
+    offset: int
+    metadata: str = ""
+
+
+class ConsumerMembership(Protocol):
+    """This process as one member of one consumer group."""
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        """Replace the topics that this member asks for. The assignment callback tells what came of it."""
+
+    async def leave(self) -> None:
+        """Give up every partition and leave the group. The assignment callback is not called again."""
+
+
+class Backend(Protocol):
+    """One cluster."""
+
+    async def start(self) -> None:
+        """Connect or recover, until requests can be served.
+
+        Raises:
+            StartError: it cannot serve; the message is for the operator.
+        """
+
+    async def stop(self) -> None:
+        """Finish what was accepted, make it durable, release everything. Idempotent."""
+
+    # --- topics -------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicDescription | None:
+        """A topic as this process knows it at the moment, None if it knows of none."""
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """A topic as the cluster knows it. Never creates it.
+
+        Raises:
+            UnknownTopic: there is none.
+        """
+
+    async def list_topics(self) -> Sequence[TopicDescription]:
+        """All topics, sorted by name."""
+
+    async def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str] | None = None
+    ) -> TopicDescription:
+        """Create a topic with `partitions` >= 1 partitions.
+
+        Raises:
+            InvalidTopic: the name breaks Kafka's rule.
+            TopicExists: there is one of that name; also when somebody else was a moment quicker.
+        """
+
+    # --- records ------------------------------------------------------------------------------------------------
+
+    def append(self, partition: TopicPartition, batch: bytearray, records: int, done: AppendDone) -> None:
+        """Append one batch of `records` records. `done` is called when it is durable, or could not be written.
+
+        The backend owns `batch` from here on: it writes base offset and leader epoch into the header in place.
+        Batches of one partition are written and answered in the order of the calls.
+
+        Raises:
+            UnknownPartition: there is no such partition; `done` is not called then.
+        """
+
+    async def fetch(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        max_wait: float | None = None,
+    ) -> FetchResult:
+        """Batches from `offset` on: at most `max_bytes`, but always at least one whole batch if there is any.
+
+        Waits until there is something, for `max_wait` seconds at most (None: as long as it takes), and does so
+        without polling. An empty result means that the time ran out.
+
+        Raises:
+            UnknownPartition: there is no such partition.
+            OffsetOutOfRange: `offset` is below the log begin offset or above the high watermark.
+            CorruptData: what is stored there cannot be read.
+        """
+
+    async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+        """What each partition of a topic serves.
+
+        Raises:
+            UnknownTopic: there is none.
+        """
+
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
+        """The first offset whose record's timestamp is at or after `timestamp_ms`, None if there is none.
+
+        Raises:
+            UnknownPartition: there is no such partition.
+        """
+
+    # --- consumer groups ----------------------------------------------------------------------------------------
+
+    async def join_consumer_group(
+        self, group: str, client_id: str, topics: Sequence[str], on_assignment: Assignment
+    ) -> ConsumerMembership:
+        """Become a member of a consumer group, subscribed to `topics`.
+
+        `on_assignment` is called from the event loop with what this member owns: the first time before or soon after
+        this returns, then on every change.
+        """
+
+    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
+        """Store offsets of a group as one change: all of them or none, durable on return."""
+
+    async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
+        """What a group has committed, by partition. Partitions without a commit are missing."""
+
+    async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
+        """Who consumes a topic: group -> client id -> partitions, ascending."""
+
+    async def consumer_group_exists(self, group: str) -> bool:
+        """Whether a consumer group has any member."""
