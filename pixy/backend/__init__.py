@@ -1,5 +1,6 @@
 """The line between everything that serves clients and the cluster that stores their messages."""
 
+from pixy.backend.embedded import EmbeddedBackend
 from pixy.backend.protocol import (
     AppendDone,
     Assignment,
@@ -20,6 +21,7 @@ __all__ = [
     "Backend",
     "Batch",
     "ConsumerMembership",
+    "EmbeddedBackend",
     "FetchResult",
     "OffsetCommit",
     "OffsetRange",

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from pixy.errors import PixyError
+from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 
 __all__ = [
     "AppendDone",
@@ -41,13 +42,6 @@ AppendDone = Callable[[int, PixyError | None], None]
 
 Assignment = Callable[[Mapping[str, Sequence[int]]], None]
 """Called with the whole set of partitions that a member has from then on: topic -> partitions, ascending."""
-
-
-class TopicPartition(NamedTuple):
-    """Names one partition."""
-
-    topic: str
-    partition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +77,6 @@ class FetchResult(NamedTuple):
     next_offset: int
     log_begin_offset: int
     high_watermark: int
-
-
-class OffsetRange(NamedTuple):
-    """What a partition serves: first offset, and one past the last committed one."""
-
-    begin: int
-    end: int
-
-
-class OffsetCommit(NamedTuple):
-    """How far a consumer group is in one partition: everything below `offset`, and what `metadata` encodes above it."""
-
-    offset: int
-    metadata: str = ""
 
 
 class ConsumerMembership(Protocol):

@@ -9,22 +9,43 @@ from pixy.records.batch import (
     patch_batch,
     read_header,
 )
-from pixy.records.codec import COMPRESSION, Header, NewRecord, Record, build_batch, read_records
+from pixy.records.codec import (
+    COMPRESSION,
+    Header,
+    NewRecord,
+    Record,
+    build_batch,
+    build_control_batch,
+    read_control_record,
+    read_records,
+)
 from pixy.records.crc import crc32c
+from pixy.records.partitioner import PARTITIONERS, Partitioner, make_partitioner
+from pixy.records.positions import OffsetCommit, OffsetRange, TopicPartition
+from pixy.records.topic_name import check_topic_name
 
 __all__ = [
     "COMPRESSION",
     "HEADER_BYTES",
     "LENGTH_PREFIX_BYTES",
+    "PARTITIONERS",
     "BatchHeader",
     "Header",
     "NewRecord",
+    "OffsetCommit",
+    "OffsetRange",
+    "Partitioner",
     "Record",
+    "TopicPartition",
     "batch_bytes",
     "build_batch",
+    "build_control_batch",
     "check_batch",
+    "check_topic_name",
     "crc32c",
+    "make_partitioner",
     "patch_batch",
+    "read_control_record",
     "read_header",
     "read_records",
 ]

@@ -32,6 +32,7 @@ __all__ = [
     "BatchHeader",
     "batch_bytes",
     "check_batch",
+    "mark_control",
     "patch_batch",
     "read_header",
 ]
@@ -44,6 +45,8 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _LEADER_EPOCH = struct.Struct(">i")
+_ATTRIBUTES = struct.Struct(">h")
+_CRC = struct.Struct(">I")
 _CRC_OFFSET = 17
 _CRC_FROM = 21
 _MAGIC = 2
@@ -99,6 +102,14 @@ def patch_batch(batch: bytearray, base_offset: int, leader_epoch: int) -> None:
     """Write base offset and leader epoch into the header."""
     _BASE_OFFSET.pack_into(batch, 0, base_offset)
     _LEADER_EPOCH.pack_into(batch, 12, leader_epoch)
+
+
+def mark_control(batch: bytearray) -> bytearray:
+    """Turn a batch into a control batch, and correct its checksum."""
+    attributes: int = _ATTRIBUTES.unpack_from(batch, _CRC_FROM)[0]
+    _ATTRIBUTES.pack_into(batch, _CRC_FROM, attributes | _CONTROL)
+    _CRC.pack_into(batch, _CRC_OFFSET, crc32c(memoryview(batch)[_CRC_FROM:]))
+    return batch
 
 
 def check_batch(batch: Buffer) -> None:

@@ -1,0 +1,221 @@
+"""The embedded cluster as a backend: translates the protocol's calls to the node's, and decides nothing itself."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from pixy.backend.protocol import (
+    AppendDone,
+    Assignment,
+    FetchResult,
+    PartitionDescription,
+    TopicDescription,
+)
+from pixy.clock import Clock
+from pixy.cluster import Coordinator, Member, Node, PartitionReplica, Topic
+from pixy.errors import OffsetOutOfRange, ShuttingDown, UnknownPartition, UnknownTopic
+from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
+from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name, read_records
+from pixy.storage import run_on
+
+__all__ = ["EmbeddedBackend"]
+
+
+class EmbeddedBackend:
+    """A `Backend` on a node of this process.
+
+    Args:
+        node: not started yet; the backend owns it from here on.
+        clock: for the time of offset commits.
+    """
+
+    def __init__(self, node: Node, clock: Clock) -> None:
+        self._node = node
+        self._clock = clock
+        self._coordinator = Coordinator(self._partition_count)
+        self._descriptions: dict[str, TopicDescription] = {}
+        self._stopped = False
+
+    async def start(self) -> None:
+        await self._node.start()
+
+    async def stop(self) -> None:
+        self._stopped = True
+        await self._node.stop()
+
+    # --- topics -------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicDescription | None:
+        topic = self._node.metadata.topics.get(name)
+        if topic is None:
+            return None
+        description = self._descriptions.get(name)
+        if description is None or description.version != topic.version:
+            description = self._descriptions[name] = self._describe(topic)
+        return description
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        description = self.topic(name)
+        if description is None:
+            raise UnknownTopic(f"unknown topic {name}")
+        return description
+
+    async def list_topics(self) -> Sequence[TopicDescription]:
+        return [self._describe(topic) for _, topic in sorted(self._node.metadata.topics.items())]
+
+    async def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str] | None = None
+    ) -> TopicDescription:
+        check_topic_name(name)
+        self._check_running()
+        return self._describe(await self._node.create_topic(name, partitions, dict(config or {})))
+
+    def _describe(self, topic: Topic) -> TopicDescription:
+        here = (self._node.node_id,)
+        return TopicDescription(
+            topic.name,
+            topic.topic_id,
+            topic.version,
+            topic.config,
+            tuple(
+                PartitionDescription(number, self._node.node_id, here, here)
+                for number in range(len(topic.raft_groups))
+            ),
+        )
+
+    def _partition_count(self, name: str) -> int:
+        topic = self._node.metadata.topics.get(name)
+        return 0 if topic is None else len(topic.raft_groups)
+
+    # --- records ------------------------------------------------------------------------------------------------
+
+    def append(self, partition: TopicPartition, batch: bytearray, records: int, done: AppendDone) -> None:
+        replica = self._replica(partition)
+        blocked = ShuttingDown() if self._stopped else self._node.blocked
+        if blocked is not None:
+            done(-1, blocked)
+            return
+        self._node.append(replica, batch, lambda offset: done(offset, None))
+
+    async def fetch(
+        self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None
+    ) -> FetchResult:
+        replica = self._replica(partition)
+        log = replica.log
+        if not log.begin_offset <= offset <= log.end_offset:
+            raise OffsetOutOfRange(
+                f"offset {offset} of {partition.topic}-{partition.partition} is out of range: "
+                f"{log.begin_offset} to {log.end_offset} are served",
+                log.begin_offset,
+                log.end_offset,
+            )
+        if offset == log.end_offset:
+            await _wait_append(replica, max_wait)
+        chunk = log.read_memory(offset, max_bytes)
+        if chunk is None:
+            chunk = await run_on(self._node.files, partial(log.read, offset, max_bytes))
+        return FetchResult(chunk.batches, chunk.next_offset, log.begin_offset, log.end_offset)
+
+    async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+        count = self._partition_count(topic)
+        if not count:
+            raise UnknownTopic(f"unknown topic {topic}")
+        logs = [self._replica(TopicPartition(topic, number)).log for number in range(count)]
+        return {number: OffsetRange(log.begin_offset, log.end_offset) for number, log in enumerate(logs)}
+
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
+        log = self._replica(partition).log
+        at = await run_on(self._node.files, partial(log.find_timestamp, timestamp_ms))
+        if at is None:
+            at = max(log.written_offset, log.begin_offset)
+        while at < log.end_offset:
+            chunk = await self.fetch(partition, at, max_bytes=1 << 20)
+            for batch in chunk.batches:
+                for record in read_records(batch):
+                    if record.timestamp >= timestamp_ms and record.offset >= at:
+                        return record.offset
+            at = chunk.next_offset
+        return None
+
+    def _replica(self, partition: TopicPartition) -> PartitionReplica:
+        replica = self._node.partition(partition)
+        if replica is None:
+            count = self._partition_count(partition.topic)
+            raise UnknownPartition(
+                f"unknown partition {partition.partition} of topic {partition.topic}, which has {count}"
+            )
+        return replica
+
+    # --- consumer groups ----------------------------------------------------------------------------------------
+
+    async def join_consumer_group(
+        self, group: str, client_id: str, topics: Sequence[str], on_assignment: Assignment
+    ) -> "_Membership":
+        member = Member(group, client_id, topics, on_assignment)
+        self._coordinator.join(member)
+        return _Membership(self._coordinator, member)
+
+    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
+        for partition in offsets:
+            self._replica(partition)
+        self._check_running()
+        command = CommitOffsets(
+            group=group,
+            offsets=[
+                CommittedOffset(topic=topic, partition=partition, offset=offset, metadata=metadata)
+                for (topic, partition), (offset, metadata) in offsets.items()
+            ],
+            timestamp_ms=self._clock.wall_ms(),
+        )
+        payload = GroupsCommand(commit_offsets=command).SerializeToString()
+        await self._node.groups_command(group, payload)
+
+    async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
+        return self._node.offsets_of(group).committed(group, topic)
+
+    async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
+        return self._coordinator.consumers(topic)
+
+    async def consumer_group_exists(self, group: str) -> bool:
+        return self._coordinator.exists(group)
+
+    def _check_running(self) -> None:
+        if self._stopped:
+            raise ShuttingDown
+
+
+class _Membership:
+    def __init__(self, coordinator: Coordinator, member: Member) -> None:
+        self._coordinator = coordinator
+        self._member = member
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        self._coordinator.subscribe(self._member, topics)
+
+    async def leave(self) -> None:
+        self._coordinator.leave(self._member)
+
+
+async def _wait_append(replica: PartitionReplica, max_wait: float | None) -> None:
+    """Return after the next append, or after `max_wait` seconds."""
+    if max_wait is not None and max_wait <= 0:
+        return
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+    if replica.waiters is None:
+        replica.waiters = set()
+    replica.waiters.add(waiter)
+    timer = None if max_wait is None else loop.call_later(max_wait, _give_up, waiter)
+    try:
+        await waiter
+    finally:
+        if timer is not None:
+            timer.cancel()
+        if replica.waiters is not None:
+            replica.waiters.discard(waiter)
+            replica.waiters = replica.waiters or None
+
+
+def _give_up(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,57 @@
+"""The command `pixy`: the only part that prints or exits.
+
+Exit codes: 0 done; 1 it failed (one line on standard error); 2 wrong usage or a configuration that cannot be used;
+3 `consume` found no message in time; 130 interrupted.
+
+What takes long to import (gRPC, the daemon, the YAML reader) is imported by the command that needs it.
+"""
+
+from typing import Any
+
+import click
+
+import pixy
+from pixy.cli.config import config
+from pixy.cli.messages import ack, consume, produce
+from pixy.cli.offsets import offsets
+from pixy.cli.output import report_error
+from pixy.cli.serve import serve
+from pixy.cli.topics import consumers, topics
+from pixy.errors import ConfigError, PixyError
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+
+
+class PixyGroup(click.Group):
+    """Turns what ends a command into a line on standard error and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except ConfigError as error:
+            report_error(str(error))
+            ctx.exit(2)
+        except PixyError as error:
+            report_error(str(error))
+            ctx.exit(1)
+
+
+@click.group(cls=PixyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(pixy.__version__, prog_name="pixy", message="%(prog)s %(version)s")
+def main() -> None:
+    """A durable partitioned log with an acknowledgement per message.
+
+    Start a daemon with `pixy serve`; then, in another terminal:
+
+    \b
+      pixy produce greetings hello
+      pixy consume greetings -g readers
+    """
+
+
+for command in (serve, produce, consume, ack, offsets, topics, consumers, config):
+    main.add_command(command)

@@ -1,0 +1,145 @@
+"""The way of a client command to a daemon: options that all of them have, channel, stub, and what an error means.
+
+gRPC is imported when a command connects, not before.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pixy.errors import PixyError
+
+if TYPE_CHECKING:
+    import grpc
+
+    from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+
+__all__ = ["CallFailed", "Connection", "client_command", "status_name"]
+
+DEFAULT_ADDRESS = "127.0.0.1:19091"
+
+_CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_http_proxy", 0),  # a proxy for the web is not the way to a daemon, least of all on loopback
+]
+_NOT_REACHED = (
+    "failed to connect",
+    "connection refused",
+    "dns resolution failed",
+    "no such file or directory",
+)
+
+
+class CallFailed(PixyError):
+    """A call to the daemon failed; the message is for the person at the terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What the options that all client commands share say.
+
+    Args:
+        address: `host:port` or `unix:path` of the daemon.
+        cluster: cluster to name in requests; empty: the daemon's default.
+        as_json: print JSON.
+        timeout: seconds that one call may take.
+        ca_path: certificate to trust; None: no TLS.
+    """
+
+    address: str
+    cluster: str
+    as_json: bool
+    timeout: float
+    ca_path: Path | None
+
+    @contextmanager
+    def open(self) -> "Iterator[KafkaPixyStub]":
+        """Connects; the stub is good inside the `with` block, where errors of gRPC become `CallFailed`."""
+        import grpc
+
+        from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+
+        with self._channel() as channel:
+            try:
+                yield KafkaPixyStub(channel)
+            except grpc.RpcError as error:
+                raise self.failure(error) from error
+
+    def failure(self, error: "grpc.RpcError") -> CallFailed:
+        """An error of gRPC in one line, with a hint if the daemon was not reached."""
+        name, details = status_name(error), str(getattr(error, "details", str)() or "").strip()
+        if name == "UNAVAILABLE" and any(sign in details.lower() for sign in _NOT_REACHED):
+            details = (
+                f"cannot reach a daemon at {self.address}: is it running? Start one with pixy serve, or name "
+                "another address with --address or PIXY_ADDRESS"
+            )
+        elif name == "DEADLINE_EXCEEDED":
+            details = f"no answer from {self.address} within {self.timeout:g} s (--timeout)"
+        return CallFailed(f"{name}: {' '.join(details.split())}")
+
+    def _channel(self) -> "grpc.Channel":
+        import grpc
+
+        if self.ca_path is None:
+            return grpc.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
+        try:
+            credentials = grpc.ssl_channel_credentials(self.ca_path.read_bytes())
+        except OSError as error:
+            raise CallFailed(f"cannot read {self.ca_path}: {error.strerror}") from error
+        return grpc.secure_channel(self.address, credentials, options=_CHANNEL_OPTIONS)
+
+
+def status_name(error: "grpc.RpcError") -> str:
+    """The name of the status of an error of gRPC, such as NOT_FOUND."""
+    code = getattr(error, "code", lambda: None)()
+    return str(getattr(code, "name", "UNKNOWN"))
+
+
+_OPTIONS = (
+    click.option(
+        "--address",
+        default=DEFAULT_ADDRESS,
+        envvar="PIXY_ADDRESS",
+        show_default=True,
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="Daemon to talk to; unix:PATH for a unix socket.",
+    ),
+    click.option("--cluster", default="", help="Cluster, if not the daemon's default one."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=30.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Longest time that one call may take.",
+    ),
+    click.option(
+        "--tls-ca-path",
+        "ca_path",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Connect with TLS and trust this certificate, PEM.",
+    ),
+)
+
+
+def client_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of a connection; the command gets them as `connection`."""
+
+    @functools.wraps(function)
+    def command(
+        *, address: str, cluster: str, as_json: bool, timeout: float, ca_path: Path | None, **rest: Any
+    ) -> None:
+        function(connection=Connection(address, cluster, as_json, timeout, ca_path), **rest)
+
+    decorated: Callable[..., None] = command
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated

@@ -1,0 +1,82 @@
+"""`pixy offsets`: where a consumer group stands, and moving it."""
+
+import re
+
+import click
+
+from pixy.cli.connection import Connection, client_command
+from pixy.cli.output import print_json, print_line, print_table
+
+__all__ = ["offsets"]
+
+_WORDS = {"oldest": -2, "newest": -1}
+_FIELDS = ("partition", "begin", "end", "count", "offset", "lag", "metadata", "sparse_acks")
+_COLUMNS = ("partition", "begin", "end", "count", "offset", "lag", "sparse_acks")
+
+
+class PartitionOffset(click.ParamType[tuple[int, int]]):
+    """`PARTITION=OFFSET`, the offset a number or a word."""
+
+    name = "PARTITION=OFFSET"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        match = re.fullmatch(r"([0-9]+)=([0-9]+|oldest|newest)", str(value))
+        if match is None or int(match[1]) >= 1 << 31:
+            self.fail(f"{value!r} is not PARTITION=OFFSET, such as 0=42, 0=oldest or 0=newest", param, ctx)
+        offset = _WORDS[match[2]] if match[2] in _WORDS else int(match[2])
+        if offset >= 1 << 63:
+            self.fail(f"{value!r}: no offset is that large", param, ctx)
+        return int(match[1]), offset
+
+
+@click.group()
+def offsets() -> None:
+    """Show or set the offsets of a consumer group."""
+
+
+@offsets.command()
+@click.argument("topic")
+@click.option("--group", "-g", required=True, help="Consumer group.")
+@client_command
+def get(connection: Connection, topic: str, group: str) -> None:
+    """Show what each partition of TOPIC holds and how far a consumer group has come.
+
+    Offset -1: the group has committed nothing. With --json a list of objects with partition, begin, end, count,
+    offset, lag, metadata and sparse_acks.
+    """
+    from pixy.proto import kafkapixy_pb2
+
+    request = kafkapixy_pb2.GetOffsetsRq(cluster=connection.cluster, topic=topic, group=group)
+    with connection.open() as stub:
+        found = stub.GetOffsets(request, timeout=connection.timeout).offsets
+    if connection.as_json:
+        print_json([{name: getattr(entry, name) for name in _FIELDS} for entry in found])
+    else:
+        print_table(
+            [name.upper() for name in _COLUMNS],
+            [[getattr(entry, name) for name in _COLUMNS] for entry in found],
+        )
+
+
+@offsets.command("set")
+@click.argument("topic")
+@click.argument("positions", nargs=-1, required=True, type=PartitionOffset(), metavar="PARTITION=OFFSET...")
+@click.option("--group", "-g", required=True, help="Consumer group.")
+@client_command
+def set_(connection: Connection, topic: str, positions: tuple[tuple[int, int], ...], group: str) -> None:
+    """Move a consumer group to other offsets of TOPIC: all of them or none.
+
+    OFFSET is a number, `oldest` or `newest`. Partitions that are not named stay as they are.
+    """
+    from pixy.proto import kafkapixy_pb2
+
+    moved = [kafkapixy_pb2.PartitionOffset(partition=number, offset=offset) for number, offset in positions]
+    request = kafkapixy_pb2.SetOffsetsRq(cluster=connection.cluster, topic=topic, group=group, offsets=moved)
+    with connection.open() as stub:
+        stub.SetOffsets(request, timeout=connection.timeout)
+    if connection.as_json:
+        print_json([{"partition": number, "offset": offset} for number, offset in positions])
+    else:
+        print_line(f"set {len(moved)} partition{'' if len(moved) == 1 else 's'} of {topic} for {group}")

@@ -1,0 +1,104 @@
+"""What the commands print: lines and tables for people, JSON for programs, errors and progress on standard error.
+
+Bytes that are not UTF-8 are printed as `base64:...` for people and as `{"base64": "..."}` in JSON.
+"""
+
+import base64
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+__all__ = [
+    "Progress",
+    "json_bytes",
+    "print_json",
+    "print_line",
+    "print_table",
+    "readable_bytes",
+    "report_error",
+]
+
+_PROGRESS_SECONDS = 0.2
+
+
+def report_error(message: str) -> None:
+    """Prints an error, one line `pixy: ...` for each of its lines, on standard error."""
+    for line in message.splitlines():
+        click.echo(f"pixy: {line}", err=True)
+
+
+def print_line(line: str | bytes) -> None:
+    """Prints one line and flushes, so that a reader at the other end of a pipe has it."""
+    click.echo(line)
+
+
+def print_json(value: Any, *, indent: int | None = None) -> None:
+    """Prints a value as JSON: on one line, or indented."""
+    click.echo(json.dumps(value, ensure_ascii=False, indent=indent))
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Prints rows under titles in columns; numbers are aligned to the right."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    numeric = [bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(titles))]
+    widths = [max(len(line[i]) for line in [list(titles), *texts]) for i in range(len(titles))]
+    for line in [list(titles), *texts]:
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def readable_bytes(value: bytes) -> bytes:
+    """Bytes as a person reads them: themselves if they are UTF-8, else `base64:...`."""
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return b"base64:" + base64.b64encode(value)
+    return value
+
+
+def json_bytes(value: bytes) -> str | dict[str, str]:
+    """Bytes in JSON: a text if they are UTF-8, else `{"base64": "..."}`."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+class Progress:
+    """Counts messages; shows count and rate on standard error while it goes on, if that is wanted.
+
+    Args:
+        shown: whether to show anything before the end.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, *, shown: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self.count = 0
+        self._shown = shown
+        self._clock = clock
+        self._started = clock()
+        self._drawn = self._started
+
+    def add(self) -> None:
+        """One more message is done."""
+        self.count += 1
+        if self._shown and self._clock() - self._drawn >= _PROGRESS_SECONDS:
+            self._drawn = self._clock()
+            click.echo(f"\r{self.count} messages, {self._rate()}/s ", nl=False, err=True)
+
+    def finish(self) -> None:
+        """Prints the summary: how many, how long, how many a second."""
+        if self._shown:
+            click.echo("\r", nl=False, err=True)
+        seconds = self._clock() - self._started
+        noun = "message" if self.count == 1 else "messages"
+        click.echo(f"{self.count} {noun} in {seconds:.2f} s, {self._rate()}/s", err=True)
+
+    def _rate(self) -> int:
+        return round(self.count / max(self._clock() - self._started, 1e-9))

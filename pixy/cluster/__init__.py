@@ -1,0 +1,8 @@
+"""A node of the embedded cluster: its raft groups, their state machines, and the coordinator of consumer groups."""
+
+from pixy.cluster.coordinator import Coordinator, Member
+from pixy.cluster.metadata import MetadataState, Topic
+from pixy.cluster.node import Node, NodeOptions
+from pixy.cluster.replica import PartitionReplica
+
+__all__ = ["Coordinator", "Member", "MetadataState", "Node", "NodeOptions", "PartitionReplica", "Topic"]

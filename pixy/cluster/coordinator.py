@@ -1,0 +1,104 @@
+"""Who is a member of which consumer group, and which partitions each member has.
+
+Pure: a change of members or topics returns who gets what. Membership lives as long as the node, so nothing of it is stored;
+what a consumer group has committed is in the state groups.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["Coordinator", "Member", "assign_ranges"]
+
+Assignment = Mapping[str, Sequence[int]]
+
+
+class Member:
+    """One member of one consumer group."""
+
+    __slots__ = ("assigned", "client_id", "consumer_group", "on_assignment", "topics")
+
+    def __init__(
+        self,
+        consumer_group: str,
+        client_id: str,
+        topics: Sequence[str],
+        on_assignment: Callable[[Assignment], None],
+    ) -> None:
+        self.consumer_group = consumer_group
+        self.client_id = client_id
+        self.topics = tuple(topics)
+        self.on_assignment = on_assignment
+        self.assigned: Assignment = {}
+
+
+class Coordinator:
+    """Members of all consumer groups.
+
+    Args:
+        partitions: tells the number of partitions of a topic, 0 if there is no such topic.
+    """
+
+    def __init__(self, partitions: Callable[[str], int]) -> None:
+        self._partitions = partitions
+        self._members: dict[str, list[Member]] = {}
+
+    def join(self, member: Member) -> None:
+        """Add a member and assign again."""
+        self._members.setdefault(member.consumer_group, []).append(member)
+        self._assign(member.consumer_group)
+
+    def subscribe(self, member: Member, topics: Sequence[str]) -> None:
+        """Replace the topics of a member and assign again."""
+        member.topics = tuple(topics)
+        self._assign(member.consumer_group)
+
+    def leave(self, member: Member) -> None:
+        """Remove a member and assign again; its own callback is not called."""
+        members = self._members.get(member.consumer_group, [])
+        if member not in members:
+            return
+        members.remove(member)
+        if members:
+            self._assign(member.consumer_group)
+        else:
+            del self._members[member.consumer_group]
+
+    def exists(self, consumer_group: str) -> bool:
+        """Whether a consumer group has any member."""
+        return consumer_group in self._members
+
+    def consumers(self, topic: str) -> dict[str, dict[str, list[int]]]:
+        """Consumer group -> client id -> partitions, of the groups that consume `topic`."""
+        found: dict[str, dict[str, list[int]]] = {}
+        for group, members in self._members.items():
+            of_topic = {m.client_id: list(m.assigned.get(topic, ())) for m in members if topic in m.topics}
+            if of_topic:
+                found[group] = of_topic
+        return found
+
+    def _assign(self, consumer_group: str) -> None:
+        members = self._members[consumer_group]
+        topics = sorted({topic for member in members for topic in member.topics})
+        assigned: dict[int, dict[str, list[int]]] = {id(member): {} for member in members}
+        for topic in topics:
+            subscribed = [member for member in members if topic in member.topics]
+            for member, partitions in zip(
+                subscribed, assign_ranges(len(subscribed), self._partitions(topic)), strict=True
+            ):
+                assigned[id(member)][topic] = partitions
+        for member in members:
+            mine = assigned[id(member)]
+            if mine != member.assigned:
+                member.assigned = mine
+                member.on_assignment(mine)
+
+
+def assign_ranges(members: int, partitions: int) -> list[list[int]]:
+    """Contiguous ranges of partitions, one for each member; the first members get what does not divide."""
+    each, extra = divmod(partitions, members)
+    ranges = []
+    at = 0
+    for member in range(members):
+        size = each + (member < extra)
+        ranges.append(list(range(at, at + size)))
+        at += size
+    return ranges

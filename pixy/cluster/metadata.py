@@ -1,0 +1,114 @@
+"""The state machine of raft group `metadata`: which topics there are, and which raft group each partition is.
+
+Pure and deterministic: every replica that applies the same commands has the same state. Ids of topics and raft groups are
+never used again.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pixy.errors import InvalidArgument, PixyError, TopicExists
+from pixy.proto.state_pb2 import ClusterRecord, CreateTopic, MetadataCommand, TopicRecord
+from pixy.records import check_topic_name
+
+__all__ = ["FIRST_PARTITION_GROUP", "MetadataState", "Topic"]
+
+FIRST_PARTITION_GROUP = 1000
+"""Raft groups below it are state groups."""
+
+_PARTITIONS_MAX = 10_000
+_CLUSTER_KEY = b"cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic. `raft_groups[n]` is the raft group of partition n."""
+
+    name: str
+    topic_id: bytes
+    version: int
+    config: Mapping[str, str]
+    raft_groups: tuple[int, ...]
+
+
+class MetadataState:
+    """Topics and the raft groups of their partitions.
+
+    Attributes:
+        groups_count: number of state groups for consumer groups; 0 before the cluster's first entry.
+        topics: by name.
+        next_raft_group: what the next partition gets. Invariant: above every raft group ever given.
+    """
+
+    def __init__(self) -> None:
+        self.groups_count = 0
+        self.next_raft_group = FIRST_PARTITION_GROUP
+        self.topics: dict[str, Topic] = {}
+
+    def apply(self, payload: bytes) -> Topic | PixyError | None:
+        """Apply one command; what comes back is its result for whoever proposed it."""
+        command = MetadataCommand.FromString(payload)
+        match command.WhichOneof("command"):
+            case "init_cluster":
+                self.groups_count = self.groups_count or command.init_cluster.groups_count
+                return None
+            case "create_topic":
+                return self._create_topic(command.create_topic)
+            case other:
+                raise AssertionError(f"metadata command {other} is not known")
+
+    def snapshot(self) -> Iterable[tuple[bytes, bytes]]:
+        """Everything as checkpoint records; may be consumed on another thread while commands are applied."""
+        cluster = ClusterRecord(groups_count=self.groups_count, next_raft_group=self.next_raft_group)
+        return _records(cluster, list(self.topics.values()))
+
+    def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
+        """Replace everything by a checkpoint's records."""
+        self.topics = {}
+        for key, value in records:
+            if key == _CLUSTER_KEY:
+                cluster = ClusterRecord.FromString(value)
+                self.groups_count, self.next_raft_group = cluster.groups_count, cluster.next_raft_group
+            else:
+                record = TopicRecord.FromString(value)
+                self.topics[record.name] = Topic(
+                    record.name,
+                    record.topic_id,
+                    record.version,
+                    dict(record.config),
+                    tuple(record.raft_groups),
+                )
+
+    def _create_topic(self, command: CreateTopic) -> Topic | PixyError:
+        try:
+            check_topic_name(command.name)
+        except PixyError as error:
+            return error
+        if command.name in self.topics:
+            return TopicExists(f"topic {command.name} exists already")
+        if not 1 <= command.partitions <= _PARTITIONS_MAX:
+            return InvalidArgument(f"{command.partitions} partitions; 1 to {_PARTITIONS_MAX} are allowed")
+        first = self.next_raft_group
+        self.next_raft_group += command.partitions
+        topic = Topic(
+            command.name,
+            command.topic_id,
+            0,
+            dict(command.config),
+            tuple(range(first, self.next_raft_group)),
+        )
+        self.topics[topic.name] = topic
+        return topic
+
+
+def _records(cluster: ClusterRecord, topics: list[Topic]) -> Iterable[tuple[bytes, bytes]]:
+    yield _CLUSTER_KEY, cluster.SerializeToString()
+    for topic in topics:
+        record = TopicRecord(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            config=topic.config,
+            version=topic.version,
+            raft_groups=topic.raft_groups,
+        )
+        yield b"topic/" + topic.name.encode(), record.SerializeToString()

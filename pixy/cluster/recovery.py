@@ -1,0 +1,79 @@
+"""The blocking part of a node's start: lock the data directory, find out whose it is, read its journal."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pixy.errors import CorruptData, DataDirectoryError
+from pixy.proto.state_pb2 import NodeIdentity
+from pixy.storage import (
+    Disk,
+    File,
+    JournalRecord,
+    RecoveredGroup,
+    RecoveredJournal,
+    load_identity,
+    recover_journal,
+)
+
+__all__ = ["RecoveredNode", "recover_node"]
+
+_FIRST_NODE = 1
+
+
+@dataclass(slots=True)
+class RecoveredNode:
+    """What a data directory says. `lock` holds it until it is closed."""
+
+    lock: File
+    identity: NodeIdentity
+    journal: RecoveredJournal
+
+    def group(self, raft_group: int) -> RecoveredGroup:
+        """What the journal holds of one raft group."""
+        return self.journal.groups.get(raft_group) or RecoveredGroup()
+
+    def entries_after(self, raft_group: int, index: int) -> Iterator[JournalRecord]:
+        """The entries of a raft group behind `index`.
+
+        Raises:
+            CorruptData: the first of them is missing.
+        """
+        for entry in self.group(raft_group).entries:
+            if entry.index <= index:
+                continue
+            if entry.index != index + 1:
+                raise CorruptData(
+                    f"raft group {raft_group} is applied up to entry {index}, "
+                    f"but the journal goes on with entry {entry.index}"
+                )
+            index = entry.index
+            yield entry
+
+
+def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], bytes]) -> RecoveredNode:
+    """Lock and read the data directory of a node; an empty one becomes that of a new cluster's first node. Blocks.
+
+    Raises:
+        DataDirectoryError: it is in use, not writable, foreign or of a newer release.
+        CorruptData: what was once durable is damaged.
+    """
+    try:
+        disk.make_directory(directory)
+        lock = disk.lock(directory / "lock")
+    except OSError as error:
+        raise DataDirectoryError(f"data directory {directory} cannot be used: {error.strerror}") from error
+    if lock is None:
+        raise DataDirectoryError(f"data directory {directory} is in use by another process")
+    try:
+        new = NodeIdentity(cluster_id=random_bytes(16), node_id=_FIRST_NODE)
+        identity = load_identity(disk, directory, new)
+        disk.make_directory(directory / "journal")
+        owner = (identity.cluster_id, identity.node_id)
+        return RecoveredNode(lock, identity, recover_journal(disk, directory / "journal", owner))
+    except OSError as error:
+        lock.close()
+        raise DataDirectoryError(f"data directory {directory} cannot be used: {error}") from error
+    except BaseException:
+        lock.close()
+        raise

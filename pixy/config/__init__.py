@@ -1,0 +1,52 @@
+"""The configuration of a daemon: one table of options, read from a YAML file, the environment and flags.
+
+A leaf: imports nothing of pixy but its errors.
+"""
+
+from pixy.config.checks import split_address
+from pixy.config.identity import effective_client_id
+from pixy.config.kafka_pixy import FLAGS as KAFKA_PIXY_FLAGS
+from pixy.config.load import load_config
+from pixy.config.options import (
+    Config,
+    ConsumerConfig,
+    GrpcConfig,
+    JournalConfig,
+    KafkaConfig,
+    LoggingConfig,
+    NetConfig,
+    ProducerConfig,
+    ProxyConfig,
+    SaslConfig,
+    StorageConfig,
+    TlsConfig,
+    ZooKeeperConfig,
+)
+from pixy.config.render import config_values, render_config, render_default_config
+from pixy.config.values import format_duration, parse_bytes, parse_duration
+
+__all__ = [
+    "KAFKA_PIXY_FLAGS",
+    "Config",
+    "ConsumerConfig",
+    "GrpcConfig",
+    "JournalConfig",
+    "KafkaConfig",
+    "LoggingConfig",
+    "NetConfig",
+    "ProducerConfig",
+    "ProxyConfig",
+    "SaslConfig",
+    "StorageConfig",
+    "TlsConfig",
+    "ZooKeeperConfig",
+    "config_values",
+    "effective_client_id",
+    "format_duration",
+    "load_config",
+    "parse_bytes",
+    "parse_duration",
+    "render_config",
+    "render_default_config",
+    "split_address",
+]

@@ -1,0 +1,110 @@
+"""From a tree of what was written to the objects of the table: one walk, all problems at once.
+
+Owns nothing and decides nothing but "is this key known" and "does this value fit"; rules between options are in
+`checks`. A key without a value is as good as absent.
+"""
+
+import difflib
+from collections.abc import Iterable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pixy.config.options import Option, Section, ValueType, members
+from pixy.config.tree import Branch, Items, Node, Place, Problem, Scalar
+from pixy.config.values import parse_value
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["Builder", "nearest"]
+
+T = TypeVar("T", bound="DataclassInstance")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a complaint about an unknown name: the nearest known one, or all of them."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]}?" if close else f"allowed: {', '.join(names)}"
+
+
+class Builder:
+    """One walk along the table; afterwards `problems` and `places` tell what happened."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.places: dict[str, Place] = {}
+        """Where each option and section was set, by dotted path; what is absent has its default."""
+
+    def build(self, table: type[T], branch: Branch, path: str = "") -> T:
+        """The section that a branch describes; what is wrong with it is in `problems` and has its default."""
+        known = members(table)
+        values: dict[str, Any] = {}
+        for name, (place, node) in branch.entries.items():
+            where = f"{path}.{name}" if path else name
+            member = known.get(name)
+            if member is None:
+                self._complain(place, f"{where} is not an option; {nearest(name, known)}")
+                continue
+            if isinstance(node, Scalar) and node.type == "null":
+                continue
+            self.places[where] = place
+            value = self._member(member, node, where, place)
+            if value is not None:
+                values[name] = value
+        return table(**values)
+
+    def _member(self, member: Option | Section, node: Node, path: str, place: Place) -> Any:
+        if isinstance(member, Option):
+            return self._option(member, node, path, place)
+        if member.form == "list":
+            return self._list(member, node, path, place)
+        if not isinstance(node, Branch):
+            self._complain(place, f"{path} is a section: its options go below it, indented")
+            return None
+        if member.form == "map":
+            return self._map(member, node, path)
+        return self.build(member.table, node, path)
+
+    def _option(self, option: Option, node: Node, path: str, place: Place) -> Any:
+        if isinstance(node, Items) and option.type is ValueType.TEXTS:
+            if all(isinstance(item, Scalar) for item in node.items):
+                return tuple(item.text for item in node.items if isinstance(item, Scalar))
+        elif isinstance(node, Scalar):
+            try:
+                return parse_value(option, node)
+            except ValueError as error:
+                self._complain(place, f"{path} {error}")
+                return None
+        written = "a list" if isinstance(node, Items) else "a section"
+        self._complain(place, f"{path} is {written}; expected {option.type.value}")
+        return None
+
+    def _list(self, section: Section, node: Node, path: str, place: Place) -> Any:
+        if not isinstance(node, Items):
+            self._complain(place, f"{path} must be a list")
+            return None
+        built = []
+        for position, item in enumerate(node.items):
+            where = f"{path}[{position}]"
+            if isinstance(item, Branch):
+                built.append(self.build(section.table, item, where))
+            else:
+                self._complain(item.place, f"{where} must have options: {', '.join(members(section.table))}")
+        return tuple(built) or None
+
+    def _map(self, section: Section, node: Branch, path: str) -> Any:
+        built = {}
+        for name, (place, item) in node.entries.items():
+            where = f"{path}.{name}"
+            self.places[where] = place
+            if isinstance(item, Branch):
+                built[name] = self.build(section.table, item, where)
+            elif isinstance(item, Scalar) and item.type == "null":
+                built[name] = section.table()
+            else:
+                self._complain(place, f"{where} is a section: its options go below it, indented")
+        return MappingProxyType(built)
+
+    def _complain(self, place: Place, message: str) -> None:
+        self.problems.append(Problem(place, message))

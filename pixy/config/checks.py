@@ -1,0 +1,124 @@
+"""Rules between options, and what an operator should be warned of.
+
+Pure: takes a configuration whose single values fit the table, and the places where they were set.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from pixy.config.build import nearest
+from pixy.config.options import Config
+from pixy.config.tree import Place, Problem
+
+__all__ = ["GRPC_HEADROOM_BYTES", "find_problems", "find_warnings", "split_address"]
+
+GRPC_HEADROOM_BYTES = 65_536
+"""Room that a request needs beside the message in it: names, headers' framing."""
+
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_ADDRESS = re.compile(r"(?:\[(?P<v6>[^\[\]]*)\]|(?P<host>[^\[\]:/\s]*)):(?P<port>[0-9]{1,5})")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`, `[v6]:port` or `:port` (every interface: the host is empty then).
+
+    Raises:
+        ValueError: not such an address; says what is expected.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match["port"]) > 65_535:
+        raise ValueError(f'is "{address}"; expected host:port, such as 127.0.0.1:19091')
+    return match["v6"] or match["host"] or "", int(match["port"])
+
+
+def find_problems(config: Config, places: Mapping[str, Place]) -> list[Problem]:
+    """Everything that contradicts itself. Each is reported where one of the options involved was set."""
+    check = _Checks(config, places)
+    for rule in (check.addresses, check.tls, check.clusters, check.sizes):
+        rule()
+    return check.problems
+
+
+def find_warnings(config: Config) -> Iterator[str]:
+    """What works and is dangerous."""
+    if config.grpc_addr and not _is_loopback(config.grpc_addr) and not config.tls.certificate_path:
+        yield (
+            f"grpc_addr {config.grpc_addr} CAN BE REACHED FROM OTHER MACHINES WITHOUT ENCRYPTION: anybody there can read "
+            "and write every topic. Set tls.certificate_path and tls.key_path, or an address such as 127.0.0.1:19091"
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    host, _ = split_address(address)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Checks:
+    """The rules; each one adds to `problems`."""
+
+    def __init__(self, config: Config, places: Mapping[str, Place]) -> None:
+        self.problems: list[Problem] = []
+        self._config = config
+        self._places = places
+
+    def addresses(self) -> None:
+        config = self._config
+        if not config.grpc_addr and not config.unix_addr:
+            self._complain("grpc_addr must not be empty unless unix_addr is set", "grpc_addr")
+        if config.grpc_addr:
+            self._expect("grpc_addr", config.grpc_addr, split_address)
+
+    def tls(self) -> None:
+        tls = self._config.tls
+        if bool(tls.certificate_path) != bool(tls.key_path):
+            message = "tls.certificate_path and tls.key_path must be set together"
+            self._complain(message, "tls.certificate_path", "tls.key_path")
+
+    def clusters(self) -> None:
+        config = self._config
+        if not config.proxies:
+            self._complain("at least one proxy must be configured", "proxies")
+            return
+        for name in config.proxies:
+            if not _CLUSTER_NAME.fullmatch(name) or name in {".", ".."}:
+                message = f'"{name}" cannot be the name of a cluster: letters, digits, ".", "_" and "-", at most 100'
+                self._complain(message, f"proxies.{name}")
+        if config.default_cluster and config.default_cluster not in config.proxies:
+            hint = nearest(config.default_cluster, config.proxies)
+            message = f'default_cluster is "{config.default_cluster}", which is not under proxies; {hint}'
+            self._complain(message, "default_cluster")
+
+    def sizes(self) -> None:
+        limit = self._config.grpc.max_message_bytes
+        for name, proxy in self._config.proxies.items():
+            path, producer = f"proxies.{name}.producer", proxy.producer
+            if limit < producer.max_message_bytes + GRPC_HEADROOM_BYTES:
+                self._complain(
+                    f"grpc.max_message_bytes must be >= {path}.max_message_bytes + {GRPC_HEADROOM_BYTES} "
+                    f"= {producer.max_message_bytes + GRPC_HEADROOM_BYTES}, is {limit}",
+                    "grpc.max_message_bytes",
+                    f"{path}.max_message_bytes",
+                )
+            if producer.buffer_bytes < producer.max_message_bytes:
+                self._complain(
+                    f"{path}.buffer_bytes must be >= {path}.max_message_bytes = {producer.max_message_bytes}, "
+                    f"is {producer.buffer_bytes}",
+                    f"{path}.buffer_bytes",
+                    f"{path}.max_message_bytes",
+                )
+
+    def _expect(self, path: str, value: str, parse: Callable[[str], object]) -> None:
+        try:
+            parse(value)
+        except ValueError as error:
+            self._complain(f"{path} {error}", path)
+
+    def _complain(self, message: str, *paths: str) -> None:
+        place = next(self._places[path] for path in paths if path in self._places)
+        self.problems.append(Problem(place, message))

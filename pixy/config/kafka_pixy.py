@@ -1,0 +1,128 @@
+"""What is special about the files and flags that kafka-pixy's users bring along.
+
+kafka-pixy's option names are pixy's own, so its files are read like any other. Different are:
+
+- an entry under `proxies` with a section `kafka` and no `kind` means a Kafka cluster;
+- that kind of cluster is not part of this release: the daemon refuses to start rather than hand out an empty log;
+- `zoo_keeper` is ignored with one warning, options that have no effect are named in warnings, none is dropped silently;
+- `logging` may name sinks that pixy lacks, and spells severities in more ways.
+"""
+
+from collections.abc import Mapping
+
+from pixy.config.options import Config, ProxyConfig, leaves
+from pixy.config.tree import Branch, Entry, Items, Node, Place, Problem, Scalar
+
+__all__ = ["FLAGS", "adapt", "unsupported", "warnings"]
+
+FLAGS: Mapping[str, str] = {
+    "kafkaPeers": "proxy.kafka.seed_peers",
+    "tls": "proxy.kafka.tls",
+    "caCertFile": "proxy.kafka.ca_certificate_file",
+    "clientCertFile": "proxy.kafka.client_certificate_file",
+    "clientCertKeyFile": "proxy.kafka.client_key_file",
+    "insecureTLS": "proxy.kafka.insecure",
+    "zookeeperPeers": "proxy.zoo_keeper.seed_peers",
+}
+"""kafka-pixy's flags that describe a cluster, and the option of the default cluster that each one sets."""
+
+_SINKS_WE_LACK = ("syslog", "udplog", "kafkahook", "kafka")
+_SEVERITIES = {
+    "trace": "debug",
+    "warn": "warning",
+    "err": "error",
+    "fatal": "error",
+    "panic": "error",
+    "critical": "error",
+}
+
+
+def adapt(root: Branch) -> list[str]:
+    """Makes a tree mean in pixy what it means in kafka-pixy.
+
+    Returns:
+        warnings about what was left out.
+    """
+    proxies = root.entries.get("proxies")
+    if proxies is not None and isinstance(proxies.node, Branch):
+        for entry in proxies.node.entries.values():
+            if isinstance(entry.node, Branch):
+                _infer_kind(entry.node)
+    logging = root.entries.get("logging")
+    if logging is None or not isinstance(logging.node, Items):
+        return []
+    kept, left_out = _adapt_logging(logging.node)
+    root.entries["logging"] = Entry(logging.place, kept)
+    return left_out
+
+
+def _infer_kind(proxy: Branch) -> None:
+    kind = proxy.entries.get("kind")
+    unset = kind is None or (isinstance(kind.node, Scalar) and kind.node.type == "null")
+    if unset and "kafka" in proxy.entries:
+        place = proxy.entries["kafka"].place
+        proxy.entries["kind"] = Entry(place, Scalar("kafka", "text", place))
+
+
+def _adapt_logging(logging: Items) -> tuple[Items, list[str]]:
+    kept: list[Node] = []
+    warnings: list[str] = []
+    for item in logging.items:
+        if not isinstance(item, Branch):
+            kept.append(item)
+            continue
+        name = item.entries.get("name")
+        if name is not None and isinstance(name.node, Scalar) and name.node.text in _SINKS_WE_LACK:
+            warnings.append(f"{name.place}: logging to {name.node.text} is not available and was left out")
+            continue
+        severity = item.entries.get("severity")
+        if severity is not None and isinstance(severity.node, Scalar):
+            word = severity.node.text.lower()
+            scalar = Scalar(_SEVERITIES.get(word, word), "text", severity.node.place)
+            item.entries["severity"] = Entry(severity.place, scalar)
+        kept.append(item)
+    return Items(tuple(kept), logging.place), warnings
+
+
+def unsupported(config: Config, places: Mapping[str, Place]) -> list[Problem]:
+    """One problem for each cluster of a kind that this release does not have."""
+    problems = []
+    for name, proxy in config.proxies.items():
+        if proxy.kind == "embedded":
+            continue
+        place = places[f"proxies.{name}.kind"]
+        problems.append(
+            Problem(
+                place,
+                f"proxies.{name} is a Kafka cluster (kind: {proxy.kind}), and this release has only kind: embedded. "
+                "It never puts an empty embedded log in the place of a Kafka cluster, so it does not start. "
+                "Remove the entry, or, to begin with an empty embedded log, "
+                "write kind: embedded and remove its section kafka",
+            )
+        )
+    return problems
+
+
+def warnings(config: Config, places: Mapping[str, Place]) -> list[str]:
+    """What was set and has no effect, one warning for each kind of thing and each cluster."""
+    found = []
+    if "tcp_addr" in places:
+        found.append(f"{places['tcp_addr']}: tcp_addr has no effect: this release has no HTTP API, only gRPC")
+    ignored = [f"proxies.{name}.zoo_keeper" for name in config.proxies]
+    ignored = [path for path in ignored if path in places]
+    if ignored:
+        found.append(f"{places[ignored[0]]}: zoo_keeper is ignored: pixy needs no ZooKeeper")
+    for name, proxy in config.proxies.items():
+        without = _without_effect(name, proxy, places)
+        if without:
+            verb = "has" if len(without) == 1 else "have"
+            found.append(f"proxies.{name} is kind: {proxy.kind}, where {', '.join(without)} {verb} no effect")
+    return found
+
+
+def _without_effect(name: str, proxy: ProxyConfig, places: Mapping[str, Place]) -> list[str]:
+    return [
+        leaf.path
+        for leaf in leaves(ProxyConfig)
+        if leaf.effect and proxy.kind not in leaf.effect and f"proxies.{name}.{leaf.path}" in places
+    ]

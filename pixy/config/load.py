@@ -1,0 +1,146 @@
+"""The way to a `Config`: file, environment and flags, laid over one another in this order, then checked as one.
+
+All problems are found in one go and reported together, each with the file and line, the variable or the flag that it
+comes from. Nothing is read but the named file and the files of secrets, and nothing is remembered.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pixy.config import checks, kafka_pixy
+from pixy.config.build import Builder
+from pixy.config.environment import lay_environment_over
+from pixy.config.options import Config, LoggingConfig, Option, members
+from pixy.config.tree import Branch, Entry, Node, Place, Problem, Scalar, from_yaml, lay_over, plain_scalar
+from pixy.config.values import parse_value
+from pixy.errors import ClusterUnsupported, ConfigError
+
+__all__ = ["load_config"]
+
+_DEFAULT_CLUSTER = "default"
+_FLAG_NAMES = {path: f"--{flag}" for flag, path in kafka_pixy.FLAGS.items()}
+_LOGGING_FLAGS = {"log_format": "name", "log_level": "severity"}
+
+
+def load_config(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
+    """The configuration of a daemon; a flag goes before the environment, before the file, before the default.
+
+    Args:
+        path: the YAML file; None: the one that `PIXY_CONFIG` names, or none at all.
+        environment: all environment variables.
+        flags: values by dotted option name; None counts as not given. `proxy.<option>` sets an option of the default
+            cluster; `log_format` and `log_level` set these of the log. In complaints the flag `tls.key_path` is called
+            `--tls-key-path`.
+
+    Raises:
+        ConfigError: one line for each problem: where, what, what is allowed.
+        ClusterUnsupported: a cluster is of a kind that this release does not have.
+    """
+    if path is None and environment.get("PIXY_CONFIG"):
+        path = Path(environment["PIXY_CONFIG"])
+    root, problems = _read_file(path) if path is not None else (Branch(Place("defaults")), [])
+    given = {name: value for name, value in flags.items() if value is not None}
+    problems += lay_environment_over(root, environment, _cluster_names(root))
+    problems += _lay_flags_over(root, given)
+    warnings = kafka_pixy.adapt(root)
+    builder = Builder()
+    config = builder.build(Config, root)
+    problems += builder.problems
+    config = replace(config, logging=_logging(config.logging, given, problems))
+    unsupported = kafka_pixy.unsupported(config, builder.places)
+    problems += checks.find_problems(config, builder.places) + unsupported
+    if problems:
+        raise _error(problems, ClusterUnsupported if unsupported else ConfigError)
+    warnings += kafka_pixy.warnings(config, builder.places)
+    warnings += checks.find_warnings(config)
+    return replace(config, warnings=tuple(warnings))
+
+
+def _read_file(path: Path) -> tuple[Branch, list[Problem]]:
+    source = str(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{source}: cannot be read: {error.strerror or error}") from error
+    node, problems = from_yaml(content, source)
+    if isinstance(node, Branch):
+        return node, problems
+    if node is not None and not (isinstance(node, Scalar) and node.type == "null"):
+        problems.append(
+            Problem(node.place, "the file must consist of options, such as grpc_addr: 127.0.0.1:19091")
+        )
+    if problems:
+        raise _error(problems, ConfigError)
+    return Branch(Place(source)), []
+
+
+def _cluster_names(root: Branch) -> tuple[str, ...]:
+    entry = root.entries.get("proxies")
+    if entry is not None and isinstance(entry.node, Branch):
+        return tuple(entry.node.entries)
+    return (_DEFAULT_CLUSTER,)
+
+
+def _lay_flags_over(root: Branch, flags: Mapping[str, Any]) -> list[Problem]:
+    problems: list[Problem] = []
+    # The default cluster itself can be a flag, so that flag goes first.
+    for path, value in sorted(flags.items(), key=lambda flag: flag[0].startswith("proxy.")):
+        if path in _LOGGING_FLAGS:
+            continue
+        place = Place(_FLAG_NAMES.get(path, _flag_name(path)))
+        names = tuple(path.split("."))
+        if names[0] == "proxy":
+            names = ("proxies", _default_cluster(root), *names[1:])
+        if path == "logging":
+            node, unreadable = from_yaml(value, place.source, numbered=False)
+            problems += unreadable
+            if node is not None:
+                lay_over(root, names, node)
+            continue
+        lay_over(root, names, _flag_node(value, place))
+        if names[2:3] == ("kafka",):  # whoever names brokers means a Kafka cluster, whatever the file says
+            lay_over(root, (*names[:2], "kind"), Scalar("kafka", "text", place))
+    return problems
+
+
+def _flag_node(value: object, place: Place) -> Node:
+    if isinstance(value, bool):
+        return Scalar(str(value).lower(), "boolean", place)
+    return plain_scalar(str(value), place)
+
+
+def _flag_name(path: str) -> str:
+    return "--" + path.removeprefix("proxy.").replace("_", "-").replace(".", "-")
+
+
+def _default_cluster(root: Branch) -> str:
+    chosen = root.entries.get("default_cluster", Entry(root.place, root)).node
+    if isinstance(chosen, Scalar) and chosen.type != "null" and chosen.text in _cluster_names(root):
+        return chosen.text
+    return next(iter(_cluster_names(root)), _DEFAULT_CLUSTER)
+
+
+def _logging(
+    entries: tuple[LoggingConfig, ...], flags: Mapping[str, Any], problems: list[Problem]
+) -> tuple[LoggingConfig, ...]:
+    """What is logged after `--log-format` (one log of that form) and `--log-level` (the severity of all)."""
+    chosen = {}
+    for flag, name in _LOGGING_FLAGS.items():
+        if flag in flags:
+            option, place = members(LoggingConfig)[name], Place(_flag_name(flag))
+            assert isinstance(option, Option)
+            try:
+                chosen[name] = str(parse_value(option, plain_scalar(str(flags[flag]), place)))
+            except ValueError as error:
+                problems.append(Problem(place, str(error)))
+    if "name" in chosen:
+        entries = entries[:1]
+    return tuple(replace(entry, **chosen) for entry in entries)
+
+
+def _error(problems: list[Problem], error: type[ConfigError]) -> ConfigError:
+    """One error for all problems: those of the file by line, then those of variables and flags."""
+    ordered = sorted(problems, key=lambda problem: (problem.place.line == 0, problem.place.line))
+    return error("\n".join(dict.fromkeys(map(str, ordered))))

@@ -1,0 +1,195 @@
+"""What was written and where, before it means anything: scalars, lists and branches with their places.
+
+The file, the environment and the flags all become one such tree, later ones laid over earlier ones, so that there is one
+walk along the table of options and every complaint can name the place it came from.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import yaml
+
+__all__ = [
+    "Branch",
+    "Entry",
+    "Items",
+    "Node",
+    "Place",
+    "Problem",
+    "Scalar",
+    "from_yaml",
+    "lay_over",
+    "plain_scalar",
+]
+
+ScalarType = Literal["text", "number", "boolean", "null"]
+
+_TAG = "tag:yaml.org,2002:"
+_TYPES: dict[str, ScalarType] = {
+    f"{_TAG}bool": "boolean",
+    f"{_TAG}null": "null",
+    f"{_TAG}int": "number",
+    f"{_TAG}float": "number",
+}
+
+
+class Place(NamedTuple):
+    """Where something was written: a file and its line, or a variable or flag with line 0."""
+
+    source: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}" if self.line else self.source
+
+
+class Problem(NamedTuple):
+    """What is wrong, and where."""
+
+    place: Place
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A single value as it was written."""
+
+    text: str
+    type: ScalarType
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list."""
+
+    items: "tuple[Node, ...]"
+    place: Place
+
+
+@dataclass(slots=True)
+class Branch:
+    """A mapping; the only node that changes, when one source is laid over another."""
+
+    place: Place
+    entries: "dict[str, Entry]" = field(default_factory=dict)
+
+
+class Entry(NamedTuple):
+    """One key of a branch: where the key stands and what it holds."""
+
+    place: Place
+    node: "Node"
+
+
+Node = Scalar | Items | Branch
+
+
+def plain_scalar(text: str, place: Place) -> Scalar:
+    """A value from outside a file: typed as YAML types it without quotes, but never null."""
+    resolver = yaml.SafeLoader("")
+    tag = resolver.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # untyped in types-PyYAML
+    kind = _TYPES.get(tag, "text")
+    return Scalar(text, "text" if kind == "null" else kind, place)
+
+
+def lay_over(branch: Branch, path: tuple[str, ...], node: Node) -> None:
+    """Sets what stands at a path below a branch, creating the branches on the way.
+
+    Where something else than a branch is in the way it stays: it is an error of its own.
+    """
+    for name in path[:-1]:
+        entry = branch.entries.get(name)
+        if entry is None or (isinstance(entry.node, Scalar) and entry.node.type == "null"):
+            entry = Entry(node.place, Branch(node.place))
+            branch.entries[name] = entry
+        if not isinstance(entry.node, Branch):
+            return
+        branch = entry.node
+    branch.entries[path[-1]] = Entry(node.place, node)
+
+
+def from_yaml(text: str | bytes, source: str, *, numbered: bool = True) -> tuple[Node | None, list[Problem]]:
+    """Reads one YAML document.
+
+    Args:
+        text: the document.
+        source: its name for complaints.
+        numbered: whether places have line numbers.
+
+    Returns:
+        its tree, None if it is empty or unreadable; and what is wrong with it.
+    """
+    reader = _Reader(source, numbered)
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        reader.complain(error.problem_mark, f"not valid YAML: {error.problem or error.context}")
+        return None, reader.problems
+    except yaml.YAMLError as error:
+        reader.complain(None, f"not valid YAML: {' '.join(str(error).split())}")
+        return None, reader.problems
+    return (None if node is None else reader.read(node)), reader.problems
+
+
+class _Reader:
+    """Turns the nodes of pyyaml into ours."""
+
+    def __init__(self, source: str, numbered: bool) -> None:
+        self.problems: list[Problem] = []
+        self._source = source
+        self._numbered = numbered
+        self._open: set[int] = set()
+
+    def complain(self, mark: "yaml.Mark | None", message: str) -> None:
+        self.problems.append(Problem(self._place(mark), message))
+
+    def read(self, node: yaml.Node) -> Node:
+        place = self._place(node.start_mark)
+        if isinstance(node, yaml.ScalarNode):
+            return Scalar(node.value, _TYPES.get(node.tag, "text"), place)
+        if id(node) in self._open:
+            self.complain(node.start_mark, "an alias that contains itself")
+            return Scalar("", "null", place)
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.SequenceNode):
+                return Items(tuple(self.read(item) for item in node.value), place)
+            assert isinstance(node, yaml.MappingNode)
+            return self._read_mapping(node, place)
+        finally:
+            self._open.discard(id(node))
+
+    def _read_mapping(self, node: yaml.MappingNode, place: Place) -> Branch:
+        branch = Branch(place)
+        merged: dict[str, Entry] = {}
+        for key, value in node.value:
+            if key.tag == f"{_TAG}merge":
+                merged = {**self._merged(value), **merged}
+            elif not isinstance(key, yaml.ScalarNode):
+                self.complain(key.start_mark, "a key must be a text")
+            elif key.value in branch.entries:
+                first = branch.entries[key.value].place
+                self.complain(key.start_mark, f"{key.value} is given twice, first in line {first.line}")
+            else:
+                branch.entries[key.value] = Entry(self._place(key.start_mark), self.read(value))
+        for name, entry in merged.items():
+            branch.entries.setdefault(name, entry)
+        return branch
+
+    def _merged(self, value: yaml.Node) -> dict[str, Entry]:
+        entries: dict[str, Entry] = {}
+        for node in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+            branch = self.read(node)
+            if not isinstance(branch, Branch):
+                self.complain(node.start_mark, "<< needs a mapping")
+                continue
+            for name, entry in branch.entries.items():
+                entries.setdefault(name, entry)
+        return entries
+
+    def _place(self, mark: "yaml.Mark | None") -> Place:
+        return Place(self._source, mark.line + 1 if mark is not None and self._numbered else 0)

@@ -1,0 +1,291 @@
+"""All consumer groups of one proxy: the way in for consume requests, acks and offsets.
+
+Owns the groups and which (group, topic) is subscribed to; everything else is theirs. A request finds its subscription with one
+look into a dictionary; the first one for a group and topic makes it. Life of the whole:
+
+    serving -> draining     `stop_offering`, at once: consume answers ShuttingDown, acks of live partitions are taken
+    draining -> stopped     `drain`: nothing is outstanding or time is up; everything is committed, all groups are left
+"""
+
+import asyncio
+from collections.abc import Mapping
+from enum import Enum
+
+from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicPartition
+from pixy.clock import Clock
+from pixy.config import ConsumerConfig
+from pixy.consume import sparse_acks
+from pixy.consume.dispatcher import Cancellable, ConsumeDone
+from pixy.consume.environment import Counters, Environment
+from pixy.consume.group import ConsumerGroup
+from pixy.consume.offers import OfferLimits
+from pixy.consume.offset_tracker import OffsetTracker
+from pixy.consume.subscription import AckDone, Subscription
+from pixy.consume.tasks import OnFault, Tasks
+from pixy.consume.timers import CallLater, Timers
+from pixy.errors import InvalidOffset, PixyError, ServiceDisabled, ShuttingDown, UnknownPartition
+
+__all__ = ["NEWEST", "OLDEST", "Consumers"]
+
+NEWEST = -1
+OLDEST = -2
+"""Offsets that `set_offsets` takes instead of a position: behind the last record, and the first record."""
+
+
+class _State(Enum):
+    SERVING = 1
+    DRAINING = 2
+    STOPPED = 3
+
+
+class Consumers:
+    """All consumer groups of one proxy.
+
+    Args:
+        backend: the cluster.
+        options: the `consumer` section.
+        client_id: what this process is called in consumer groups.
+        clock: tells the time.
+        on_fault: called with an exception that is a bug.
+        call_later: sets timers; None means the running event loop's.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        options: ConsumerConfig,
+        client_id: str,
+        clock: Clock,
+        *,
+        on_fault: OnFault,
+        call_later: CallLater | None = None,
+    ) -> None:
+        limits = OfferLimits(
+            ack_timeout=options.ack_timeout,
+            pending_max=options.max_pending_messages,
+            pending_bytes_max=options.max_pending_bytes,
+            retries_max=options.max_retries,
+            buffer_bytes_max=options.fetch_max_bytes,
+        )
+        self._environment = Environment(
+            backend, options, client_id, Timers(clock, call_later), Tasks(on_fault), limits
+        )
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._subscriptions: dict[tuple[str, str], Subscription] = {}
+        self._state = _State.SERVING
+        # Consume requests are not served. Invariant: so in every state but SERVING, and if switched off.
+        self._refusing = options.disabled
+        self._quiet = asyncio.Event()
+
+    @property
+    def outstanding(self) -> int:
+        """How many offers are out and in time."""
+        return sum(subscription.outstanding for subscription in self._subscriptions.values())
+
+    def counters(self) -> Counters:
+        """What happened since the start."""
+        past = self._environment.counters
+        total = Counters(past.offered, past.acked, past.expired, past.dropped)
+        for subscription in self._subscriptions.values():
+            for live in subscription.partitions:
+                total.offered += live.offers.offered
+                total.acked += live.offers.acked
+                total.expired += live.offers.expired
+                total.dropped += live.offers.dropped
+        return total
+
+    def consume(
+        self,
+        group: str,
+        topic: str,
+        done: ConsumeDone,
+        *,
+        auto_ack: bool = False,
+        ack: tuple[int, int] | None = None,
+        ack_if_offered: bool = False,
+        deadline: float | None = None,
+    ) -> Cancellable | None:
+        """Ask for the next record of a topic, for a consumer group.
+
+        Args:
+            group: the consumer group, a valid name.
+            topic: an existing topic.
+            done: called once with an offer or an error, unless the request is cancelled. May be called before this
+                returns.
+            auto_ack: the record is acked when it is delivered.
+            ack: (partition, offset) of a record that is acked before.
+            ack_if_offered: that ack counts only if the record is outstanding.
+            deadline: when the caller stops waiting, on the monotonic clock; at most the long polling timeout counts.
+
+        Returns:
+            what cancels the request, None if `done` has been called.
+
+        Raises:
+            InvalidAck: partition or offset of the ack cannot be. `done` is not called. That an offset is beyond the end
+                is known only after asking the cluster, so `done` gets that error.
+        """
+        if self._refusing:
+            self._refuse(group, topic, done, ack, ack_if_offered)
+            return None
+        subscription = self._subscriptions.get((group, topic))
+        if subscription is None:
+            subscription = self._subscribe(group, topic)
+        return subscription.consume(done, auto_ack, ack, ack_if_offered, deadline)
+
+    def ack(
+        self,
+        group: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        done: AckDone,
+        *,
+        only_if_offered: bool = False,
+    ) -> None:
+        """Ack one record.
+
+        Args:
+            group: the consumer group, a valid name.
+            topic: an existing topic.
+            partition: the record's partition.
+            offset: its offset.
+            done: called once; before this returns if the partition is live here.
+            only_if_offered: the ack counts only if the record is outstanding.
+        """
+        if self._environment.options.disabled:
+            done(ServiceDisabled())
+            return
+        subscription = self._subscriptions.get((group, topic))
+        if self._state is not _State.SERVING and (
+            self._state is _State.STOPPED or subscription is None or subscription.live(partition) is None
+        ):
+            done(ShuttingDown())
+            return
+        if subscription is None:
+            subscription = self._subscribe(group, topic)
+        subscription.ack(partition, offset, done, only_if_offered)
+
+    async def set_offsets(self, group: str, topic: str, offsets: Mapping[int, OffsetCommit]) -> None:
+        """Make a consumer group continue somewhere else. All partitions change, or none.
+
+        Outstanding offers of these partitions are void; from then on an ack counts only for an offset offered since.
+
+        Args:
+            group: the consumer group, a valid name.
+            topic: an existing topic.
+            offsets: by partition; `OLDEST` and `NEWEST` are allowed as offsets.
+
+        Raises:
+            UnknownPartition: the topic has no such partition.
+            InvalidOffset: an offset is negative or beyond the end, or sparse acks cannot be read or reach beyond the end.
+            UnknownTopic: there is no such topic.
+            ShuttingDown: too late.
+        """
+        if self._state is _State.STOPPED:
+            raise ShuttingDown
+        ranges = await self._environment.backend.offset_ranges(topic)
+        commits = {
+            TopicPartition(topic, partition): _resolve(TopicPartition(topic, partition), commit, ranges)
+            for partition, commit in offsets.items()
+        }
+        if not commits:
+            return
+        # A task of its own, because a caller that goes away must not leave the commit without the reset.
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._environment.tasks.spawn(
+            _set_offsets(self._group(group), commits, outcome), f"set offsets of {topic} for {group}"
+        )
+        await outcome
+
+    def stop_offering(self) -> None:
+        """Begin to drain, at once: nothing is offered any more, and requests that wait are answered."""
+        if self._state is not _State.SERVING:
+            return
+        self._state = _State.DRAINING
+        self._refusing = True
+        for subscription in list(self._subscriptions.values()):
+            subscription.stop_offering()
+
+    async def drain(self, timeout: float) -> None:
+        """Stop: wait for outstanding acks, at most `timeout` seconds, then commit everything and leave all groups."""
+        self.stop_offering()
+        timers = self._environment.timers
+        until = timers.monotonic() + timeout
+        while self.outstanding and timers.monotonic() < until:
+            self._quiet.clear()
+            await timers.wait(self._quiet, until - timers.monotonic())
+        self._state = _State.STOPPED
+        await asyncio.gather(*(group.stop() for group in list(self._groups.values())))
+        await self._environment.tasks.cancel_all()
+
+    def _refuse(
+        self, group: str, topic: str, done: ConsumeDone, ack: tuple[int, int] | None, ack_if_offered: bool
+    ) -> None:
+        if self._environment.options.disabled:
+            done(None, ServiceDisabled())
+            return
+        if ack is not None:
+            self.ack(group, topic, *ack, _ignore, only_if_offered=ack_if_offered)
+        done(None, ShuttingDown())
+
+    def _subscribe(self, group: str, topic: str) -> Subscription:
+        subscription = self._group(group).subscribe(topic, self._on_quiet)
+        self._subscriptions[group, topic] = subscription
+        return subscription
+
+    def _group(self, name: str) -> ConsumerGroup:
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = ConsumerGroup(self._environment, name, self._on_over, self._on_empty)
+        return group
+
+    def _on_over(self, subscription: Subscription) -> None:
+        del self._subscriptions[subscription.group_name, subscription.topic]
+
+    def _on_empty(self, group: ConsumerGroup) -> None:
+        self._groups.pop(group.name, None)
+
+    def _on_quiet(self) -> None:
+        if not self.outstanding:
+            self._quiet.set()
+
+
+def _ignore(_: PixyError | None) -> None:
+    """The answer to an ack that rides on a refused request."""
+
+
+def _resolve(
+    key: TopicPartition, commit: OffsetCommit, ranges: Mapping[int, OffsetRange]
+) -> tuple[OffsetTracker, str]:
+    """Where a partition is set to, or what is wrong with it."""
+    served = ranges.get(key.partition)
+    if served is None:
+        raise UnknownPartition(f"{key.topic} has no partition {key.partition}, only 0 to {len(ranges) - 1}")
+    offset = {OLDEST: served.begin, NEWEST: served.end}.get(commit.offset, commit.offset)
+    if not 0 <= offset <= served.end:
+        raise InvalidOffset(
+            f"offset {offset} of {key.topic}/{key.partition} is out of range: expected 0 to {served.end}, "
+            f"{OLDEST} for the oldest or {NEWEST} for the newest"
+        )
+    sparse = sparse_acks.decode(offset, commit.metadata)
+    if sparse and sparse[-1].end > served.end:
+        raise InvalidOffset(
+            f"sparse acks of {key.topic}/{key.partition} reach to {sparse[-1].end}, beyond the end {served.end}"
+        )
+    tracker = OffsetTracker(offset, sparse)
+    return tracker, tracker.metadata()
+
+
+async def _set_offsets(
+    group: ConsumerGroup,
+    commits: Mapping[TopicPartition, tuple[OffsetTracker, str]],
+    outcome: asyncio.Future[None],
+) -> None:
+    try:
+        await group.set_offsets(commits)
+    except PixyError as error:
+        if not outcome.done():
+            outcome.set_exception(error)
+    else:
+        if not outcome.done():
+            outcome.set_result(None)

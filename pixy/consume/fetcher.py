@@ -1,0 +1,180 @@
+"""Keeps the offers of one partition supplied with records.
+
+Owns one task. It asks the backend for what comes next as long as the offers want more, hands it over, and otherwise waits: for
+records inside the backend, for room on an event. Never polls, and never decides who gets what.
+
+What goes wrong:
+
+    the backend says                    what happens
+    offset below the log begin offset   go on at the log begin offset; offers below are dropped; said once
+    offset above the end                start over at the end with what still exists; said once
+    anything else, also damaged data    said once per error, tried again with increasing delay; consumers time out meanwhile
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from pixy.backend import TopicPartition
+from pixy.consume.environment import Environment
+from pixy.consume.offers import PartitionOffers
+from pixy.errors import OffsetOutOfRange, PixyError
+
+__all__ = ["Fetcher"]
+
+_BACKOFF_MIN = 0.1
+_BACKOFF_MAX = 5.0
+
+_log = structlog.get_logger()
+
+
+class Fetcher:
+    """Fetches for one partition of one consumer group.
+
+    Args:
+        environment: the cluster, time and tasks.
+        group: the consumer group, for the log.
+        partition: what to fetch.
+        offers: whom to feed.
+        on_fed: called when the offers got something or lost something.
+    """
+
+    __slots__ = (
+        "_backoff",
+        "_environment",
+        "_failing",
+        "_fetching",
+        "_group",
+        "_idle",
+        "_offers",
+        "_on_fed",
+        "_partition",
+        "_task",
+        "_wanted",
+    )
+
+    def __init__(
+        self,
+        environment: Environment,
+        group: str,
+        partition: TopicPartition,
+        offers: PartitionOffers,
+        on_fed: Callable[[], None],
+    ) -> None:
+        self._environment = environment
+        self._group = group
+        self._partition = partition
+        self._offers = offers
+        self._on_fed = on_fed
+        self._wanted = asyncio.Event()
+        # Waits on `_wanted`; waits inside the backend. Invariant: never both.
+        self._idle = False
+        self._fetching = False
+        # The error that was last logged, "" after a success.
+        self._failing = ""
+        self._backoff = _BACKOFF_MIN
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Fetch from where the offers are; anything under way is abandoned."""
+        self.stop()
+        topic, partition = self._partition
+        name = f"fetch {topic}/{partition} for {self._group}"
+        self._idle = self._fetching = False
+        self._task = self._environment.tasks.spawn(self._run(), name)
+
+    def stop(self) -> None:
+        """Fetch no more."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def wake(self) -> None:
+        """The offers want more, or what they were fed turned out to be unreadable."""
+        if self._idle:
+            self._wanted.set()
+        elif self._fetching and self._offers.fault is not None:
+            self.start()
+
+    async def _run(self) -> None:
+        offers = self._offers
+        while True:
+            if offers.fault is not None:
+                await self._fail(offers.fault)
+                offers.fault = None
+            elif offers.wants_more:
+                await self._fetch()
+            else:
+                self._wanted.clear()
+                self._idle = True
+                await self._wanted.wait()
+                self._idle = False
+
+    async def _fetch(self) -> None:
+        offers = self._offers
+        asked = offset, _ = offers.fetch_offset, offers.generation
+        self._fetching = True
+        try:
+            result = await self._environment.backend.fetch(
+                self._partition, offset, max_bytes=offers.fetch_bytes
+            )
+        except OffsetOutOfRange as error:
+            self._fetching = False
+            if asked == (offers.fetch_offset, offers.generation):
+                await self._out_of_range(error)
+            return
+        except PixyError as error:
+            self._fetching = False
+            await self._fail(error)
+            return
+        self._fetching = False
+        if asked != (offers.fetch_offset, offers.generation):
+            return
+        offers.feed(result)
+        self._on_fed()
+        if offers.fault is None:
+            self._succeed()
+            if result.next_offset <= offset:
+                await self._environment.timers.sleep(_BACKOFF_MIN)
+
+    async def _out_of_range(self, error: OffsetOutOfRange) -> None:
+        offers = self._offers
+        offset = offers.fetch_offset
+        if offset < error.begin:
+            dropped = offers.begin_at(error.begin)
+            self._warn(
+                "records are gone, continuing at the log begin offset",
+                offset=offset,
+                begin=error.begin,
+                dropped=dropped,
+            )
+        elif offset > error.end:
+            offers.end_at(error.end)
+            self._warn("offset is beyond the end, continuing at the end", offset=offset, end=error.end)
+        else:
+            await self._fail(error)
+        self._on_fed()
+
+    async def _fail(self, error: PixyError) -> None:
+        if self._failing != str(error):
+            self._failing = str(error)
+            self._warn("cannot fetch, trying again", offset=self._offers.fetch_offset, error=self._failing)
+        delay = self._backoff
+        self._backoff = min(delay * 2, _BACKOFF_MAX)
+        await self._environment.timers.sleep(delay)
+
+    def _succeed(self) -> None:
+        if self._failing:
+            _log.info(
+                "fetching again",
+                group=self._group,
+                topic=self._partition.topic,
+                partition=self._partition.partition,
+            )
+            self._failing = ""
+        self._backoff = _BACKOFF_MIN
+
+    def _warn(self, event: str, **fields: object) -> None:
+        topic, partition = self._partition
+        _log.warning(event, group=self._group, topic=topic, partition=partition, **fields)

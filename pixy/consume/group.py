@@ -1,0 +1,379 @@
+"""One consumer group as this process takes part in it: membership, assignment, commits.
+
+Owns the membership, the subscriptions by topic, what waits to be committed, and one task, the keeper. The keeper brings the
+cluster in line with what is wanted here, one thing after the other, and starts over whenever something has changed:
+
+    1. commit what partitions that are gone had acked
+    2. join, subscribe to the topics that are asked for, or leave
+    3. for every assigned partition that is not live: read where the group is, adjust it, commit the adjustment, make it live
+
+So a topic that is given up and asked for again is committed before it is read. The keeper ends when nothing is left to keep.
+
+Commits: partitions whose tracker moved are dirty; the first one sets a timer, and all of them go out in one call. One lock per
+group covers every commit together with the reading that it depends on, so that neither an older periodic commit nor the first
+one of a new group can overwrite offsets that were set by hand. A failed commit leaves its partitions dirty.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+
+import structlog
+
+from pixy.backend import ConsumerMembership, OffsetCommit, OffsetRange, TopicPartition
+from pixy.consume import sparse_acks
+from pixy.consume.environment import Environment
+from pixy.consume.offset_tracker import OffsetTracker
+from pixy.consume.partition import LivePartition
+from pixy.consume.subscription import Subscription
+from pixy.consume.timers import Alarm
+from pixy.errors import InvalidArgument, InvalidOffset, NotFound, PixyError, Unavailable
+
+__all__ = ["ConsumerGroup"]
+
+_BACKOFF_MIN = 0.1
+_BACKOFF_MAX = 5.0
+
+_log = structlog.get_logger()
+
+
+class ConsumerGroup:
+    """One consumer group.
+
+    Args:
+        environment: the cluster, options, time and tasks.
+        name: its name.
+        on_over: called when a topic is not consumed any more.
+        on_empty: called when there is nothing left to keep.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        name: str,
+        on_over: Callable[[Subscription], None],
+        on_empty: Callable[["ConsumerGroup"], None],
+    ) -> None:
+        self._environment = environment
+        self.name = name
+        self._on_over = on_over
+        self._on_empty = on_empty
+        self._subscriptions: dict[str, Subscription] = {}
+        self._membership: ConsumerMembership | None = None
+        # What the membership was last subscribed to, sorted. Invariant: empty exactly while there is no membership.
+        self._topics: list[str] = []
+        # What is assigned. None for a topic that is subscribed to: not known yet.
+        self._assignment: dict[str, frozenset[int]] = {}
+        # Live partitions with something to commit, in order of becoming so.
+        self._dirty: dict[LivePartition, None] = {}
+        # What partitions that are not live any more have left to commit.
+        self._leftover: dict[TopicPartition, OffsetCommit] = {}
+        self._commit_alarm = Alarm(environment.timers, self._commit_due)
+        self._commit_failing = False
+        self._lock = asyncio.Lock()
+        # How many `set_offsets` are under way.
+        self._setting = 0
+        self._work = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing would be lost if this object were forgotten."""
+        return self._keeper is None and not self._subscriptions and not self._setting
+
+    @property
+    def subscriptions(self) -> Sequence[Subscription]:
+        return list(self._subscriptions.values())
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, on_quiet: Callable[[], None]) -> Subscription:
+        """Begin to consume a topic."""
+        assert topic not in self._subscriptions
+        subscription = Subscription(self._environment, self, topic, on_quiet)
+        self._subscriptions[topic] = subscription
+        self._wake_keeper()
+        return subscription
+
+    def subscription_over(self, subscription: Subscription) -> None:
+        """Nobody asks for this topic any more."""
+        del self._subscriptions[subscription.topic]
+        for live in subscription.close():
+            self._bury(live)
+        self._on_over(subscription)
+        self._wake_keeper()
+
+    def is_elsewhere(self, topic: str, partition: int) -> bool:
+        """Whether it is known that this process was not assigned a partition."""
+        assigned = self._assignment.get(topic)
+        return assigned is not None and partition not in assigned
+
+    def _wake_keeper(self) -> None:
+        self._work.set()
+        if self._keeper is None and not self._stopping:
+            self._keeper = self._environment.tasks.spawn(self._keep(), f"keep consumer group {self.name}")
+
+    def _assigned(self, assignment: Mapping[str, Sequence[int]]) -> None:
+        """What the backend calls with the whole assignment."""
+        self._assignment = {topic: frozenset(partitions) for topic, partitions in assignment.items()}
+        for topic in self._topics:
+            self._assignment.setdefault(topic, frozenset())
+        for topic, subscription in self._subscriptions.items():
+            assigned = self._assignment.get(topic, frozenset())
+            for live in list(subscription.partitions):
+                if live.partition not in assigned:
+                    self._bury(subscription.remove(live.partition))
+            subscription.notify()
+        self._work.set()
+
+    def _bury(self, live: LivePartition) -> None:
+        """Keep what a closed partition has to commit."""
+        self._dirty.pop(live, None)
+        if live.dirty:
+            self._leftover[live.key] = live.commit()
+
+    # --- the keeper -----------------------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        failing = ""
+        backoff = _BACKOFF_MIN
+        while True:
+            self._work.clear()
+            try:
+                await self._reconcile()
+            except PixyError as error:
+                if failing != str(error):
+                    failing = str(error)
+                    _log.warning("cannot consume, trying again", group=self.name, error=failing)
+                await self._environment.timers.sleep(backoff)
+                backoff = min(backoff * 2, _BACKOFF_MAX)
+                continue
+            failing, backoff = "", _BACKOFF_MIN
+            if not self._subscriptions and self._membership is None and not self._leftover:
+                self._keeper = None
+                self._on_empty(self)
+                return
+            await self._work.wait()
+
+    async def _reconcile(self) -> None:
+        if self._leftover:
+            await self._commit()
+        topics = sorted(self._subscriptions)
+        if topics != self._topics:
+            await self._subscribe(topics)
+        failed: PixyError | None = None
+        for subscription in self.subscriptions:
+            assigned = self._assignment.get(subscription.topic, frozenset())
+            missing = sorted(partition for partition in assigned if subscription.live(partition) is None)
+            if missing:
+                try:
+                    await self._start(subscription, missing)
+                except PixyError as error:
+                    failed = error
+        if failed is not None:
+            raise failed
+
+    async def _subscribe(self, topics: list[str]) -> None:
+        environment = self._environment
+        if not topics:
+            assert self._membership is not None
+            await self._membership.leave()
+            self._membership = None
+            self._assignment = {}
+        elif self._membership is None:
+            self._membership = await environment.backend.join_consumer_group(
+                self.name, environment.client_id, topics, self._assigned
+            )
+        else:
+            await self._membership.subscribe(topics)
+        self._topics = topics
+        if topics != sorted(self._subscriptions):
+            self._work.set()
+
+    async def _start(self, subscription: Subscription, partitions: Sequence[int]) -> None:
+        """Make partitions live where the group is."""
+        backend, topic = self._environment.backend, subscription.topic
+        async with self._lock:
+            committed = await backend.committed_offsets(self.name, topic)
+            ranges = await backend.offset_ranges(topic)
+            starts: dict[int, OffsetTracker] = {}
+            changes: dict[TopicPartition, OffsetCommit] = {}
+            for partition in partitions:
+                if partition not in ranges:
+                    raise Unavailable(f"{topic}/{partition} is assigned but not there yet")
+                tracker = self._position(
+                    TopicPartition(topic, partition), committed.get(partition), ranges[partition]
+                )
+                starts[partition] = tracker
+                commit = OffsetCommit(tracker.base, tracker.metadata())
+                if commit != committed.get(partition):
+                    changes[TopicPartition(topic, partition)] = commit
+            if changes:
+                await backend.commit_offsets(self.name, changes)
+            if self._subscriptions.get(topic) is not subscription or subscription.draining:
+                return
+            for partition, tracker in starts.items():
+                if partition in self._assignment.get(topic, ()):
+                    subscription.add(partition, tracker, ranges[partition].end)
+        subscription.notify()
+
+    def _position(
+        self, key: TopicPartition, commit: OffsetCommit | None, served: OffsetRange
+    ) -> OffsetTracker:
+        """Where a group continues in a partition, or begins."""
+        if commit is None:
+            oldest = self._environment.options.initial_offset == "oldest"
+            return OffsetTracker(served.begin if oldest else served.end)
+        try:
+            ranges = sparse_acks.decode(commit.offset, commit.metadata)
+        except InvalidOffset as error:
+            self._warn(
+                "sparse acks cannot be read and are discarded",
+                key,
+                metadata=commit.metadata,
+                error=str(error),
+            )
+            ranges = []
+        if commit.offset > served.end:
+            self._warn("committed offset is beyond the end", key, offset=commit.offset, end=served.end)
+            return OffsetTracker(served.end)
+        if commit.offset < served.begin:
+            self._warn(
+                "committed offset is below the log begin offset",
+                key,
+                offset=commit.offset,
+                begin=served.begin,
+            )
+        tracker = OffsetTracker(commit.offset)
+        for begin, end in ranges:
+            tracker.skip(begin, min(end, served.end))
+        tracker.adjust(served.begin)
+        return tracker
+
+    def _warn(self, event: str, key: TopicPartition, **fields: object) -> None:
+        _log.warning(event, group=self.name, topic=key.topic, partition=key.partition, **fields)
+
+    # --- commits --------------------------------------------------------------------------------------------------
+
+    def mark_dirty(self, partition: LivePartition) -> None:
+        """A live partition has something to commit."""
+        self._dirty[partition] = None
+        if self._commit_alarm.when == inf:
+            self._commit_alarm.at(
+                self._environment.timers.monotonic() + self._environment.options.offsets_commit_interval
+            )
+
+    def _commit_due(self, _: float) -> None:
+        if self._dirty or self._leftover:
+            self._environment.tasks.spawn(self._commit_quietly(), f"commit offsets of {self.name}")
+
+    async def _commit_quietly(self) -> None:
+        """Commit; a failure is logged when it begins, and its end."""
+        try:
+            await self._commit()
+        except PixyError as error:
+            if not self._commit_failing:
+                self._commit_failing = True
+                _log.warning("cannot commit offsets, trying again", group=self.name, error=str(error))
+            return
+        if self._commit_failing:
+            self._commit_failing = False
+            _log.info("committing offsets again", group=self.name)
+
+    async def _commit(self) -> None:
+        async with self._lock:
+            partitions = list(self._dirty)
+            self._dirty.clear()
+            leftover = dict(self._leftover)
+            offsets = leftover | {live.key: live.commit() for live in partitions}
+            for live in partitions:
+                live.dirty = False
+            if not offsets:
+                return
+            try:
+                await self._commit_existing(offsets)
+            except BaseException:
+                self._restore(partitions)
+                raise
+            for key, commit in leftover.items():
+                if self._leftover.get(key) is commit:
+                    del self._leftover[key]
+
+    async def _commit_existing(self, offsets: dict[TopicPartition, OffsetCommit]) -> None:
+        """Commit; if that is refused, leave out the partitions of topics that were deleted meanwhile."""
+        backend = self._environment.backend
+        try:
+            await backend.commit_offsets(self.name, offsets)
+        except (InvalidArgument, NotFound):
+            existing = {key: commit for key, commit in offsets.items() if self._exists(key)}
+            if len(existing) == len(offsets):
+                raise
+            if existing:
+                await backend.commit_offsets(self.name, existing)
+
+    def _exists(self, key: TopicPartition) -> bool:
+        topic = self._environment.backend.topic(key.topic)
+        return topic is not None and key.partition < len(topic.partitions)
+
+    def _restore(self, partitions: list[LivePartition]) -> None:
+        """Their commit failed: they are dirty as before."""
+        for live in partitions:
+            if live.closed:
+                self._leftover.setdefault(live.key, live.commit())
+            elif not live.dirty:
+                live.dirty = True
+                self.mark_dirty(live)
+
+    async def set_offsets(self, commits: Mapping[TopicPartition, tuple[OffsetTracker, str]]) -> None:
+        """Commit offsets as one change and make the live partitions start over from them.
+
+        Args:
+            commits: for each partition where to start over, and the metadata as it was given.
+        """
+        self._setting += 1
+        try:
+            async with self._lock:
+                await self._environment.backend.commit_offsets(
+                    self.name,
+                    {key: OffsetCommit(tracker.base, given) for key, (tracker, given) in commits.items()},
+                )
+                for key, (tracker, _) in commits.items():
+                    self._environment.voided.add(self.name, key)
+                    self._leftover.pop(key, None)
+                    self._reset(key, tracker)
+        finally:
+            self._setting -= 1
+            if self.idle:
+                self._on_empty(self)
+
+    def _reset(self, key: TopicPartition, tracker: OffsetTracker) -> None:
+        subscription = self._subscriptions.get(key.topic)
+        live = subscription.live(key.partition) if subscription is not None else None
+        if live is not None:
+            self._dirty.pop(live, None)
+            live.reset(tracker, tracker.top)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Commit everything and leave. Nothing is offered any more."""
+        self._stopping = True
+        if self._keeper is not None:
+            keeper, self._keeper = self._keeper, None
+            keeper.cancel()
+            await asyncio.wait([keeper])
+        for subscription in self.subscriptions:
+            for live in subscription.close():
+                self._bury(live)
+            self._on_over(subscription)
+        self._subscriptions.clear()
+        self._commit_alarm.cancel()
+        await self._commit_quietly()
+        if self._membership is not None:
+            try:
+                await self._membership.leave()
+            except PixyError as error:
+                _log.warning("cannot leave the consumer group", group=self.name, error=str(error))
+            self._membership = None
+        self._on_empty(self)

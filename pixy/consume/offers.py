@@ -1,0 +1,493 @@
+"""The records of one partition on their way to one consumer group.
+
+Owns, for one (consumer group, topic, partition): what was fetched and not yet offered, the offers that are out, those that
+came back, and the offset tracker. Pure: time comes in as `now`, nothing is called back; the shell looks at `ready`, `notable`
+and what the methods return. Never reorders: new records go out in offset order, each at most once until it comes back.
+
+A record is in exactly one of these places:
+
+    queue  -> head -> out -> acked (tracker)
+                      |  ^
+                      v  |
+                      again     expired (offset order), and before those the undelivered ones
+
+- All offers live equally long, so `out`, a dict in order of offering, is also in order of deadline: no heap, no timer per
+  offer. The shell arms one timer at `next_deadline()`.
+- `out` and `again` together are what is pending. New records are held back at `pending_max`, or when they would exceed
+  `pending_bytes_max` with something else pending; what comes back may always go out again. So memory is bounded even if an
+  offer is never acked while others flow past it.
+- Batches are checked when they are fed and decoded record by record when they are offered. One record, the head, is decoded
+  ahead: only so is it known that there is something to offer. Records acked earlier are passed, and offsets that hold no
+  record count as acked.
+- An offer belongs to a generation. `reset` and `close` begin a new one, and whatever happens to older offers then has no effect.
+
+Acks (design 4.6):
+
+    offset                                                   effect
+    below the tracker's base, or acked already               none
+    outstanding, in time or expired                          acked
+    not outstanding, `only_if_offered` or after a reset      none
+    not outstanding, below the end                           acked: another process may have offered it
+    at or beyond the end                                     AckBeyondEnd
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Protocol
+
+from pixy.backend import FetchResult
+from pixy.consume.offset_tracker import OffsetTracker
+from pixy.errors import AckBeyondEnd, CorruptData
+from pixy.records import Record, read_header, read_records
+
+__all__ = ["Offer", "OfferLimits", "OfferOwner", "PartitionOffers"]
+
+_UNDELIVERED = 0
+_EXPIRED = 1
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OfferLimits:
+    """The bounds of one partition's offers. `ack_timeout` in seconds; `retries_max` -1 means no limit."""
+
+    ack_timeout: float
+    pending_max: int
+    pending_bytes_max: int
+    retries_max: int
+    buffer_bytes_max: int
+
+
+class OfferOwner(Protocol):
+    """Where an offer reports what became of it."""
+
+    topic: str
+    partition: int
+
+    def delivered(self, offer: "Offer") -> None: ...
+    def undelivered(self, offer: "Offer") -> None: ...
+
+
+class Offer:
+    """A record handed out. Whoever got it calls exactly one of `delivered` and `undelivered`."""
+
+    __slots__ = ("_owner", "auto_ack", "deadline", "generation", "record", "retries", "size")
+
+    def __init__(
+        self, owner: OfferOwner, record: Record, size: int, deadline: float, generation: int, retries: int
+    ) -> None:
+        self._owner = owner
+        self.record = record
+        self.size = size
+        self.deadline = deadline
+        self.generation = generation
+        self.retries = retries
+        self.auto_ack = False
+
+    @property
+    def topic(self) -> str:
+        return self._owner.topic
+
+    @property
+    def partition(self) -> int:
+        return self._owner.partition
+
+    def delivered(self) -> None:
+        """The answer is with the transport. Acks the record if the consume asked for auto ack."""
+        if self.auto_ack:
+            self._owner.delivered(self)
+
+    def undelivered(self) -> None:
+        """The answer could not be written. The record goes to whoever asks next."""
+        self._owner.undelivered(self)
+
+
+class PartitionOffers:
+    """Offers of one partition to one consumer group.
+
+    Args:
+        owner: what the offers name as their partition, and report to.
+        limits: the bounds.
+        tracker: what the group has acked; fetching begins at its first unacked offset.
+        end: the partition's end as known so far, exclusive.
+        strict: acks count only for what is outstanding here, as after `reset`.
+    """
+
+    __slots__ = (
+        "_again",
+        "_again_order",
+        "_batch_end",
+        "_buffered_bytes",
+        "_head",
+        "_head_bytes",
+        "_head_offset",
+        "_limits",
+        "_out",
+        "_owner",
+        "_pending_bytes",
+        "_position",
+        "_queue",
+        "_records",
+        "acked",
+        "changed",
+        "dropped",
+        "end",
+        "expired",
+        "fault",
+        "fetch_offset",
+        "generation",
+        "notable",
+        "offered",
+        "ready",
+        "strict",
+        "tracker",
+    )
+
+    def __init__(
+        self,
+        owner: OfferOwner,
+        limits: OfferLimits,
+        tracker: OffsetTracker,
+        end: int,
+        *,
+        strict: bool = False,
+    ) -> None:
+        self._owner = owner
+        self._limits = limits
+        # Offers made in this generation count. Invariant: grows with every reset and with close.
+        self.generation = 0
+        self.offered = self.acked = self.expired = self.dropped = 0
+        self.strict = strict
+        self._begin(tracker, end)
+
+    def _begin(self, tracker: OffsetTracker, end: int) -> None:
+        self.tracker = tracker
+        # One past the last record that exists, as far as known. Invariant: grows within a generation.
+        self.end = end
+        # Where the next fetch begins. Invariant: everything below is acked, pending, head, or in the queue.
+        self.fetch_offset = tracker.base
+        # The next offset to look at. Invariant: everything below is acked, pending or the head.
+        self._position = tracker.base
+        # The batches to decode: records, size in bytes, and for the last of a fetch where the next fetch begins.
+        self._queue: deque[tuple[Iterator[Record], int, int]] = deque()
+        # Bytes in the queue.
+        self._buffered_bytes = 0
+        # The batch that is being decoded, and its entry's third field.
+        self._records: Iterator[Record] = iter(())
+        self._batch_end = _UNKNOWN
+        # The next new record. Invariant: not acked.
+        self._head: Record | None = None
+        self._head_offset = _UNKNOWN
+        self._head_bytes = 0
+        # Offers in time, by offset, in order of offering. Invariant: deadlines ascend.
+        self._out: dict[int, Offer] = {}
+        # Offers that came back, by offset, and the order in which they go out. Invariant: every key of the dict is in
+        # the heap; the heap is empty if the dict is.
+        self._again: dict[int, Offer] = {}
+        self._again_order: list[tuple[int, int]] = []
+        # Bytes of out and again.
+        self._pending_bytes = 0
+        # `take` would hand something out.
+        self.ready = False
+        # What was fed cannot be read from `fetch_offset` on.
+        self.fault: CorruptData | None = None
+        # The tracker moved without an ack: a gap was passed, or a record was dropped.
+        self.changed = False
+        # The shell should look at `wants_more`, `changed` and `fault`.
+        self.notable = True
+
+    @property
+    def outstanding(self) -> int:
+        """How many offers are out and in time."""
+        return len(self._out)
+
+    @property
+    def pending(self) -> int:
+        """How many records are held because they are not acked: out, expired or undelivered."""
+        return len(self._out) + len(self._again)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether to fetch: less than half of what may be buffered is waiting to be decoded."""
+        return self.fault is None and self._buffered_bytes * 2 < self._limits.buffer_bytes_max
+
+    @property
+    def fetch_bytes(self) -> int:
+        """How much to fetch."""
+        return self._limits.buffer_bytes_max - self._buffered_bytes
+
+    def next_deadline(self) -> float | None:
+        """When the oldest offer expires, None if none is out."""
+        for offer in self._out.values():
+            return offer.deadline
+        return None
+
+    # --- records in -----------------------------------------------------------------------------------------------
+
+    def feed(self, result: FetchResult) -> None:
+        """Take over what was fetched at `fetch_offset`. A batch that is damaged sets `fault` and ends what is taken."""
+        queue = self._queue
+        next_offset = result.next_offset
+        for batch in result.batches:
+            try:
+                queue.append((read_records(batch), len(batch), _UNKNOWN))
+            except CorruptData as error:
+                self._set_fault(error)
+                next_offset = self.fetch_offset
+                break
+            self._buffered_bytes += len(batch)
+            self.fetch_offset = read_header(batch).next_offset
+        self.fetch_offset = next_offset
+        self.end = max(self.end, result.high_watermark, next_offset)
+        queue.append((iter(()), 0, next_offset))
+        if self._head is None:
+            self._advance()
+            self._refresh()
+        self.notable = True
+
+    def begin_at(self, begin: int) -> int:
+        """The log begins at `begin`, above `fetch_offset`: give up what is below, and fetch from there.
+
+        Returns how many pending records were dropped.
+        """
+        assert begin > self.fetch_offset, (begin, self.fetch_offset)
+        gone = [offset for offset in (*self._out, *self._again) if offset < begin]
+        for offset in gone:
+            self._forget(offset)
+        self.changed |= self.tracker.adjust(begin)
+        self._drop_fetched(self.tracker.next_unacked(begin))
+        self._refresh()
+        return len(gone)
+
+    def end_at(self, end: int) -> None:
+        """The log ends at `end`, below what was asked for: void everything out and start over with what still exists."""
+        tracker = OffsetTracker(min(self.tracker.base, end))
+        for acked in self.tracker.ranges:
+            tracker.skip(acked.begin, min(acked.end, end))
+        self.generation += 1
+        self._begin(tracker, end)
+        self.changed = True
+
+    def _drop_fetched(self, offset: int) -> None:
+        """Drop all that was fetched and not offered, to go on at `offset`."""
+        self._queue.clear()
+        self._buffered_bytes = 0
+        self._records = iter(())
+        self._batch_end = _UNKNOWN
+        self._head = None
+        self._position = self.fetch_offset = offset
+        self.notable = True
+
+    def _set_fault(self, error: CorruptData) -> None:
+        self.fault = error
+        self.notable = True
+
+    def _advance(self) -> None:
+        """Find the next head: decode on, pass gaps and what is acked, open the next batch when one is used up."""
+        tracker = self.tracker
+        position = self._position
+        while True:
+            try:
+                for record in self._records:
+                    offset = record.offset
+                    if offset != position:
+                        if offset < position:
+                            continue
+                        self._pass_gap(position, offset)
+                    position = offset + 1
+                    if offset < tracker.base or (tracker.begins and tracker.is_acked(offset)):
+                        continue
+                    self._position = position
+                    self._set_head(record, offset)
+                    return
+            except CorruptData as error:
+                self._drop_fetched(position)
+                self._set_fault(error)
+                return
+            if self._batch_end > position:
+                self._pass_gap(position, self._batch_end)
+                position = self._batch_end
+            if not self._queue:
+                break
+            self._records, size, self._batch_end = self._queue.popleft()
+            self._buffered_bytes -= size
+            self.notable = True
+        self._batch_end = _UNKNOWN
+        self._position = position
+        self._head = None
+
+    def _set_head(self, record: Record, offset: int) -> None:
+        key, value = record.key, record.value
+        size = (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
+        headers = record.headers
+        if headers:
+            size += sum(len(name) + len(content or b"") for name, content in headers)
+        self._head = record
+        self._head_offset = offset
+        self._head_bytes = size
+
+    def _pass_gap(self, begin: int, end: int) -> None:
+        if self.tracker.skip(begin, end):
+            self.changed = True
+            self.notable = True
+
+    # --- records out ----------------------------------------------------------------------------------------------
+
+    def take(self, now: float) -> Offer | None:
+        """The next record as an offer, None if there is none to hand out."""
+        if self._again:
+            return self._take_again(now)
+        record = self._head
+        if record is None or not self.ready:
+            return None
+        limits = self._limits
+        out = self._out
+        size = self._head_bytes
+        offer = Offer(self._owner, record, size, now + limits.ack_timeout, self.generation, 0)
+        out[self._head_offset] = offer
+        pending_bytes = self._pending_bytes = self._pending_bytes + size
+        self.offered += 1
+        self._advance()
+        self.ready = (
+            self._head is not None
+            and len(out) < limits.pending_max
+            and pending_bytes + self._head_bytes <= limits.pending_bytes_max
+        )
+        return offer
+
+    def _take_again(self, now: float) -> Offer:
+        while True:
+            offset = heappop(self._again_order)[1]
+            back = self._again.pop(offset, None)
+            if back is not None:
+                break
+        deadline = now + self._limits.ack_timeout
+        offer = Offer(self._owner, back.record, back.size, deadline, self.generation, back.retries)
+        self._out[offset] = offer
+        self.offered += 1
+        self._refresh()
+        return offer
+
+    def put_back(self, offer: Offer) -> bool:
+        """The offer was not delivered: its record is the next to go out. False if the offer is not outstanding."""
+        offset = offer.record.offset
+        if self._out.get(offset) is not offer:
+            return False
+        del self._out[offset]
+        self._again[offset] = offer
+        heappush(self._again_order, (_UNDELIVERED, offset))
+        self.ready = True
+        return True
+
+    def expire(self, now: float) -> list[int]:
+        """Take back the offers whose deadline has come. Returns the offsets that were given up after too many retries."""
+        late = []
+        for offer in self._out.values():
+            if offer.deadline > now:
+                break
+            late.append(offer)
+        dropped = []
+        retries_max = self._limits.retries_max
+        for offer in late:
+            offset = offer.record.offset
+            if 0 <= retries_max <= offer.retries:
+                self._forget(offset)
+                self.tracker.ack(offset)
+                dropped.append(offset)
+                continue
+            del self._out[offset]
+            offer.retries += 1
+            self._again[offset] = offer
+            heappush(self._again_order, (_EXPIRED, offset))
+        self.expired += len(late)
+        if dropped:
+            self.dropped += len(dropped)
+            self.changed = self.notable = True
+        self._refresh()
+        return dropped
+
+    # --- acks -----------------------------------------------------------------------------------------------------
+
+    def ack(self, offset: int, only_if_offered: bool = False) -> bool:
+        """Ack one record; False if that changed nothing.
+
+        Raises:
+            AckBeyondEnd: as far as known there is no such record yet. Ask for the actual end before refusing.
+        """
+        offer = self._out.pop(offset, None)
+        if offer is None:
+            return self._ack_not_out(offset, only_if_offered)
+        self._pending_bytes -= offer.size
+        self.tracker.ack(offset)
+        self.acked += 1
+        if not self.ready:
+            self._refresh()
+        return True
+
+    def _ack_not_out(self, offset: int, only_if_offered: bool) -> bool:
+        offer = self._again.get(offset)
+        # A record that came back undelivered was never with a client.
+        offered = offer is not None and offer.retries > 0
+        if only_if_offered and not offered:
+            return False
+        if offset >= self.end:
+            raise AckBeyondEnd(
+                f"invalid ack: bad offset: {offset}: {self._owner.topic}/{self._owner.partition} ends at {self.end}, "
+                f"only offsets below can be acked"
+            )
+        if (self.strict and not offered) or not self.tracker.ack(offset):
+            return False
+        self.acked += 1
+        if offer is not None:
+            self._forget(offset)
+        elif offset == self._head_offset and self._head is not None:
+            self._advance()
+        self._refresh()
+        return True
+
+    def _forget(self, offset: int) -> None:
+        """Drop a pending record."""
+        offer = self._out.pop(offset, None) or self._again.pop(offset)
+        self._pending_bytes -= offer.size
+        if not self._again:
+            self._again_order.clear()
+
+    # --- the whole ------------------------------------------------------------------------------------------------
+
+    def reset(self, tracker: OffsetTracker, end: int) -> None:
+        """Start over from `tracker`; offers so far are void, and acks count only for offers from here on."""
+        self.generation += 1
+        self.strict = True
+        self._begin(tracker, max(end, tracker.top))
+
+    def close(self) -> None:
+        """Void everything. The tracker stays as it is, for a last commit."""
+        self.generation += 1
+        self._begin(self.tracker, self.end)
+
+    def _refresh(self) -> None:
+        pending = len(self._out)
+        self.ready = bool(self._again) or (
+            self._head is not None
+            and pending < self._limits.pending_max
+            and (not pending or self._pending_bytes + self._head_bytes <= self._limits.pending_bytes_max)
+        )
+
+    def check_invariants(self) -> None:
+        """Prove what the fields promise."""
+        self.tracker.check_invariants()
+        pending = {**self._out, **self._again}
+        assert len(pending) == self.pending
+        assert self._pending_bytes == sum(offer.size for offer in pending.values())
+        assert not any(self.tracker.is_acked(offset) for offset in pending)
+        deadlines = [offer.deadline for offer in self._out.values()]
+        assert deadlines == sorted(deadlines)
+        assert set(self._again) <= {offset for _, offset in self._again_order}
+        assert self._again or not self._again_order
+        assert self._buffered_bytes == sum(size for _, size, _ in self._queue)
+        if self._head is not None:
+            assert not self.tracker.is_acked(self._head_offset)
+            assert self._head_offset not in pending
+        assert len(self._out) <= max(self._limits.pending_max, 1)

@@ -1,0 +1,202 @@
+"""One partition that is live here: a consumer group's offers, with what they need from outside.
+
+The shell around `PartitionOffers`. Owns the fetcher and the one timer for ack deadlines, and passes on what an ack or a fetch
+brings about: something to commit, something to hand out, nothing outstanding any more. Decides nothing itself.
+"""
+
+from typing import Protocol
+
+import structlog
+
+from pixy.backend import OffsetCommit, TopicPartition
+from pixy.consume.dispatcher import Dispatcher
+from pixy.consume.environment import Environment
+from pixy.consume.fetcher import Fetcher
+from pixy.consume.offers import Offer, PartitionOffers
+from pixy.consume.offset_tracker import OffsetTracker
+from pixy.consume.timers import Alarm
+from pixy.errors import InvalidAck
+
+__all__ = ["LivePartition", "PartitionHost"]
+
+_log = structlog.get_logger()
+
+
+class PartitionHost(Protocol):
+    """Where the partition belongs to."""
+
+    group_name: str
+    topic: str
+    dispatcher: Dispatcher
+    watching: bool
+
+    def mark_dirty(self, partition: "LivePartition") -> None:
+        """There is something to commit."""
+
+    def check_quiet(self) -> None:
+        """Called if `watching` whenever there may be fewer offers outstanding."""
+
+
+class LivePartition:
+    """One partition of one consumer group.
+
+    Args:
+        environment: the cluster, time and tasks.
+        host: the subscription.
+        partition: its number.
+        tracker: where the group is.
+        end: the partition's end.
+    """
+
+    __slots__ = (
+        "_environment",
+        "_expiry",
+        "_expiry_set",
+        "_fetcher",
+        "_host",
+        "closed",
+        "dirty",
+        "key",
+        "offers",
+        "partition",
+        "queued",
+        "topic",
+    )
+
+    def __init__(
+        self, environment: Environment, host: PartitionHost, partition: int, tracker: OffsetTracker, end: int
+    ) -> None:
+        self._environment = environment
+        self._host = host
+        self.topic = host.topic
+        self.partition = partition
+        self.key = TopicPartition(host.topic, partition)
+        strict = (host.group_name, self.key) in environment.voided
+        self.offers = PartitionOffers(self, environment.limits, tracker, end, strict=strict)
+        # Belongs to the dispatcher: it has this partition in its queue.
+        self.queued = False
+        # The tracker is ahead of what was committed. Invariant: then the group knows.
+        self.dirty = False
+        # Revoked or given up: nothing has any effect any more.
+        self.closed = False
+        self._fetcher = Fetcher(environment, host.group_name, self.key, self.offers, self._fed)
+        self._expiry = Alarm(environment.timers, self._expire)
+        # The alarm is set. Invariant: always while something is outstanding.
+        self._expiry_set = False
+
+    def start(self) -> None:
+        """Begin to fetch."""
+        self._fetcher.start()
+
+    def commit(self) -> OffsetCommit:
+        """Where the group is."""
+        tracker = self.offers.tracker
+        return OffsetCommit(tracker.base, tracker.metadata())
+
+    def take(self, now: float) -> Offer | None:
+        """The next record, for the dispatcher."""
+        offers = self.offers
+        offer = offers.take(now)
+        if not self._expiry_set:
+            self._set_expiry()
+        if offers.notable:
+            self._look()
+        return offer
+
+    def ack(self, offset: int, only_if_offered: bool = False) -> None:
+        """Ack one record.
+
+        Raises:
+            InvalidAck: the offset is negative.
+            AckBeyondEnd: at or beyond the end as far as it is known here.
+        """
+        if offset < 0:
+            raise InvalidAck(f"invalid ack: bad offset: {offset}")
+        if self.offers.ack(offset, only_if_offered):
+            self._acked()
+
+    def delivered(self, offer: Offer) -> None:
+        offers = self.offers
+        if offer.generation == offers.generation and offers.ack(offer.record.offset):
+            self._acked()
+
+    def undelivered(self, offer: Offer) -> None:
+        if self.offers.put_back(offer):
+            self._wake()
+            if self._host.watching:
+                self._host.check_quiet()
+
+    def reset(self, tracker: OffsetTracker, end: int) -> None:
+        """Start over from `tracker`, which is committed already."""
+        self.offers.reset(tracker, end)
+        self.dirty = False
+        self._expiry.cancel()
+        self._expiry_set = False
+        self._fetcher.start()
+        if self._host.watching:
+            self._host.check_quiet()
+
+    def stop_fetching(self) -> None:
+        """No more records are needed."""
+        self._fetcher.stop()
+
+    def close(self) -> None:
+        """Stop everything and void the offers. `commit` still tells where the group was."""
+        self.closed = True
+        self._fetcher.stop()
+        self._expiry.cancel()
+        self.offers.close()
+
+    def _acked(self) -> None:
+        if not self.dirty:
+            self.dirty = True
+            self._host.mark_dirty(self)
+        if not self.queued and self.offers.ready:
+            self._wake()
+        if self.offers.notable:
+            self._look()
+        if self._host.watching:
+            self._host.check_quiet()
+
+    def _fed(self) -> None:
+        self._look()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self.offers.ready:
+            self._host.dispatcher.wake(self, self._environment.timers.monotonic())
+
+    def _look(self) -> None:
+        """See to what the offers say besides handing out records."""
+        offers = self.offers
+        offers.notable = False
+        if offers.changed:
+            offers.changed = False
+            if not self.dirty:
+                self.dirty = True
+                self._host.mark_dirty(self)
+        if offers.fault is not None or offers.wants_more:
+            self._fetcher.wake()
+
+    def _set_expiry(self) -> None:
+        deadline = self.offers.next_deadline()
+        self._expiry_set = deadline is not None
+        if deadline is not None:
+            self._expiry.at(deadline)
+
+    def _expire(self, now: float) -> None:
+        dropped = self.offers.expire(now)
+        if dropped:
+            _log.error(
+                "records dropped, not acked after the last retry",
+                group=self._host.group_name,
+                topic=self.topic,
+                partition=self.partition,
+                count=len(dropped),
+                first=dropped[0],
+            )
+        self._set_expiry()
+        self._look()
+        self._wake()
+        if self._host.watching:
+            self._host.check_quiet()

@@ -1,0 +1,102 @@
+"""Acked ranges above a committed offset, written into the commit's metadata the way kafka-pixy does.
+
+A commit says one offset; what is acked above it would be delivered again after a restart. So the acked ranges travel in the
+metadata string of the commit. Owns no state: two pure functions and a form for people.
+
+Format, range by range in ascending order:
+
+    enc(begin - previous) enc(end - begin)      previous is the committed offset, then the end of the range before
+
+`enc` is a little-endian sequence of 5-bit groups, 0x20 set on all but the last, each one character of the alphabet
+`A-Z a-z 0-9 + /`; 13 characters at most. The shortest form is written; any form is read.
+
+    found                                                      answer
+    nothing at all                                             no ranges
+    a character outside the alphabet                           InvalidOffset: bad char
+    a number that does not end, or has more than 13 characters InvalidOffset: bad sequence
+    a begin without an end                                     InvalidOffset: bad sequence
+    a range that is empty, begins at 0 or below,               InvalidOffset: bad range
+    or reaches beyond 2**63 - 1
+    a range that touches what is before it                     the range; never written, and read as kafka-pixy does
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pixy.errors import InvalidOffset
+
+__all__ = ["AckRange", "decode", "describe", "encode"]
+
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_VALUES = {char: value for value, char in enumerate(_ALPHABET)}
+_GROUP_BITS = 5
+_MORE = 0x20
+_CHARS_MAX = 13
+_OFFSET_MAX = 2**63 - 1
+
+
+class AckRange(NamedTuple):
+    """Acked offsets: from `begin` to `end`, exclusive."""
+
+    begin: int
+    end: int
+
+
+def encode(base: int, ranges: Iterable[AckRange]) -> str:
+    """The metadata string for sorted disjoint `ranges` above the committed offset `base`."""
+    chars: list[str] = []
+    previous = base
+    for begin, end in ranges:
+        _encode_number(chars, begin - previous)
+        _encode_number(chars, end - begin)
+        previous = end
+    return "".join(chars)
+
+
+def decode(base: int, metadata: str) -> list[AckRange]:
+    """The ranges that `metadata` holds above the committed offset `base`.
+
+    Raises:
+        InvalidOffset: it cannot be read; says what is wrong.
+    """
+    ranges: list[AckRange] = []
+    previous = base
+    at = 0
+    while at < len(metadata):
+        gap, at = _decode_number(metadata, at)
+        count, at = _decode_number(metadata, at)
+        begin = previous + gap
+        end = begin + count
+        if begin <= 0 or count <= 0 or end > _OFFSET_MAX:
+            raise InvalidOffset(f"bad range: {{{begin} {end}}}: expected 0 < begin < end")
+        ranges.append(AckRange(begin, end))
+        previous = end
+    return ranges
+
+
+def describe(base: int, ranges: Iterable[AckRange]) -> str:
+    """The form for people: `1-2,9-11`, relative to the committed offset `base`."""
+    return ",".join(f"{begin - base}-{end - base}" for begin, end in ranges)
+
+
+def _encode_number(chars: list[str], number: int) -> None:
+    assert number > 0, number
+    while number >= _MORE:
+        chars.append(_ALPHABET[number & (_MORE - 1) | _MORE])
+        number >>= _GROUP_BITS
+    chars.append(_ALPHABET[number])
+
+
+def _decode_number(metadata: str, at: int) -> tuple[int, int]:
+    """The number that begins at character `at`, and where the next one begins."""
+    number = 0
+    for count, char in enumerate(metadata[at : at + _CHARS_MAX]):
+        value = _VALUES.get(char)
+        if value is None:
+            raise InvalidOffset(f"bad char: {char}")
+        number |= (value & (_MORE - 1)) << (_GROUP_BITS * count)
+        if value < _MORE:
+            return number, at + count + 1
+    raise InvalidOffset(
+        f"bad sequence: {metadata[at : at + _CHARS_MAX]!r} at {at}: a number ends within {_CHARS_MAX} characters"
+    )

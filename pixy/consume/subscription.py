@@ -1,0 +1,380 @@
+"""One topic that one consumer group consumes through this process, from the first request to the last.
+
+Owns the dispatcher and the live partitions, and decides when it is over. The consumer group decides which partitions are live.
+
+Requests that find the partition of their ack live, which is nearly all, are served synchronously. The rest, acks that come
+while the subscription is starting or that are ahead of the known end, are served by one owned task each, at most
+`channel_buffer_size` of them.
+
+It is over when no request came or waited for `subscription_timeout`, and
+    nothing is outstanding      then and there
+    offers are outstanding      when the last one is acked, taken back or expired; at the latest `ack_timeout` after the last
+                                request
+One timer, set to the earliest time at which this can be true; requests do not touch it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import structlog
+
+from pixy.consume.dispatcher import Cancellable, ConsumeDone, Dispatcher, Waiter
+from pixy.consume.environment import Environment
+from pixy.consume.offset_tracker import OffsetTracker
+from pixy.consume.partition import LivePartition
+from pixy.consume.timers import Alarm
+from pixy.errors import (
+    AckBeyondEnd,
+    InvalidAck,
+    InvalidArgument,
+    PixyError,
+    ShuttingDown,
+    TooManyRequests,
+    Unavailable,
+)
+
+__all__ = ["AckDone", "Subscription", "SubscriptionHost"]
+
+AckDone = Callable[[PixyError | None], None]
+"""Called once: with None if the ack counts or has nothing to add, else with what is wrong."""
+
+_log = structlog.get_logger()
+
+
+class SubscriptionHost(Protocol):
+    """The consumer group, as far as a subscription is concerned."""
+
+    name: str
+
+    def mark_dirty(self, partition: LivePartition) -> None: ...
+    def subscription_over(self, subscription: "Subscription") -> None: ...
+    def is_elsewhere(self, topic: str, partition: int) -> bool: ...
+
+
+class _SlowRequest:
+    """A consume request whose ack has to be settled first."""
+
+    __slots__ = ("ack", "auto_ack", "cancelled", "deadline", "done", "waiter")
+
+    def __init__(self, done: ConsumeDone, auto_ack: bool, ack: tuple[int, int], deadline: float) -> None:
+        self.done = done
+        self.auto_ack = auto_ack
+        self.ack = ack
+        self.deadline = deadline
+        self.cancelled = False
+        self.waiter: Waiter | None = None
+
+    def cancel(self) -> None:
+        """The caller is gone; what it acked still counts."""
+        self.cancelled = True
+        if self.waiter is not None:
+            self.waiter.cancel()
+
+
+class Subscription:
+    """One topic of one consumer group.
+
+    Args:
+        environment: the cluster, options, time and tasks.
+        host: the consumer group.
+        topic: the topic's name.
+        on_quiet: called while draining whenever nothing is outstanding.
+    """
+
+    def __init__(
+        self, environment: Environment, host: SubscriptionHost, topic: str, on_quiet: Callable[[], None]
+    ) -> None:
+        self._environment = environment
+        self._host = host
+        self.group_name = host.name
+        self.topic = topic
+        self._on_quiet = on_quiet
+        options = environment.options
+        self.dispatcher = Dispatcher(options.channel_buffer_size, options.long_polling_timeout)
+        self._live: dict[int, LivePartition] = {}
+        self._monotonic = environment.timers.monotonic
+        # When the last consume request came.
+        self._last_request = self._monotonic()
+        # Somebody wants to know when nothing is outstanding. Invariant: true while idle with offers out, and draining.
+        self.watching = False
+        # Nothing is offered any more.
+        self.draining = False
+        # How many acks are served by tasks, and what wakes those that wait for a partition.
+        self._slow = 0
+        self._watchers: set[asyncio.Event] = set()
+        self._polls = Alarm(environment.timers, self._expire_polls)
+        self._idle = Alarm(environment.timers, self._check_idle)
+        self._idle.at(self._last_request + options.subscription_timeout)
+
+    @property
+    def outstanding(self) -> int:
+        """How many offers are out and in time."""
+        return sum(live.offers.outstanding for live in self._live.values())
+
+    @property
+    def partitions(self) -> Iterable[LivePartition]:
+        """The live partitions."""
+        return self._live.values()
+
+    def live(self, partition: int) -> LivePartition | None:
+        """A partition, if it is live here."""
+        return self._live.get(partition)
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def consume(
+        self,
+        done: ConsumeDone,
+        auto_ack: bool,
+        ack: tuple[int, int] | None,
+        ack_if_offered: bool,
+        deadline: float | None,
+    ) -> Cancellable | None:
+        """See `Consumers.consume`."""
+        now = self._last_request = self._monotonic()
+        if self.watching:
+            self._resume(now)
+        if ack is not None:
+            live = self._live.get(ack[0])
+            if live is None:
+                self._check_partition(ack)
+                if not ack_if_offered:
+                    return self._consume_slowly(done, auto_ack, ack, deadline, now)
+            else:
+                try:
+                    live.ack(ack[1], ack_if_offered)
+                except AckBeyondEnd:
+                    return self._consume_slowly(done, auto_ack, ack, deadline, now)
+        waiter = self.dispatcher.consume(done, auto_ack, deadline, now)
+        if waiter is not None and waiter.deadline < self._polls.when:
+            self._polls.at(waiter.deadline)
+        return waiter
+
+    def ack(self, partition: int, offset: int, done: AckDone, only_if_offered: bool) -> None:
+        """See `Consumers.ack`."""
+        error: PixyError | None = None
+        try:
+            live = self._live.get(partition)
+            if live is not None:
+                live.ack(offset, only_if_offered)
+            else:
+                self._check_partition((partition, offset))
+                if not only_if_offered:
+                    self._ack_slowly((partition, offset), done)
+                    return
+        except AckBeyondEnd:
+            self._ack_slowly((partition, offset), done)
+            return
+        except PixyError as refused:
+            error = refused
+        done(error)
+
+    def _check_partition(self, ack: tuple[int, int]) -> None:
+        partition, offset = ack
+        if partition < 0:
+            raise InvalidAck(f"invalid ack: bad partition: {partition}")
+        if offset < 0:
+            raise InvalidAck(f"invalid ack: bad offset: {offset}")
+        description = self._environment.backend.topic(self.topic)
+        if description is not None and partition >= len(description.partitions):
+            count = len(description.partitions)
+            raise InvalidAck(f"invalid ack: bad partition: {partition}: {self.topic} has 0 to {count - 1}")
+
+    # --- acks that cannot be settled on the spot --------------------------------------------------------------------
+
+    def _consume_slowly(
+        self, done: ConsumeDone, auto_ack: bool, ack: tuple[int, int], deadline: float | None, now: float
+    ) -> Cancellable | None:
+        if self._slow_is_full():
+            done(None, self._too_many())
+            return None
+        limit = now + self._environment.options.long_polling_timeout
+        request = _SlowRequest(done, auto_ack, ack, limit if deadline is None else min(deadline, limit))
+        self._slow += 1
+        self._environment.tasks.spawn(
+            self._run_consume(request), f"consume {self.topic} for {self.group_name}"
+        )
+        return request
+
+    async def _run_consume(self, request: _SlowRequest) -> None:
+        refused: PixyError | None = None
+        try:
+            await self._settle(request.ack, request.deadline, wait_elsewhere=False)
+        except (InvalidArgument, ShuttingDown) as error:
+            refused = error
+        except PixyError as error:
+            partition, offset = request.ack
+            _log.warning(
+                "ack of a consume request is lost, the record will be offered again",
+                group=self.group_name,
+                topic=self.topic,
+                partition=partition,
+                offset=offset,
+                error=str(error),
+            )
+        finally:
+            self._slow -= 1
+        if request.cancelled:
+            return
+        if refused is None and self.draining:
+            refused = ShuttingDown()
+        if refused is not None:
+            request.done(None, refused)
+            return
+        now = self._monotonic()
+        request.waiter = self.dispatcher.consume(request.done, request.auto_ack, request.deadline, now)
+        if request.waiter is not None:
+            self._polls.at(request.waiter.deadline)
+
+    def _ack_slowly(self, ack: tuple[int, int], done: AckDone) -> None:
+        if self._slow_is_full():
+            done(self._too_many())
+            return
+        self._slow += 1
+        self._environment.tasks.spawn(self._run_ack(ack, done), f"ack {self.topic} for {self.group_name}")
+
+    async def _run_ack(self, ack: tuple[int, int], done: AckDone) -> None:
+        outcome: PixyError | None = None
+        try:
+            deadline = self._monotonic() + self._environment.options.long_polling_timeout
+            await self._settle(ack, deadline, wait_elsewhere=True)
+        except PixyError as error:
+            outcome = error
+        finally:
+            self._slow -= 1
+        done(outcome)
+
+    async def _settle(self, ack: tuple[int, int], deadline: float, wait_elsewhere: bool) -> None:
+        """Apply an ack as soon as its partition is live, and ask for the actual end before refusing it."""
+        partition, offset = ack
+        live = await self._wait_live(partition, deadline, wait_elsewhere)
+        try:
+            live.ack(offset)
+        except AckBeyondEnd:
+            ranges = await self._environment.backend.offset_ranges(self.topic)
+            live = await self._wait_live(partition, deadline, wait_elsewhere)
+            if partition in ranges:
+                live.offers.end = max(live.offers.end, ranges[partition].end)
+            live.ack(offset)
+
+    async def _wait_live(self, partition: int, deadline: float, wait_elsewhere: bool) -> LivePartition:
+        while True:
+            live = self._live.get(partition)
+            if live is not None:
+                return live
+            if self.draining:
+                raise ShuttingDown
+            now = self._monotonic()
+            elsewhere = self._host.is_elsewhere(self.topic, partition)
+            if now >= deadline or (elsewhere and not wait_elsewhere):
+                raise Unavailable(
+                    f"ack not accepted: {self.topic}/{partition} is not assigned to this process for {self.group_name}"
+                )
+            event = asyncio.Event()
+            self._watchers.add(event)
+            try:
+                await self._environment.timers.wait(event, deadline - now)
+            finally:
+                self._watchers.discard(event)
+
+    def _slow_is_full(self) -> bool:
+        return self._slow >= self._environment.options.channel_buffer_size
+
+    def _too_many(self) -> TooManyRequests:
+        return TooManyRequests(
+            f"Too many requests. Consider increasing `consumer.channel_buffer_size`: {self._slow} acks of this consumer "
+            f"group and topic are waiting already"
+        )
+
+    # --- partitions -----------------------------------------------------------------------------------------------
+
+    def add(self, partition: int, tracker: OffsetTracker, end: int) -> LivePartition:
+        """Make a partition live."""
+        assert partition not in self._live
+        live = self._live[partition] = LivePartition(self._environment, self, partition, tracker, end)
+        live.start()
+        return live
+
+    def remove(self, partition: int) -> LivePartition:
+        """Close a partition. It still says what to commit."""
+        live = self._live.pop(partition)
+        live.close()
+        counters, offers = self._environment.counters, live.offers
+        counters.offered += offers.offered
+        counters.acked += offers.acked
+        counters.expired += offers.expired
+        counters.dropped += offers.dropped
+        if self.watching:
+            self.check_quiet()
+        return live
+
+    def notify(self) -> None:
+        """The assignment has changed: let those who wait for it look."""
+        for event in self._watchers:
+            event.set()
+
+    def mark_dirty(self, partition: LivePartition) -> None:
+        self._host.mark_dirty(partition)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def stop_offering(self) -> None:
+        """Offer nothing more, and say so to everybody who waits. Acks are still taken."""
+        self.draining = self.watching = True
+        self._idle.cancel()
+        self._polls.cancel()
+        for live in self._live.values():
+            live.stop_fetching()
+        self.dispatcher.fail_all(ShuttingDown())
+        self.notify()
+
+    def close(self) -> list[LivePartition]:
+        """Close every partition; they still say what to commit."""
+        self.watching = False
+        self._idle.cancel()
+        self._polls.cancel()
+        return [self.remove(partition) for partition in list(self._live)]
+
+    def check_quiet(self) -> None:
+        if self.draining:
+            if not self.outstanding:
+                self._on_quiet()
+        elif not self.outstanding:
+            self._check_idle(self._monotonic())
+
+    def _check_idle(self, now: float) -> None:
+        options = self._environment.options
+        due = self._last_request + options.subscription_timeout
+        if self.dispatcher.waiting or self._slow:
+            due = max(due, now + options.subscription_timeout)
+        if now < due:
+            self.watching = False
+            self._idle.at(due)
+            return
+        latest = self._last_request + options.ack_timeout
+        outstanding = self.outstanding
+        if outstanding and now < latest:
+            self.watching = True
+            self._idle.at(latest)
+            return
+        if outstanding:
+            _log.warning(
+                "subscription ends with records that are not acked",
+                group=self.group_name,
+                topic=self.topic,
+                outstanding=outstanding,
+            )
+        self._host.subscription_over(self)
+
+    def _resume(self, now: float) -> None:
+        """A request came while the end was near."""
+        if not self.draining:
+            self.watching = False
+            self._idle.at(now + self._environment.options.subscription_timeout)
+
+    def _expire_polls(self, now: float) -> None:
+        self.dispatcher.expire(now)
+        deadline = self.dispatcher.next_deadline()
+        if deadline is not None:
+            self._polls.at(deadline)

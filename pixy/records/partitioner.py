@@ -1,0 +1,110 @@
+"""Which partition a record goes to.
+
+The names are those of kafka-pixy's option `producer.partitioner`, and `murmur2`, which is what Kafka's own clients do.
+`hash` gives every key the partition that kafka-pixy gives it, so keys stay where they are when a client moves over.
+
+A record without a key may go anywhere. Uniformly at random: a partition that stays the same for a while would fill larger
+batches, but what gathers records into batches is the time a flush takes, and a burst on one partition delays its consumer.
+
+Computing a hash byte by byte in Python takes microseconds, so the hashes of short keys are remembered. What is remembered
+does not depend on the number of partitions and is bounded in entries and in bytes.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from random import Random
+from typing import Protocol
+
+from aiokafka.partitioner import murmur2
+
+from pixy.errors import ConfigError
+
+__all__ = ["PARTITIONERS", "Partitioner", "make_partitioner"]
+
+_CACHED_KEYS_MAX = 8192
+_CACHED_KEY_BYTES_MAX = 64
+
+
+class Partitioner(Protocol):
+    """Chooses partitions for the records of one topic."""
+
+    def __call__(self, key: bytes | None, partitions: int) -> int:
+        """A partition in 0 .. `partitions` - 1, of which there is at least one. An empty key is a key, None is none."""
+
+
+def _fnv1a(key: bytes) -> int:
+    """The magnitude of the key's FNV-1a 32 hash read as a signed 32-bit number.
+
+    kafka-pixy takes the remainder of the signed number, truncated toward zero, and negates it if it is negative. That
+    is the remainder of the magnitude.
+    """
+    value = 0x811C9DC5
+    for byte in key:
+        value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return value if value < 0x80000000 else 0x100000000 - value
+
+
+def _murmur2(key: bytes) -> int:
+    """The key's hash as Kafka's Java client computes it, without the sign bit."""
+    value: int = murmur2(key)
+    return value & 0x7FFFFFFF
+
+
+class _RandomPartitioner:
+    def __init__(self, rng: Random) -> None:
+        self._random = rng.random
+
+    def __call__(self, key: bytes | None, partitions: int) -> int:
+        return int(self._random() * partitions)
+
+
+class _KeyPartitioner:
+    """The same partition for the same key; a random one for no key."""
+
+    def __init__(self, compute: Callable[[bytes], int], rng: Random) -> None:
+        self._compute = compute
+        self._cached = lru_cache(maxsize=_CACHED_KEYS_MAX)(compute)
+        self._random = rng.random
+
+    def __call__(self, key: bytes | None, partitions: int) -> int:
+        if key is None:
+            return int(self._random() * partitions)
+        if len(key) <= _CACHED_KEY_BYTES_MAX:
+            return self._cached(key) % partitions
+        return self._compute(key) % partitions
+
+
+class _RoundRobinPartitioner:
+    def __init__(self) -> None:
+        # The partition of the next record. Invariant: >= 0; may be too large after the number of partitions changed.
+        self._next = 0
+
+    def __call__(self, key: bytes | None, partitions: int) -> int:
+        chosen = self._next if self._next < partitions else 0
+        self._next = chosen + 1
+        return chosen
+
+
+PARTITIONERS: dict[str, Callable[[Random], Partitioner]] = {
+    "hash": lambda rng: _KeyPartitioner(_fnv1a, rng),
+    "murmur2": lambda rng: _KeyPartitioner(_murmur2, rng),
+    "random": _RandomPartitioner,
+    "roundrobin": lambda rng: _RoundRobinPartitioner(),
+}
+"""What makes each partitioner, by the names that configurations use."""
+
+
+def make_partitioner(name: str, rng: Random) -> Partitioner:
+    """A partitioner for one topic; `roundrobin` counts on its own, so topics must not share one.
+
+    Args:
+        name: a key of `PARTITIONERS`.
+        rng: where chance comes from.
+
+    Raises:
+        ConfigError: there is no partitioner of that name.
+    """
+    make = PARTITIONERS.get(name)
+    if make is None:
+        raise ConfigError(f"unknown partitioner {name!r}, expected one of {', '.join(PARTITIONERS)}")
+    return make(rng)

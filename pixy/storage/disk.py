@@ -1,0 +1,158 @@
+"""The file system as a constructor argument: the real one here, a simulated one in tests.
+
+Every method blocks and belongs on a worker thread. Errors are `OSError` with the `errno` of the failing call.
+"""
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["Buffer", "Disk", "File", "RealDisk"]
+
+Buffer = bytes | bytearray | memoryview
+
+_VECTORS_MAX = 1024
+"""Linux takes at most this many buffers in one vectored write."""
+
+
+class File(Protocol):
+    """An open file."""
+
+    def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all buffers back to back from byte `position` on; short writes are continued."""
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes from `position` on; fewer only at the end of the file."""
+
+    def size(self) -> int:
+        """Length in bytes."""
+
+    def allocate(self, size: int) -> None:
+        """Make the file at least `size` bytes long, with the space for it taken; new bytes read as zeros."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+
+    def sync(self) -> None:
+        """Return when everything written is on stable storage. A failure must never be retried."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Open for reading and writing; with `create` a missing file is made."""
+
+    def names(self, directory: Path) -> list[str]:
+        """Names in a directory, sorted; empty if there is no such directory."""
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and its parents, and make their entries durable."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Atomically replace `new` by `old`; durable after `sync_directory`."""
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file; durable after `sync_directory`."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Return when creations, renames and removals in a directory are on stable storage."""
+
+    def lock(self, path: Path) -> File | None:
+        """Take the lock that a file stands for, None if somebody holds it. Closing the file releases it."""
+
+
+class RealFile:
+    """A file of the machine."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
+        for first in range(0, len(buffers), _VECTORS_MAX):
+            chunk = buffers[first : first + _VECTORS_MAX]
+            expected = sum(map(len, chunk))
+            written = os.pwritev(self._fd, chunk, position)
+            position += written
+            if written < expected:
+                rest = memoryview(b"".join(chunk))[written:]
+                while rest:
+                    written = os.pwrite(self._fd, rest, position)
+                    position += written
+                    rest = rest[written:]
+
+    def read_at(self, size: int, position: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        while 0 < len(data) < size:
+            more = os.pread(self._fd, size - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def allocate(self, size: int) -> None:
+        os.posix_fallocate(self._fd, 0, size)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class RealDisk:
+    """The file system of the machine."""
+
+    def open(self, path: Path, *, create: bool = False) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(os.open(path, flags, 0o644))
+
+    def names(self, directory: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: Path) -> None:
+        missing: list[Path] = []
+        at = path
+        while not at.is_dir():
+            missing.append(at)
+            at = at.parent
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+            self.sync_directory(directory.parent)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: Path) -> RealFile | None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return RealFile(fd)

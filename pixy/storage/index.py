@@ -1,0 +1,113 @@
+"""Sparse indexes beside a segment: hints where to begin to look. Never trusted, never synced, rebuilt when in doubt.
+
+Both have the layout of Kafka's own index files, big-endian, entries ascending:
+
+    <base offset>.index       4  last offset of a batch - base offset     4  position of that batch in the segment
+    <base offset>.timeindex   8  largest timestamp up to a batch          4  last offset of that batch - base offset
+
+A reader finds an entry by bisection in the file, so an index costs no memory however large the log is.
+"""
+
+import struct
+from pathlib import Path
+
+from pixy.storage.disk import Disk, File
+
+__all__ = ["INDEX_INTERVAL_BYTES", "OffsetIndex", "TimeIndex"]
+
+INDEX_INTERVAL_BYTES = 32768
+"""Bytes of segment between two entries."""
+
+_OFFSET_ENTRY = struct.Struct(">II")
+_TIME_ENTRY = struct.Struct(">qI")
+
+
+class _Index:
+    """Fixed-size entries in a file, ascending by their first field."""
+
+    _entry: struct.Struct
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self.path = path
+
+    def append(self, entries: list[tuple[int, int]], count: int) -> None:
+        """Write entries behind the first `count`."""
+        file = self._disk.open(self.path, create=True)
+        try:
+            file.write_at([self._entry.pack(*entry) for entry in entries], count * self._entry.size)
+        finally:
+            file.close()
+
+    def count(self) -> int:
+        """Number of whole entries."""
+        try:
+            file = self._disk.open(self.path)
+        except FileNotFoundError:
+            return 0
+        try:
+            return file.size() // self._entry.size
+        finally:
+            file.close()
+
+    def truncate(self, count: int) -> None:
+        """Keep the first `count` entries."""
+        try:
+            file = self._disk.open(self.path)
+        except FileNotFoundError:
+            return
+        try:
+            file.truncate(count * self._entry.size)
+        finally:
+            file.close()
+
+    def floor(self, target: int) -> tuple[int, int] | None:
+        """The last entry whose first field is at most `target`."""
+        try:
+            file = self._disk.open(self.path)
+        except FileNotFoundError:
+            return None
+        try:
+            at = self._bisect(file, target)
+            return self._read(file, at - 1) if at else None
+        finally:
+            file.close()
+
+    def entries(self) -> list[tuple[int, int]]:
+        """All entries."""
+        try:
+            file = self._disk.open(self.path)
+        except FileNotFoundError:
+            return []
+        try:
+            data = file.read_at(file.size(), 0)
+        finally:
+            file.close()
+        whole = len(data) // self._entry.size * self._entry.size
+        return [(first, second) for first, second in self._entry.iter_unpack(data[:whole])]
+
+    def _bisect(self, file: File, target: int) -> int:
+        low, high = 0, file.size() // self._entry.size
+        while low < high:
+            middle = (low + high) // 2
+            if self._read(file, middle)[0] <= target:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _read(self, file: File, at: int) -> tuple[int, int]:
+        first, second = self._entry.unpack(file.read_at(self._entry.size, at * self._entry.size))
+        return first, second
+
+
+class OffsetIndex(_Index):
+    """(last offset of a batch relative to the segment's base, position of the batch)."""
+
+    _entry = _OFFSET_ENTRY
+
+
+class TimeIndex(_Index):
+    """(largest timestamp so far, last offset of the batch that brought it relative to the segment's base)."""
+
+    _entry = _TIME_ENTRY

@@ -1,0 +1,297 @@
+"""The journal: the write-ahead log of every raft group of one node.
+
+Records are gathered on the event loop and written by one worker, one flush at a time: everything that was appended while a
+flush was under way goes into the next one, so one sync serves all groups and all callers (group commit). There is no timer:
+a flush begins at the end of the loop turn in which the first record came in.
+
+Order, which recovery relies on: flush n+1 is written only after flush n was synced; a file is synced before its successor
+is created; a file exists durably (file and directory synced) before its first flush.
+
+Faults: a failed sync or write is never retried. What the kernel did with the pages is unknown, so nothing outstanding is
+acknowledged and `on_fault` ends the process; recovery decides. A full disk while a file is created is not such a fault: nothing
+of the flush was written, so it waits and is tried again, and `blocked` says why meanwhile.
+
+The road not taken: a journal for each group costs a sync for each; writing on the event loop stalls every client for each
+sync.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pixy.errors import Unavailable
+from pixy.storage.disk import Buffer, Disk, File
+from pixy.storage.journal_format import (
+    FILE_HEADER_BYTES,
+    FLUSH_FRAME_BYTES,
+    RECORD_HEAD_BYTES,
+    RecordKind,
+    file_header,
+    flush_frame,
+    record_head,
+)
+from pixy.storage.worker import Worker
+
+__all__ = ["Journal", "JournalFile", "JournalPosition", "journal_path"]
+
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+_FULL_DISK_RETRY_S = 0.5
+_FLUSH_BYTES_MAX = 4 << 20
+"""A larger flush gains no throughput and delays everybody in it."""
+
+
+def journal_path(directory: Path, file_number: int) -> Path:
+    """Where a journal file lives."""
+    return directory / f"{file_number:020d}.journal"
+
+
+class JournalPosition(NamedTuple):
+    """Where the next flush goes. `file_number` 0 means that there is no file yet."""
+
+    file_number: int
+    position: int
+    flush_number: int
+
+
+@dataclass(slots=True)
+class JournalFile:
+    """What the journal must remember of one of its files.
+
+    Invariant: `last_index` has every raft group that has an entry in the file, with the highest index there.
+    """
+
+    number: int
+    last_index: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What goes into one flush.
+
+    Invariants: `buffers` has a head and a payload for each token; `bytes` is their size; `last_index` is as in `JournalFile`,
+    though after a split it may have entries of the other part, which only keeps a file longer than needed.
+    """
+
+    buffers: list[Buffer] = field(default_factory=list)
+    tokens: list[Any] = field(default_factory=list)
+    bytes: int = 0
+    last_index: dict[int, int] = field(default_factory=dict)
+
+    def split(self, size_max: int) -> "tuple[_Gathered, _Gathered]":
+        """The records that fit into `size_max` bytes, at least one, and the rest."""
+        size = records = 0
+        for records in range(1, len(self.tokens) + 1):
+            size += RECORD_HEAD_BYTES + len(self.buffers[2 * records - 1])
+            if records < len(self.tokens) and size + len(self.buffers[2 * records + 1]) > size_max:
+                break
+        first = _Gathered(self.buffers[: 2 * records], self.tokens[:records], size, self.last_index)
+        rest = _Gathered(
+            self.buffers[2 * records :], self.tokens[records:], self.bytes - size, dict(self.last_index)
+        )
+        return first, rest
+
+
+class _Written(NamedTuple):
+    files: list[int]
+    position: int
+
+
+class Journal:
+    """Appends records to the journal of one node and tells when they are durable.
+
+    Args:
+        disk: the file system.
+        directory: where the journal's files are; exists.
+        owner: cluster id (16 bytes) and node id, stamped on every file.
+        file_bytes: size at which a file is full.
+        at: where recovery found the end.
+        files: the files that recovery found, oldest first.
+        worker: the journal thread. The journal owns it from here on.
+        on_durable: called once a flush with the tokens of its records, in order.
+        on_fault: called with what broke when nothing can be made durable any more.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        owner: tuple[bytes, int],
+        *,
+        file_bytes: int,
+        at: JournalPosition,
+        files: Iterable[JournalFile],
+        worker: Worker,
+        on_durable: Callable[[list[Any]], None],
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._owner = owner
+        self._file_bytes = file_bytes
+        self._worker = worker
+        self._on_durable = on_durable
+        self._on_fault = on_fault
+        self._loop = asyncio.get_running_loop()
+        # Touched by the worker only, while a flush is under way.
+        self._file: File | None = None
+        self._at = at
+        self._gathered = _Gathered()
+        self._flushing = False
+        self._scheduled = False
+        self._held = False
+        self._broken = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.files: list[JournalFile] = list(files)
+        self.blocked: Unavailable | None = None
+
+    def append(
+        self, kind: int, entry_type: int, raft_group: int, index: int, term: int, payload: Buffer, token: Any
+    ) -> None:
+        """Add a record to the next flush. `payload` must not change until `on_durable` got `token`."""
+        gathered = self._gathered
+        gathered.buffers.append(record_head(kind, entry_type, raft_group, index, term, payload))
+        gathered.buffers.append(payload)
+        gathered.bytes += RECORD_HEAD_BYTES + len(payload)
+        gathered.tokens.append(token)
+        if kind == RecordKind.ENTRY:
+            gathered.last_index[raft_group] = index
+        if not self._scheduled and not self._flushing and not self._held:
+            self._schedule()
+
+    def hold(self) -> None:
+        """Begin no further flush until `release`."""
+        self._held = True
+
+    def release(self) -> None:
+        """Undo `hold`."""
+        self._held = False
+        if self._gathered.tokens and not self._flushing and not self._scheduled:
+            self._schedule()
+
+    async def drained(self) -> None:
+        """Wait until everything appended so far is durable."""
+        await self._idle.wait()
+
+    async def stop(self) -> None:
+        """Write what was appended, then end the worker. Nothing may be appended afterwards."""
+        if not self._broken:
+            await self.drained()
+        self._worker.stop()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def forget(self, files: list[JournalFile]) -> None:
+        """Unlink the oldest files; the caller has proven that nothing in them is needed."""
+        assert self.files[: len(files)] == files, "only the oldest files may go"
+        assert len(files) < len(self.files), "the newest file stays"
+        del self.files[: len(files)]
+        numbers = [file.number for file in files]
+        self._worker.submit(lambda: self._unlink(numbers), self._unlinked)
+
+    # --- on the event loop --------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._idle.clear()
+        self._loop.call_soon(self._begin_flush)
+
+    def _begin_flush(self) -> None:
+        self._scheduled = False
+        if self._broken or self._held:
+            return
+        gathered, rest = self._gathered, None
+        if gathered.bytes > _FLUSH_BYTES_MAX:
+            gathered, rest = gathered.split(_FLUSH_BYTES_MAX)
+        self._gathered = rest or _Gathered()
+        self._flushing = True
+        self._submit(gathered)
+
+    def _submit(self, gathered: "_Gathered") -> None:
+        def done(written: _Written | None, error: BaseException | None) -> None:
+            if error is None:
+                assert written is not None
+                self._flushed(written, gathered)
+            elif isinstance(error, _DiskFullError):
+                self.blocked = Unavailable(f"the disk is full: {error}")
+                self._loop.call_later(_FULL_DISK_RETRY_S, self._submit, gathered)
+            else:
+                self._break(error)
+
+        self._worker.submit(lambda: self._write(gathered), done)
+
+    def _flushed(self, written: _Written, gathered: "_Gathered") -> None:
+        self.blocked = None
+        self.files.extend(JournalFile(number) for number in written.files)
+        self.files[-1].last_index.update(gathered.last_index)
+        self._flushing = False
+        if self._gathered.tokens:
+            if not self._held:
+                self._begin_flush()
+        else:
+            self._idle.set()
+        self._on_durable(gathered.tokens)
+
+    def _break(self, error: BaseException) -> None:
+        self._broken = True
+        self._idle.set()
+        self._on_fault(error)
+
+    # --- on the worker ------------------------------------------------------------------------------------------
+
+    def _write(self, gathered: "_Gathered") -> _Written:
+        number, position, flush_number = self._at
+        needed = FLUSH_FRAME_BYTES + gathered.bytes
+        new_files: list[int] = []
+        if self._file is None and number:
+            self._file = self._disk.open(journal_path(self._directory, number))
+        if self._file is None or (position + needed > self._file_bytes and position > FILE_HEADER_BYTES):
+            number += 1
+            self._create_file(number, max(self._file_bytes, FILE_HEADER_BYTES + needed))
+            position = FILE_HEADER_BYTES
+            new_files.append(number)
+            self._at = JournalPosition(number, position, flush_number)
+        assert self._file is not None
+        frame = flush_frame(flush_number, number, position, gathered.bytes, len(gathered.tokens))
+        self._file.write_at([frame, *gathered.buffers], position)
+        self._file.sync()
+        self._at = JournalPosition(number, position + needed, flush_number + 1)
+        return _Written(new_files, position + needed)
+
+    def _create_file(self, number: int, size: int) -> None:
+        path = journal_path(self._directory, number)
+        try:
+            file = self._disk.open(path, create=True)
+            try:
+                file.allocate(size)
+                file.write_at([file_header(number, *self._owner)], 0)
+            except OSError:
+                file.close()
+                self._disk.unlink(path)
+                raise
+        except OSError as error:
+            if error.errno in _FULL_DISK:
+                raise _DiskFullError(str(error)) from error
+            raise
+        file.sync()
+        self._disk.sync_directory(self._directory)
+        if self._file is not None:
+            self._file.close()
+        self._file = file
+
+    def _unlink(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._disk.unlink(journal_path(self._directory, number))
+        self._disk.sync_directory(self._directory)
+
+    def _unlinked(self, _result: None, error: BaseException | None) -> None:
+        if error is not None:
+            self._break(error)
+
+
+class _DiskFullError(Exception):
+    """There is no room for another journal file."""

@@ -1,0 +1,290 @@
+"""The bytes of a journal file. Pure: builds and scans buffers, never touches a file.
+
+All numbers are little-endian. A file begins with a header of 64 bytes:
+
+    byte  size  field
+    0     8     magic "PIXYJRNL"
+    8     4     format version, 1
+    12    4     CRC-32C of bytes 16..63
+    16    8     file number; files are numbered from 1 without holes
+    24    16    cluster id
+    40    4     node id
+    44    20    zeros
+
+Then come flushes back to back. A flush is what one write and one sync made durable: a frame of 40 bytes and its records.
+
+    0     4     magic "FLSH"
+    4     4     CRC-32C of bytes 8..39
+    8     8     flush number; flushes are numbered from 1 without holes over all files
+    16    8     file number
+    24    8     position of this frame in the file
+    32    4     bytes of records that follow
+    36    4     number of records that follow
+
+A record is a head of 36 bytes and its payload:
+
+    0     4     length of the payload
+    4     4     CRC-32C of bytes 8..end of the payload
+    8     1     kind (`RecordKind`)
+    9     1     type of the entry (`EntryType`) if the kind is ENTRY, else 0
+    10    2     zeros
+    12    8     raft group
+    20    8     index
+    28    8     term
+    36          payload
+
+Files are preallocated, so what follows the last flush is zeros. Flush n+1 is written only after flush n was synced, hence:
+
+    found where flush n is expected          is followed by a later valid flush   meaning
+    ---------------------------------------  -----------------------------------  ----------------------------------
+    a valid flush n                          -                                    taken
+    zeros, or the end of the file            no                                   the end of the journal
+    anything else                            no                                   a torn tail: never acknowledged, cut
+    anything but a valid flush n             yes, here or in a later file         corruption: start is refused
+    a record of an unknown kind              -                                    a newer release wrote it: refused
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from pixy.errors import CorruptData, DataDirectoryError
+from pixy.records import crc32c
+
+__all__ = [
+    "FILE_HEADER_BYTES",
+    "FLUSH_FRAME_BYTES",
+    "FORMAT_VERSION",
+    "RECORD_HEAD_BYTES",
+    "EntryType",
+    "FileHeader",
+    "JournalRecord",
+    "RecordKind",
+    "Scan",
+    "file_header",
+    "first_flush_number",
+    "flush_frame",
+    "is_zero",
+    "read_file_header",
+    "record_head",
+    "scan_flushes",
+]
+
+FORMAT_VERSION = 1
+FILE_HEADER_BYTES = 64
+FLUSH_FRAME_BYTES = 40
+RECORD_HEAD_BYTES = 36
+
+_FILE_MAGIC = b"PIXYJRNL"
+_FLUSH_MAGIC = b"FLSH"
+_FILE_START = struct.Struct("<8sII")
+_FILE_REST = struct.Struct("<Q16sI20x")
+_FLUSH_START = struct.Struct("<4sI")
+_FLUSH_REST = struct.Struct("<QQQII")
+_RECORD_START = struct.Struct("<II")
+_RECORD_REST = struct.Struct("<BBHQQQ")
+
+Buffer = bytes | bytearray | memoryview
+
+
+class RecordKind(IntEnum):
+    """What a journal record is. A number is never given another meaning; an unknown one is refused."""
+
+    ENTRY = 1
+    HARD_STATE = 2
+    APPLIED_POSITIONS = 3
+
+
+class EntryType(IntEnum):
+    """What the payload of a Raft entry is. Only record batches take offsets."""
+
+    EMPTY = 0
+    RECORD_BATCH = 1
+    COMMAND = 2
+
+
+class FileHeader(NamedTuple):
+    """Who a journal file belongs to, and its place in the sequence."""
+
+    version: int
+    file_number: int
+    cluster_id: bytes
+    node_id: int
+
+
+@dataclass(slots=True)
+class JournalRecord:
+    """One record found in a file. `payload` is a view into the scanned buffer."""
+
+    kind: RecordKind
+    entry_type: EntryType
+    raft_group: int
+    index: int
+    term: int
+    payload: memoryview
+
+
+@dataclass(slots=True)
+class Scan:
+    """What a file holds.
+
+    Attributes:
+        records: every record of every valid flush, in order.
+        end: byte behind the last valid flush.
+        next_flush: the flush number that is expected there.
+        damage: why the byte at `end` is not the start of a flush, empty if only zeros follow.
+        later_flush: position of a valid flush behind the damage, or None.
+    """
+
+    records: list[JournalRecord]
+    end: int
+    next_flush: int
+    damage: str = ""
+    later_flush: int | None = None
+
+
+def file_header(file_number: int, cluster_id: bytes, node_id: int) -> bytes:
+    """The header of a new file."""
+    rest = _FILE_REST.pack(file_number, cluster_id, node_id)
+    return _FILE_START.pack(_FILE_MAGIC, FORMAT_VERSION, crc32c(rest)) + rest
+
+
+def read_file_header(buffer: Buffer) -> FileHeader | str:
+    """The header of a file, or what is wrong with it.
+
+    Raises:
+        DataDirectoryError: a newer release wrote the file.
+    """
+    if len(buffer) < FILE_HEADER_BYTES:
+        return f"{len(buffer)} bytes are shorter than the file header of {FILE_HEADER_BYTES}"
+    magic, version, crc = _FILE_START.unpack_from(buffer)
+    if magic != _FILE_MAGIC:
+        return f"file begins with {bytes(magic)!r}, expected {_FILE_MAGIC!r}"
+    if crc32c(memoryview(buffer)[_FILE_START.size : FILE_HEADER_BYTES]) != crc:
+        return "the file header's checksum is wrong"
+    if version > FORMAT_VERSION:
+        raise DataDirectoryError(
+            f"format version {version} is newer than {FORMAT_VERSION}, which this release reads"
+        )
+    return FileHeader(version, *_FILE_REST.unpack_from(buffer, _FILE_START.size))
+
+
+def first_flush_number(buffer: Buffer) -> int | None:
+    """The number of the flush that begins right behind the file header, None if there is none."""
+    view = memoryview(buffer)
+    if len(view) < FILE_HEADER_BYTES + FLUSH_FRAME_BYTES:
+        return None
+    frame = _read_flush_frame(view, FILE_HEADER_BYTES)
+    return None if frame is None else frame[0]
+
+
+def flush_frame(flush_number: int, file_number: int, position: int, size: int, records: int) -> bytes:
+    """The frame in front of `size` bytes that hold `records` records."""
+    rest = _FLUSH_REST.pack(flush_number, file_number, position, size, records)
+    return _FLUSH_START.pack(_FLUSH_MAGIC, crc32c(rest)) + rest
+
+
+def record_head(kind: int, entry_type: int, raft_group: int, index: int, term: int, payload: Buffer) -> bytes:
+    """The head in front of `payload`."""
+    rest = _RECORD_REST.pack(kind, entry_type, 0, raft_group, index, term)
+    return _RECORD_START.pack(len(payload), crc32c(payload, crc32c(rest))) + rest
+
+
+def scan_flushes(buffer: Buffer, file_number: int, next_flush: int) -> Scan:
+    """Read flushes from behind the file header on, up to the first byte that does not begin the expected one.
+
+    Raises:
+        CorruptData: a record is whole and of a kind that this release does not know.
+    """
+    view = memoryview(buffer)
+    scan = Scan(records=[], end=FILE_HEADER_BYTES, next_flush=next_flush)
+    while True:
+        size = _flush_at(view, scan.end, file_number, scan.next_flush)
+        if not isinstance(size, int):
+            scan.damage = size
+            break
+        body = view[scan.end + FLUSH_FRAME_BYTES : scan.end + FLUSH_FRAME_BYTES + size]
+        records = _read_records(body)
+        if isinstance(records, str):
+            scan.damage = records
+            break
+        scan.records += records
+        scan.end += FLUSH_FRAME_BYTES + size
+        scan.next_flush += 1
+    if scan.damage:
+        scan.later_flush = _find_later_flush(view, scan.end, file_number, scan.next_flush)
+    return scan
+
+
+def _flush_at(view: memoryview, at: int, file_number: int, flush_number: int) -> int | str:
+    """Bytes of records of the flush at `at`; the reason if it is not the expected one; "" if only zeros follow."""
+    if at + FLUSH_FRAME_BYTES > len(view) or bytes(view[at : at + 4]) == b"\0\0\0\0":
+        return "" if is_zero(view[at:]) else "neither a flush nor zeros"
+    frame = _read_flush_frame(view, at)
+    if frame is None:
+        return "no valid flush frame"
+    number, in_file, position, size, _ = frame
+    if (number, in_file, position) != (flush_number, file_number, at):
+        return (
+            f"flush {number} of file {in_file} at byte {position}, "
+            f"expected flush {flush_number} of file {file_number} at byte {at}"
+        )
+    if at + FLUSH_FRAME_BYTES + size > len(view):
+        return f"flush {number} has {size} bytes, the file ends before"
+    return size
+
+
+def _read_flush_frame(view: memoryview, at: int) -> tuple[int, int, int, int, int] | None:
+    magic, crc = _FLUSH_START.unpack_from(view, at)
+    if magic != _FLUSH_MAGIC or crc32c(view[at + 8 : at + FLUSH_FRAME_BYTES]) != crc:
+        return None
+    return _FLUSH_REST.unpack_from(view, at + 8)
+
+
+def _read_records(view: memoryview) -> list[JournalRecord] | str:
+    records: list[JournalRecord] = []
+    at = 0
+    while at < len(view):
+        if at + RECORD_HEAD_BYTES > len(view):
+            return "a record's head is cut off"
+        size, crc = _RECORD_START.unpack_from(view, at)
+        end = at + RECORD_HEAD_BYTES + size
+        if end > len(view) or crc32c(view[at + 8 : end]) != crc:
+            return "a record's checksum is wrong"
+        records.append(_read_record(view, at, end))
+        at = end
+    return records
+
+
+def _read_record(view: memoryview, at: int, end: int) -> JournalRecord:
+    kind, entry_type, _, raft_group, index, term = _RECORD_REST.unpack_from(view, at + 8)
+    payload = view[at + RECORD_HEAD_BYTES : end]
+    try:
+        return JournalRecord(RecordKind(kind), EntryType(entry_type), raft_group, index, term, payload)
+    except ValueError as error:
+        raise CorruptData(
+            f"a valid record has kind {kind} and entry type {entry_type}, which this release does not know: "
+            "a newer one wrote it"
+        ) from error
+
+
+def _find_later_flush(view: memoryview, after: int, file_number: int, flush_number: int) -> int | None:
+    """Position of a valid frame of this file behind `after` whose number is above `flush_number`."""
+    data = bytes(view[after:])
+    found = data.find(_FLUSH_MAGIC, 1)
+    while found >= 0:
+        at = after + found
+        if at + FLUSH_FRAME_BYTES <= len(view):
+            frame = _read_flush_frame(view, at)
+            if frame is not None and frame[0] > flush_number and frame[1:3] == (file_number, at):
+                return at
+        found = data.find(_FLUSH_MAGIC, found + 1)
+    return None
+
+
+def is_zero(view: memoryview) -> bool:
+    """Whether a buffer holds nothing but zeros."""
+    step = 1 << 16
+    zeros = bytes(step)
+    return all(view[at : at + step] == zeros[: len(view) - at] for at in range(0, len(view), step))

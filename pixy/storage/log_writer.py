@@ -1,0 +1,238 @@
+"""Moves applied batches from memory to segments, behind everybody's back.
+
+One job at a time runs on a worker: it writes what has gathered in all partition logs, and, when enough is unsynced or some time has
+passed, syncs them. After a sync `on_synced` gets the positions that the journal may rely on. Nobody waits for any of this,
+except that appending must pause while `unwritten_bytes` is above its bound.
+
+Also owns the bound on what all partition logs together keep in memory for readers at the tail: the oldest batches of all
+go first, once they are written.
+"""
+
+import asyncio
+import errno
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from pixy.storage.partition_log import PartitionLog, SegmentPosition, Unwritten
+from pixy.storage.worker import Worker
+
+__all__ = ["LogWriter", "SyncedLog"]
+
+log = structlog.get_logger(__name__)
+
+_GATHER_S = 0.02
+_GATHER_BYTES = 1 << 18
+_SYNC_AFTER_S = 5.0
+_FULL_DISK_RETRY_S = 0.5
+
+
+class SyncedLog(NamedTuple):
+    """A partition log whose segments are durable up to `end_offset`; `mark` is what `mark_dirty` was told last before."""
+
+    log: PartitionLog
+    mark: object
+    end_offset: int
+    segment: SegmentPosition
+
+
+class _Dirty(NamedTuple):
+    log: PartitionLog
+    mark: object
+    unwritten: Unwritten
+
+
+class LogWriter:
+    """Writes and syncs partition logs.
+
+    Args:
+        worker: the thread for it. The writer owns it from here on.
+        tail_cache_bytes: what all logs together may keep in memory, beyond what is not written yet.
+        sync_bytes: unsynced bytes at which a sync is due.
+        on_synced: called with what became durable.
+        on_progress: called whenever `unwritten_bytes` fell.
+        on_fault: called with what broke; nothing goes on after that.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        tail_cache_bytes: int,
+        sync_bytes: int,
+        on_synced: Callable[[list[SyncedLog]], None],
+        on_progress: Callable[[], None],
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self._worker = worker
+        self._tail_cache_bytes = tail_cache_bytes
+        self._sync_bytes = sync_bytes
+        self._on_synced = on_synced
+        self._on_progress = on_progress
+        self._on_fault = on_fault
+        self._loop = asyncio.get_running_loop()
+        # Logs with unwritten batches, and logs that are written and not synced, with their newest mark.
+        self._dirty: dict[PartitionLog, object] = {}
+        self._unsynced: dict[PartitionLog, tuple[object, int]] = {}
+        self._unsynced_bytes = 0
+        self._sync_due = False
+        self._sync_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._running = False
+        self._stopping = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._tail: deque[PartitionLog] = deque()
+        self._tail_bytes = 0
+        self._full = False
+        self.unwritten_bytes = 0
+
+    def mark_dirty(self, partition_log: PartitionLog, mark: object, size: int) -> None:
+        """A batch of `size` bytes was appended; `mark` is the caller's name for the log's new state."""
+        self._dirty[partition_log] = mark
+        self._tail.append(partition_log)
+        self._tail_bytes += size
+        self.unwritten_bytes += size
+        self._idle.clear()
+        if self._running:
+            return
+        if self.unwritten_bytes >= _GATHER_BYTES:
+            self._begin()
+        elif self._write_timer is None:
+            self._write_timer = self._loop.call_later(_GATHER_S, self._begin)
+
+    async def flush(self) -> None:
+        """Write and sync everything that was appended so far; `on_synced` has been called on return."""
+        self._sync_due = True
+        if not self._running:
+            self._begin()
+        await self._idle.wait()
+
+    async def stop(self) -> None:
+        """Flush, then end the worker."""
+        self._stopping = True
+        await self.flush()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """End the worker without writing any more."""
+        for timer in (self._write_timer, self._sync_timer):
+            if timer is not None:
+                timer.cancel()
+        self._worker.stop()
+        for partition_log in {**self._dirty, **self._unsynced}:
+            partition_log.close()
+
+    # --- on the event loop --------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        if self._running:
+            return
+        dirty = [_Dirty(log, mark, log.unwritten()) for log, mark in self._dirty.items()]
+        self._dirty = {}
+        for entry in dirty:
+            self._unsynced[entry.log] = (entry.mark, entry.unwritten.end_offset)
+        synced: dict[PartitionLog, tuple[object, int]] = {}
+        if self._sync_due or self._unsynced_bytes + self.unwritten_bytes >= self._sync_bytes:
+            self._sync_due = False
+            synced, self._unsynced = self._unsynced, {}
+        if not dirty and not synced:
+            self._rest()
+            return
+        self._running = True
+        self._submit(dirty, synced)
+
+    def _submit(self, dirty: list[_Dirty], synced: dict[PartitionLog, tuple[object, int]]) -> None:
+        self._worker.submit(partial(_write_and_sync, dirty, list(synced)), partial(self._done, dirty, synced))
+
+    def _done(
+        self,
+        dirty: list[_Dirty],
+        synced: dict[PartitionLog, tuple[object, int]],
+        result: "tuple[list[_Dirty], list[SegmentPosition] | None, OSError | None]",
+        error: BaseException | None,
+    ) -> None:
+        if error is not None:
+            self._on_fault(error)
+            return
+        written, segments, full = result
+        size = 0
+        for entry in written:
+            entry.log.wrote(entry.unwritten)
+            size += sum(map(len, entry.unwritten.batches))
+        self.unwritten_bytes -= size
+        self._unsynced_bytes += size
+        self._evict()
+        if full is not None:
+            self._wait_for_room(full, dirty[len(written) :], synced)
+            return
+        self._full = False
+        self._running = False
+        if synced:
+            assert segments is not None
+            self._unsynced_bytes = 0
+            self._on_synced(
+                [
+                    SyncedLog(log, mark, end, segment)
+                    for (log, (mark, end)), segment in zip(synced.items(), segments, strict=True)
+                ]
+            )
+        self._on_progress()
+        self._go_on()
+
+    def _wait_for_room(
+        self, full: OSError, dirty: list[_Dirty], synced: dict[PartitionLog, tuple[object, int]]
+    ) -> None:
+        if not self._full:
+            self._full = True
+            log.error("no room for applied records, waiting for some; the journal has them", error=str(full))
+        self._on_progress()
+        self._loop.call_later(_FULL_DISK_RETRY_S, self._submit, dirty, synced)
+
+    def _go_on(self) -> None:
+        if self._dirty or self._sync_due:
+            if self.unwritten_bytes >= _GATHER_BYTES or self._sync_due:
+                self._begin()
+            elif self._write_timer is None:
+                self._write_timer = self._loop.call_later(_GATHER_S, self._begin)
+        else:
+            self._rest()
+
+    def _rest(self) -> None:
+        self._idle.set()
+        if self._unsynced and self._sync_timer is None and not self._stopping:
+            self._sync_timer = self._loop.call_later(_SYNC_AFTER_S, self._sync_now)
+
+    def _sync_now(self) -> None:
+        self._sync_timer = None
+        self._sync_due = True
+        self._begin()
+
+    def _evict(self) -> None:
+        tail = self._tail
+        while self._tail_bytes > self._tail_cache_bytes and tail:
+            size = tail[0].evict()
+            if not size:
+                break
+            tail.popleft()
+            self._tail_bytes -= size
+
+
+def _write_and_sync(
+    dirty: list[_Dirty], synced: list[PartitionLog]
+) -> tuple[list[_Dirty], list[SegmentPosition] | None, OSError | None]:
+    """On the worker: what was written, where the synced logs end, and the error if the disk is full."""
+    for at, entry in enumerate(dirty):
+        try:
+            entry.log.write(entry.unwritten.batches)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return dirty[:at], None, error
+    return dirty, [partition_log.sync() for partition_log in synced], None

@@ -1,0 +1,254 @@
+"""One segment: a file of plain Kafka v2 record batches back to back, and the indexes beside it.
+
+The file `<base offset, 20 digits>.log` holds nothing else, so Kafka's own tools read it. A segment is written by one worker at
+a time and read by any number of threads; a reader opens the file for itself, so that removing a segment never disturbs one
+that is under way.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from pixy.errors import CorruptData
+from pixy.records import HEADER_BYTES, BatchHeader, batch_bytes, check_batch, read_header
+from pixy.storage.disk import Buffer, Disk, File
+from pixy.storage.index import INDEX_INTERVAL_BYTES, OffsetIndex, TimeIndex
+
+__all__ = ["Chunk", "Segment", "segment_path"]
+
+_SCAN_BYTES = 65536
+_NO_TIMESTAMP = -(2**63)
+
+
+def segment_path(directory: Path, base_offset: int) -> Path:
+    """Where the segment that begins at `base_offset` lives."""
+    return directory / f"{base_offset:020d}.log"
+
+
+class Chunk(NamedTuple):
+    """Whole batches that were read together, and the offset behind them."""
+
+    batches: list[memoryview]
+    next_offset: int
+
+
+class Segment:
+    """Reads and writes one segment. Every method blocks.
+
+    Attributes:
+        base_offset: offset of its first record.
+        size: bytes of whole batches in the file.
+    """
+
+    __slots__ = (
+        "_directory",
+        "_disk",
+        "_entries",
+        "_file",
+        "_max_timestamp",
+        "_time_entries",
+        "_unindexed_bytes",
+        "base_offset",
+        "size",
+    )
+
+    def __init__(self, disk: Disk, directory: Path, base_offset: int, size: int = 0) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.base_offset = base_offset
+        self.size = size
+        self._file: File | None = None
+        # Entries in the index files. Invariant: they point below `size`.
+        self._entries = 0
+        self._time_entries = 0
+        self._unindexed_bytes = 0
+        self._max_timestamp = _NO_TIMESTAMP
+
+    @property
+    def path(self) -> Path:
+        return segment_path(self._directory, self.base_offset)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is held open because there are writes to sync."""
+        return self._file is not None
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def write(self, batches: Sequence[Buffer]) -> None:
+        """Append batches. They are durable after `sync`."""
+        if self._file is None:
+            self._file = self._disk.open(self.path, create=True)
+        self._file.write_at(batches, self.size)
+        for batch in batches:
+            self._index(read_header(batch), len(batch))
+
+    def sync(self) -> None:
+        """Make what was written durable, and close the file."""
+        if self._file is not None:
+            self._file.sync()
+            self._file.close()
+            self._file = None
+
+    def close(self) -> None:
+        """Close the file without a sync."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def cut(self, size: int) -> None:
+        """Cut the file to its first `size` bytes, and the indexes with it.
+
+        Raises:
+            CorruptData: the file is shorter: bytes that were synced are gone.
+        """
+        file = self._disk.open(self.path)
+        try:
+            found = file.size()
+            if found < size:
+                raise CorruptData(f"{self.path} has {found} bytes, {size} were synced")
+            if found > size:
+                file.truncate(size)
+        finally:
+            file.close()
+        self.size = size
+        index = self._offset_index()
+        self._entries = sum(position < size for _, position in index.entries())
+        index.truncate(self._entries)
+        last = index.floor(2**32 - 1)
+        last_offset = -1 if last is None else last[0]
+        times = self._time_index()
+        kept = [entry for entry in times.entries() if entry[1] <= last_offset]
+        self._time_entries = len(kept)
+        times.truncate(self._time_entries)
+        if kept:
+            self._max_timestamp = kept[-1][0]
+
+    def _index(self, header: BatchHeader, size: int) -> None:
+        self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
+        if self._unindexed_bytes >= INDEX_INTERVAL_BYTES:
+            self._unindexed_bytes = 0
+            last = header.next_offset - 1 - self.base_offset
+            # A hint that cannot be written is no fault of the segment.
+            with suppress(OSError):
+                self._offset_index().append([(last, self.size)], self._entries)
+                self._entries += 1
+                self._time_index().append([(self._max_timestamp, last)], self._time_entries)
+                self._time_entries += 1
+        self._unindexed_bytes += size
+        self.size += size
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, size: int) -> Chunk:
+        """Batches from the one that holds `offset` on: at most `max_bytes`, at least one. Only the first `size` bytes count.
+
+        An empty chunk means that no batch below `size` reaches `offset`.
+
+        Raises:
+            CorruptData: a batch is damaged; names file and byte.
+        """
+        file = self._disk.open(self.path)
+        try:
+            position = self._find(file, offset, size)
+            if position is None:
+                return Chunk([], offset)
+            return self._read_batches(file, position, max_bytes, size)
+        finally:
+            file.close()
+
+    def offset_for_timestamp(self, timestamp_ms: int, size: int) -> tuple[int, int] | None:
+        """Position and base offset of the first batch with a timestamp at or after `timestamp_ms`."""
+        hint = self._time_index().floor(timestamp_ms - 1)
+        file = self._disk.open(self.path)
+        try:
+            start = 0 if hint is None else self._find(file, self.base_offset + hint[1], size) or 0
+            for position, header in self._headers(file, start, size):
+                if header.max_timestamp >= timestamp_ms:
+                    return position, header.base_offset
+        finally:
+            file.close()
+        return None
+
+    def end_offset(self) -> int:
+        """The offset behind the last batch: `base_offset` if there is none."""
+        hint = self._offset_index().floor(2**32 - 1)
+        file = self._disk.open(self.path)
+        try:
+            start = self._checked_hint(file, hint, self.size)
+            end = self.base_offset
+            for _, header in self._headers(file, start, self.size):
+                end = header.next_offset
+            return end
+        finally:
+            file.close()
+
+    def _find(self, file: File, offset: int, size: int) -> int | None:
+        start = self._checked_hint(file, self._offset_index().floor(offset - self.base_offset), size)
+        for position, header in self._headers(file, start, size):
+            if header.next_offset > offset:
+                return position
+        return None
+
+    def _checked_hint(self, file: File, hint: tuple[int, int] | None, size: int) -> int:
+        """The position of an index entry if the batch that it promises is there, else the segment's start."""
+        if hint is None or hint[1] + HEADER_BYTES > size:
+            return 0
+        header = read_header(file.read_at(HEADER_BYTES, hint[1]))
+        return hint[1] if header.next_offset - 1 == self.base_offset + hint[0] else 0
+
+    def _headers(self, file: File, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Headers of the batches from `position` on, read in blocks."""
+        block, block_at = b"", position
+        while position + HEADER_BYTES <= size:
+            at = position - block_at
+            if at + HEADER_BYTES > len(block):
+                block, block_at, at = file.read_at(_SCAN_BYTES, position), position, 0
+            if len(block) - at < HEADER_BYTES:
+                raise CorruptData(
+                    f"{self.path} ends at byte {position + len(block) - at}, {size} were expected"
+                )
+            header = read_header(block, at)
+            self._check_step(header, position, size)
+            yield position, header
+            position += batch_bytes(block, at)
+
+    def _check_step(self, header: BatchHeader, position: int, size: int) -> None:
+        end = position + 12 + header.length
+        if header.magic != 2 or header.length < HEADER_BYTES - 12 or end > size:
+            raise CorruptData(
+                f"{self.path} is corrupt at byte {position}: a batch with magic {header.magic} that ends at byte {end}; "
+                f"the segment has {size} bytes"
+            )
+
+    def _read_batches(self, file: File, position: int, max_bytes: int, size: int) -> Chunk:
+        wanted = min(max(max_bytes, HEADER_BYTES), size - position)
+        data = file.read_at(wanted, position)
+        first = batch_bytes(data)
+        if first > len(data):
+            self._check_step(read_header(data), position, size)
+            data = file.read_at(first, position)
+        view = memoryview(data)
+        batches: list[memoryview] = []
+        at = 0
+        next_offset = self.base_offset
+        while at + HEADER_BYTES <= len(view):
+            end = at + batch_bytes(view, at)
+            if end > len(view) and batches:
+                break
+            batch = view[at:end]
+            try:
+                check_batch(batch)
+            except CorruptData as error:
+                raise CorruptData(f"{self.path} is corrupt at byte {position + at}: {error}") from error
+            next_offset = read_header(batch).next_offset
+            batches.append(batch)
+            at = end
+        return Chunk(batches, next_offset)
+
+    def _offset_index(self) -> OffsetIndex:
+        return OffsetIndex(self._disk, self.path.with_suffix(".index"))
+
+    def _time_index(self) -> TimeIndex:
+        return TimeIndex(self._disk, self.path.with_suffix(".timeindex"))

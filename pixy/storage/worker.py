@@ -1,0 +1,72 @@
+"""Threads for blocking work, as a constructor argument.
+
+The event loop hands over a function and gets a callback on the loop when it has run. A simulation passes a worker that
+runs the work in place.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar
+
+__all__ = ["ThreadWorker", "Worker", "run_on"]
+
+T = TypeVar("T")
+
+Done = Callable[[Any, BaseException | None], None]
+
+
+class Worker(Protocol):
+    """Runs blocking work in the order of submission, one piece at a time."""
+
+    def submit(self, work: Callable[[], Any], done: Done) -> None:
+        """Run `work`, then call `done(result, None)` or `done(None, error)` on the event loop."""
+
+    def stop(self) -> None:
+        """Finish what was submitted, then end."""
+
+
+class ThreadWorker:
+    """A worker that is one thread. Its callbacks arrive on the loop that runs when it is made."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[tuple[Callable[[], Any], Done] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], Any], done: Done) -> None:
+        self._queue.put((work, done))
+
+    def stop(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        get, call = self._queue.get, self._loop.call_soon_threadsafe
+        while (job := get()) is not None:
+            work, done = job
+            try:
+                result = work()
+            except BaseException as error:
+                call(done, None, error)
+            else:
+                call(done, result, None)
+            del work, done, job
+
+
+async def run_on(worker: Worker, work: Callable[[], T]) -> T:
+    """Run `work` on a worker and wait for its result. Cancelling ends the wait, not the work."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: Any, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    worker.submit(work, done)
+    return await future

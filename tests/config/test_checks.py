@@ -1,0 +1,105 @@
+from pathlib import Path
+
+import pytest
+
+from pixy.config import load_config, split_address
+from pixy.errors import ConfigError
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return Path("config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("127.0.0.1:19091", ("127.0.0.1", 19091)),
+        ("localhost:0", ("localhost", 0)),
+        ("[::1]:1", ("::1", 1)),
+        (":19091", ("", 19091)),
+    ],
+)
+def test_an_address_is_host_and_port(address: str, parts: tuple[str, int]) -> None:
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize(
+    "address", ["", "19091", "host", "host:", "host:65536", "::1:19091", "host:port", "a/b:1"]
+)
+def test_what_is_not_host_and_port_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="expected host:port"):
+        split_address(address)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("proxies: {}\n", "config.yaml:1: at least one proxy must be configured"),
+        (
+            "default_cluster: defualt\n",
+            'config.yaml:1: default_cluster is "defualt", which is not under proxies; did you mean default?',
+        ),
+        (
+            "grpc_addr: /run/pixy.sock\n",
+            'config.yaml:1: grpc_addr is "/run/pixy.sock"; expected host:port, such as 127.0.0.1:19091',
+        ),
+        ('grpc_addr: ""\n', "config.yaml:1: grpc_addr must not be empty unless unix_addr is set"),
+        (
+            "tls:\n  certificate_path: a.pem\n",
+            "config.yaml:2: tls.certificate_path and tls.key_path must be set together",
+        ),
+        (
+            "proxies:\n  a:\n  ..:\n",
+            'config.yaml:3: ".." cannot be the name of a cluster: letters, digits, ".", "_" and "-", at most 100',
+        ),
+        (
+            "proxies:\n  a/b:\n",
+            'config.yaml:2: "a/b" cannot be the name of a cluster: letters, digits, ".", "_" and "-", at most 100',
+        ),
+        (
+            "grpc:\n  max_message_bytes: 1MB\n",
+            "config.yaml:2: grpc.max_message_bytes must be >= proxies.default.producer.max_message_bytes + 65536 "
+            "= 1065536, is 1000000",
+        ),
+        (
+            "proxies:\n  a:\n    producer:\n      max_message_bytes: 4194304\n",
+            "config.yaml:4: grpc.max_message_bytes must be >= proxies.a.producer.max_message_bytes + 65536 "
+            "= 4259840, is 4194304",
+        ),
+        (
+            "proxies:\n  a:\n    producer:\n      buffer_bytes: 999999\n",
+            "config.yaml:4: proxies.a.producer.buffer_bytes must be >= proxies.a.producer.max_message_bytes = 1000000, "
+            "is 999999",
+        ),
+    ],
+)
+def test_options_that_contradict_each_other_are_told_where_one_was_set(
+    file: Path, text: str, problem: str
+) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load_config(file, {}, {})
+    assert str(raised.value) == problem
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:19091", "[::]:19091", ":19091", "10.1.2.3:1", "pixy.example:1"])
+def test_an_address_that_others_reach_is_warned_of_loudly(address: str) -> None:
+    (warning,) = load_config(None, {}, {"grpc_addr": address}).warnings
+    assert warning.startswith(f"grpc_addr {address} CAN BE REACHED FROM OTHER MACHINES WITHOUT ENCRYPTION")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "127.1.2.3:1", "[::1]:1", "localhost:1"])
+def test_loopback_needs_no_warning(address: str) -> None:
+    assert load_config(None, {}, {"grpc_addr": address}).warnings == ()
+
+
+def test_with_tls_a_public_address_needs_no_warning() -> None:
+    flags = {"grpc_addr": "0.0.0.0:1", "tls.certificate_path": "c.pem", "tls.key_path": "k.pem"}
+    assert load_config(None, {}, flags).warnings == ()
+
+
+def test_a_unix_socket_alone_will_do() -> None:
+    config = load_config(None, {}, {"grpc_addr": "", "unix_addr": "/run/pixy.sock"})
+    assert (config.grpc_addr, config.warnings) == ("", ())

@@ -1,0 +1,66 @@
+"""What holds for every test.
+
+Async tests run with asyncio's debug mode on, unless marked `no_debug`, and fail if they leave a task behind or if an
+exception reached the event loop that nobody had asked for.
+"""
+
+import asyncio
+import gc
+import os
+import shutil
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from pytest_asyncio import is_async_test
+
+__all__ = ["require"]
+
+
+def require(name: str, how_to_get: str) -> str:
+    """The path of a program that a test needs.
+
+    Without it the test is skipped, with a line that says how to get it. If PIXY_REQUIRE_ALL=1 is in the environment, the
+    test fails instead.
+    """
+    path = shutil.which(name)
+    if path is not None:
+        return path
+    message = f"{name} is missing; get it with: {how_to_get}"
+    if os.environ.get("PIXY_REQUIRE_ALL") == "1":
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "no_debug: asyncio's debug mode would distort this test's timing")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and is_async_test(item):
+            # First in, last out: it looks when all other fixtures have cleaned up.
+            item.fixturenames.insert(0, "_strict_event_loop")
+
+
+@pytest.fixture
+async def _strict_event_loop(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    loop = asyncio.get_running_loop()
+    loop.set_debug(request.node.get_closest_marker("no_debug") is None)
+    unhandled: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: unhandled.append(context))
+    yield
+    leaked = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    descriptions = [repr(task) for task in leaked]
+    for task in leaked:
+        task.cancel()
+    await asyncio.gather(*leaked, return_exceptions=True)
+    del leaked
+    # Exceptions that nobody retrieved are reported when their task or future is collected.
+    gc.collect()
+    loop.set_exception_handler(None)
+    if descriptions:
+        pytest.fail("tasks were left behind:\n" + "\n".join(descriptions), pytrace=False)
+    if unhandled:
+        lines = [f"{context['message']}: {context.get('exception')!r} {context}" for context in unhandled]
+        pytest.fail("the event loop got exceptions that nobody handled:\n" + "\n".join(lines), pytrace=False)

@@ -1,0 +1,362 @@
+"""Records survive a batch unchanged, and no bytes, however damaged or hostile, come out as other records."""
+
+import gzip
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
+
+import cramjam
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pixy.errors import CorruptData
+from pixy.records import (
+    COMPRESSION,
+    Header,
+    NewRecord,
+    build_batch,
+    build_control_batch,
+    crc32c,
+    patch_batch,
+    read_control_record,
+    read_header,
+    read_records,
+)
+
+CODECS = list(COMPRESSION.values())
+BASE_OFFSET_AND_EPOCH = {*range(8), *range(12, 16)}
+
+headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=8)), max_size=4)
+records = st.builds(
+    NewRecord,
+    key=st.none() | st.binary(max_size=40),
+    value=st.none() | st.binary(max_size=200),
+    headers=headers,
+    timestamp_ms=st.integers(-(2**62), 2**62).filter(lambda timestamp: timestamp != -1),
+)
+
+
+def decoded(batch: bytes | bytearray | memoryview) -> list[NewRecord]:
+    found = list(read_records(batch))
+    assert all(later.offset == earlier.offset + 1 for earlier, later in pairwise(found))
+    return [NewRecord(record.key, record.value, record.headers, record.timestamp) for record in found]
+
+
+def compressible(count: int = 20) -> list[NewRecord]:
+    return [NewRecord(b"key", b"value " * 20, [("name", b"x" * i)], 1000 + i) for i in range(count)]
+
+
+def with_crc(batch: bytearray) -> bytearray:
+    """The batch as somebody who wants harm would send it: length and checksum are right."""
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    return batch
+
+
+def hostile(body: bytes, count: int = 1, codec: int = 0) -> bytearray:
+    """A batch whose records are `body`, whatever that is."""
+    batch = build_batch([])[:61] + body
+    struct.pack_into(">h", batch, 21, codec)
+    struct.pack_into(">i", batch, 23, max(count - 1, 0))
+    struct.pack_into(">i", batch, 57, count)
+    return with_crc(batch)
+
+
+def varint(value: int) -> bytes:
+    zigzag = (value << 1) ^ (value >> 63)
+    zigzag &= 2**64 - 1
+    encoded = bytearray()
+    while zigzag > 0x7F:
+        encoded.append(0x80 | (zigzag & 0x7F))
+        zigzag >>= 7
+    encoded.append(zigzag)
+    return bytes(encoded)
+
+
+# --- what goes in comes out ---------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(batch=st.lists(records, min_size=1, max_size=20), codec=st.sampled_from(CODECS))
+def test_any_records_survive_any_compression(batch: list[NewRecord], codec: int) -> None:
+    assert decoded(build_batch(batch, codec)) == batch
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_every_kind_of_buffer_is_read(
+    codec: int, kind: type[bytes] | type[bytearray] | type[memoryview]
+) -> None:
+    assert decoded(kind(build_batch(compressible(), codec))) == compressible()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_slice_of_a_segment_is_read(codec: int) -> None:
+    batch = build_batch(compressible(), codec)
+    segment = memoryview(b"\xff" * 50 + batch + b"\xff" * 50)
+    assert decoded(segment[50:-50]) == compressible()
+
+
+@pytest.mark.parametrize(("name", "codec"), COMPRESSION.items())
+def test_the_header_names_the_codec(name: str, codec: int) -> None:
+    batch = build_batch(compressible(), COMPRESSION[name])
+    assert read_header(batch).codec == codec
+    if codec:
+        assert len(batch) < len(build_batch(compressible()))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_that_does_not_shrink_stays_uncompressed(codec: int) -> None:
+    batch = build_batch([NewRecord(None, b"short", [], 0)], codec)
+    assert read_header(batch).codec == 0
+    assert decoded(batch) == [NewRecord(None, b"short", [], 0)]
+
+
+@pytest.mark.parametrize("key", [None, b""])
+@pytest.mark.parametrize("value", [None, b""])
+def test_null_and_empty_stay_apart(key: bytes | None, value: bytes | None) -> None:
+    assert decoded(build_batch([NewRecord(key, value, [], 0)])) == [NewRecord(key, value, [], 0)]
+
+
+def test_headers_keep_their_order_repetitions_and_nulls() -> None:
+    given_headers: list[Header] = [("b", b"1"), ("a", None), ("b", b""), ("", b"\xff\x80"), ("ü", b"2")]
+    assert decoded(build_batch([NewRecord(None, b"", given_headers, 0)]))[0].headers == given_headers
+
+
+@pytest.mark.parametrize("given_headers", [(), (("a", b"1"), ("b", None))])
+def test_headers_may_come_in_any_sequence(given_headers: Sequence[Header]) -> None:
+    assert decoded(build_batch([NewRecord(None, b"", given_headers, 0)]))[0].headers == list(given_headers)
+
+
+@pytest.mark.parametrize("last_byte", [0x00, 0x7F, 0x80, 0xFF])
+def test_a_batch_may_end_with_any_byte(last_byte: int) -> None:
+    record = NewRecord(None, b"", [("h", bytes([last_byte]))], 0)
+    batch = build_batch([record])
+    assert batch[-1] == last_byte
+    assert decoded(batch) == [record]
+
+
+@pytest.mark.parametrize(
+    "timestamps",
+    [[5, 3, 1, 4], [-7, -9, -8], [0, -1, 5], [-(2**40), 2**40], [1_700_000_000_000, 0], [-2, -1, 0]],
+)
+def test_timestamps_may_run_backwards_and_be_negative(timestamps: list[int]) -> None:
+    batch = build_batch([NewRecord(None, b"", [], timestamp) for timestamp in timestamps])
+    assert [record.timestamp for record in read_records(batch)] == timestamps
+    header = read_header(batch)
+    assert (header.base_timestamp, header.max_timestamp) == (timestamps[0], max(timestamps))
+
+
+def test_a_first_record_without_a_timestamp_is_a_bug_of_the_caller() -> None:
+    with pytest.raises(AssertionError, match="needs a timestamp"):
+        build_batch([NewRecord(None, b"", [], -1), NewRecord(None, b"", [], 5)])
+
+
+def test_log_append_time_gives_every_record_the_time_of_the_batch() -> None:
+    batch = build_batch([NewRecord(None, b"", [], timestamp) for timestamp in (1, 2, 3)])
+    batch[22] |= 0x08
+    assert [record.timestamp for record in read_records(with_crc(batch))] == [3, 3, 3]
+
+
+def test_offsets_count_from_the_base_offset() -> None:
+    batch = build_batch(compressible(3), COMPRESSION["zstd"])
+    patch_batch(batch, 2**40, 7)
+    assert [record.offset for record in read_records(batch)] == [2**40, 2**40 + 1, 2**40 + 2]
+
+
+def test_a_batch_without_records_has_none() -> None:
+    assert list(read_records(build_batch([]))) == []
+
+
+def test_reading_leaves_the_batch_as_it_is() -> None:
+    for codec in CODECS:
+        batch = build_batch(compressible(), codec)
+        before = bytes(batch)
+        list(read_records(batch))
+        assert batch == before
+
+
+# --- control batches ----------------------------------------------------------------------------------------------
+
+
+def test_control_batches_have_no_records_for_anybody() -> None:
+    assert list(read_records(build_control_batch(1, b"mark", 1000))) == []
+
+
+def test_a_control_record_gives_back_its_type_and_value() -> None:
+    assert read_control_record(build_control_batch(6, b"snapshot", 1000)) == (6, b"snapshot")
+
+
+def test_a_batch_of_messages_is_not_taken_for_a_control_batch() -> None:
+    with pytest.raises(CorruptData, match="not a control batch"):
+        read_control_record(build_batch(compressible(1)))
+
+
+def test_a_control_batch_without_a_control_record_is_refused() -> None:
+    batch = hostile(b"", count=0, codec=0x20)
+    with pytest.raises(CorruptData, match="no control record"):
+        read_control_record(batch)
+
+
+def test_a_damaged_control_batch_is_refused_when_read_as_messages_too() -> None:
+    batch = build_control_batch(1, b"mark", 1000)
+    batch[-1] ^= 0x01
+    with pytest.raises(CorruptData):
+        read_records(batch)
+
+
+# --- damage -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_truncated_prefix_is_refused(codec: int) -> None:
+    batch = build_batch(compressible(), codec)
+    for length in range(len(batch)):
+        with pytest.raises(CorruptData):
+            list(read_records(batch[:length]))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_flipped_byte_is_refused(codec: int) -> None:
+    batch = build_batch(compressible(), codec)
+    for at in set(range(len(batch))) - BASE_OFFSET_AND_EPOCH:
+        batch[at] ^= 0xFF
+        with pytest.raises(CorruptData):
+            list(read_records(batch))
+        batch[at] ^= 0xFF
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_flipping_what_no_checksum_covers_leaves_the_records_as_they_are(codec: int) -> None:
+    batch = build_batch(compressible(), codec)
+    for at in BASE_OFFSET_AND_EPOCH:
+        batch[at] ^= 0x01
+        found = [
+            NewRecord(each.key, each.value, each.headers, each.timestamp) for each in read_records(batch)
+        ]
+        assert found == compressible()
+        batch[at] ^= 0x01
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_damage_outside_the_records_is_told_before_the_first_record(codec: int) -> None:
+    batch = build_batch(compressible(), codec)
+    batch[-1] ^= 0x01
+    with pytest.raises(CorruptData):
+        read_records(batch)
+
+
+# --- harm: the checksum is right and the rest is not --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_no_flipped_byte_under_a_right_checksum_does_worse_than_corrupt_data(codec: int) -> None:
+    original = build_batch(compressible(), codec)
+    for at in range(61, len(original)):
+        for flip in (0x01, 0x80, 0xFF):
+            batch = bytearray(original)
+            batch[at] ^= flip
+            read_or_refuse(with_crc(batch))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_truncated_prefix_under_a_right_checksum_is_refused(codec: int) -> None:
+    original = build_batch(compressible(), codec)
+    for length in range(61, len(original)):
+        with pytest.raises(CorruptData):
+            list(read_records(with_crc(original[:length])))
+
+
+@settings(deadline=None, max_examples=300)
+@given(body=st.binary(max_size=80), codec=st.integers(0, 7), count=st.integers(0, 2**31 - 1))
+def test_random_bytes_do_no_worse_than_corrupt_data(body: bytes, codec: int, count: int) -> None:
+    read_or_refuse(hostile(body, count, codec))
+    read_or_refuse(memoryview(hostile(body, count, codec)))
+
+
+def read_or_refuse(batch: bytes | bytearray | memoryview) -> None:
+    with suppress(CorruptData):
+        list(read_records(batch))
+
+
+RECORD_START = varint(0) + varint(0) + varint(0)
+"""Attributes, timestamp delta, offset delta."""
+
+
+@pytest.mark.parametrize("length", [2**63 - 1, 2**63 - 34, 2**63 - 41, 2**62, 2**31, 1000, 1])
+@pytest.mark.parametrize(
+    "before",
+    [
+        RECORD_START,
+        RECORD_START + varint(-1),
+        RECORD_START + varint(-1) + varint(-1) + varint(1),
+        RECORD_START + varint(-1) + varint(-1) + varint(1) + varint(0),
+    ],
+    ids=["key", "value", "header name", "header value"],
+)
+def test_a_length_beyond_the_end_is_refused(before: bytes, length: int) -> None:
+    with pytest.raises(CorruptData):
+        list(read_records(hostile(varint(20) + before + varint(length))))
+
+
+@pytest.mark.parametrize("count", [1, 2, 2**31, 2**63 - 1, -1])
+def test_more_headers_than_there_are_is_refused(count: int) -> None:
+    with pytest.raises(CorruptData):
+        list(read_records(hostile(varint(6) + RECORD_START + varint(-1) * 2 + varint(count))))
+
+
+@pytest.mark.parametrize("what_follows", [b"", b"\x00\x00\x00", b"\x01\x01\x01", b"\x80" * 30 + b"\x01"])
+def test_nothing_behind_a_slice_becomes_part_of_its_records(what_follows: bytes) -> None:
+    # One header is announced, and the batch ends: what lies behind it in memory must not be that header.
+    body = varint(7) + RECORD_START + varint(-1) * 2 + varint(1)
+    batch = hostile(body)
+    whole = memoryview(bytes(batch) + what_follows)
+    with pytest.raises(CorruptData):
+        list(read_records(whole[: len(batch)]))
+
+
+@pytest.mark.parametrize("tail", [b"\x80", b"\x81", b"\xff" * 9, b"\xff" * 12])
+@pytest.mark.parametrize("codec", [0, 1, 4])
+def test_a_number_that_runs_over_the_end_is_refused(tail: bytes, codec: int) -> None:
+    body = varint(7) + RECORD_START + varint(-1) * 2 + varint(2) + varint(0) + tail
+    if codec:
+        plain = build_batch([NewRecord(None, bytes(200), [], 0)], codec)
+        assert read_header(plain).codec == codec
+        body = gzip.compress(body) if codec == 1 else bytes(cramjam.zstd.compress(body))
+    with pytest.raises(CorruptData):
+        list(read_records(hostile(body, codec=codec)))
+
+
+@pytest.mark.parametrize("declared", [0, 1, 2, 4, 2**31 - 1])
+def test_a_wrong_count_of_records_is_refused(declared: int) -> None:
+    batch = build_batch(compressible(3))
+    struct.pack_into(">i", batch, 57, declared)
+    with pytest.raises(CorruptData):
+        list(read_records(with_crc(batch)))
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_an_unknown_codec_is_refused_by_number(codec: int) -> None:
+    with pytest.raises(CorruptData, match=f"codec {codec}"):
+        list(read_records(hostile(b"abc", codec=codec)))
+
+
+def test_a_header_name_that_is_not_text_is_refused() -> None:
+    body = RECORD_START + varint(-1) * 2 + varint(1) + varint(1) + b"\xff" + varint(-1)
+    with pytest.raises(CorruptData, match="utf-8"):
+        list(read_records(hostile(varint(len(body)) + body)))
+
+
+def test_a_snappy_block_of_negative_length_does_not_read_for_ever() -> None:
+    body = b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 1, -4) + b"abc"
+    with pytest.raises(CorruptData):
+        list(read_records(hostile(body, codec=2)))
+
+
+def test_the_offset_of_an_unreadable_batch_is_told() -> None:
+    batch = hostile(b"\x80")
+    patch_batch(batch, 123, 0)
+    with pytest.raises(CorruptData, match="offset 123 cannot be decoded"):
+        list(read_records(batch))

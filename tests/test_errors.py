@@ -1,0 +1,129 @@
+"""Every error says what each door answers for it."""
+
+import grpc
+import pytest
+
+from pixy import errors
+from pixy.errors import (
+    ConfigError,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    OffsetOutOfRange,
+    PixyError,
+    ResourceExhausted,
+    StartError,
+    Unavailable,
+)
+
+
+def every_class(root: type[PixyError] = PixyError) -> list[type[PixyError]]:
+    found = [root]
+    for child in root.__subclasses__():
+        if child.__module__ == errors.__name__:
+            found += every_class(child)
+    return found
+
+
+CLASSES = every_class()
+GRPC_STATUSES = {status.value[0]: status for status in grpc.StatusCode}
+
+# org.apache.kafka.common.protocol.Errors: the codes that pixy answers with, by the names that Kafka gives them.
+KAFKA_CODES = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    1: "OFFSET_OUT_OF_RANGE",
+    2: "CORRUPT_MESSAGE",
+    3: "UNKNOWN_TOPIC_OR_PARTITION",
+    7: "REQUEST_TIMED_OUT",
+    8: "BROKER_NOT_AVAILABLE",
+    10: "MESSAGE_TOO_LARGE",
+    17: "INVALID_TOPIC_EXCEPTION",
+    24: "INVALID_GROUP_ID",
+    36: "TOPIC_ALREADY_EXISTS",
+    42: "INVALID_REQUEST",
+    56: "KAFKA_STORAGE_ERROR",
+    69: "GROUP_ID_NOT_FOUND",
+    87: "INVALID_RECORD",
+    89: "THROTTLING_QUOTA_EXCEEDED",
+}
+
+RETRIABLE_STATUSES = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+def test_all_names_every_class_and_nothing_else() -> None:
+    assert sorted(errors.__all__) == sorted(each.__name__ for each in CLASSES)
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_every_class_has_a_grpc_status_that_exists_and_is_no_success(error: type[PixyError]) -> None:
+    assert GRPC_STATUSES[error.grpc_status] is not grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_every_class_has_an_http_status_of_an_error(error: type[PixyError]) -> None:
+    assert 400 <= error.http_status <= 599
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_every_class_has_a_kafka_code_that_kafka_knows(error: type[PixyError]) -> None:
+    assert error.kafka_code in KAFKA_CODES
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_the_http_status_blames_the_side_that_the_grpc_status_blames(error: type[PixyError]) -> None:
+    blames_the_caller = GRPC_STATUSES[error.grpc_status] in {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+    assert (error.http_status < 500) is blames_the_caller
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_a_retry_is_promised_where_waiting_can_help_and_only_there(error: type[PixyError]) -> None:
+    # kafka-pixy answers NOT_FOUND for "poll again".
+    can_help = GRPC_STATUSES[error.grpc_status] in RETRIABLE_STATUSES or error is errors.LongPollTimeout
+    assert error.retriable is can_help
+
+
+@pytest.mark.parametrize("error", [each for each in CLASSES if issubclass(each, InvalidArgument)])
+def test_bad_input_is_invalid_argument_and_never_retried(error: type[PixyError]) -> None:
+    assert (error.grpc_status, error.retriable) == (grpc.StatusCode.INVALID_ARGUMENT.value[0], False)
+
+
+@pytest.mark.parametrize(
+    ("family", "status"),
+    [
+        (NotFound, grpc.StatusCode.NOT_FOUND),
+        (ResourceExhausted, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (Unavailable, grpc.StatusCode.UNAVAILABLE),
+        (Internal, grpc.StatusCode.INTERNAL),
+        (OffsetOutOfRange, grpc.StatusCode.OUT_OF_RANGE),
+    ],
+)
+def test_a_family_shares_its_grpc_status(family: type[PixyError], status: grpc.StatusCode) -> None:
+    assert {each.grpc_status for each in every_class(family)} == {status.value[0]}
+
+
+def test_the_statuses_that_kafka_pixys_clients_know_are_kept() -> None:
+    # kafkapixy.proto: Produce, ConsumeNAck; spec/seed-semantics.md E.3
+    assert (errors.LongPollTimeout.grpc_status, errors.LongPollTimeout.http_status) == (5, 408)
+    assert (errors.TooManyRequests.grpc_status, errors.TooManyRequests.http_status) == (8, 429)
+    assert (errors.ShuttingDown.grpc_status, errors.ShuttingDown.http_status) == (14, 503)
+    assert str(errors.ShuttingDown()) == "service is shutting down"
+    assert str(errors.ServiceDisabled()) == "service is disabled by configuration"
+
+
+def test_offset_out_of_range_carries_the_range() -> None:
+    error = OffsetOutOfRange("offset 5 of t-0 is below 10", begin=10, end=20)
+    assert (str(error), error.begin, error.end) == ("offset 5 of t-0 is below 10", 10, 20)
+
+
+def test_every_fault_at_start_is_a_start_error() -> None:
+    assert issubclass(ConfigError, StartError)
+    assert issubclass(errors.DataDirectoryError, StartError)
