@@ -8,6 +8,7 @@ import asyncio
 import gc
 import os
 import shutil
+import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -62,5 +63,12 @@ async def _strict_event_loop(request: pytest.FixtureRequest) -> AsyncIterator[No
     if descriptions:
         pytest.fail("tasks were left behind:\n" + "\n".join(descriptions), pytrace=False)
     if unhandled:
-        lines = [f"{context['message']}: {context.get('exception')!r} {context}" for context in unhandled]
+        lines = [line for context in unhandled for line in _describe(context)]
         pytest.fail("the event loop got exceptions that nobody handled:\n" + "\n".join(lines), pytrace=False)
+
+
+def _describe(context: dict[str, Any]) -> list[str]:
+    exception = context.get("exception")
+    if isinstance(exception, BaseException):
+        return [context["message"], *traceback.format_exception(exception)]
+    return [context["message"], repr(context)]

@@ -197,6 +197,12 @@ class ProducerConfig:
         minimum=1,
     )
     buffer_bytes: int = _bytes(64 * _MIB, "Bytes that may wait in the producer's buffer.")
+    waiting_requests: int = _integer(
+        65_536,
+        "Requests that may wait for room in the buffer, with at most buffer_bytes of messages. More are answered\n"
+        "UNAVAILABLE.",
+        minimum=0,
+    )
     max_message_bytes: int = _bytes(
         1_000_000,
         "Largest message: key, value and headers together. A larger one is refused.",

@@ -20,8 +20,9 @@ __all__ = ["config_values", "render_config", "render_default_config"]
 _HEAD = """\
 # pixy's configuration: every option, with its default.
 #
-# An option is taken from a flag of pixy serve, else from an environment variable, else from this file, else it has its
-# default. The variable of producer.compression of the cluster `default` is PIXY_PROXIES__default__PRODUCER__COMPRESSION.
+# An option is taken from a flag of pixy serve, else from an environment variable, else from this file, else it has
+# its default. The variable for the compression of the cluster `default` is
+# PIXY_PROXIES__default__PRODUCER__COMPRESSION.
 # Durations are written like 500ms, 5m or 1h30m; sizes are bytes, or like 64MiB. pixy config check FILE finds mistakes.
 #
 # Options with a # right before their name have no effect on embedded clusters.

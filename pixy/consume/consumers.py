@@ -8,8 +8,9 @@ look into a dictionary; the first one for a group and topic makes it. Life of th
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from enum import Enum
+from functools import partial
 
 from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicPartition
 from pixy.clock import Clock
@@ -184,16 +185,18 @@ class Consumers:
         if self._state is _State.STOPPED:
             raise ShuttingDown
         ranges = await self._environment.backend.offset_ranges(topic)
-        commits = {
-            TopicPartition(topic, partition): _resolve(TopicPartition(topic, partition), commit, ranges)
-            for partition, commit in offsets.items()
-        }
-        if not commits:
+        starts: dict[TopicPartition, OffsetTracker] = {}
+        for partition, commit in offsets.items():
+            key = TopicPartition(topic, partition)
+            starts[key] = _resolve(key, commit, ranges)
+        if not starts:
             return
         # A task of its own, because a caller that goes away must not leave the commit without the reset.
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._environment.tasks.spawn(
-            _set_offsets(self._group(group), commits, outcome), f"set offsets of {topic} for {group}"
+            _report(self._group(group).set_offsets(starts), outcome),
+            f"set offsets of {topic} for {group}",
+            partial(_abandon, outcome),
         )
         await outcome
 
@@ -243,7 +246,8 @@ class Consumers:
         del self._subscriptions[subscription.group_name, subscription.topic]
 
     def _on_empty(self, group: ConsumerGroup) -> None:
-        self._groups.pop(group.name, None)
+        if group.idle:
+            self._groups.pop(group.name, None)
 
     def _on_quiet(self) -> None:
         if not self.outstanding:
@@ -254,9 +258,7 @@ def _ignore(_: PixyError | None) -> None:
     """The answer to an ack that rides on a refused request."""
 
 
-def _resolve(
-    key: TopicPartition, commit: OffsetCommit, ranges: Mapping[int, OffsetRange]
-) -> tuple[OffsetTracker, str]:
+def _resolve(key: TopicPartition, commit: OffsetCommit, ranges: Mapping[int, OffsetRange]) -> OffsetTracker:
     """Where a partition is set to, or what is wrong with it."""
     served = ranges.get(key.partition)
     if served is None:
@@ -272,20 +274,21 @@ def _resolve(
         raise InvalidOffset(
             f"sparse acks of {key.topic}/{key.partition} reach to {sparse[-1].end}, beyond the end {served.end}"
         )
-    tracker = OffsetTracker(offset, sparse)
-    return tracker, tracker.metadata()
+    return OffsetTracker(offset, sparse)
 
 
-async def _set_offsets(
-    group: ConsumerGroup,
-    commits: Mapping[TopicPartition, tuple[OffsetTracker, str]],
-    outcome: asyncio.Future[None],
-) -> None:
+async def _report(work: Coroutine[object, object, None], outcome: asyncio.Future[None]) -> None:
+    """Do the work and say what came of it, if anybody still waits for that."""
     try:
-        await group.set_offsets(commits)
+        await work
     except PixyError as error:
         if not outcome.done():
             outcome.set_exception(error)
     else:
         if not outcome.done():
             outcome.set_result(None)
+
+
+def _abandon(outcome: asyncio.Future[None]) -> None:
+    if not outcome.done():
+        outcome.set_exception(ShuttingDown())

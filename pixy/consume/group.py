@@ -15,7 +15,7 @@ one of a new group can overwrite offsets that were set by hand. A failed commit 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from math import inf
 
 import structlog
@@ -44,7 +44,7 @@ class ConsumerGroup:
         environment: the cluster, options, time and tasks.
         name: its name.
         on_over: called when a topic is not consumed any more.
-        on_empty: called when there is nothing left to keep.
+        on_empty: called when there may be nothing left to keep.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class ConsumerGroup:
         self._assignment = {topic: frozenset(partitions) for topic, partitions in assignment.items()}
         for topic in self._topics:
             self._assignment.setdefault(topic, frozenset())
-        for topic, subscription in self._subscriptions.items():
+        for topic, subscription in list(self._subscriptions.items()):
             assigned = self._assignment.get(topic, frozenset())
             for live in list(subscription.partitions):
                 if live.partition not in assigned:
@@ -325,27 +325,25 @@ class ConsumerGroup:
                 live.dirty = True
                 self.mark_dirty(live)
 
-    async def set_offsets(self, commits: Mapping[TopicPartition, tuple[OffsetTracker, str]]) -> None:
-        """Commit offsets as one change and make the live partitions start over from them.
+    def set_offsets(self, starts: Mapping[TopicPartition, OffsetTracker]) -> Coroutine[object, object, None]:
+        """Commit offsets as one change and make the live partitions start over from them."""
+        self._setting += 1  # From here on, so that nobody else makes another group of this name meanwhile.
+        return self._set_offsets(starts)
 
-        Args:
-            commits: for each partition where to start over, and the metadata as it was given.
-        """
-        self._setting += 1
+    async def _set_offsets(self, starts: Mapping[TopicPartition, OffsetTracker]) -> None:
         try:
             async with self._lock:
                 await self._environment.backend.commit_offsets(
                     self.name,
-                    {key: OffsetCommit(tracker.base, given) for key, (tracker, given) in commits.items()},
+                    {key: OffsetCommit(tracker.base, tracker.metadata()) for key, tracker in starts.items()},
                 )
-                for key, (tracker, _) in commits.items():
+                for key, tracker in starts.items():
                     self._environment.voided.add(self.name, key)
                     self._leftover.pop(key, None)
                     self._reset(key, tracker)
         finally:
             self._setting -= 1
-            if self.idle:
-                self._on_empty(self)
+            self._on_empty(self)
 
     def _reset(self, key: TopicPartition, tracker: OffsetTracker) -> None:
         subscription = self._subscriptions.get(key.topic)

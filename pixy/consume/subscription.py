@@ -71,6 +71,11 @@ class _SlowRequest:
         if self.waiter is not None:
             self.waiter.cancel()
 
+    def abort(self) -> None:
+        """The task that serves this has ended before its time."""
+        if not self.cancelled:
+            self.done(None, ShuttingDown())
+
 
 class Subscription:
     """One topic of one consumer group.
@@ -232,7 +237,8 @@ class Subscription:
             done(self._too_many())
             return
         self._slow += 1
-        self._environment.tasks.spawn(self._run_ack(ack, done), f"ack {self.topic} for {self.group_name}")
+        name = f"ack {self.topic} for {self.group_name}"
+        self._environment.tasks.spawn(self._run_ack(ack, done), name, lambda: done(ShuttingDown()))
 
     async def _run_ack(self, ack: tuple[int, int], done: AckDone) -> None:
         outcome: PixyError | None = None
@@ -305,12 +311,12 @@ class Subscription:
         counters.acked += offers.acked
         counters.expired += offers.expired
         counters.dropped += offers.dropped
-        if self.watching:
-            self.check_quiet()
         return live
 
     def notify(self) -> None:
-        """The assignment has changed: let those who wait for it look."""
+        """Partitions have come or gone: let those who wait for that look."""
+        if self.watching:
+            self.check_quiet()
         for event in self._watchers:
             event.set()
 

@@ -6,6 +6,7 @@ are expected are handled inside the tasks.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 
 import structlog
 
@@ -31,11 +32,18 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def spawn(self, coroutine: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
-        """Start a task."""
+    def spawn(
+        self,
+        coroutine: Coroutine[object, object, None],
+        name: str,
+        on_abort: Callable[[], None] | None = None,
+    ) -> asyncio.Task[None]:
+        """Start a task. `on_abort` is called if it is cancelled, also before it ran at all, or fails."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        if on_abort is not None:
+            task.add_done_callback(partial(_abort, on_abort))
         return task
 
     async def cancel_all(self) -> None:
@@ -54,3 +62,8 @@ class Tasks:
         if error is not None:
             _log.error("task failed", task=task.get_name(), exc_info=error)
             self._on_fault(error)
+
+
+def _abort(on_abort: Callable[[], None], task: asyncio.Task[None]) -> None:
+    if task.cancelled() or task.exception() is not None:
+        on_abort()

@@ -33,6 +33,7 @@ __all__ = [
     "COMPRESSION",
     "Header",
     "NewRecord",
+    "NewRecordFields",
     "Record",
     "build_batch",
     "build_control_batch",
@@ -100,13 +101,17 @@ class Record(Protocol):
     def headers(self) -> Sequence[Header]: ...
 
 
-def build_batch(records: Sequence[NewRecord], compression: int = 0) -> bytearray:
+NewRecordFields = tuple[bytes | None, bytes | None, Sequence[Header], int]
+"""The fields of a `NewRecord`, for those who make a hundred thousand a second and save the 0.3 us for the name."""
+
+
+def build_batch(records: Sequence[NewRecordFields], compression: int = 0) -> bytearray:
     """Pack records into one batch with base offset 0, no producer id, and `compression` (a value of `COMPRESSION`).
 
     The batch stays uncompressed if compression does not make it smaller.
     """
     # The codec takes a first timestamp of -1 for none yet, and measures all others from the wrong one.
-    assert not records or records[0].timestamp_ms != -1, "the first record of a batch needs a timestamp"
+    assert not records or records[0][3] != -1, "the first record of a batch needs a timestamp"
     builder = DefaultRecordBatchBuilder(2, compression, 0, -1, -1, -1, _NO_LIMIT)
     append = builder.append
     for delta, (key, value, headers, timestamp_ms) in enumerate(records):

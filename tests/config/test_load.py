@@ -61,12 +61,12 @@ def test_a_file_that_is_no_mapping_is_an_error(file: Path) -> None:
 
 def test_all_problems_are_told_at_once_in_the_order_of_their_lines(file: Path) -> None:
     file.write_text("default_cluster: x\ngrpc_adr: a\nproxies:\n  a:\n    consumer:\n      ack_timeout: 5\n")
-    assert problems_of(file, {"PIXY_NO_SUCH": "1"}, default_partitions=1) == [
+    assert problems_of(file, {"PIXY_DATADIR": "1"}, grpc_addr="x") == [
         'config.yaml:1: default_cluster is "x", which is not under proxies; allowed: a',
         "config.yaml:2: grpc_adr is not an option; did you mean grpc_addr?",
         "config.yaml:6: proxies.a.consumer.ack_timeout is 5; a duration needs a unit: 5s, 5ms or 5m",
-        *problems_of(None, {"PIXY_NO_SUCH": "1"}),
-        *problems_of(None, {}, default_partitions=1),
+        "PIXY_DATADIR: datadir is not an option; did you mean data_dir?",
+        '--grpc-addr: grpc_addr is "x"; expected host:port, such as 127.0.0.1:19091',
     ]
 
 

@@ -38,7 +38,7 @@ def test_what_is_not_a_duration_is_refused_with_an_example(text: str) -> None:
 
 
 def test_a_bare_number_is_no_duration_and_the_error_says_what_to_write() -> None:
-    with pytest.raises(ValueError, match="^is 300; a duration needs a unit: 300s, 300ms or 300m$"):
+    with pytest.raises(ValueError, match=r"^is 300; a duration needs a unit: 300s, 300ms or 300m$"):
         parse_duration("300")
 
 

@@ -1,0 +1,1 @@
+"""The doors: each translates one protocol to the calls of `pixy.proxy`, and nothing else."""

@@ -1,0 +1,127 @@
+"""The gRPC server: listens, serves the kafkapixy service, tells of health, answers reflection.
+
+Health follows the daemon's life: NOT_SERVING until every cluster is ready and from the first moment of a drain on, both for
+the whole server ("") and for `KafkaPixy`.
+"""
+
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from pixy.api.grpc.kafkapixy import KafkaPixyService
+from pixy.clock import Clock
+from pixy.config import Config, split_address
+from pixy.errors import StartError
+from pixy.proto import kafkapixy_pb2
+from pixy.proxy import Proxy
+
+__all__ = ["GrpcServer"]
+
+_SERVICE = kafkapixy_pb2.DESCRIPTOR.services_by_name["KafkaPixy"].full_name
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class GrpcServer:
+    """Serves all proxies of a daemon over gRPC.
+
+    Args:
+        config: addresses, limits and certificates.
+        proxies: by the name of the cluster; the one named "" is the default.
+        clock: what deadlines are measured on.
+    """
+
+    def __init__(self, config: Config, proxies: Mapping[str, Proxy], clock: Clock) -> None:
+        self._config = config
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", config.grpc.max_message_bytes),
+                ("grpc.max_send_message_length", -1),
+            ]
+        )
+        self._health = health.aio.HealthServicer()
+        service = KafkaPixyService(proxies, clock)
+        self._server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(_SERVICE, service.handlers())]
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            [_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
+        )
+
+    async def start(self) -> dict[str, str]:
+        """Listen, with health NOT_SERVING.
+
+        Returns:
+            The addresses by name of the door, with the real port where the configured one was 0.
+
+        Raises:
+            StartError: an address cannot be used.
+        """
+        await self._set_health(_NOT_SERVING)
+        addresses = {}
+        if self._config.grpc_addr:
+            addresses["grpc"] = self._listen(self._config.grpc_addr)
+        if self._config.unix_addr:
+            addresses["grpc-unix"] = self._listen(self._config.unix_addr)
+        await self._server.start()
+        return addresses
+
+    async def serve(self) -> None:
+        """Tell everybody that requests are served."""
+        await self._set_health(_SERVING)
+
+    async def begin_drain(self) -> None:
+        """Tell everybody to go elsewhere; requests are still answered."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self, grace: float) -> None:
+        """Let running calls finish for at most `grace` seconds, then close everything."""
+        await self._server.stop(grace)
+        if self._config.unix_addr:
+            with suppress(FileNotFoundError):
+                os.unlink(self._config.unix_addr)
+
+    async def _set_health(self, status: int) -> None:
+        for service in ("", _SERVICE):
+            await self._health.set(service, status)
+
+    def _listen(self, address: str) -> str:
+        """Listen on host:port, or on a unix socket if there is no colon in the address."""
+        if ":" not in address:
+            return self._listen_unix(address)
+        host, port = split_address(address)
+        host = f"[{host}]" if ":" in host else host or "0.0.0.0"
+        try:
+            bound = self._bind(f"{host}:{port}")
+        except RuntimeError as error:
+            raise StartError(f"cannot listen on {address}: is the port taken? ({error})") from error
+        return f"{host}:{bound}"
+
+    def _listen_unix(self, path: str) -> str:
+        with suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(os.stat(path).st_mode):
+                raise StartError(f"cannot listen on {path}: it exists and is not a socket")
+            os.unlink(path)
+        try:
+            self._bind(f"unix:{Path(path).absolute()}")
+        except RuntimeError as error:
+            raise StartError(f"cannot listen on {path}: {error}") from error
+        return f"unix:{path}"
+
+    def _bind(self, target: str) -> int:
+        tls = self._config.tls
+        if not tls.certificate_path:
+            return self._server.add_insecure_port(target)
+        try:
+            key, certificate = Path(tls.key_path).read_bytes(), Path(tls.certificate_path).read_bytes()
+        except OSError as error:
+            raise StartError(f"cannot read the TLS certificate or key: {error}") from error
+        return self._server.add_secure_port(target, grpc.ssl_server_credentials([(key, certificate)]))

@@ -1,0 +1,182 @@
+"""The daemon's life: start -> serve -> drain -> stop. The only place that wires the parts together.
+
+    start   each cluster recovers, the door listens; "ready" is said when all of it can be used
+    serve   until SIGTERM or SIGINT, or until something is broken that only a restart mends
+    drain   health says NOT_SERVING; nothing is offered or taken any more; acks are taken while offers are out, at most
+            `shutdown_timeout`; offsets are committed and everything is written
+    stop    the door closes, the clusters are released, the process ends with 0
+
+A second signal ends the process at once, as a crash would: nothing that was acknowledged is lost by it.
+"""
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+
+import structlog
+
+from pixy.api.grpc import GrpcServer
+from pixy.backend import EmbeddedBackend
+from pixy.clock import SystemClock
+from pixy.cluster import Node, NodeOptions
+from pixy.config import Config, ProxyConfig, effective_client_id
+from pixy.proxy import Proxy
+from pixy.storage import RealDisk, ThreadWorker
+
+__all__ = ["Daemon", "run"]
+
+log = structlog.get_logger(__name__)
+
+_SWITCH_INTERVAL_S = 0.0005
+"""With the interpreter's 5 ms a busy loop delays every sync of the journal thread tenfold."""
+
+OnReady = Callable[[Mapping[str, str]], None]
+
+
+class DaemonFault(Exception):
+    """Something broke that only a restart mends."""
+
+
+class Daemon:
+    """One daemon in the running event loop.
+
+    Args:
+        config: everything it is told.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._clock = SystemClock()
+        self._proxies: dict[str, Proxy] = {}
+        self._server: GrpcServer | None = None
+        self._stop = asyncio.Event()
+        self._fault: BaseException | None = None
+
+    async def start(self) -> Mapping[str, str]:
+        """Recover the clusters and listen.
+
+        Returns:
+            The addresses by name of the door.
+
+        Raises:
+            StartError, CorruptData: it cannot serve; nothing is left open.
+        """
+        try:
+            for name, proxy_config in self._config.proxies.items():
+                proxy = self._proxy(name, proxy_config)
+                await proxy.start()
+                self._proxies[name] = proxy
+            by_cluster = {**self._proxies, "": self._proxies[self._config.effective_default_cluster]}
+            server = GrpcServer(self._config, by_cluster, self._clock)
+            addresses = await server.start()
+            self._server = server
+            await server.serve()
+        except BaseException:
+            for proxy in self._proxies.values():
+                await proxy.stop()
+            raise
+        return addresses
+
+    async def wait(self) -> None:
+        """Serve until `request_stop` or until something breaks.
+
+        Raises:
+            DaemonFault: what broke.
+        """
+        await self._stop.wait()
+        if self._fault is not None:
+            raise DaemonFault(str(self._fault)) from self._fault
+
+    def request_stop(self) -> None:
+        """End `wait`."""
+        self._stop.set()
+
+    async def drain_and_stop(self) -> None:
+        """Hand everything over in good order, within `shutdown_timeout`."""
+        assert self._server is not None
+        log.info("draining")
+        await self._server.begin_drain()
+        proxies = list(self._proxies.values())
+        for proxy in proxies:
+            proxy.begin_drain()
+        await asyncio.gather(*(proxy.drain(self._config.shutdown_timeout) for proxy in proxies))
+        await self._server.stop(grace=1.0)
+        for proxy in proxies:
+            await proxy.stop()
+        log.info("stopped")
+
+    def _proxy(self, name: str, config: ProxyConfig) -> Proxy:
+        options = NodeOptions(
+            directory=Path(self._config.data_dir) / name,
+            journal=config.journal,
+            storage=config.storage,
+            random_bytes=os.urandom,
+            worker=ThreadWorker,
+        )
+        node = Node(RealDisk(), self._clock, options, self._on_fault)
+        return Proxy(
+            name,
+            config,
+            EmbeddedBackend(node, self._clock),
+            client_id=effective_client_id(config.client_id),
+            clock=self._clock,
+            rng=Random(),
+            on_fault=self._on_fault,
+        )
+
+    def _on_fault(self, error: BaseException) -> None:
+        if self._fault is None:
+            self._fault = error
+            log.critical("broken beyond repair, stopping at once", exc_info=error)
+            self._stop.set()
+
+
+async def _run(config: Config, on_ready: OnReady) -> None:
+    daemon = Daemon(config)
+    loop = asyncio.get_running_loop()
+    for warning in config.warnings:
+        log.warning(warning)
+
+    def on_signal(number: int) -> None:
+        log.info("got a signal", signal=signal.Signals(number).name)
+        for other in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(other)
+            signal.signal(other, signal.SIG_DFL)
+        daemon.request_stop()
+
+    addresses = await daemon.start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    on_ready(addresses)
+    await daemon.wait()
+    await daemon.drain_and_stop()
+
+
+def run(config: Config, on_ready: OnReady) -> None:
+    """Run a daemon until it is told to stop. `on_ready` gets its addresses by name of the door.
+
+    Raises:
+        StartError: it cannot start; the message is for the operator.
+        CorruptData: what is stored is damaged.
+        DaemonFault: something broke that only a restart mends. What was not answered may or may not be written.
+    """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    _raise_file_limit()
+    try:
+        import uvloop
+
+        uvloop.run(_run(config, on_ready))
+    except ImportError:
+        asyncio.run(_run(config, on_ready))
+
+
+def _raise_file_limit() -> None:
+    """A file for each connection and each partition that is being written."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,327 @@
+"""Gathers produced records into record batches: the one buffer between clients and the backend.
+
+Each partition has an accumulator. With nothing of that partition in flight it is flushed at the end of the loop turn, so records
+that arrive together share a batch; while something is in flight records gather, and go out together when the answer is there. There
+is no timer unless `producer.flush_frequency` asks for one.
+
+The buffer is bounded in messages and bytes, whether they wait here or are in flight. Who comes when it is full waits in a queue, in order;
+the queue is bounded as well. Nothing that was accepted is dropped: it is answered, or, for asynchronous records, counted and logged.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from pixy.backend import Backend, TopicPartition
+from pixy.clock import Clock
+from pixy.config import ProducerConfig
+from pixy.errors import PixyError, Unavailable
+from pixy.records import COMPRESSION, Header, NewRecordFields, Partitioner, build_batch
+
+__all__ = ["Accumulators", "ProduceDone"]
+
+log = structlog.get_logger(__name__)
+
+ProduceDone = Callable[[int, int, PixyError | None], None]
+"""Called once with (partition, offset, None), or with (-1, -1, error). Asynchronous records give (-1, -1, None) when buffered."""
+
+_LOST_LOG_INTERVAL_S = 10.0
+
+
+class _Waiting:
+    """A record that waits for room in the buffer."""
+
+    __slots__ = ("cancelled", "done", "headers", "key", "size", "sync", "topic", "value")
+
+    def __init__(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes,
+        headers: Sequence[Header],
+        size: int,
+        sync: bool,
+        done: ProduceDone,
+    ) -> None:
+        self.topic = topic
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.size = size
+        self.sync = sync
+        self.done = done
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """The caller is gone; the record is not written."""
+        self.cancelled = True
+
+
+class _Accumulator:
+    """Records of one partition that are not in a batch yet."""
+
+    __slots__ = ("bytes", "dirty", "dones", "in_flight", "partition", "records")
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.records: list[NewRecordFields] = []
+        # One for each record; None for an asynchronous one.
+        self.dones: list[ProduceDone | None] = []
+        self.bytes = 0
+        # Batches that are with the backend.
+        self.in_flight = 0
+        # Whether it is listed to be flushed at the end of the turn.
+        self.dirty = False
+
+
+class _Batch(NamedTuple):
+    """A batch that is with the backend."""
+
+    accumulator: _Accumulator
+    dones: list[ProduceDone | None]
+    size: int
+
+
+class Accumulators:
+    """The producer's buffer of one cluster.
+
+    Args:
+        backend: where batches go.
+        options: the `producer` section.
+        partitioner: chooses the partition of a record.
+        clock: for the timestamps of records.
+
+    Attributes:
+        buffered: records that wait or are in flight.
+        buffered_bytes: their keys, values and headers.
+        lost: asynchronous records that could not be written.
+    """
+
+    def __init__(
+        self, backend: Backend, options: ProducerConfig, partitioner: Partitioner, clock: Clock
+    ) -> None:
+        self._backend = backend
+        self._options = options
+        self._partitioner = partitioner
+        self._wall_ms = clock.wall_ms
+        self._monotonic = clock.monotonic
+        self._compression = COMPRESSION[options.compression]
+        self._loop = asyncio.get_running_loop()
+        self._topics: dict[str, list[_Accumulator]] = {}
+        self._dirty: list[_Accumulator] = []
+        self._flush_scheduled = False
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._lost_logged_at = float("-inf")
+        self.buffered = 0
+        self.buffered_bytes = 0
+        self.lost = 0
+
+    def append(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes,
+        headers: Sequence[Header],
+        size: int,
+        sync: bool,
+        done: ProduceDone,
+    ) -> _Waiting | None:
+        """Take a record of an existing topic. `size` is what key, value and headers have together.
+
+        Returns:
+            What to cancel if the caller goes away while the record waits for room; None if it does not wait.
+
+        Raises:
+            Unavailable: the queue for room in the buffer is full.
+        """
+        if self._waiting or not self._has_room(size):
+            return self._wait(_Waiting(topic, key, value, headers, size, sync, done))
+        self._add(topic, key, value, headers, size, sync, done)
+        return None
+
+    async def drained(self) -> None:
+        """Send everything that was taken, and wait until it is answered."""
+        self._flush_dirty()
+        await self._empty.wait()
+
+    def abandon(self) -> None:
+        """Give up what is not answered: say how much of it nobody waits for."""
+        if self.buffered or self._waiting:
+            log.error("stopped with messages that are not known to be written", messages=self.buffered)
+
+    # --- into the buffer ----------------------------------------------------------------------------------------
+
+    def _has_room(self, size: int) -> bool:
+        return self.buffered < self._options.channel_buffer_size and (
+            self.buffered_bytes + size <= self._options.buffer_bytes or not self.buffered
+        )
+
+    def _wait(self, waiting: _Waiting) -> _Waiting:
+        options = self._options
+        if (
+            len(self._waiting) >= options.waiting_requests
+            or self._waiting_bytes + waiting.size > options.buffer_bytes
+        ):
+            raise Unavailable(
+                f"the producer's buffer is full and {len(self._waiting)} requests wait for room in it; slow down, or "
+                "increase producer.channel_buffer_size, producer.buffer_bytes or producer.waiting_requests"
+            )
+        self._waiting.append(waiting)
+        self._waiting_bytes += waiting.size
+        self._empty.clear()
+        return waiting
+
+    def _add(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes,
+        headers: Sequence[Header],
+        size: int,
+        sync: bool,
+        done: ProduceDone,
+    ) -> None:
+        accumulators = self._topics.get(topic)
+        if accumulators is None:
+            accumulators = self._open_topic(topic)
+        accumulator = accumulators[self._partitioner(key, len(accumulators))]
+        accumulator.records.append((key, value, headers, self._wall_ms()))
+        accumulator.bytes += size
+        self.buffered += 1
+        self.buffered_bytes += size
+        if not accumulator.dirty and not accumulator.in_flight:
+            accumulator.dirty = True
+            self._dirty.append(accumulator)
+            if not self._flush_scheduled:
+                self._schedule_flush()
+        if sync:
+            accumulator.dones.append(done)
+        else:
+            accumulator.dones.append(None)
+            done(-1, -1, None)
+        if accumulator.dirty and accumulator.bytes >= self._options.flush_bytes:
+            self._flush(accumulator)
+
+    def _open_topic(self, topic: str) -> list[_Accumulator]:
+        description = self._backend.topic(topic)
+        assert description is not None, f"topic {topic} was there a moment ago"
+        accumulators = [_Accumulator(TopicPartition(topic, p.partition)) for p in description.partitions]
+        self._topics[topic] = accumulators
+        return accumulators
+
+    def _admit_waiting(self) -> None:
+        while self._waiting and (self._waiting[0].cancelled or self._has_room(self._waiting[0].size)):
+            waiting = self._waiting.popleft()
+            self._waiting_bytes -= waiting.size
+            if not waiting.cancelled:
+                self._add(
+                    waiting.topic,
+                    waiting.key,
+                    waiting.value,
+                    waiting.headers,
+                    waiting.size,
+                    waiting.sync,
+                    waiting.done,
+                )
+
+    # --- out of the buffer --------------------------------------------------------------------------------------
+
+    def _schedule_flush(self) -> None:
+        self._flush_scheduled = True
+        self._empty.clear()
+        if self._options.flush_frequency:
+            self._loop.call_later(self._options.flush_frequency, self._flush_dirty)
+        else:
+            self._loop.call_soon(self._flush_dirty)
+
+    def _flush_dirty(self) -> None:
+        self._flush_scheduled = False
+        dirty, self._dirty = self._dirty, []
+        for accumulator in dirty:
+            if accumulator.dirty:
+                self._flush(accumulator)
+
+    def _flush(self, accumulator: _Accumulator) -> None:
+        """Hand over everything that has gathered, in batches of at most `flush_bytes`."""
+        records, dones = accumulator.records, accumulator.dones
+        size = accumulator.bytes
+        accumulator.records, accumulator.dones, accumulator.bytes = [], [], 0
+        accumulator.dirty = False
+        if size <= self._options.flush_bytes:
+            self._send(accumulator, records, dones, size)
+            return
+        first = size = 0
+        for at, record in enumerate(records):
+            record_size = _size(record)
+            if at > first and size + record_size > self._options.flush_bytes:
+                self._send(accumulator, records[first:at], dones[first:at], size)
+                first, size = at, 0
+            size += record_size
+        self._send(accumulator, records[first:], dones[first:], size)
+
+    def _send(
+        self,
+        accumulator: _Accumulator,
+        records: list[NewRecordFields],
+        dones: list[ProduceDone | None],
+        size: int,
+    ) -> None:
+        accumulator.in_flight += 1
+        batch = build_batch(records, self._compression)
+        appended = partial(self._appended, _Batch(accumulator, dones, size))
+        try:
+            self._backend.append(accumulator.partition, batch, len(records), appended)
+        except PixyError as error:
+            appended(-1, error)
+
+    def _appended(self, batch: _Batch, base_offset: int, error: PixyError | None) -> None:
+        accumulator, dones, size = batch
+        accumulator.in_flight -= 1
+        self.buffered -= len(dones)
+        self.buffered_bytes -= size
+        if error is None:
+            partition = accumulator.partition.partition
+            for offset, done in enumerate(dones, base_offset):
+                if done is not None:
+                    done(partition, offset, None)
+        else:
+            self._failed(dones, error)
+        if self._waiting:
+            self._admit_waiting()
+        if accumulator.records and not accumulator.in_flight and not accumulator.dirty:
+            accumulator.dirty = True
+            self._dirty.append(accumulator)
+            if not self._flush_scheduled:
+                self._schedule_flush()
+        if not self.buffered and not self._waiting:
+            self._empty.set()
+
+    def _failed(self, dones: list[ProduceDone | None], error: PixyError) -> None:
+        lost = 0
+        for done in dones:
+            if done is None:
+                lost += 1
+            else:
+                done(-1, -1, error)
+        if lost:
+            self.lost += lost
+            now = self._monotonic()
+            if now - self._lost_logged_at >= _LOST_LOG_INTERVAL_S:
+                self._lost_logged_at = now
+                log.error("asynchronous messages could not be written", messages=self.lost, reason=str(error))
+
+
+def _size(record: NewRecordFields) -> int:
+    key, value, headers, _ = record
+    return (
+        len(key or b"")
+        + len(value or b"")
+        + sum(len(name) + len(content or b"") for name, content in headers)
+    )

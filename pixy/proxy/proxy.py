@@ -1,0 +1,343 @@
+"""One configured cluster as every door sees it: produce, consume, ack, offsets, topics.
+
+Checks what clients send, and decides nothing about records or offsets: that is the business of `consume` and of the backend.
+`produce`, `consume` and `ack` work by callback, with no task, future or timer where nothing has to wait, because they are called a
+hundred thousand times a second; the rest are coroutines.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import NamedTuple
+
+from pixy.backend import Backend, OffsetCommit, TopicDescription
+from pixy.clock import Clock
+from pixy.config import ProxyConfig
+from pixy.consume import AckDone, Cancellable, ConsumeDone, Consumers, decode, describe
+from pixy.errors import (
+    InvalidGroup,
+    InvalidHeaders,
+    InvalidOffset,
+    MessageTooLarge,
+    NotConsumed,
+    PixyError,
+    ServiceDisabled,
+    ShuttingDown,
+    UnknownGroup,
+    UnknownTopic,
+)
+from pixy.proxy.accumulator import Accumulators, ProduceDone
+from pixy.proxy.topics import TopicCreator
+from pixy.records import Header, check_topic_name, make_partitioner
+
+__all__ = ["PartitionOffsets", "Proxy"]
+
+_GROUP_BYTES_MAX = 255
+
+
+class PartitionOffsets(NamedTuple):
+    """What a partition holds, and how far a consumer group is in it. `offset` is -1 if it has committed nothing."""
+
+    partition: int
+    begin: int
+    end: int
+    offset: int
+    lag: int
+    metadata: str
+    sparse_acks: str
+
+
+class _Deferred:
+    """A request that waits for its topic to be created, and then for whatever it waits for next."""
+
+    __slots__ = ("cancelled", "next")
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.next: Cancellable | None = None
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.next is not None:
+            self.next.cancel()
+
+
+class Proxy:
+    """One cluster.
+
+    Args:
+        name: what the configuration calls it.
+        config: its section.
+        backend: the cluster; the proxy owns it from here on.
+        client_id: what this process is called in consumer groups.
+        clock, rng: time and randomness.
+        on_fault: called with an exception that is a bug.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: ProxyConfig,
+        backend: Backend,
+        *,
+        client_id: str,
+        clock: Clock,
+        rng: Random,
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self.name = name
+        self._config = config
+        self._backend = backend
+        self._accumulators = Accumulators(
+            backend, config.producer, make_partitioner(config.producer.partitioner, rng), clock
+        )
+        self._topics = TopicCreator(backend, config.default_partitions, config.auto_create_topics, on_fault)
+        self._consumers = Consumers(backend, config.consumer, client_id, clock, on_fault=on_fault)
+        self._draining = False
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Make the cluster ready for requests.
+
+        Raises:
+            StartError, CorruptData: it cannot serve.
+        """
+        await self._backend.start()
+
+    def begin_drain(self) -> None:
+        """Take no more messages and offer none, at once; acks are still taken."""
+        self._draining = True
+        self._consumers.stop_offering()
+
+    async def drain(self, timeout: float) -> None:
+        """Wait at most `timeout` seconds for the acks of what is offered, commit, and write what is buffered."""
+        self.begin_drain()
+        await self._topics.stop()
+        await self._consumers.drain(timeout)
+        try:
+            async with asyncio.timeout(min(self._config.producer.shutdown_timeout, timeout)):
+                await self._accumulators.drained()
+        except TimeoutError:
+            self._accumulators.abandon()
+
+    async def stop(self) -> None:
+        """Release the cluster."""
+        await self._backend.stop()
+
+    # --- messages -----------------------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes,
+        headers: Sequence[Header],
+        done: ProduceDone,
+        *,
+        sync: bool = True,
+    ) -> Cancellable | None:
+        """Append one message to a topic.
+
+        Args:
+            topic: created if it is missing and the configuration says so.
+            key: None for a message without a key.
+            value: the body.
+            headers: name and value of each.
+            done: called once with partition and offset when the message is durable (-1, -1 when it is buffered, if not
+                `sync`), or with an error.
+            sync: whether to wait for the disk.
+
+        Returns:
+            what cancels the request while it waits for a place in the buffer, None if it does not wait.
+
+        Raises:
+            InvalidArgument, Unavailable: of the classes below them; `done` is not called.
+        """
+        size = len(value) if key is None else len(key) + len(value)
+        if headers:
+            size += self._check_headers(headers)
+        if size > self._config.producer.max_message_bytes:
+            raise MessageTooLarge(
+                f"the message has {size} bytes, producer.max_message_bytes allows "
+                f"{self._config.producer.max_message_bytes}"
+            )
+        if self._draining:
+            raise ShuttingDown
+        if self._backend.topic(topic) is None:
+            deferred = _Deferred()
+
+            def go_on() -> None:
+                if deferred.cancelled:
+                    return
+                try:
+                    deferred.next = self._accumulators.append(topic, key, value, headers, size, sync, done)
+                except PixyError as error:
+                    done(-1, -1, error)
+
+            self._topics.create(topic, go_on, lambda error: done(-1, -1, error))
+            return deferred
+        return self._accumulators.append(topic, key, value, headers, size, sync, done)
+
+    def consume(
+        self,
+        group: str,
+        topic: str,
+        done: ConsumeDone,
+        *,
+        auto_ack: bool = False,
+        ack: tuple[int, int] | None = None,
+        ack_if_offered: bool = False,
+        deadline: float | None = None,
+    ) -> Cancellable | None:
+        """Ask for the next message of a topic, for a consumer group, as `Consumers.consume` does.
+
+        Raises:
+            InvalidArgument: of the classes below it; `done` is not called.
+        """
+        if not 0 < len(group) <= _GROUP_BYTES_MAX:
+            _check_group(group)
+        if self._backend.topic(topic) is not None:
+            return self._consumers.consume(
+                group,
+                topic,
+                done,
+                auto_ack=auto_ack,
+                ack=ack,
+                ack_if_offered=ack_if_offered,
+                deadline=deadline,
+            )
+        if self._config.consumer.disabled:
+            raise ServiceDisabled
+        if self._draining:
+            raise ShuttingDown
+        deferred = _Deferred()
+
+        def go_on() -> None:
+            if deferred.cancelled:
+                return
+            try:
+                deferred.next = self._consumers.consume(
+                    group,
+                    topic,
+                    done,
+                    auto_ack=auto_ack,
+                    ack=ack,
+                    ack_if_offered=ack_if_offered,
+                    deadline=deadline,
+                )
+            except PixyError as error:
+                done(None, error)
+
+        self._topics.create(topic, go_on, lambda error: done(None, error))
+        return deferred
+
+    def ack(self, group: str, topic: str, partition: int, offset: int, done: AckDone) -> None:
+        """Acknowledge one message; `done` gets None or an error.
+
+        Raises:
+            InvalidGroup, InvalidTopic, UnknownTopic: `done` is not called.
+        """
+        self._check(group, topic)
+        self._consumers.ack(group, topic, partition, offset, done)
+
+    # --- offsets ------------------------------------------------------------------------------------------------
+
+    async def get_offsets(self, group: str, topic: str) -> list[PartitionOffsets]:
+        """What each partition of a topic holds and how far a consumer group is.
+
+        Raises:
+            InvalidGroup, InvalidTopic, UnknownTopic.
+        """
+        self._check(group, topic)
+        ranges = await self._backend.offset_ranges(topic)
+        committed = await self._backend.committed_offsets(group, topic)
+        return [
+            _partition_offsets(partition, served.begin, served.end, committed.get(partition))
+            for partition, served in sorted(ranges.items())
+        ]
+
+    async def set_offsets(self, group: str, topic: str, offsets: Sequence[tuple[int, OffsetCommit]]) -> None:
+        """Move a consumer group, all partitions or none, as `Consumers.set_offsets` does.
+
+        Raises:
+            InvalidGroup, InvalidTopic, UnknownTopic, UnknownPartition, InvalidOffset.
+        """
+        self._check(group, topic)
+        by_partition = dict(offsets)
+        if len(by_partition) < len(offsets):
+            raise InvalidOffset("a partition is listed more than once")
+        await self._consumers.set_offsets(group, topic, by_partition)
+
+    # --- topics and consumers -----------------------------------------------------------------------------------
+
+    async def list_topics(self) -> Sequence[TopicDescription]:
+        """All topics, sorted by name."""
+        return await self._backend.list_topics()
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """One topic; never creates it.
+
+        Raises:
+            InvalidTopic, UnknownTopic.
+        """
+        check_topic_name(name)
+        return await self._backend.describe_topic(name)
+
+    async def list_consumers(self, topic: str, group: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
+        """Consumer group -> client id -> partitions, of all groups that consume a topic, or of `group` if it is not empty.
+
+        Raises:
+            InvalidTopic, UnknownTopic, UnknownGroup, NotConsumed.
+        """
+        check_topic_name(topic)
+        await self._backend.describe_topic(topic)
+        groups = await self._backend.list_consumers(topic)
+        if not group:
+            return groups
+        if group in groups:
+            return {group: groups[group]}
+        if await self._backend.consumer_group_exists(group):
+            raise NotConsumed(f"topic {topic} is not consumed by {group}")
+        raise UnknownGroup(f"unknown consumer group {group}")
+
+    # --- checks -------------------------------------------------------------------------------------------------
+
+    def _check(self, group: str, topic: str) -> None:
+        _check_group(group)
+        check_topic_name(topic)
+        if self._backend.topic(topic) is None:
+            raise UnknownTopic(f"unknown topic {topic}")
+
+    def _check_headers(self, headers: Sequence[Header]) -> int:
+        """Size of the headers in bytes."""
+        options = self._config.producer
+        if len(headers) > options.max_headers:
+            raise InvalidHeaders(
+                f"the message has {len(headers)} headers, producer.max_headers allows {options.max_headers}"
+            )
+        size = sum(len(name.encode()) + len(value or b"") for name, value in headers)
+        if size > options.max_header_bytes:
+            raise InvalidHeaders(
+                f"the message's headers have {size} bytes, producer.max_header_bytes allows {options.max_header_bytes}"
+            )
+        return size
+
+
+def _check_group(group: str) -> None:
+    if not group:
+        raise InvalidGroup("the consumer group must not be empty")
+    if len(group.encode()) > _GROUP_BYTES_MAX:
+        raise InvalidGroup(f"the consumer group's name is longer than {_GROUP_BYTES_MAX} bytes")
+
+
+def _partition_offsets(partition: int, begin: int, end: int, commit: OffsetCommit | None) -> PartitionOffsets:
+    if commit is None:
+        return PartitionOffsets(partition, begin, end, -1, 0, "", "")
+    try:
+        sparse_acks = describe(commit.offset, decode(commit.offset, commit.metadata))
+    except InvalidOffset:
+        sparse_acks = ""  # somebody else's metadata: shown as it is, and ignored by consumers
+    return PartitionOffsets(
+        partition, begin, end, commit.offset, max(0, end - commit.offset), commit.metadata, sparse_acks
+    )

@@ -1,0 +1,46 @@
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pixy.cli import main
+
+from .fake_server import FakePixy, start
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("PIXY_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def pixy() -> Iterator[FakePixy]:
+    fake = FakePixy()
+    server = start(fake)
+    yield fake
+    server.stop(0).wait()
+
+
+@pytest.fixture
+def run(pixy: FakePixy) -> Run:
+    """Runs a client command against the fake."""
+
+    def invoke(*args: str, stdin: str | bytes | None = None) -> Result:
+        return CliRunner().invoke(main, args, input=stdin, env={"PIXY_ADDRESS": pixy.address})
+
+    return invoke
+
+
+@pytest.fixture
+def run_alone() -> Run:
+    """Runs a command that needs no daemon."""
+
+    def invoke(*args: str, **variables: Any) -> Result:
+        return CliRunner().invoke(main, args, env=variables)
+
+    return invoke

@@ -1,0 +1,77 @@
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from pixy.cli.logs import setup_logging
+from pixy.config import LoggingConfig
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+
+
+def test_both_kinds_of_loggers_write_json_with_the_same_fields() -> None:
+    stream = io.StringIO()
+    setup_logging([LoggingConfig("json", "info")], stream)
+    structlog.get_logger("pixy.daemon").info("started", address="127.0.0.1:1")
+    logging.getLogger("library").warning("odd %s", "thing")
+    ours, theirs = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert ours.pop("timestamp").endswith("Z")
+    assert theirs.pop("timestamp").endswith("Z")
+    assert ours == {"event": "started", "address": "127.0.0.1:1", "level": "info", "logger": "pixy.daemon"}
+    assert theirs == {"event": "odd thing", "level": "warning", "logger": "library"}
+
+
+def test_what_is_below_the_severity_is_left_out() -> None:
+    stream = io.StringIO()
+    setup_logging([LoggingConfig("json", "warning")], stream)
+    structlog.get_logger("a").info("quiet")
+    logging.getLogger("b").info("quiet")
+    structlog.get_logger("a").warning("loud")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["loud"]
+
+
+def test_the_console_is_for_people_and_has_no_colours_in_a_pipe() -> None:
+    stream = io.StringIO()
+    setup_logging([LoggingConfig("console", "debug")], stream)
+    structlog.get_logger("a").debug("detail", offset=3)
+    line = stream.getvalue()
+    assert "detail" in line
+    assert "offset=3" in line
+    assert "\x1b" not in line
+
+
+@pytest.mark.parametrize("name", ["json", "console"])
+def test_an_exception_is_logged_with_its_traceback(name: str) -> None:
+    stream = io.StringIO()
+    setup_logging([LoggingConfig(name, "info")], stream)
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        structlog.get_logger("a").exception("failed")
+        logging.getLogger("b").exception("failed too")
+    assert stream.getvalue().count("ValueError: broken") == 2
+
+
+def test_each_entry_has_its_own_severity_and_setting_up_again_replaces_all() -> None:
+    stream = io.StringIO()
+    setup_logging([LoggingConfig("json", "debug"), LoggingConfig("json", "error")], stream)
+    structlog.get_logger("a").info("once")
+    structlog.get_logger("a").error("twice")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == [
+        "once",
+        "twice",
+        "twice",
+    ]
+    setup_logging([LoggingConfig("json", "info")], stream)
+    structlog.get_logger("a").error("last")
+    assert stream.getvalue().count("last") == 1

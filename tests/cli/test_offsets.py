@@ -1,0 +1,65 @@
+import json
+
+import pytest
+
+from pixy.proto import kafkapixy_pb2 as pb
+
+from .conftest import Run
+from .fake_server import FakePixy
+
+OFFSETS = pb.GetOffsetsRs(
+    offsets=[
+        pb.PartitionOffset(
+            partition=0, begin=0, end=120, count=120, offset=100, lag=20, metadata="BC", sparse_acks="1-3"
+        ),
+        pb.PartitionOffset(partition=1, begin=0, end=0, count=0, offset=-1, lag=0),
+    ]
+)
+
+
+def test_offsets_get_shows_a_table(pixy: FakePixy, run: Run) -> None:
+    pixy.answers["GetOffsets"] = OFFSETS
+    assert run("offsets", "get", "foo", "-g", "bar").stdout == (
+        "PARTITION  BEGIN  END  COUNT  OFFSET  LAG  SPARSE_ACKS\n"
+        "        0      0  120    120     100   20  1-3\n"
+        "        1      0    0      0      -1    0\n"
+    )
+    assert pixy.calls == [("GetOffsets", pb.GetOffsetsRq(topic="foo", group="bar"))]
+
+
+def test_offsets_get_prints_json(pixy: FakePixy, run: Run) -> None:
+    pixy.answers["GetOffsets"] = OFFSETS
+    found = json.loads(run("offsets", "get", "foo", "-g", "bar", "--json").stdout)
+    assert found[0] == {
+        "partition": 0,
+        "begin": 0,
+        "end": 120,
+        "count": 120,
+        "offset": 100,
+        "lag": 20,
+        "metadata": "BC",
+        "sparse_acks": "1-3",
+    }
+    assert len(found) == 2
+
+
+def test_offsets_set_takes_numbers_and_words(pixy: FakePixy, run: Run) -> None:
+    pixy.answers["SetOffsets"] = pb.SetOffsetsRs()
+    result = run("offsets", "set", "foo", "-g", "bar", "0=42", "1=oldest", "2=newest")
+    assert (result.exit_code, result.stdout) == (0, "set 3 partitions of foo for bar\n")
+    (request,) = pixy.named("SetOffsets")
+    assert [(entry.partition, entry.offset) for entry in request.offsets] == [(0, 42), (1, -2), (2, -1)]
+
+
+def test_offsets_set_prints_json(pixy: FakePixy, run: Run) -> None:
+    pixy.answers["SetOffsets"] = pb.SetOffsetsRs()
+    result = run("offsets", "set", "foo", "-g", "bar", "0=oldest", "--json")
+    assert json.loads(result.stdout) == [{"partition": 0, "offset": -2}]
+
+
+@pytest.mark.parametrize(
+    "position", ["0", "0=", "=1", "0=-1", "x=1", "0=latest", f"0={1 << 63}", f"{1 << 31}=0"]
+)
+def test_what_is_no_position_is_wrong_usage(run: Run, pixy: FakePixy, position: str) -> None:
+    assert run("offsets", "set", "foo", "-g", "bar", position).exit_code == 2
+    assert pixy.calls == []

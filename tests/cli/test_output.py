@@ -1,0 +1,50 @@
+import pytest
+
+from pixy.cli.output import Progress, json_bytes, print_json, print_table, readable_bytes, report_error
+
+
+def test_numbers_stand_to_the_right_and_texts_to_the_left(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["NAME", "COUNT"], [["a", 1], ["longer", 23456]])
+    assert capsys.readouterr().out == "NAME    COUNT\na           1\nlonger  23456\n"
+
+
+def test_bytes_are_text_if_they_can_be() -> None:
+    assert (readable_bytes("ü".encode()), json_bytes("ü".encode())) == ("ü".encode(), "ü")
+    assert (readable_bytes(b"\xff"), json_bytes(b"\xff")) == (b"base64:/w==", {"base64": "/w=="})
+
+
+def test_json_keeps_letters_of_all_languages(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": "ü"})
+    assert capsys.readouterr().out == '{"a": "ü"}\n'
+
+
+def test_each_line_of_an_error_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    report_error("one\ntwo")
+    assert capsys.readouterr() == ("", "pixy: one\npixy: two\n")
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_progress_is_drawn_now_and_then_and_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    progress = Progress(shown=True, clock=clock)
+    for _ in range(4):
+        clock.now += 0.125
+        progress.add()
+    progress.finish()
+    drawn = "\r2 messages, 8/s \r4 messages, 8/s \r4 messages in 0.50 s, 8/s\n"
+    assert capsys.readouterr() == ("", drawn)
+
+
+def test_where_progress_is_not_wanted_there_is_only_the_sum(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    progress = Progress(shown=False, clock=clock)
+    clock.now += 0.5
+    progress.add()
+    progress.finish()
+    assert capsys.readouterr() == ("", "1 message in 0.50 s, 2/s\n")

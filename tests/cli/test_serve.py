@@ -1,0 +1,174 @@
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import structlog
+
+from pixy.cli.serve import two_dashes
+from pixy.config import Config
+from pixy.errors import DataDirectoryError
+
+from .conftest import Run
+
+
+@dataclass
+class Daemon:
+    """Stands in for pixy.daemon: remembers the configuration, gets ready and stops."""
+
+    configs: list[Config] = field(default_factory=list)
+    while_running: Callable[[], None] = lambda: None
+
+    def run(self, config: Config, on_ready: Callable[[Mapping[str, str]], None]) -> None:
+        self.configs.append(config)
+        on_ready({"grpc": "127.0.0.1:19091", "unix": "/run/pixy.sock"})
+        self.while_running()
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Daemon]:
+    fake, module = Daemon(), ModuleType("pixy.daemon")
+    module.run = fake.run  # type: ignore[attr-defined]  # a module made up on the spot
+    monkeypatch.setitem(sys.modules, "pixy.daemon", module)
+    monkeypatch.chdir(tmp_path)
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield fake
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+
+
+def test_serve_runs_the_daemon_and_prints_one_line_when_it_is_ready(daemon: Daemon, run_alone: Run) -> None:
+    result = run_alone("serve")
+    assert (result.exit_code, result.stdout) == (0, "pixy ready grpc=127.0.0.1:19091 unix=/run/pixy.sock\n")
+    assert daemon.configs == [Config()]
+
+
+def test_every_flag_sets_its_option(daemon: Daemon, run_alone: Run) -> None:
+    result = run_alone(
+        "serve",
+        *("--data-dir", "d"),
+        *("--grpc-addr", "127.0.0.1:0"),
+        *("--unix-addr", "u.sock"),
+        *("--default-cluster", "default"),
+        *("--shutdown-timeout", "5s"),
+        *("--log-format", "json"),
+        *("--log-level", "error"),
+        "--no-auto-create-topics",
+        *("--default-partitions", "9"),
+        *("--tls-certificate-path", "c.pem"),
+        *("--tls-key-path", "k.pem"),
+    )
+    assert result.exit_code == 0, result.stderr
+    (config,) = daemon.configs
+    assert (config.data_dir, config.grpc_addr, config.unix_addr) == ("d", "127.0.0.1:0", "u.sock")
+    assert (config.default_cluster, config.shutdown_timeout) == ("default", 5.0)
+    assert [(entry.name, entry.severity) for entry in config.logging] == [("json", "error")]
+    assert (config.proxies["default"].auto_create_topics, config.proxies["default"].default_partitions) == (
+        False,
+        9,
+    )
+    assert (config.tls.certificate_path, config.tls.key_path) == ("c.pem", "k.pem")
+
+
+@pytest.mark.parametrize("dash", ["-", "--"])
+def test_kafka_pixys_flags_are_understood_with_one_dash_and_two(
+    daemon: Daemon, run_alone: Run, tmp_path: Path, dash: str
+) -> None:
+    (tmp_path / "c.yaml").write_text("data_dir: from-file\n")
+    result = run_alone(
+        "serve",
+        *(f"{dash}config", "c.yaml"),
+        f"{dash}grpcAddr=127.0.0.1:1",
+        *(f"{dash}unixAddr", "u.sock"),
+        *(f"{dash}tcpAddr", "127.0.0.1:2"),
+        *(f"{dash}zookeeperPeers", "localhost:2181"),
+        *(f"{dash}pidFile", "pid"),
+        *(f"{dash}logging", '[{"name": "json", "severity": "warn"}]'),
+    )
+    assert result.exit_code == 0, result.stderr
+    (config,) = daemon.configs
+    assert (config.data_dir, config.grpc_addr, config.unix_addr) == ("from-file", "127.0.0.1:1", "u.sock")
+    assert [(entry.name, entry.severity) for entry in config.logging] == [("json", "warning")]
+    assert config.warnings == (
+        "--tcp-addr: tcp_addr has no effect: this release has no HTTP API, only gRPC",
+        "--zookeeperPeers: zoo_keeper is ignored: pixy needs no ZooKeeper",
+    )
+
+
+@pytest.mark.parametrize("args", [["-kafkaPeers", "localhost:9092"], ["-tls"], ["--insecureTLS"]])
+def test_flags_about_brokers_keep_the_daemon_from_starting(
+    daemon: Daemon, run_alone: Run, args: list[str]
+) -> None:
+    result = run_alone("serve", *args)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"pixy: --{args[0].lstrip('-')}: proxies.default is a Kafka cluster")
+    assert daemon.configs == []
+
+
+def test_a_second_dash_is_given_to_kafka_pixys_flags_alone() -> None:
+    args = ["-grpcAddr=x", "--grpcAddr", "-h", "-x", "grpcAddr", "-grpcAddrs", "--", "-config"]
+    assert two_dashes(args) == [
+        "--grpcAddr=x",
+        "--grpcAddr",
+        "-h",
+        "-x",
+        "grpcAddr",
+        "-grpcAddrs",
+        "--",
+        "-config",
+    ]
+
+
+def test_a_bad_configuration_ends_with_2_and_a_line_for_each_problem(daemon: Daemon, run_alone: Run) -> None:
+    result = run_alone("serve", "--shutdown-timeout", "5", "--default-cluster", "x")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines() == [
+        "pixy: --shutdown-timeout: shutdown_timeout is 5; a duration needs a unit: 5s, 5ms or 5m",
+        'pixy: --default-cluster: default_cluster is "x", which is not under proxies; allowed: default',
+    ]
+    assert daemon.configs == []
+
+
+def test_a_daemon_that_cannot_start_ends_with_1(daemon: Daemon, run_alone: Run) -> None:
+    def fail() -> None:
+        raise DataDirectoryError("./pixy-data is in use by process 1")
+
+    daemon.while_running = fail
+    result = run_alone("serve", "--pid-file", "pid")
+    assert (result.exit_code, result.stderr) == (1, "pixy: ./pixy-data is in use by process 1\n")
+    assert not Path("pid").exists()
+
+
+def test_the_pid_file_is_there_while_the_daemon_runs(daemon: Daemon, run_alone: Run) -> None:
+    seen = []
+    daemon.while_running = lambda: seen.append(Path("pid").read_text())
+    assert run_alone("serve", "--pid-file", "pid").exit_code == 0
+    assert seen == [f"{os.getpid()}\n"]
+    assert not Path("pid").exists()
+
+
+def test_a_pid_file_that_cannot_be_written_is_an_error(daemon: Daemon, run_alone: Run) -> None:
+    result = run_alone("serve", "--pid-file", "no/such/pid")
+    assert result.exit_code == 1
+    assert result.stderr == "pixy: cannot write the process id to no/such/pid: No such file or directory\n"
+    assert daemon.configs == []
+
+
+def test_variables_configure_the_daemon_too(daemon: Daemon, run_alone: Run) -> None:
+    assert run_alone("serve", PIXY_DATA_DIR="elsewhere").exit_code == 0
+    assert daemon.configs[0].data_dir == "elsewhere"
+
+
+def test_an_interrupted_daemon_ends_quietly(daemon: Daemon, run_alone: Run) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    daemon.while_running = interrupt
+    result = run_alone("serve", "--pid-file", "pid")
+    assert (result.exit_code, result.stderr) == (130, "")
+    assert not Path("pid").exists()

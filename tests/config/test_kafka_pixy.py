@@ -1,0 +1,183 @@
+from pathlib import Path
+
+import pytest
+
+from pixy.config import KAFKA_PIXY_FLAGS, Config, load_config
+from pixy.errors import ClusterUnsupported, ConfigError
+
+EVERY_OPTION = """\
+grpc_addr: 127.0.0.1:19091
+tcp_addr: 127.0.0.1:19092
+unix_addr: /run/kafka-pixy.sock
+default_cluster: main
+proxies:
+  main:
+    {kind}
+    client_id: worker
+    kafka:
+      seed_peers:
+        - localhost:9092
+      version: 0.10.2.1
+      tls: false
+      ca_certificate_file: ca.pem
+      client_certificate_file: cert.pem
+      client_key_file: key.pem
+      insecure: false
+    zoo_keeper:
+      seed_peers: [localhost:2181]
+      chroot: /kafka
+      session_timeout: 15s
+    net:
+      dial_timeout: 30s
+      read_timeout: 30s
+      write_timeout: 30s
+      sasl:
+        enable: false
+        handshake: true
+        user: me
+        password: secret
+    producer:
+      channel_buffer_size: 4096
+      max_message_bytes: 1000000
+      compression: snappy
+      flush_bytes: 1048576
+      flush_frequency: 500ms
+      retry_backoff: 10s
+      retry_max: 6
+      required_acks: wait_for_all
+      shutdown_timeout: 30s
+      partitioner: hash
+      timeout: 10s
+    consumer:
+      disabled: false
+      ack_timeout: 5m
+      channel_buffer_size: 64
+      fetch_max_bytes: 1048576
+      fetch_max_wait: 250ms
+      long_polling_timeout: 3s
+      max_pending_messages: 300
+      max_retries: -1
+      offsets_commit_interval: 500ms
+      rebalance_delay: 250ms
+      retry_backoff: 500ms
+      subscription_timeout: 15s
+  other:
+    zoo_keeper:
+      seed_peers: [localhost:2181]
+tls:
+  certificate_path: cert.pem
+  key_path: key.pem
+logging:
+  - name: console
+    severity: info
+  - name: syslog
+    severity: warn
+    hostname: logs
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return Path("config.yaml")
+
+
+def load(file: Path, text: str) -> Config:
+    file.write_text(text)
+    return load_config(file, {}, {})
+
+
+def test_a_file_with_brokers_is_refused_and_never_becomes_an_empty_log(file: Path) -> None:
+    with pytest.raises(ClusterUnsupported) as raised:
+        load(file, EVERY_OPTION.format(kind=""))
+    message = str(raised.value)
+    assert message.startswith(
+        "config.yaml:9: proxies.main is a Kafka cluster (kind: kafka), and this release has only kind: embedded"
+    )
+    assert "never puts an empty embedded log in the place of a Kafka cluster" in message
+    assert "write kind: embedded and remove its section kafka" in message
+    assert len(message.splitlines()) == 1
+
+
+def test_every_option_of_kafka_pixy_is_known_and_what_has_no_effect_is_named(file: Path) -> None:
+    config = load(file, EVERY_OPTION.format(kind="kind: embedded"))
+    proxy = config.proxies["main"]
+    assert proxy.producer.compression == "snappy"
+    assert proxy.producer.flush_frequency == 0.5
+    assert proxy.consumer.channel_buffer_size == 64
+    assert config.warnings == (
+        "config.yaml:65: logging to syslog is not available and was left out",
+        "config.yaml:2: tcp_addr has no effect: this release has no HTTP API, only gRPC",
+        "config.yaml:18: zoo_keeper is ignored: pixy needs no ZooKeeper",
+        "proxies.main is kind: embedded, where producer.required_acks, producer.retry_backoff, producer.retry_max, "
+        "producer.timeout, consumer.fetch_max_wait, consumer.retry_backoff, consumer.rebalance_delay, kafka.seed_peers, "
+        "kafka.version, kafka.tls, kafka.ca_certificate_file, kafka.client_certificate_file, kafka.client_key_file, "
+        "kafka.insecure, net.dial_timeout, net.read_timeout, net.write_timeout, net.sasl.enable, net.sasl.handshake, "
+        "net.sasl.user, net.sasl.password have no effect",
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["proxies:\n  a:\n    kafka:\n", "proxies:\n  a:\n    kind:\n    kafka: {}\n"]
+)
+def test_an_empty_section_kafka_means_a_kafka_cluster_too(file: Path, text: str) -> None:
+    with pytest.raises(ClusterUnsupported, match=r"proxies\.a is a Kafka cluster"):
+        load(file, text)
+
+
+def test_kind_kafka_is_refused_with_its_line(file: Path) -> None:
+    with pytest.raises(ClusterUnsupported, match=r"^config\.yaml:4: proxies\.b is a Kafka cluster"):
+        load(file, "proxies:\n  a:\n  b:\n    kind: kafka\n")
+
+
+def test_other_mistakes_are_told_along_with_the_kafka_cluster(file: Path) -> None:
+    with pytest.raises(ClusterUnsupported) as raised:
+        load(file, "proxies:\n  a:\n    kafka:\n      seed_pears: x\n")
+    lines = str(raised.value).splitlines()
+    assert lines[1] == "config.yaml:4: proxies.a.kafka.seed_pears is not an option; did you mean seed_peers?"
+
+
+@pytest.mark.parametrize("flag", [flag for flag in KAFKA_PIXY_FLAGS if flag != "zookeeperPeers"])
+def test_a_flag_about_brokers_means_a_kafka_cluster_whatever_the_file_says(file: Path, flag: str) -> None:
+    file.write_text("proxies:\n  a:\n    kind: embedded\n")
+    value = True if "tls" in flag.lower() else "x:1"
+    with pytest.raises(ClusterUnsupported, match=rf"^--{flag}: proxies\.a is a Kafka cluster"):
+        load_config(file, {}, {KAFKA_PIXY_FLAGS[flag]: value})
+
+
+def test_the_flag_about_zookeeper_is_ignored_with_a_warning() -> None:
+    config = load_config(None, {}, {KAFKA_PIXY_FLAGS["zookeeperPeers"]: "localhost:2181/kafka"})
+    assert config.warnings == ("--zookeeperPeers: zoo_keeper is ignored: pixy needs no ZooKeeper",)
+
+
+@pytest.mark.parametrize(
+    ("word", "severity"),
+    [
+        ("warn", "warning"),
+        ("WARNING", "warning"),
+        ("err", "error"),
+        ("fatal", "error"),
+        ("panic", "error"),
+        ("trace", "debug"),
+    ],
+)
+def test_kafka_pixys_spellings_of_severities_are_understood(file: Path, word: str, severity: str) -> None:
+    config = load(file, f"logging:\n  - name: console\n    severity: {word}\n")
+    assert config.logging[0].severity == severity
+
+
+@pytest.mark.parametrize("sink", ["syslog", "udplog", "kafkahook"])
+def test_if_only_sinks_that_pixy_lacks_are_named_it_logs_to_the_console(file: Path, sink: str) -> None:
+    config = load(file, f"logging:\n  - name: {sink}\n    server: x\n")
+    assert config.logging == Config().logging
+    assert config.warnings == (f"config.yaml:2: logging to {sink} is not available and was left out",)
+
+
+def test_an_unknown_sink_is_an_error(file: Path) -> None:
+    with pytest.raises(ConfigError, match="allowed: console, json"):
+        load(file, "logging:\n  - name: sislog\n")
+
+
+def test_a_single_option_without_effect_is_named_in_the_singular(file: Path) -> None:
+    config = load(file, "proxies:\n  a:\n    producer:\n      retry_max: 6\n")
+    assert config.warnings == ("proxies.a is kind: embedded, where producer.retry_max has no effect",)

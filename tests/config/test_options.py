@@ -1,0 +1,46 @@
+from dataclasses import FrozenInstanceError, replace
+from types import MappingProxyType
+
+import pytest
+
+from pixy.config import Config, ProxyConfig
+from pixy.config.options import ConsumerConfig, leaves, members, values_of
+from pixy.config.tree import Place, plain_scalar
+from pixy.config.values import format_value, parse_value
+
+
+def test_every_default_is_a_value_that_the_table_allows() -> None:
+    for table in (Config, ProxyConfig):
+        for leaf in leaves(table):
+            value: object = table()
+            for name in leaf.path.split("."):
+                value = getattr(value, name)
+            written = format_value(leaf.option, value)
+            text = ",".join(written) if isinstance(written, list) else str(written)
+            assert parse_value(leaf.option, plain_scalar(text, Place("default"))) == value
+
+
+def test_a_leaf_tells_on_which_kinds_of_cluster_it_has_an_effect() -> None:
+    effect = {leaf.path: leaf.effect for leaf in leaves(ProxyConfig)}
+    assert effect["producer.compression"] == ("embedded", "kafka")
+    assert effect["producer.retry_max"] == ("kafka",)
+    assert effect["journal.file_bytes"] == ("embedded",)
+    assert effect["net.sasl.user"] == ("kafka",)
+    assert effect["zoo_keeper.chroot"] == ()
+
+
+def test_warnings_are_no_option() -> None:
+    assert "warnings" not in members(Config)
+    assert replace(Config(), warnings=("x",)) == Config()
+
+
+def test_the_first_cluster_is_the_default_one_unless_another_is_chosen() -> None:
+    config = Config(proxies=MappingProxyType({"b": ProxyConfig(), "a": ProxyConfig()}))
+    assert config.effective_default_cluster == "b"
+    assert replace(config, default_cluster="a").effective_default_cluster == "a"
+
+
+def test_values_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Config().grpc_addr = "x"  # type: ignore[misc]  # that is the point
+    assert values_of(ConsumerConfig())["ack_timeout"] == 300.0

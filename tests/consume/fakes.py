@@ -1,0 +1,280 @@
+"""A cluster in memory and a clock that is moved by hand, for the tests of this folder."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from pixy.backend import (
+    Assignment,
+    FetchResult,
+    OffsetCommit,
+    OffsetRange,
+    PartitionDescription,
+    TopicDescription,
+    TopicPartition,
+)
+from pixy.consume import Offer
+from pixy.errors import InvalidArgument, OffsetOutOfRange, PixyError
+from pixy.records import NewRecord, build_batch, patch_batch, read_header
+
+
+class FakeTimer:
+    """A timer of `FakeClock`."""
+
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self.callback: Callable[[], object] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class FakeClock:
+    """Stands still until it is told otherwise, and then runs the timers on the way."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._timers: list[tuple[float, int, FakeTimer]] = []
+        self._count = 0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> FakeTimer:
+        timer = FakeTimer(callback)
+        self._count += 1
+        heappush(self._timers, (self.now + seconds, self._count, timer))
+        return timer
+
+    @property
+    def timers(self) -> int:
+        """How many timers are set."""
+        return sum(timer.callback is not None for _, _, timer in self._timers)
+
+    def advance(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self._timers and self._timers[0][0] <= end:
+            when, _, timer = heappop(self._timers)
+            self.now = max(self.now, when)
+            if timer.callback is not None:
+                timer.callback()
+        self.now = end
+
+
+def make_batch(base: int, values: Sequence[bytes], key: bytes | None = None) -> bytes:
+    """A record batch with consecutive offsets."""
+    batch = build_batch([NewRecord(key, value, (), 1_700_000_000_000) for value in values])
+    patch_batch(batch, base, 0)
+    return bytes(batch)
+
+
+def fed(
+    batches: Sequence[bytes], next_offset: int | None = None, high_watermark: int | None = None
+) -> FetchResult:
+    """What a fetch answers."""
+    end = next_offset if next_offset is not None else read_header(batches[-1]).next_offset
+    return FetchResult(batches, end, 0, high_watermark if high_watermark is not None else end)
+
+
+@dataclass
+class FakeLog:
+    """One partition."""
+
+    begin: int = 0
+    end: int = 0
+    batches: list[bytes] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def append(self, *values: bytes) -> int:
+        base = self.end
+        self.batches.append(make_batch(base, values))
+        self.end += len(values)
+        self.changed.set()
+        return base
+
+    def gap(self, count: int) -> None:
+        """Offsets without a record."""
+        self.end += count
+        self.changed.set()
+
+
+class FakeMembership:
+    def __init__(self, backend: "FakeBackend", group: str, on_assignment: Assignment) -> None:
+        self.backend = backend
+        self.group = group
+        self.topics: list[str] = []
+        self.on_assignment = on_assignment
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        await self.backend.step("subscribe")
+        self.topics = list(topics)
+        self.backend.events.append(("subscribe", self.group, *topics))
+        self.backend.assign(self.group)
+
+    async def leave(self) -> None:
+        await self.backend.step("leave")
+        self.backend.events.append(("leave", self.group))
+        del self.backend.members[self.group]
+
+
+class FakeBackend:
+    """Topics in memory. Any call can be made to fail (`failures`) or to hang (`gates`), by name."""
+
+    def __init__(self, **topics: int) -> None:
+        self.logs = {name: [FakeLog() for _ in range(count)] for name, count in topics.items()}
+        self.commits: dict[str, dict[TopicPartition, OffsetCommit]] = {}
+        self.members: dict[str, FakeMembership] = {}
+        self.events: list[tuple[str, ...]] = []
+        self.commit_calls: list[dict[TopicPartition, OffsetCommit]] = []
+        self.withheld: set[TopicPartition] = set()
+        self.failures: dict[str, PixyError] = {}
+        self.gates: dict[str, asyncio.Event] = {}
+        self.fetches = 0
+        self.fetched: list[tuple[TopicPartition, int, int]] = []
+        self.progress = asyncio.Event()
+
+    async def step(self, name: str) -> None:
+        self.progress.set()
+        if name in self.gates:
+            await self.gates[name].wait()
+        if name in self.failures:
+            raise self.failures[name]
+
+    def assign(self, group: str) -> None:
+        member = self.members[group]
+        member.on_assignment(
+            {
+                topic: [
+                    p for p in range(len(self.logs[topic])) if TopicPartition(topic, p) not in self.withheld
+                ]
+                for topic in member.topics
+                if topic in self.logs
+            }
+        )
+
+    def topic(self, name: str) -> TopicDescription | None:
+        if name not in self.logs:
+            return None
+        partitions = tuple(PartitionDescription(p, 1, (1,), (1,)) for p in range(len(self.logs[name])))
+        return TopicDescription(name, b"0" * 16, 1, {}, partitions)
+
+    async def fetch(
+        self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None
+    ) -> FetchResult:
+        self.fetches += 1
+        self.fetched.append((partition, offset, max_bytes))
+        await self.step("fetch")
+        log = self.logs[partition.topic][partition.partition]
+        if not log.begin <= offset <= log.end:
+            raise OffsetOutOfRange(f"{offset} is not in {log.begin}..{log.end}", log.begin, log.end)
+        while offset >= log.end:
+            log.changed.clear()
+            await log.changed.wait()
+        batches: list[bytes] = []
+        size = 0
+        for batch in log.batches:
+            if read_header(batch).next_offset <= offset:
+                continue
+            if batches and size + len(batch) > max_bytes:
+                return FetchResult(batches, read_header(batches[-1]).next_offset, log.begin, log.end)
+            batches.append(batch)
+            size += len(batch)
+        return FetchResult(batches, log.end, log.begin, log.end)
+
+    async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+        await self.step("offset_ranges")
+        return {p: OffsetRange(log.begin, log.end) for p, log in enumerate(self.logs[topic])}
+
+    async def join_consumer_group(
+        self, group: str, client_id: str, topics: Sequence[str], on_assignment: Assignment
+    ) -> FakeMembership:
+        await self.step("join")
+        self.events.append(("join", group, *topics))
+        member = self.members[group] = FakeMembership(self, group, on_assignment)
+        member.topics = list(topics)
+        self.assign(group)
+        return member
+
+    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
+        self.commit_calls.append(dict(offsets))
+        await self.step("commit")
+        if any(key.topic not in self.logs for key in offsets):
+            raise InvalidArgument("unknown topic")
+        self.commits.setdefault(group, {}).update(offsets)
+        self.events.append(("commit", group))
+
+    async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
+        await self.step("committed")
+        return {
+            key.partition: commit for key, commit in self.commits.get(group, {}).items() if key.topic == topic
+        }
+
+    # --- not of interest here ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        raise NotImplementedError
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        raise NotImplementedError
+
+    async def list_topics(self) -> Sequence[TopicDescription]:
+        raise NotImplementedError
+
+    async def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str] | None = None
+    ) -> TopicDescription:
+        raise NotImplementedError
+
+    def append(
+        self,
+        partition: TopicPartition,
+        batch: bytearray,
+        records: int,
+        done: Callable[[int, PixyError | None], None],
+    ) -> None:
+        raise NotImplementedError
+
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
+        raise NotImplementedError
+
+    async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
+        raise NotImplementedError
+
+    async def consumer_group_exists(self, group: str) -> bool:
+        raise NotImplementedError
+
+
+class Answers:
+    """Collects what consume requests are answered."""
+
+    def __init__(self) -> None:
+        self.offers: list[Offer] = []
+        self.errors: list[PixyError] = []
+
+    def __call__(self, offer: Offer | None, error: PixyError | None) -> None:
+        if offer is not None:
+            assert error is None
+            self.offers.append(offer)
+        else:
+            assert error is not None
+            self.errors.append(error)
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [offer.record.value for offer in self.offers]
+
+    @property
+    def offsets(self) -> list[int]:
+        return [offer.record.offset for offer in self.offers]
+
+
+async def settle() -> None:
+    """Let everything that can run without the clock moving run."""
+    for _ in range(30):
+        await asyncio.sleep(0)

@@ -1,0 +1,219 @@
+from collections import Counter
+
+import pytest
+
+from pixy.consume import Offer, OffsetTracker
+from pixy.consume.dispatcher import Cancellable, Dispatcher
+from pixy.consume.offers import OfferLimits, PartitionOffers
+from pixy.errors import LongPollTimeout, PixyError, ShuttingDown, TooManyRequests
+from tests.consume.fakes import Answers, fed, make_batch
+
+
+class Partition:
+    """A partition that always may offer everything it has."""
+
+    def __init__(self, partition: int, records: int = 0) -> None:
+        self.topic = "t"
+        self.partition = partition
+        self.queued = False
+        self.offers = PartitionOffers(
+            self, OfferLimits(30.0, 10**6, 1 << 30, -1, 1 << 20), OffsetTracker(0), 0
+        )
+        self.end = 0
+        self.takes = 0
+        if records:
+            self.add(records)
+
+    def add(self, records: int) -> None:
+        self.offers.feed(fed([make_batch(self.end, [b"x"] * records)]))
+        self.end += records
+
+    def take(self, now: float) -> Offer | None:
+        self.takes += 1
+        return self.offers.take(now)
+
+    def delivered(self, offer: Offer) -> None:
+        raise NotImplementedError
+
+    def undelivered(self, offer: Offer) -> None:
+        raise NotImplementedError
+
+
+def waits(
+    dispatcher: Dispatcher, answers: Answers, now: float = 0.0, deadline: float | None = None
+) -> Cancellable:
+    waiter = dispatcher.consume(answers, False, deadline, now)
+    assert waiter is not None
+    return waiter
+
+
+def test_a_request_is_answered_at_once_if_something_is_ready() -> None:
+    dispatcher, answers = Dispatcher(10, 3.0), Answers()
+    dispatcher.wake(Partition(0, 2), 0.0)
+    assert dispatcher.consume(answers, True, None, 0.0) is None
+    assert dispatcher.consume(answers, False, None, 0.0) is None
+    assert answers.offsets == [0, 1]
+    assert [offer.auto_ack for offer in answers.offers] == [True, False]
+    assert dispatcher.next_deadline() is None
+
+
+def test_requests_are_served_first_come_first_served() -> None:
+    dispatcher = Dispatcher(10, 3.0)
+    order: list[str] = []
+    for name in "abc":
+        dispatcher.consume(lambda offer, error, name=name: order.append(name), False, None, 0.0)  # type: ignore[misc]  # mypy cannot infer a lambda's default
+    partition = Partition(0, 2)
+    dispatcher.wake(partition, 1.0)
+    assert order == ["a", "b"]
+    assert dispatcher.waiting == 1
+
+
+def test_partitions_take_turns() -> None:
+    dispatcher, answers = Dispatcher(10, 3.0), Answers()
+    for number, records in enumerate((50, 50, 5)):
+        dispatcher.wake(Partition(number, records), 0.0)
+    for _ in range(15):
+        dispatcher.consume(answers, False, None, 0.0)
+    assert Counter(offer.partition for offer in answers.offers) == {0: 5, 1: 5, 2: 5}
+    for _ in range(20):
+        dispatcher.consume(answers, False, None, 0.0)
+    assert Counter(offer.partition for offer in answers.offers) == {0: 15, 1: 15, 2: 5}
+
+
+def test_partitions_without_records_are_not_looked_at() -> None:
+    dispatcher, answers = Dispatcher(10, 3.0), Answers()
+    idle = [Partition(number) for number in range(100)]
+    dispatcher.wake(Partition(200, 50), 0.0)
+    for _ in range(50):
+        dispatcher.consume(answers, False, None, 0.0)
+    assert sum(partition.takes for partition in idle) == 0
+    assert len(answers.offers) == 50
+
+
+def test_a_partition_that_has_nothing_after_all_is_passed() -> None:
+    dispatcher, answers = Dispatcher(10, 3.0), Answers()
+    empty = Partition(0, 1)
+    dispatcher.wake(empty, 0.0)
+    dispatcher.wake(Partition(1, 1), 0.0)
+    empty.offers.close()
+    dispatcher.consume(answers, False, None, 0.0)
+    assert [offer.partition for offer in answers.offers] == [1]
+    assert not empty.queued
+
+
+def test_too_many_requests_are_refused_with_what_to_change() -> None:
+    dispatcher, answers = Dispatcher(2, 3.0), Answers()
+    waits(dispatcher, answers)
+    first = waits(dispatcher, answers)
+    assert dispatcher.consume(answers, False, None, 0.0) is None
+    assert isinstance(answers.errors[0], TooManyRequests)
+    assert str(answers.errors[0]).startswith(
+        "Too many requests. Consider increasing `consumer.channel_buffer_size`"
+    )
+    first.cancel()
+    waits(dispatcher, answers)
+
+
+def test_a_request_waits_for_the_long_polling_timeout() -> None:
+    dispatcher, answers = Dispatcher(10, 3.0), Answers()
+    waits(dispatcher, answers, 1.0)
+    waits(dispatcher, answers, 2.0)
+    assert dispatcher.next_deadline() == 4.0
+    dispatcher.expire(3.9)
+    assert answers.errors == []
+    dispatcher.expire(4.0)
+    assert [str(error) for error in answers.errors] == ["long polling timeout"]
+    assert dispatcher.next_deadline() == 5.0
+
+
+def test_an_earlier_deadline_of_the_caller_counts() -> None:
+    dispatcher, answers, early = Dispatcher(10, 3.0), Answers(), Answers()
+    waits(dispatcher, answers, 0.0)
+    waits(dispatcher, early, 0.0, deadline=1.0)
+    waits(dispatcher, answers, 0.0, deadline=99.0)
+    assert dispatcher.next_deadline() == 1.0
+    dispatcher.expire(1.0)
+    assert isinstance(early.errors[0], LongPollTimeout)
+    dispatcher.expire(3.0)
+    assert len(answers.errors) == 2
+    assert dispatcher.next_deadline() is None
+
+
+def test_a_cancelled_request_takes_nothing_and_is_not_called() -> None:
+    dispatcher, gone, answers = Dispatcher(10, 3.0), Answers(), Answers()
+    for deadline in (None, 1.0):
+        waits(dispatcher, gone, 0.0, deadline).cancel()
+    waits(dispatcher, answers)
+    dispatcher.wake(Partition(0, 1), 0.5)
+    dispatcher.expire(9.0)
+    assert (gone.offers, gone.errors) == ([], [])
+    assert answers.offsets == [0]
+
+
+def test_cancelling_an_answered_request_is_harmless() -> None:
+    dispatcher, answers = Dispatcher(10, 3.0), Answers()
+    waiter = waits(dispatcher, answers)
+    dispatcher.wake(Partition(0, 1), 0.0)
+    waiter.cancel()
+    assert answers.offsets == [0]
+
+
+def test_cancelled_requests_leave_nothing_behind() -> None:
+    dispatcher, answers = Dispatcher(10, 3.0), Answers()
+    waits(dispatcher, answers, 0.0)
+    for _ in range(5000):
+        waits(dispatcher, answers, 0.0, deadline=1.0).cancel()
+    assert dispatcher.waiting == 1
+    assert len(dispatcher._early) < 200
+
+
+def test_ten_thousand_requests_wait_and_are_answered_in_order() -> None:
+    dispatcher = Dispatcher(10_000, 3.0)
+    answers = [Answers() for _ in range(10_000)]
+    waiters = [waits(dispatcher, answer) for answer in answers]
+    for waiter in waiters[::2]:
+        waiter.cancel()
+    dispatcher.wake(Partition(0, 2500), 1.0)
+    assert [number for number, answer in enumerate(answers) if answer.offers] == list(range(1, 5000, 2))
+    dispatcher.expire(3.0)
+    assert sum(len(answer.errors) for answer in answers) == 2500
+    assert dispatcher.waiting == 0
+
+
+def test_a_request_made_while_serving_waits_its_turn() -> None:
+    dispatcher, later = Dispatcher(10, 3.0), Answers()
+    order: list[str] = []
+
+    def ask_again(offer: Offer | None, error: PixyError | None) -> None:
+        order.append("first")
+        dispatcher.consume(lambda offer, error: order.append("again"), False, None, 0.0)
+
+    dispatcher.consume(ask_again, False, None, 0.0)
+    dispatcher.consume(lambda offer, error: order.append("second"), False, None, 0.0)
+    dispatcher.wake(Partition(0, 3), 0.0)
+    assert order == ["first", "second", "again"]
+    assert later.errors == []
+
+
+def test_failing_all_answers_everybody() -> None:
+    dispatcher, answers = Dispatcher(10, 3.0), Answers()
+    waits(dispatcher, answers)
+    waits(dispatcher, answers, deadline=1.0)
+    dispatcher.fail_all(ShuttingDown())
+    assert [str(error) for error in answers.errors] == ["service is shutting down"] * 2
+    assert dispatcher.next_deadline() is None
+
+
+def test_a_callback_that_fails_does_not_block_the_others() -> None:
+    dispatcher, answers = Dispatcher(10, 3.0), Answers()
+
+    def fail(offer: Offer | None, error: PixyError | None) -> None:
+        raise ZeroDivisionError
+
+    dispatcher.consume(fail, False, None, 0.0)
+    waits(dispatcher, answers)
+    partition = Partition(0, 2)
+    with pytest.raises(ZeroDivisionError):
+        dispatcher.wake(partition, 0.0)
+    dispatcher.wake(partition, 0.0)
+    assert answers.offsets == [1]

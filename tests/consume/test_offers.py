@@ -1,0 +1,473 @@
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pixy.consume import AckRange, Offer, OffsetTracker
+from pixy.consume.offers import OfferLimits, PartitionOffers
+from pixy.errors import AckBeyondEnd, CorruptData
+from pixy.records import NewRecord, build_batch, patch_batch
+from tests.consume.fakes import fed, make_batch
+
+
+@dataclass
+class Owner:
+    topic: str = "t"
+    partition: int = 3
+    delivered_offers: list[Offer] = field(default_factory=list)
+    undelivered_offers: list[Offer] = field(default_factory=list)
+
+    def delivered(self, offer: Offer) -> None:
+        self.delivered_offers.append(offer)
+
+    def undelivered(self, offer: Offer) -> None:
+        self.undelivered_offers.append(offer)
+
+
+def offers_from(
+    base: int = 0,
+    records: int = 0,
+    *,
+    ranges: Sequence[AckRange] = (),
+    pending_max: int = 300,
+    pending_bytes_max: int = 1 << 24,
+    retries_max: int = -1,
+    buffer_bytes_max: int = 1 << 20,
+    size: int = 10,
+    strict: bool = False,
+) -> PartitionOffers:
+    """Offers that begin at `base` and have been fed `records` records."""
+    limits = OfferLimits(30.0, pending_max, pending_bytes_max, retries_max, buffer_bytes_max)
+    offers = PartitionOffers(Owner(), limits, OffsetTracker(base, ranges), base, strict=strict)
+    if records:
+        offers.feed(fed([make_batch(base, [b"x" * size] * records)]))
+    return offers
+
+
+def take(offers: PartitionOffers, now: float = 0.0) -> int:
+    offer = offers.take(now)
+    assert offer is not None
+    offers.check_invariants()
+    return offer.record.offset
+
+
+def take_all(offers: PartitionOffers, now: float = 0.0) -> list[int]:
+    taken = []
+    while offers.ready:
+        taken.append(take(offers, now))
+    assert offers.take(now) is None
+    return taken
+
+
+# --- what is offered, and how much ---------------------------------------------------------------------------------
+
+
+def test_records_are_offered_in_order_of_offset() -> None:
+    assert take_all(offers_from(5, 4)) == [5, 6, 7, 8]
+
+
+def test_exactly_as_many_are_pending_as_allowed() -> None:
+    offers = offers_from(0, 1000)
+    assert len(take_all(offers)) == 300
+    assert offers.ack(17)
+    assert take_all(offers) == [300]
+
+
+def test_pending_bytes_are_bounded() -> None:
+    offers = offers_from(0, 10, size=100, pending_bytes_max=350)
+    assert take_all(offers) == [0, 1, 2]
+    offers.ack(1)
+    assert take_all(offers) == [3]
+
+
+def test_a_record_larger_than_everything_allowed_goes_out_alone() -> None:
+    offers = offers_from(0, 3, size=1000, pending_bytes_max=10, buffer_bytes_max=100)
+    assert take_all(offers) == [0]
+    offers.ack(0)
+    assert take_all(offers) == [1]
+
+
+def test_key_and_headers_count_as_bytes() -> None:
+    batch = build_batch([NewRecord(b"kk", b"vvv", [("name", b"12345"), ("n", None)], 1)] * 2)
+    offers = offers_from(pending_bytes_max=29)
+    offers.feed(fed([bytes(batch)]))
+    assert take_all(offers) == [0]
+    other = offers_from(pending_bytes_max=30)
+    other.feed(fed([bytes(batch)]))
+    assert take_all(other) == [0, 1]
+
+
+def test_a_record_without_value_is_offered() -> None:
+    batch = build_batch([NewRecord(None, None, (), 1)])
+    offers = offers_from()
+    offers.feed(fed([bytes(batch)]))
+    assert take_all(offers) == [0]
+
+
+def test_records_below_the_asked_offset_are_passed() -> None:
+    offers = offers_from(3)
+    offers.feed(fed([make_batch(0, [b"x"] * 6)]))
+    assert take_all(offers) == [3, 4, 5]
+    assert (offers.tracker.base, offers.changed) == (3, False)
+
+
+def test_records_acked_in_a_previous_life_are_not_offered() -> None:
+    assert take_all(offers_from(0, 8, ranges=[AckRange(2, 4), AckRange(6, 8)])) == [0, 1, 4, 5]
+
+
+def test_a_record_acked_while_it_was_the_next_is_not_offered() -> None:
+    offers = offers_from(0, 3)
+    assert offers.ack(0)
+    assert offers.ack(1)
+    assert take_all(offers) == [2]
+
+
+def test_gaps_count_as_acked() -> None:
+    offers = offers_from(0)
+    offers.feed(fed([make_batch(2, [b"x"]), make_batch(5, [b"x"])], next_offset=9))
+    assert take_all(offers) == [2, 5]
+    assert offers.changed
+    for offset in (2, 5):
+        offers.ack(offset)
+    assert (offers.tracker.base, offers.fetch_offset) == (9, 9)
+
+
+def test_a_fetch_without_records_moves_on() -> None:
+    offers = offers_from(4)
+    offers.feed(fed([], next_offset=7))
+    assert (offers.tracker.base, offers.fetch_offset, offers.changed) == (7, 7, True)
+    assert not offers.ready
+
+
+def test_a_control_batch_is_passed() -> None:
+    batch = bytearray(build_batch([NewRecord(b"\0\0\0\0", b"\0" * 6, (), 1)]))
+    batch[22] |= 0x20
+    from pixy.records import crc32c  # noqa: F401
+
+    patch_crc(batch)
+    offers = offers_from(0)
+    offers.feed(fed([bytes(batch), make_batch(1, [b"x"])]))
+    assert take_all(offers) == [1]
+    assert offers.tracker.base == 1
+
+
+def patch_crc(batch: bytearray) -> None:
+    from pixy.records import crc32c
+
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+
+
+def test_more_is_wanted_until_half_of_the_buffer_waits() -> None:
+    offers = offers_from(0, buffer_bytes_max=1000)
+    assert offers.wants_more
+    offers.feed(fed([make_batch(0, [b"x" * 100] * 2)]))  # becomes the head's batch
+    assert offers.wants_more
+    batch = make_batch(2, [b"x" * 600])
+    offers.feed(fed([batch]))
+    assert not offers.wants_more
+    assert offers.fetch_bytes == 1000 - len(batch)
+    offers.notable = False
+    take(offers)
+    assert not offers.notable
+    take(offers)
+    assert offers.notable
+    assert offers.wants_more
+
+
+def test_a_damaged_batch_ends_what_is_taken_over() -> None:
+    bad = bytearray(make_batch(2, [b"x"]))
+    bad[-1] ^= 1
+    offers = offers_from()
+    offers.feed(fed([make_batch(0, [b"x"] * 2), bytes(bad), make_batch(3, [b"x"])]))
+    assert isinstance(offers.fault, CorruptData)
+    assert (offers.fetch_offset, offers.wants_more) == (2, False)
+    assert take_all(offers) == [0, 1]
+    assert offers.tracker.base == 0
+
+
+def test_a_record_that_cannot_be_decoded_stops_there() -> None:
+    batch = bytearray(make_batch(0, [b"abc"] * 4))
+    record = (len(batch) - 61) // 4
+    batch[61 + 2 * record] = 0x7F  # the third record's length
+    patch_crc(batch)
+    offers = offers_from()
+    offers.feed(fed([bytes(batch), make_batch(4, [b"x"])]))
+    assert take_all(offers) == [0, 1]
+    assert isinstance(offers.fault, CorruptData)
+    assert (offers.fetch_offset, offers.tracker.base) == (2, 0)
+    offers.check_invariants()
+
+
+# --- what comes back -----------------------------------------------------------------------------------------------
+
+
+def test_an_offer_expires_with_its_deadline_and_goes_out_again_first() -> None:
+    offers = offers_from(0, 5)
+    assert [take(offers, 0.0), take(offers, 1.0)] == [0, 1]
+    assert offers.next_deadline() == 30.0
+    assert offers.expire(29.9) == []
+    assert offers.outstanding == 2
+    offers.expire(30.0)
+    assert (offers.outstanding, offers.pending, offers.next_deadline()) == (1, 2, 31.0)
+    again = offers.take(30.0)
+    assert again is not None
+    assert (again.record.offset, again.retries, again.deadline) == (0, 1, 60.0)
+    assert take(offers, 30.0) == 2
+    assert offers.expired == 1
+
+
+def test_what_expired_goes_out_in_order_of_offset() -> None:
+    offers = offers_from(0, 5)
+    take_all(offers, 0.0)
+    offers.expire(30.0)
+    assert [take(offers, 30.0), take(offers, 31.0)] == [0, 1]
+    offers.expire(60.0)
+    assert take_all(offers, 61.0) == [0, 2, 3, 4]
+
+
+def test_at_the_limit_only_what_expired_goes_out() -> None:
+    offers = offers_from(0, 5, pending_max=2)
+    assert take_all(offers, 0.0) == [0, 1]
+    offers.expire(30.0)
+    assert take_all(offers, 30.0) == [0, 1]
+    offers.check_invariants()
+
+
+def test_an_expired_record_can_still_be_acked() -> None:
+    offers = offers_from(0, 2)
+    take_all(offers)
+    offers.expire(30.0)
+    assert offers.ack(0)
+    assert take_all(offers, 30.0) == [1]
+    offers.check_invariants()
+
+
+@pytest.mark.parametrize(("retries_max", "times"), [(0, 1), (1, 2), (3, 4)])
+def test_a_record_is_given_up_after_the_last_retry(retries_max: int, times: int) -> None:
+    offers = offers_from(0, 1, retries_max=retries_max)
+    now = 0.0
+    for offered in range(1, times + 1):
+        assert take(offers, now) == 0
+        now += 30.0
+        assert offers.expire(now) == ([0] if offered == times else [])
+    assert (offers.tracker.base, offers.dropped, offers.pending, offers.changed) == (1, 1, 0, True)
+    assert not offers.ready
+
+
+def test_retries_without_a_limit_never_end() -> None:
+    offers = offers_from(0, 1, retries_max=-1)
+    for times in range(50):
+        assert take(offers, times * 30.0) == 0
+        assert offers.expire(times * 30.0 + 30.0) == []
+
+
+def test_what_was_not_delivered_is_next_and_costs_no_retry() -> None:
+    offers = offers_from(0, 4, retries_max=0)
+    take(offers, 0.0)
+    second = offers.take(1.0)
+    assert second is not None
+    assert offers.put_back(second)
+    assert not offers.put_back(second)
+    again = offers.take(2.0)
+    assert again is not None
+    assert (again.record.offset, again.retries) == (1, 0)
+
+
+def test_what_was_not_delivered_goes_before_what_expired() -> None:
+    offers = offers_from(0, 3)
+    take(offers, 0.0)
+    second = offers.take(29.0)
+    assert second is not None
+    offers.expire(30.0)
+    offers.put_back(second)
+    assert take_all(offers, 30.0) == [1, 0, 2]
+
+
+def test_an_expired_offer_cannot_be_put_back() -> None:
+    offers = offers_from(0, 1)
+    first = offers.take(0.0)
+    assert first is not None
+    offers.expire(30.0)
+    assert not offers.put_back(first)
+    assert take(offers, 30.0) == 0
+    assert not offers.put_back(first)
+
+
+def test_memory_is_bounded_while_the_oldest_is_never_acked() -> None:
+    offers = offers_from(0, pending_max=5)
+    for base in range(0, 5000, 10):
+        offers.feed(fed([make_batch(base, [b"x"] * 10)]))
+        for _ in range(10):
+            offset = take(offers, float(base))
+            if offset:
+                offers.ack(offset)
+        offers.expire(0.0)
+    assert (offers.pending, offers.tracker.ranges) == (1, [AckRange(1, 5000)])
+
+
+def test_expired_and_acked_records_leave_nothing_behind() -> None:
+    offers = offers_from(0, 200)
+    for step in range(200):
+        offset = take(offers, step * 30.0)
+        offers.expire(step * 30.0 + 30.0)
+        offers.ack(offset)
+        offers.check_invariants()
+    assert not offers._again_order
+
+
+# --- acks ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_ack_below_the_base_has_no_effect() -> None:
+    offers = offers_from(5, 3)
+    assert not offers.ack(4)
+    assert offers.tracker.base == 5
+
+
+def test_an_ack_of_what_another_process_offered_counts() -> None:
+    offers = offers_from(0, 3)
+    assert offers.ack(2)
+    assert take_all(offers) == [0, 1]
+
+
+def test_an_ack_at_the_end_is_refused_with_what_is_allowed() -> None:
+    offers = offers_from(0, 3)
+    with pytest.raises(AckBeyondEnd, match="bad offset: 3: t/3 ends at 3"):
+        offers.ack(3)
+    assert offers.ack(2)
+
+
+def test_an_ack_only_if_offered_needs_an_outstanding_offer() -> None:
+    offers = offers_from(0, 3)
+    assert not offers.ack(0, only_if_offered=True)
+    assert not offers.ack(99, only_if_offered=True)
+    take(offers)
+    assert offers.ack(0, only_if_offered=True)
+    assert not offers.ack(0, only_if_offered=True)
+    take(offers, 0.0)
+    offers.expire(30.0)
+    assert offers.ack(1, only_if_offered=True)
+
+
+def test_an_ack_only_if_offered_ignores_what_was_never_delivered() -> None:
+    offers = offers_from(0, 1)
+    offer = offers.take(0.0)
+    assert offer is not None
+    offers.put_back(offer)
+    assert not offers.ack(0, only_if_offered=True)
+    assert offers.ack(0)
+
+
+def test_after_a_reset_only_what_was_offered_since_can_be_acked() -> None:
+    offers = offers_from(0, 6)
+    take_all(offers)
+    offers.reset(OffsetTracker(2, [AckRange(3, 4)]), 6)
+    assert (offers.pending, offers.ready, offers.fetch_offset) == (0, False, 2)
+    assert not offers.ack(4)
+    offers.feed(fed([make_batch(0, [b"x"] * 6)]))
+    assert not offers.ack(2)
+    assert take(offers) == 2
+    assert offers.ack(2)
+    assert take_all(offers) == [4, 5]
+    with pytest.raises(AckBeyondEnd):
+        offers.ack(6)
+
+
+def test_an_offer_from_before_a_reset_cannot_be_put_back() -> None:
+    offers = offers_from(0, 1)
+    offer = offers.take(0.0)
+    assert offer is not None
+    offers.reset(OffsetTracker(0), 1)
+    assert offer.generation != offers.generation
+    assert not offers.put_back(offer)
+    assert not offers.ready
+
+
+def test_where_the_log_begins_everything_below_is_dropped() -> None:
+    offers = offers_from(0, 5)
+    take(offers)
+    take(offers)
+    assert offers.begin_at(20) == 2
+    assert (offers.tracker.base, offers.fetch_offset, offers.ready, offers.changed) == (20, 20, False, True)
+    offers.feed(fed([make_batch(20, [b"x"])]))
+    assert take_all(offers) == [20]
+
+
+def test_where_the_log_ends_what_still_exists_is_offered_again() -> None:
+    offers = offers_from(0, 9)
+    take_all(offers)
+    for offset in (2, 7):
+        offers.ack(offset)
+    offers.end_at(5)
+    assert (offers.tracker.base, offers.tracker.ranges, offers.end) == (0, [AckRange(2, 3)], 5)
+    offers.feed(fed([make_batch(0, [b"x"] * 5)]))
+    assert take_all(offers) == [0, 1, 3, 4]
+
+
+# --- offers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_delivered_offer_is_acked_only_if_asked_for() -> None:
+    offers = offers_from(0, 2)
+    first, second = offers.take(0.0), offers.take(0.0)
+    assert first is not None
+    assert second is not None
+    owner = first._owner
+    assert isinstance(owner, Owner)
+    second.auto_ack = True
+    first.delivered()
+    second.delivered()
+    first.undelivered()
+    assert (owner.delivered_offers, owner.undelivered_offers) == ([second], [first])
+    assert (first.topic, first.partition) == ("t", 3)
+
+
+class Model:
+    """Every record is unacked until it is acked, and never lost."""
+
+    def __init__(self) -> None:
+        self.acked: set[int] = set()
+        self.now = 0.0
+        self.out: dict[int, Offer] = {}
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from("ttttaaupf"), st.integers(0, 30)), max_size=120))
+def test_no_record_is_lost_and_none_is_out_twice(steps: list[tuple[str, int]]) -> None:
+    offers = offers_from(0, 3, pending_max=7)
+    end, now = 3, 0.0
+    acked: set[int] = set()
+    out: dict[int, Offer] = {}
+    for step, number in steps:
+        if step == "t":
+            offer = offers.take(now)
+            if offer is not None:
+                offset = offer.record.offset
+                assert offset not in acked
+                assert offset not in out
+                out[offset] = offer
+        elif step == "a" and number < end:
+            assert offers.ack(number) == (number not in acked)
+            acked.add(number)
+            out.pop(number, None)
+        elif step == "u" and out:
+            offers.put_back(out.pop(sorted(out)[number % len(out)]))
+        elif step == "p":
+            now += number
+            offers.expire(now)
+            out = {offset: offer for offset, offer in out.items() if offer.deadline > now}
+        elif step == "f":
+            offers.feed(fed([make_batch(end, [b"x"] * (number % 5 + 1))]))
+            end += number % 5 + 1
+        offers.check_invariants()
+        assert set(out) == set(offers._out)
+    for _ in range(1000):
+        now += 1.0
+        offer = offers.take(now)
+        if offer is not None:
+            offers.ack(offer.record.offset)
+        else:
+            offers.expire(now)
+    assert (offers.tracker.base, offers.pending) == (end, 0)

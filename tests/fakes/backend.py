@@ -1,0 +1,515 @@
+"""A whole cluster in memory, for the layers above the backend.
+
+It keeps real record batches and every promise of the `Backend` protocol, uses the event loop and nothing else, and does the
+same in every run. Beyond the protocol it does on request what real clusters do at bad moments:
+
+- `hold_appends`, `release_appends`: appends that take their time;
+- `fail_appends`, `fail_fetches`, `fail_commits`: errors for the next n calls;
+- `add_control_batch`, `add_gap`, `compact`: offsets without a record;
+- `move_log_begin`: retention; `corrupt`: a damaged batch;
+- `join_consumer_group` as another client, `revoke`, `rebalance`: partitions that come and go.
+
+What it is strict about, because a mistake there is a bug of the layer above: a batch handed to `append` is whole, its count is
+right, and nobody writes to it afterwards; batches handed out cannot be written to.
+
+`done` of an append and the assignment callbacks are never called from inside the call that causes them.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from pixy.backend import (
+    AppendDone,
+    Assignment,
+    Batch,
+    FetchResult,
+    OffsetCommit,
+    OffsetRange,
+    PartitionDescription,
+    TopicDescription,
+    TopicPartition,
+)
+from pixy.errors import (
+    CorruptData,
+    InvalidArgument,
+    OffsetOutOfRange,
+    PixyError,
+    ShuttingDown,
+    StartError,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopic,
+)
+from pixy.records import (
+    build_control_batch,
+    check_batch,
+    check_topic_name,
+    crc32c,
+    patch_batch,
+    read_header,
+    read_records,
+)
+
+__all__ = ["FakeBackend", "FakeMembership"]
+
+_LEADER_EPOCH = 3
+"""Not the default of a built batch, so that a batch that was not patched is noticed."""
+
+
+class _Log:
+    """One partition: batches in order of offset, possibly with holes between them."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.batches: list[bytearray] = []
+        self.begin = 0
+        # One past the last offset. Invariant: >= the next offset of the last batch.
+        self.end = 0
+        self.waiters: set[asyncio.Future[None]] = set()
+
+    def append(self, batch: bytearray) -> int:
+        base_offset = self.end
+        patch_batch(batch, base_offset, _LEADER_EPOCH)
+        self.batches.append(batch)
+        self.end = read_header(batch).next_offset
+        self.wake()
+        return base_offset
+
+    def wake(self, error: PixyError | None = None) -> None:
+        for waiter in self.waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+    def read(self, offset: int, max_bytes: int) -> FetchResult:
+        if not self.begin <= offset <= self.end:
+            raise OffsetOutOfRange(
+                f"offset {offset} of {self.partition.topic}-{self.partition.partition} is out of range: "
+                f"{self.begin} to {self.end} are served",
+                self.begin,
+                self.end,
+            )
+        found: list[Batch] = []
+        size = 0
+        # If no batch is left, what remains up to the end is a hole, and passed at once.
+        next_offset = self.end
+        for batch in self.batches:
+            if read_header(batch).next_offset <= offset:
+                continue
+            if found and size + len(batch) > max_bytes:
+                break
+            check_batch(batch)
+            found.append(memoryview(batch).toreadonly())
+            size += len(batch)
+            next_offset = read_header(batch).next_offset
+        return FetchResult(found, next_offset, self.begin, self.end)
+
+
+@dataclass(slots=True)
+class _Append:
+    """An append that was accepted and not yet answered."""
+
+    log: _Log
+    batch: bytearray
+    done: AppendDone
+    error: PixyError | None
+
+
+@dataclass(slots=True)
+class _Group:
+    """One consumer group."""
+
+    # In the order of joining, which is also that of the member ids.
+    members: list["FakeMembership"] = field(default_factory=list)
+    # What a test took away: assigned to nobody until the next `rebalance`.
+    revoked: set[TopicPartition] = field(default_factory=set)
+    commits: dict[TopicPartition, OffsetCommit] = field(default_factory=dict)
+
+
+class FakeMembership:
+    """A member of a consumer group. `assigned` is what it owns."""
+
+    def __init__(
+        self,
+        group: _Group,
+        rebalance: Callable[[_Group], None],
+        client_id: str,
+        topics: Sequence[str],
+        on_assignment: Assignment,
+    ) -> None:
+        self.client_id = client_id
+        self.topics = tuple(topics)
+        self.assigned: dict[str, tuple[int, ...]] | None = None
+        self._on_assignment = on_assignment
+        self._group = group
+        self._rebalance = rebalance
+        self._left = False
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        self.topics = tuple(topics)
+        if not self._left:
+            self._rebalance(self._group)
+
+    async def leave(self) -> None:
+        if self._left:
+            return
+        self.end()
+        self._group.members.remove(self)
+        self._rebalance(self._group)
+
+    def end(self) -> None:
+        """Tell it nothing any more."""
+        self._left = True
+        self.assigned = {}
+
+    def assign(self, assigned: dict[str, tuple[int, ...]]) -> None:
+        """Give it these partitions, and tell it soon unless they are what it has."""
+        if assigned == self.assigned:
+            return
+        self.assigned = assigned
+        asyncio.get_running_loop().call_soon(self._tell, assigned)
+
+    def _tell(self, assigned: dict[str, tuple[int, ...]]) -> None:
+        if not self._left:
+            self._on_assignment({topic: list(partitions) for topic, partitions in assigned.items()})
+
+
+class FakeBackend:
+    """A `Backend` in memory.
+
+    Args:
+        node_id: the node that leads every partition.
+        start_error: what `start` raises.
+    """
+
+    def __init__(self, *, node_id: int = 1, start_error: StartError | None = None) -> None:
+        self._node_id = node_id
+        self._start_error = start_error
+        self._running = False
+        self._topics: dict[str, TopicDescription] = {}
+        self._logs: dict[TopicPartition, _Log] = {}
+        self._groups: dict[str, _Group] = {}
+        self._topic_ids = count(1)
+        # Accepted appends of all partitions, in the order of the calls.
+        self._appends: deque[_Append] = deque()
+        # How many of them may be answered, None for all of them.
+        self._answerable: int | None = None
+        self._append_errors: deque[PixyError] = deque()
+        self._fetch_errors: deque[PixyError] = deque()
+        self._commit_errors: deque[PixyError] = deque()
+        self.commits: list[tuple[str, dict[TopicPartition, OffsetCommit]]] = []
+        """Every successful call of `commit_offsets`."""
+
+    async def start(self) -> None:
+        if self._start_error is not None:
+            raise self._start_error
+        self._running = True
+
+    async def stop(self) -> None:
+        self._running = False
+        self.release_appends()
+        self._answer()
+        for log in self._logs.values():
+            log.wake(ShuttingDown())
+        for group in self._groups.values():
+            for member in group.members:
+                member.end()
+            group.members.clear()
+
+    # --- topics -------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicDescription | None:
+        return self._topics.get(name)
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        self._check_running()
+        return self._known(name)
+
+    async def list_topics(self) -> Sequence[TopicDescription]:
+        self._check_running()
+        return [self._topics[name] for name in sorted(self._topics)]
+
+    async def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str] | None = None
+    ) -> TopicDescription:
+        self._check_running()
+        check_topic_name(name)
+        if partitions < 1:
+            raise InvalidArgument(f"topic {name} needs at least one partition, not {partitions}")
+        # A real cluster takes its time here, and somebody else may be quicker.
+        await asyncio.sleep(0)
+        if name in self._topics:
+            raise TopicExists(f"topic {name} exists already")
+        node = (self._node_id,)
+        description = TopicDescription(
+            name,
+            next(self._topic_ids).to_bytes(16, "big"),
+            0,
+            dict(config or {}),
+            tuple(PartitionDescription(number, self._node_id, node, node) for number in range(partitions)),
+        )
+        self._topics[name] = description
+        for number in range(partitions):
+            partition = TopicPartition(name, number)
+            self._logs[partition] = _Log(partition)
+        for group in self._groups.values():
+            self._assign(group)
+        return description
+
+    # --- records ------------------------------------------------------------------------------------------------
+
+    def append(self, partition: TopicPartition, batch: bytearray, records: int, done: AppendDone) -> None:
+        log = self._log(partition)
+        check_batch(batch)
+        header = read_header(batch)
+        assert isinstance(batch, bytearray), "the header is patched in place"
+        assert header.records == records, f"the batch has {header.records} records, not {records}"
+        assert header.last_offset_delta == records - 1, "the offsets of a batch have no holes"
+        error: PixyError | None = ShuttingDown()
+        if self._running:
+            error = self._append_errors.popleft() if self._append_errors else None
+        self._appends.append(_Append(log, batch, done, error))
+        asyncio.get_running_loop().call_soon(self._answer)
+
+    def _answer(self) -> None:
+        """Write and answer accepted appends in order, as far as they are not held."""
+        while self._appends and self._answerable != 0:
+            if self._answerable is not None:
+                self._answerable -= 1
+            append = self._appends.popleft()
+            if append.error is not None:
+                append.done(-1, append.error)
+            else:
+                append.done(append.log.append(append.batch), None)
+
+    async def fetch(
+        self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None
+    ) -> FetchResult:
+        self._check_running()
+        log = self._log(partition)
+        if self._fetch_errors:
+            raise self._fetch_errors.popleft()
+        waiter: asyncio.Future[None] | None = None
+        try:
+            async with asyncio.timeout(max_wait):
+                while offset == log.read(offset, 0).high_watermark:
+                    waiter = asyncio.get_running_loop().create_future()
+                    log.waiters.add(waiter)
+                    await waiter
+                    log.waiters.discard(waiter)
+        except TimeoutError:
+            pass
+        finally:
+            if waiter is not None:
+                log.waiters.discard(waiter)
+        return log.read(offset, max_bytes)
+
+    async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+        self._check_running()
+        partitions = self._known(topic).partitions
+        logs = [self._logs[TopicPartition(topic, each.partition)] for each in partitions]
+        return {log.partition.partition: OffsetRange(log.begin, log.end) for log in logs}
+
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
+        self._check_running()
+        log = self._log(partition)
+        for batch in log.batches:
+            for record in read_records(batch):
+                if record.offset >= log.begin and record.timestamp >= timestamp_ms:
+                    return record.offset
+        return None
+
+    # --- consumer groups ----------------------------------------------------------------------------------------
+
+    async def join_consumer_group(
+        self, group: str, client_id: str, topics: Sequence[str], on_assignment: Assignment
+    ) -> FakeMembership:
+        self._check_running()
+        joined = self._groups.setdefault(group, _Group())
+        member = FakeMembership(joined, self._assign, client_id, topics, on_assignment)
+        joined.members.append(member)
+        self._assign(joined)
+        return member
+
+    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
+        self._check_running()
+        if self._commit_errors:
+            raise self._commit_errors.popleft()
+        for partition in offsets:
+            self._log(partition)
+        self._groups.setdefault(group, _Group()).commits.update(offsets)
+        self.commits.append((group, dict(offsets)))
+
+    async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
+        self._check_running()
+        commits = self._groups[group].commits if group in self._groups else {}
+        return {each.partition: commit for each, commit in commits.items() if each.topic == topic}
+
+    async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
+        self._check_running()
+        found: dict[str, dict[str, list[int]]] = {}
+        for name, group in self._groups.items():
+            for member in group.members:
+                partitions = (member.assigned or {}).get(topic)
+                if partitions:
+                    owned = found.setdefault(name, {}).setdefault(member.client_id, [])
+                    owned[:] = sorted([*owned, *partitions])
+        return found
+
+    async def consumer_group_exists(self, group: str) -> bool:
+        self._check_running()
+        return group in self._groups and bool(self._groups[group].members)
+
+    def _assign(self, group: _Group) -> None:
+        """Range assignment. Who loses partitions is told before who gets them."""
+        targets: list[dict[str, tuple[int, ...]]] = [{} for _ in group.members]
+        for topic in sorted({topic for member in group.members for topic in member.topics}):
+            if topic not in self._topics:
+                continue
+            subscribed = [at for at, member in enumerate(group.members) if topic in member.topics]
+            each, extra = divmod(len(self._topics[topic].partitions), len(subscribed))
+            first = 0
+            for turn, at in enumerate(subscribed):
+                last = first + each + (turn < extra)
+                owned = [n for n in range(first, last) if TopicPartition(topic, n) not in group.revoked]
+                if owned:
+                    targets[at][topic] = tuple(owned)
+                first = last
+        changes = list(zip(group.members, targets, strict=True))
+        for member, target in sorted(changes, key=lambda change: not _loses(*change)):
+            member.assign(target)
+
+    # --- what a test can make it do: appends, errors ----------------------------------------------------------------
+
+    def hold_appends(self) -> None:
+        """Accept appends from here on, but neither write nor answer them."""
+        self._answerable = 0
+
+    def release_appends(self, appends: int | None = None) -> None:
+        """Let the next `appends` held appends go on, or all of them and those to come."""
+        if appends is None:
+            self._answerable = None
+        else:
+            self._answerable = (self._answerable or 0) + appends
+        if self._appends:
+            asyncio.get_running_loop().call_soon(self._answer)
+
+    @property
+    def held_appends(self) -> int:
+        """Appends that were accepted and not answered."""
+        return len(self._appends)
+
+    def fail_appends(self, error: PixyError, appends: int = 1) -> None:
+        """Answer the next `appends` appends with an error, each in its turn, and write nothing of them."""
+        self._append_errors.extend([error] * appends)
+
+    def fail_fetches(self, error: PixyError, fetches: int = 1) -> None:
+        """Let the next fetches, of any partition, raise an error."""
+        self._fetch_errors.extend([error] * fetches)
+
+    def fail_commits(self, error: PixyError, commits: int = 1) -> None:
+        """Let the next commits raise an error and store nothing."""
+        self._commit_errors.extend([error] * commits)
+
+    # --- what a test can make it do: the log ------------------------------------------------------------------------
+
+    def add_control_batch(self, partition: TopicPartition) -> int:
+        """Put a transaction's end mark into the log; it takes the offset that is returned."""
+        return self._log(partition).append(build_control_batch(1, b"", 0))
+
+    def add_gap(self, partition: TopicPartition, offsets: int) -> None:
+        """Use up offsets without anything stored for them, as when compaction removed whole batches."""
+        log = self._log(partition)
+        log.end += offsets
+        log.wake()
+
+    def compact(self, partition: TopicPartition, *offsets: int) -> None:
+        """Remove the records at these offsets; their batches keep their range, empty ones disappear."""
+        log = self._log(partition)
+        kept = [_without(batch, set(offsets)) for batch in log.batches]
+        log.batches = [batch for batch in kept if batch is not None]
+
+    def move_log_begin(self, partition: TopicPartition, begin: int) -> None:
+        """Let retention take what lies below `begin`. A batch across it stays whole."""
+        log = self._log(partition)
+        assert log.begin <= begin <= log.end, f"{begin} is not in {log.begin} .. {log.end}"
+        log.begin = begin
+        log.batches = [batch for batch in log.batches if read_header(batch).next_offset > begin]
+        log.wake()
+
+    def corrupt(self, partition: TopicPartition, offset: int) -> None:
+        """Flip a byte of the batch that holds `offset`; fetches that reach it raise CorruptData."""
+        for batch in self._log(partition).batches:
+            if read_header(batch).base_offset <= offset < read_header(batch).next_offset:
+                batch[-1] ^= 0xFF
+                return
+        raise AssertionError(f"no batch holds offset {offset}")
+
+    def waiting_fetches(self, partition: TopicPartition) -> int:
+        """How many fetches wait for the end of a partition to move."""
+        return len(self._log(partition).waiters)
+
+    # --- what a test can make it do: consumer groups ----------------------------------------------------------------
+
+    def revoke(self, group: str, *partitions: TopicPartition) -> None:
+        """Take partitions from whoever has them; nobody gets them until `rebalance`."""
+        self._groups[group].revoked.update(partitions)
+        self._assign(self._groups[group])
+
+    def rebalance(self, group: str) -> None:
+        """Assign everything again, also what was revoked."""
+        self._groups[group].revoked.clear()
+        self._assign(self._groups[group])
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _check_running(self) -> None:
+        if not self._running:
+            raise ShuttingDown
+
+    def _known(self, topic: str) -> TopicDescription:
+        description = self._topics.get(topic)
+        if description is None:
+            raise UnknownTopic(f"unknown topic {topic}")
+        return description
+
+    def _log(self, partition: TopicPartition) -> _Log:
+        log = self._logs.get(partition)
+        if log is None:
+            raise UnknownPartition(f"unknown partition {partition.partition} of topic {partition.topic}")
+        return log
+
+
+def _loses(member: FakeMembership, target: Mapping[str, Sequence[int]]) -> bool:
+    """Whether the member owns something that it will not own any more."""
+    owned = {(topic, number) for topic, numbers in (member.assigned or {}).items() for number in numbers}
+    return bool(owned - {(topic, number) for topic, numbers in target.items() for number in numbers})
+
+
+def _without(batch: bytearray, removed: set[int]) -> bytearray | None:
+    """The batch without the records at these offsets, None if it had no others."""
+    header = read_header(batch)
+    records = list(read_records(batch))
+    kept = [record for record in records if record.offset not in removed]
+    if len(kept) == len(records):
+        return batch
+    if not kept:
+        return None
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 2**31 - 1)
+    for record in kept:
+        delta = record.offset - header.base_offset
+        builder.append(delta, record.timestamp, record.key, record.value, list(record.headers))
+    compacted: bytearray = builder.build()
+    # Compaction keeps the last offset of a batch.
+    compacted[23:27] = header.last_offset_delta.to_bytes(4, "big")
+    compacted[17:21] = crc32c(memoryview(compacted)[21:]).to_bytes(4, "big")
+    patch_batch(compacted, header.base_offset, header.leader_epoch)
+    return compacted
