@@ -25,6 +25,7 @@ from pixy.backend import EmbeddedBackend
 from pixy.clock import SystemClock
 from pixy.cluster import Node, NodeOptions
 from pixy.config import Config, ProxyConfig, effective_client_id
+from pixy.errors import Internal
 from pixy.proxy import Proxy
 from pixy.storage import RealDisk, ThreadWorker
 
@@ -38,7 +39,7 @@ _SWITCH_INTERVAL_S = 0.0005
 OnReady = Callable[[Mapping[str, str]], None]
 
 
-class DaemonFault(Exception):
+class DaemonFault(Internal):
     """Something broke that only a restart mends."""
 
 

@@ -44,6 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.fixturenames.insert(0, "_strict_event_loop")
 
 
+def pytest_collection_finish() -> None:
+    # What the imports left in memory is not looked at again after every async test: 40 ms become 2.
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 async def _strict_event_loop(request: pytest.FixtureRequest) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()

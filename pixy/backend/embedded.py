@@ -41,6 +41,7 @@ class EmbeddedBackend:
 
     async def stop(self) -> None:
         self._stopped = True
+        self._node.wake_fetches()
         await self._node.stop()
 
     # --- topics -------------------------------------------------------------------------------------------------
@@ -68,7 +69,9 @@ class EmbeddedBackend:
     ) -> TopicDescription:
         check_topic_name(name)
         self._check_running()
-        return self._describe(await self._node.create_topic(name, partitions, dict(config or {})))
+        topic = await self._node.create_topic(name, partitions, dict(config or {}))
+        self._coordinator.topic_changed(name)
+        return self._describe(topic)
 
     def _describe(self, topic: Topic) -> TopicDescription:
         here = (self._node.node_id,)
@@ -100,6 +103,7 @@ class EmbeddedBackend:
     async def fetch(
         self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None
     ) -> FetchResult:
+        self._check_running()
         replica = self._replica(partition)
         log = replica.log
         if not log.begin_offset <= offset <= log.end_offset:
@@ -111,8 +115,10 @@ class EmbeddedBackend:
             )
         if offset == log.end_offset:
             await _wait_append(replica, max_wait)
+            self._check_running()
         chunk = log.read_memory(offset, max_bytes)
         if chunk is None:
+            self._check_running()
             chunk = await run_on(self._node.files, partial(log.read, offset, max_bytes))
         return FetchResult(chunk.batches, chunk.next_offset, log.begin_offset, log.end_offset)
 
@@ -125,9 +131,12 @@ class EmbeddedBackend:
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         log = self._replica(partition).log
+        self._check_running()
+        # Batches may move from memory to the segments while those are searched; the search sees all below this offset.
+        written_offset = log.written_offset
         at = await run_on(self._node.files, partial(log.find_timestamp, timestamp_ms))
         if at is None:
-            at = max(log.written_offset, log.begin_offset)
+            at = max(written_offset, log.begin_offset)
         while at < log.end_offset:
             chunk = await self.fetch(partition, at, max_bytes=1 << 20)
             for batch in chunk.batches:

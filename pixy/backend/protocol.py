@@ -7,7 +7,8 @@ Owns no state. The rules that hold for every implementation, proven by `tests/co
 - Whatever is answered as written is durable.
 - Everything runs on one event loop. `topic` and `append` never suspend; the rest are coroutines that may be cancelled
   at any await without any effect on the cluster's state other than the requested one.
-- Only classes of `pixy.errors` are raised.
+- Only classes of `pixy.errors` are raised. After `stop` everything that would wait or change anything raises `ShuttingDown`,
+  and so does what is waiting then.
 
 The road not taken: single records across this line. A record costs a microsecond in plain Python wherever it is touched,
 so records are packed above and unpacked above, and only batches pass.
@@ -38,7 +39,10 @@ Batch = bytes | bytearray | memoryview
 """One whole Kafka v2 record batch."""
 
 AppendDone = Callable[[int, PixyError | None], None]
-"""Called once with (offset of the batch's first record, None), or with (-1, error) if it was not written."""
+"""Called once with (offset of the batch's first record, None), or with (-1, error) if it was not written.
+
+May be called before `append` returns.
+"""
 
 Assignment = Callable[[Mapping[str, Sequence[int]]], None]
 """Called with the whole set of partitions that a member has from then on: topic -> partitions, ascending."""
@@ -184,13 +188,17 @@ class Backend(Protocol):
         """
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
-        """Store offsets of a group as one change: all of them or none, durable on return."""
+        """Store offsets of a group as one change: all of them or none, durable on return.
+
+        Raises:
+            UnknownPartition: there is no such partition; nothing is stored.
+        """
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         """What a group has committed, by partition. Partitions without a commit are missing."""
 
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
-        """Who consumes a topic: group -> client id -> partitions, ascending."""
+        """Who consumes a topic: group -> client id -> partitions, ascending; also members that have got none."""
 
     async def consumer_group_exists(self, group: str) -> bool:
         """Whether a consumer group has any member."""

@@ -45,6 +45,14 @@ class Coordinator:
         """Add a member and assign again."""
         self._members.setdefault(member.consumer_group, []).append(member)
         self._assign(member.consumer_group)
+        if not member.assigned:
+            member.on_assignment(member.assigned)
+
+    def topic_changed(self, topic: str) -> None:
+        """Assign again where members asked for a topic that has come into being or has grown."""
+        for group, members in list(self._members.items()):
+            if any(topic in member.topics for member in members):
+                self._assign(group)
 
     def subscribe(self, member: Member, topics: Sequence[str]) -> None:
         """Replace the topics of a member and assign again."""
@@ -85,11 +93,16 @@ class Coordinator:
                 subscribed, assign_ranges(len(subscribed), self._partitions(topic)), strict=True
             ):
                 assigned[id(member)][topic] = partitions
-        for member in members:
-            mine = assigned[id(member)]
-            if mine != member.assigned:
-                member.assigned = mine
-                member.on_assignment(mine)
+        changed = [member for member in members if assigned[id(member)] != member.assigned]
+        # Who loses partitions is told before who gains them, so that none has two owners for a moment.
+        changed.sort(key=lambda member: not _loses(member.assigned, assigned[id(member)]))
+        for member in changed:
+            member.assigned = assigned[id(member)]
+            member.on_assignment(member.assigned)
+
+
+def _loses(before: Assignment, after: Assignment) -> bool:
+    return any(set(partitions) - set(after.get(topic, ())) for topic, partitions in before.items())
 
 
 def assign_ranges(members: int, partitions: int) -> list[list[int]]:

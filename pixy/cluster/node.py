@@ -27,7 +27,7 @@ from pixy.cluster.metadata import MetadataState, Topic
 from pixy.cluster.recovery import RecoveredNode, recover_node
 from pixy.cluster.replica import LogPosition, PartitionReplica, Proposal, Replica, StateReplica
 from pixy.config import JournalConfig, StorageConfig
-from pixy.errors import PixyError, Unavailable
+from pixy.errors import DataDirectoryError, PixyError, Unavailable
 from pixy.proto.state_pb2 import (
     AppliedPosition,
     AppliedPositions,
@@ -110,6 +110,9 @@ class Node:
         self._writer: LogWriter
         self._collecting = False
         self._stopped = False
+        self._broken = False
+        self._first_entry: asyncio.Future[None] | None = None
+        self._abandon: list[Callable[[], None]] = []
         self._groups: list[StateReplica] = []
         self._metadata_replica: StateReplica
         self._replicas: dict[int, Replica] = {}
@@ -127,37 +130,49 @@ class Node:
         """
         self._files = self._options.worker("pixy-files")
         try:
-            recovered = await run_on(
-                self._files,
-                lambda: recover_node(self._disk, self._options.directory, self._options.random_bytes),
-            )
-            self._lock = recovered.lock
+            recovered = await run_on(self._files, self._recover)
             self.node_id = recovered.identity.node_id
             self._open_journal(recovered)
             await self._restore(recovered)
+            await self._write_what_is_missing()
         except BaseException:
             self._release()
             raise
-        await self._write_what_is_missing()
 
     async def stop(self) -> None:
-        """Make everything durable and release the data directory. Nothing may be proposed any more."""
+        """Make everything durable and release the data directory. Nothing may be proposed any more.
+
+        What cannot be written, after a fault or on a full disk, is left to the next start.
+        """
         if self._stopped or self._lock is None:
             return
         self._stopped = True
-        await self._journal.drained()
-        await self._writer.stop()
-        await self._journal.stop()
+        if not self._broken:
+            await self._journal.drained()
+            await self._writer.stop()
+            await self._journal.stop()
         self._release()
 
+    def _recover(self) -> RecoveredNode:
+        recovered = recover_node(self._disk, self._options.directory, self._options.random_bytes)
+        self._lock = recovered.lock
+        return recovered
+
     def _release(self) -> None:
+        for abandon in self._abandon:
+            abandon()
         self._files.stop()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def _fault(self, error: BaseException) -> None:
-        self._stopped = True
+        if self._broken:
+            return
+        self._broken = True
+        if self._first_entry is not None and not self._first_entry.done():
+            reason = f"data directory {self._options.directory} cannot be used: {error}"
+            self._first_entry.set_exception(DataDirectoryError(reason))
         self._on_fault(error)
 
     # --- what others ask for ------------------------------------------------------------------------------------
@@ -165,7 +180,9 @@ class Node:
     @property
     def blocked(self) -> Unavailable | None:
         """Why nothing can be written at the moment, None if all is well."""
-        return self._journal.blocked
+        reason = self._journal.blocked or self._writer.blocked
+        # An exception that is raised again and again gathers tracebacks: each asker gets its own.
+        return None if reason is None else Unavailable(str(reason))
 
     @property
     def files(self) -> Worker:
@@ -175,6 +192,11 @@ class Node:
     def partition(self, partition: TopicPartition) -> PartitionReplica | None:
         """One partition, None if there is none of that name."""
         return self._partitions.get(partition)
+
+    def wake_fetches(self) -> None:
+        """Let every waiting fetch look again."""
+        for replica in self._partitions.values():
+            replica.wake()
 
     def offsets_of(self, consumer_group: str) -> GroupsState:
         """The state that holds the offsets of a consumer group."""
@@ -205,8 +227,8 @@ class Node:
         await self._command(self._groups_replica(consumer_group), payload)
 
     async def _command(self, replica: StateReplica, payload: bytes) -> Any:
-        if self.blocked is not None:
-            raise self.blocked
+        if self._journal.blocked is not None:
+            raise Unavailable(str(self._journal.blocked))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(result: Any) -> None:
@@ -301,6 +323,7 @@ class Node:
             on_progress=self._wrote,
             on_fault=self._fault,
         )
+        self._abandon = [self._writer.abandon, self._journal.abandon]
 
     async def _restore(self, recovered: RecoveredNode) -> None:
         metadata = await self._restore_state(recovered, _METADATA_GROUP, "metadata", self.metadata)
@@ -335,20 +358,25 @@ class Node:
     async def _restore_partitions(self, recovered: RecoveredNode) -> None:
         partitions = list(self._partitions.values())
         positions = [recovered.group(replica.raft_group).applied for replica in partitions]
+        # All of this is known to be there before anything is cut.
+        tails = [
+            list(recovered.entries_after(replica.raft_group, position.index if position else 0))
+            for replica, position in zip(partitions, positions, strict=True)
+        ]
 
         def open_logs() -> None:
-            for replica, position in zip(partitions, positions, strict=True):
-                replica.log.open(position)
+            for replica, position, tail in zip(partitions, positions, tails, strict=True):
+                replica.log.open(position, replayed=bool(tail))
 
         await run_on(self._files, open_logs)
-        for replica, position in zip(partitions, positions, strict=True):
+        for replica, position, tail in zip(partitions, positions, tails, strict=True):
             group = recovered.group(replica.raft_group)
             if position is not None:
                 replica.applied = LogPosition(position.term, position.index)
                 replica.durable_index = position.index
                 replica.position, replica.position_file = position, group.applied_file
             replica.hard_state_file = group.hard_state_file
-            for entry in recovered.entries_after(replica.raft_group, replica.applied.index):
+            for entry in tail:
                 if entry.entry_type is EntryType.RECORD_BATCH:
                     at = LogPosition(entry.term, entry.index)
                     self._append_batch(replica, at, bytearray(entry.payload))
@@ -361,7 +389,15 @@ class Node:
                 self._write_hard_state(replica)
         if not self.metadata.groups_count:
             command = MetadataCommand(init_cluster=InitCluster(groups_count=_GROUPS_COUNT))
-            await self._command(self._metadata_replica, command.SerializeToString())
+            written = self._first_entry = asyncio.get_running_loop().create_future()
+
+            def done(_: None) -> None:
+                if not written.done():
+                    written.set_result(None)
+
+            payload = command.SerializeToString()
+            self._propose(self._metadata_replica, EntryType.COMMAND, payload, done)
+            await written
 
     # --- what may be forgotten ----------------------------------------------------------------------------------
 
@@ -404,7 +440,7 @@ class Node:
 
     def _collect(self) -> None:
         """Let the oldest journal files go that nobody needs."""
-        if self._collecting or self._stopped:
+        if self._collecting or self._stopped or self._broken:
             return
         files = self._journal.files
         if len(files) < 2:

@@ -69,11 +69,33 @@ def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], byte
         new = NodeIdentity(cluster_id=random_bytes(16), node_id=_FIRST_NODE)
         identity = load_identity(disk, directory, new)
         disk.make_directory(directory / "journal")
+        _sync_directories(disk, directory)
         owner = (identity.cluster_id, identity.node_id)
-        return RecoveredNode(lock, identity, recover_journal(disk, directory / "journal", owner))
+        journal = recover_journal(disk, directory / "journal", owner)
+        _check_not_lost(disk, directory, journal)
+        return RecoveredNode(lock, identity, journal)
     except OSError as error:
         lock.close()
         raise DataDirectoryError(f"data directory {directory} cannot be used: {error}") from error
     except BaseException:
         lock.close()
         raise
+
+
+def _sync_directories(disk: Disk, directory: Path) -> None:
+    """What was found may not be on stable storage yet, if only the process ended before and not the machine."""
+    names = disk.names(directory)
+    for path in (directory, directory / "topics", directory / "state"):
+        if path == directory or path.name in names:
+            disk.sync_directory(path)
+
+
+def _check_not_lost(disk: Disk, directory: Path, journal: RecoveredJournal) -> None:
+    """The journal comes before everything else that a node writes, and its newest file is never removed."""
+    if journal.files:
+        return
+    for name in ("topics", "state"):
+        if name in disk.names(directory):
+            raise DataDirectoryError(
+                f"{directory / 'journal'} has no journal files, although {directory} has {name!r}"
+            )

@@ -182,8 +182,7 @@ class Consumers:
             UnknownTopic: there is no such topic.
             ShuttingDown: too late.
         """
-        if self._state is _State.STOPPED:
-            raise ShuttingDown
+        self._check_not_stopped()
         ranges = await self._environment.backend.offset_ranges(topic)
         starts: dict[TopicPartition, OffsetTracker] = {}
         for partition, commit in offsets.items():
@@ -191,6 +190,7 @@ class Consumers:
             starts[key] = _resolve(key, commit, ranges)
         if not starts:
             return
+        self._check_not_stopped()
         # A task of its own, because a caller that goes away must not leave the commit without the reset.
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._environment.tasks.spawn(
@@ -220,6 +220,10 @@ class Consumers:
         self._state = _State.STOPPED
         await asyncio.gather(*(group.stop() for group in list(self._groups.values())))
         await self._environment.tasks.cancel_all()
+
+    def _check_not_stopped(self) -> None:
+        if self._state is _State.STOPPED:
+            raise ShuttingDown
 
     def _refuse(
         self, group: str, topic: str, done: ConsumeDone, ack: tuple[int, int] | None, ack_if_offered: bool

@@ -152,6 +152,7 @@ class ConsumerGroup:
             failing, backoff = "", _BACKOFF_MIN
             if not self._subscriptions and self._membership is None and not self._leftover:
                 self._keeper = None
+                self._commit_alarm.cancel()
                 self._on_empty(self)
                 return
             await self._work.wait()

@@ -197,9 +197,8 @@ class Subscription:
         limit = now + self._environment.options.long_polling_timeout
         request = _SlowRequest(done, auto_ack, ack, limit if deadline is None else min(deadline, limit))
         self._slow += 1
-        self._environment.tasks.spawn(
-            self._run_consume(request), f"consume {self.topic} for {self.group_name}"
-        )
+        name = f"consume {self.topic} for {self.group_name}"
+        self._environment.tasks.spawn(self._run_consume(request), name, request.abort)
         return request
 
     async def _run_consume(self, request: _SlowRequest) -> None:

@@ -1,8 +1,9 @@
 """Gathers produced records into record batches: the one buffer between clients and the backend.
 
-Each partition has an accumulator. With nothing of that partition in flight it is flushed at the end of the loop turn, so records
-that arrive together share a batch; while something is in flight records gather, and go out together when the answer is there. There
-is no timer unless `producer.flush_frequency` asks for one.
+Each partition has an accumulator. While something of a partition is in flight its records gather, and go out together when the
+answer is there. With nothing in flight a lone record goes out at once; where several come together they are let gather for as
+long as more keep coming from one turn of the loop to the next, because a batch costs many times what a record costs. There is no
+timer unless `producer.flush_frequency` asks for one.
 
 The buffer is bounded in messages and bytes, whether they wait here or are in flight. Who comes when it is full waits in a queue, in order;
 the queue is bounded as well. Nothing that was accepted is dropped: it is answered, or, for asynchronous records, counted and logged.
@@ -30,6 +31,9 @@ ProduceDone = Callable[[int, int, PixyError | None], None]
 """Called once with (partition, offset, None), or with (-1, -1, error). Asynchronous records give (-1, -1, None) when buffered."""
 
 _LOST_LOG_INTERVAL_S = 10.0
+_QUIET_TURNS = 4
+_GATHER_TURNS_MAX = 32
+"""Gathering ends after this many turns of the loop without a new record, and after this many at all."""
 
 
 class _Waiting:
@@ -114,6 +118,12 @@ class Accumulators:
         self._topics: dict[str, list[_Accumulator]] = {}
         self._dirty: list[_Accumulator] = []
         self._flush_scheduled = False
+        # Records since the last flush, as of this turn and of the one before; turns since it was scheduled, and those in a row
+        # that brought none.
+        self._arrived = 0
+        self._arrived_before = 0
+        self._turns = 0
+        self._quiet_turns = 0
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._empty = asyncio.Event()
@@ -196,6 +206,7 @@ class Accumulators:
         accumulator.bytes += size
         self.buffered += 1
         self.buffered_bytes += size
+        self._arrived += 1
         if not accumulator.dirty and not accumulator.in_flight:
             accumulator.dirty = True
             self._dirty.append(accumulator)
@@ -239,10 +250,24 @@ class Accumulators:
         if self._options.flush_frequency:
             self._loop.call_later(self._options.flush_frequency, self._flush_dirty)
         else:
-            self._loop.call_soon(self._flush_dirty)
+            self._loop.call_soon(self._gather)
+
+    def _gather(self) -> None:
+        """Flush, or wait for the next turn of the loop if records keep coming."""
+        if self._arrived == self._arrived_before:
+            self._quiet_turns += 1
+        else:
+            self._arrived_before = self._arrived
+            self._quiet_turns = 0
+        self._turns += 1
+        if self._arrived == 1 or self._quiet_turns == _QUIET_TURNS or self._turns == _GATHER_TURNS_MAX:
+            self._flush_dirty()
+        else:
+            self._loop.call_soon(self._gather)
 
     def _flush_dirty(self) -> None:
         self._flush_scheduled = False
+        self._arrived = self._arrived_before = self._turns = self._quiet_turns = 0
         dirty, self._dirty = self._dirty, []
         for accumulator in dirty:
             if accumulator.dirty:

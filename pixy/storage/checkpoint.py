@@ -12,7 +12,8 @@ with a snapshot footer (control type 4). A file without a valid footer counts as
     found                                        done
     -------------------------------------------  ------------------------------------------------------------
     `.checkpoint.part`                           left from a crash: removed
-    a `.checkpoint` that is damaged or cut off   said, counts as absent; the one before it is used
+    a `.checkpoint` that is damaged or cut off   said, counts as absent: the one before it is used, and the next one
+                                                 that is written removes it
     a snapshot header of a newer version         refused
     any other name                               refused
 """
@@ -20,6 +21,7 @@ with a snapshot footer (control type 4). A file without a valid footer counts as
 import re
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,29 +82,28 @@ class CheckpointStore:
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._directory = directory
+        self._damaged: set[CheckpointId] = set()
 
     def write(
         self, id: CheckpointId, records: Iterable[tuple[bytes, bytes]], timestamp_ms: int
     ) -> list[CheckpointId]:
-        """Write a checkpoint durably, then remove all but the newest two.
+        """Write a checkpoint durably, then remove all but the newest two that are valid.
 
         Returns:
             What is there then, oldest first.
         """
         self._disk.make_directory(self._directory)
         part = self._directory / (id.file_name.removesuffix(".checkpoint") + _PART)
-        file = self._disk.open(part, create=True)
         try:
-            file.truncate(0)
-            position = 0
-            for batch in _batches(id.epoch, records, timestamp_ms):
-                file.write_at([batch], position)
-                position += len(batch)
-            file.sync()
-        finally:
-            file.close()
+            self._write_part(part, _batches(id.epoch, records, timestamp_ms))
+        except OSError:
+            # A full disk gets its bytes back.
+            with suppress(OSError):
+                self._disk.unlink(part)
+            raise
         self._disk.rename(part, self._directory / id.file_name)
         self._disk.sync_directory(self._directory)
+        self._damaged.discard(id)
         return self._remove_old()
 
     def load(self) -> tuple[Checkpoint | None, list[CheckpointId]]:
@@ -120,10 +121,23 @@ class CheckpointStore:
                 checkpoint = Checkpoint(id, self._read(path))
             except CorruptData as error:
                 log.error("a checkpoint is damaged and not used", file=str(path), reason=str(error))
+                self._damaged.add(id)
                 continue
             newest = newest or checkpoint
             valid.insert(0, id)
         return newest, valid
+
+    def _write_part(self, part: Path, batches: Iterable[bytearray]) -> None:
+        file = self._disk.open(part, create=True)
+        try:
+            file.truncate(0)
+            position = 0
+            for batch in batches:
+                file.write_at([batch], position)
+                position += len(batch)
+            file.sync()
+        finally:
+            file.close()
 
     def _ids(self) -> list[CheckpointId]:
         ids = []
@@ -141,10 +155,13 @@ class CheckpointStore:
 
     def _remove_old(self) -> list[CheckpointId]:
         ids = self._ids()
-        for id in ids[:-_KEPT]:
-            self._disk.unlink(self._directory / id.file_name)
+        kept = [id for id in ids if id not in self._damaged][-_KEPT:]
+        for id in ids:
+            if id not in kept:
+                self._disk.unlink(self._directory / id.file_name)
         self._disk.sync_directory(self._directory)
-        return ids[-_KEPT:]
+        self._damaged.clear()
+        return kept
 
     def _read(self, path: Path) -> list[tuple[bytes, bytes]]:
         file = self._disk.open(path)

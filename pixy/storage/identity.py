@@ -12,7 +12,8 @@ All numbers are little-endian.
     found                              done
     ---------------------------------  ---------------------------------------------------------------------
     absent, and the directory is empty  a new node: written as `identity.part`, synced, renamed, synced
-    absent, and there is a journal      refused: this is not what a crash leaves
+    absent, and there is a journal,     refused: this is not what a crash leaves
+    are topics or states
     short, wrong magic or checksum      refused
     a newer version                     refused
     `identity.part`                     left from a crash at the first start: overwritten
@@ -44,8 +45,9 @@ def load_identity(disk: Disk, directory: Path, new: NodeIdentity) -> NodeIdentit
     path = directory / "identity"
     if path.name in names:
         return _read(disk, path)
-    if "journal" in names:
-        raise DataDirectoryError(f"{path} is missing, although {directory} has a journal")
+    for other in ("journal", "topics", "state"):
+        if other in names:
+            raise DataDirectoryError(f"{path} is missing, although {directory} has {other!r}")
     _write(disk, path, new)
     return new
 

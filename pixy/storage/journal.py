@@ -85,7 +85,9 @@ class _Gathered:
         size = records = 0
         for records in range(1, len(self.tokens) + 1):
             size += RECORD_HEAD_BYTES + len(self.buffers[2 * records - 1])
-            if records < len(self.tokens) and size + len(self.buffers[2 * records + 1]) > size_max:
+            if records == len(self.tokens):
+                break
+            if size + RECORD_HEAD_BYTES + len(self.buffers[2 * records + 1]) > size_max:
                 break
         first = _Gathered(self.buffers[: 2 * records], self.tokens[:records], size, self.last_index)
         rest = _Gathered(
@@ -135,14 +137,17 @@ class Journal:
         self._on_durable = on_durable
         self._on_fault = on_fault
         self._loop = asyncio.get_running_loop()
-        # Touched by the worker only, while a flush is under way.
+        # Touched by the worker only, while a flush is under way: the newest file, and the bytes allocated for it.
         self._file: File | None = None
+        self._size = 0
         self._at = at
         self._gathered = _Gathered()
         self._flushing = False
         self._scheduled = False
         self._held = False
         self._broken = False
+        self._retry: asyncio.TimerHandle | None = None
+        # Set while nothing is gathered or under way, and while waiting for room on the disk.
         self._idle = asyncio.Event()
         self._idle.set()
         self.files: list[JournalFile] = list(files)
@@ -159,8 +164,11 @@ class Journal:
         gathered.tokens.append(token)
         if kind == RecordKind.ENTRY:
             gathered.last_index[raft_group] = index
-        if not self._scheduled and not self._flushing and not self._held:
-            self._schedule()
+        if not self._scheduled and not self._flushing:
+            if self._held:
+                self._idle.clear()
+            else:
+                self._schedule()
 
     def hold(self) -> None:
         """Begin no further flush until `release`."""
@@ -173,13 +181,23 @@ class Journal:
             self._schedule()
 
     async def drained(self) -> None:
-        """Wait until everything appended so far is durable."""
-        await self._idle.wait()
+        """Wait until everything appended is durable, or cannot become so: the journal is broken or the disk is full."""
+        while not (self._idle.is_set() or self._broken):
+            await self._idle.wait()
 
     async def stop(self) -> None:
-        """Write what was appended, then end the worker. Nothing may be appended afterwards."""
-        if not self._broken:
-            await self.drained()
+        """Write what was appended, then end the worker. Nothing may be appended afterwards.
+
+        With a full disk what waits for room is given up: nobody was told that it is written.
+        """
+        await self.drained()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """End the worker without writing any more."""
+        self._broken = True
+        if self._retry is not None:
+            self._retry.cancel()
         self._worker.stop()
         if self._file is not None:
             self._file.close()
@@ -207,8 +225,9 @@ class Journal:
         gathered, rest = self._gathered, None
         if gathered.bytes > _FLUSH_BYTES_MAX:
             gathered, rest = gathered.split(_FLUSH_BYTES_MAX)
-        self._gathered = rest or _Gathered()
+        self._gathered = _Gathered() if rest is None else rest
         self._flushing = True
+        self._idle.clear()
         self._submit(gathered)
 
     def _submit(self, gathered: "_Gathered") -> None:
@@ -218,13 +237,17 @@ class Journal:
                 self._flushed(written, gathered)
             elif isinstance(error, _DiskFullError):
                 self.blocked = Unavailable(f"the disk is full: {error}")
-                self._loop.call_later(_FULL_DISK_RETRY_S, self._submit, gathered)
+                self._idle.set()
+                self._retry = self._loop.call_later(_FULL_DISK_RETRY_S, self._submit, gathered)
             else:
                 self._break(error)
 
+        self._retry = None
         self._worker.submit(lambda: self._write(gathered), done)
 
     def _flushed(self, written: _Written, gathered: "_Gathered") -> None:
+        if self._broken:
+            return
         self.blocked = None
         self.files.extend(JournalFile(number) for number in written.files)
         self.files[-1].last_index.update(gathered.last_index)
@@ -234,9 +257,15 @@ class Journal:
                 self._begin_flush()
         else:
             self._idle.set()
-        self._on_durable(gathered.tokens)
+        try:
+            self._on_durable(gathered.tokens)
+        except Exception as error:
+            # A bug. The rest of the flush was not applied, so nothing behind it may be.
+            self._break(error)
 
     def _break(self, error: BaseException) -> None:
+        if self._broken:
+            return
         self._broken = True
         self._idle.set()
         self._on_fault(error)
@@ -249,16 +278,19 @@ class Journal:
         new_files: list[int] = []
         if self._file is None and number:
             self._file = self._disk.open(journal_path(self._directory, number))
-        if self._file is None or (position + needed > self._file_bytes and position > FILE_HEADER_BYTES):
+            self._size = self._file.size()
+        fits = position + needed <= self._size
+        if self._file is None or (not fits and position > FILE_HEADER_BYTES):
             number += 1
             self._create_file(number, max(self._file_bytes, FILE_HEADER_BYTES + needed))
             position = FILE_HEADER_BYTES
             new_files.append(number)
             self._at = JournalPosition(number, position, flush_number)
+        elif not fits:
+            self._grow(self._file, position + needed)
         assert self._file is not None
         frame = flush_frame(flush_number, number, position, gathered.bytes, len(gathered.tokens))
-        self._file.write_at([frame, *gathered.buffers], position)
-        self._file.sync()
+        self._file.write_durably([frame, *gathered.buffers], position)
         self._at = JournalPosition(number, position + needed, flush_number + 1)
         return _Written(new_files, position + needed)
 
@@ -274,14 +306,22 @@ class Journal:
                 self._disk.unlink(path)
                 raise
         except OSError as error:
-            if error.errno in _FULL_DISK:
-                raise _DiskFullError(str(error)) from error
+            _raise_if_full(error)
             raise
         file.sync()
         self._disk.sync_directory(self._directory)
         if self._file is not None:
             self._file.close()
-        self._file = file
+        self._file, self._size = file, size
+
+    def _grow(self, file: File, size: int) -> None:
+        """Make room in a file without a flush: recovery found it, and it is smaller than its first flush."""
+        try:
+            file.allocate(size)
+        except OSError as error:
+            _raise_if_full(error)
+            raise
+        self._size = size
 
     def _unlink(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -295,3 +335,8 @@ class Journal:
 
 class _DiskFullError(Exception):
     """There is no room for another journal file."""
+
+
+def _raise_if_full(error: OSError) -> None:
+    if error.errno in _FULL_DISK:
+        raise _DiskFullError(str(error)) from error

@@ -134,7 +134,7 @@ class Scan:
         end: byte behind the last valid flush.
         next_flush: the flush number that is expected there.
         damage: why the byte at `end` is not the start of a flush, empty if only zeros follow.
-        later_flush: position of a valid flush behind the damage, or None.
+        later_flush: position of a valid flush from `end` on that is not the expected one but a later one, or None.
     """
 
     records: list[JournalRecord]
@@ -270,9 +270,9 @@ def _read_record(view: memoryview, at: int, end: int) -> JournalRecord:
 
 
 def _find_later_flush(view: memoryview, after: int, file_number: int, flush_number: int) -> int | None:
-    """Position of a valid frame of this file behind `after` whose number is above `flush_number`."""
+    """Position of a valid frame of this file from `after` on whose number is above `flush_number`."""
     data = bytes(view[after:])
-    found = data.find(_FLUSH_MAGIC, 1)
+    found = data.find(_FLUSH_MAGIC)
     while found >= 0:
         at = after + found
         if at + FLUSH_FRAME_BYTES <= len(view):

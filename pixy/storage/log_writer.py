@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import structlog
 
+from pixy.errors import Unavailable
 from pixy.storage.partition_log import PartitionLog, SegmentPosition, Unwritten
 from pixy.storage.worker import Worker
 
@@ -55,6 +56,10 @@ class LogWriter:
         on_synced: called with what became durable.
         on_progress: called whenever `unwritten_bytes` fell.
         on_fault: called with what broke; nothing goes on after that.
+
+    Attributes:
+        unwritten_bytes: appended and not in a segment yet.
+        blocked: why nothing can be written at the moment, None if all is well.
     """
 
     def __init__(
@@ -78,16 +83,22 @@ class LogWriter:
         self._dirty: dict[PartitionLog, object] = {}
         self._unsynced: dict[PartitionLog, tuple[object, int]] = {}
         self._unsynced_bytes = 0
+        # Logs that may hold files open.
+        self._open: set[PartitionLog] = set()
         self._sync_due = False
         self._sync_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
+        # A job is on the worker, or waits for room on the disk.
         self._running = False
         self._stopping = False
+        self._broken = False
+        # Set while nothing is to be written and no job runs, and when nothing can be written any more.
         self._idle = asyncio.Event()
         self._idle.set()
         self._tail: deque[PartitionLog] = deque()
         self._tail_bytes = 0
-        self._full = False
+        self.blocked: Unavailable | None = None
         self.unwritten_bytes = 0
 
     def mark_dirty(self, partition_log: PartitionLog, mark: object, size: int) -> None:
@@ -109,21 +120,24 @@ class LogWriter:
         self._sync_due = True
         if not self._running:
             self._begin()
-        await self._idle.wait()
+        while not (self._idle.is_set() or self._broken):
+            await self._idle.wait()
 
     async def stop(self) -> None:
-        """Flush, then end the worker."""
+        """Flush, then end the worker. With a full disk what waits for room is given up: the journal has it."""
         self._stopping = True
-        await self.flush()
+        if self._retry_timer is None:
+            await self.flush()
         self.abandon()
 
     def abandon(self) -> None:
         """End the worker without writing any more."""
-        for timer in (self._write_timer, self._sync_timer):
+        self._broken = True
+        for timer in (self._write_timer, self._sync_timer, self._retry_timer):
             if timer is not None:
                 timer.cancel()
         self._worker.stop()
-        for partition_log in {**self._dirty, **self._unsynced}:
+        for partition_log in self._open:
             partition_log.close()
 
     # --- on the event loop --------------------------------------------------------------------------------------
@@ -132,7 +146,7 @@ class LogWriter:
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
-        if self._running:
+        if self._running or self._broken:
             return
         dirty = [_Dirty(log, mark, log.unwritten()) for log, mark in self._dirty.items()]
         self._dirty = {}
@@ -143,12 +157,15 @@ class LogWriter:
             self._sync_due = False
             synced, self._unsynced = self._unsynced, {}
         if not dirty and not synced:
-            self._rest()
+            self._idle.set()
             return
         self._running = True
+        self._idle.clear()
+        self._open.update(entry.log for entry in dirty)
         self._submit(dirty, synced)
 
     def _submit(self, dirty: list[_Dirty], synced: dict[PartitionLog, tuple[object, int]]) -> None:
+        self._retry_timer = None
         self._worker.submit(partial(_write_and_sync, dirty, list(synced)), partial(self._done, dirty, synced))
 
     def _done(
@@ -158,10 +175,25 @@ class LogWriter:
         result: "tuple[list[_Dirty], list[SegmentPosition] | None, OSError | None]",
         error: BaseException | None,
     ) -> None:
-        if error is not None:
-            self._on_fault(error)
+        if self._broken:
             return
-        written, segments, full = result
+        try:
+            if error is not None:
+                raise error
+            self._wrote(dirty, synced, *result)
+        except BaseException as fault:
+            self._broken = True
+            self._idle.set()
+            self._on_fault(fault)
+
+    def _wrote(
+        self,
+        dirty: list[_Dirty],
+        synced: dict[PartitionLog, tuple[object, int]],
+        written: list[_Dirty],
+        segments: list[SegmentPosition] | None,
+        full: OSError | None,
+    ) -> None:
         size = 0
         for entry in written:
             entry.log.wrote(entry.unwritten)
@@ -172,11 +204,12 @@ class LogWriter:
         if full is not None:
             self._wait_for_room(full, dirty[len(written) :], synced)
             return
-        self._full = False
+        self.blocked = None
         self._running = False
         if synced:
             assert segments is not None
             self._unsynced_bytes = 0
+            self._open.difference_update(synced)
             self._on_synced(
                 [
                     SyncedLog(log, mark, end, segment)
@@ -189,25 +222,26 @@ class LogWriter:
     def _wait_for_room(
         self, full: OSError, dirty: list[_Dirty], synced: dict[PartitionLog, tuple[object, int]]
     ) -> None:
-        if not self._full:
-            self._full = True
+        if self.blocked is None:
             log.error("no room for applied records, waiting for some; the journal has them", error=str(full))
+        self.blocked = Unavailable(f"the disk is full: {full}")
         self._on_progress()
-        self._loop.call_later(_FULL_DISK_RETRY_S, self._submit, dirty, synced)
+        if self._stopping:
+            self._broken = True
+            self._idle.set()
+        else:
+            self._retry_timer = self._loop.call_later(_FULL_DISK_RETRY_S, self._submit, dirty, synced)
 
     def _go_on(self) -> None:
+        if self._unsynced and self._sync_timer is None and not self._stopping:
+            self._sync_timer = self._loop.call_later(_SYNC_AFTER_S, self._sync_now)
         if self._dirty or self._sync_due:
             if self.unwritten_bytes >= _GATHER_BYTES or self._sync_due:
                 self._begin()
             elif self._write_timer is None:
                 self._write_timer = self._loop.call_later(_GATHER_S, self._begin)
         else:
-            self._rest()
-
-    def _rest(self) -> None:
-        self._idle.set()
-        if self._unsynced and self._sync_timer is None and not self._stopping:
-            self._sync_timer = self._loop.call_later(_SYNC_AFTER_S, self._sync_now)
+            self._idle.set()
 
     def _sync_now(self) -> None:
         self._sync_timer = None

@@ -14,12 +14,13 @@ Invariants: begin_offset <= written_offset <= end_offset; the batches in memory 
 back at least to written_offset.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pixy.errors import CorruptData
+from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import patch_batch, read_header
 from pixy.storage.disk import Disk
@@ -27,6 +28,7 @@ from pixy.storage.segment import Chunk, Segment, segment_path
 
 __all__ = ["PartitionLog", "SegmentPosition", "Unwritten"]
 
+_SEGMENT_NAME = re.compile(r"\d{20}\.log")
 _TRIM = 64
 """Evicted batches are dropped from the lists this many at a time."""
 
@@ -161,17 +163,26 @@ class PartitionLog:
 
     # --- on a worker --------------------------------------------------------------------------------------------
 
-    def open(self, applied: AppliedPosition | None) -> None:
+    def open(self, applied: AppliedPosition | None, *, replayed: bool = True) -> None:
         """Bring the files to the state of `applied`, which the journal says was synced; without one, to nothing.
 
         What is in the files beyond that was written and never synced: the journal has it, and it is applied again.
 
+        Args:
+            applied: what the journal says, None if nothing.
+            replayed: whether the journal has entries behind `applied`. If it has neither, then nothing was ever written.
+
         Raises:
-            CorruptData: synced bytes are missing.
+            CorruptData: synced bytes are missing, or there are segments that the journal knows nothing of.
+            DataDirectoryError: a file that does not belong here.
         """
         names = self._disk.names(self._directory)
         self._directory_made = bool(names)
-        bases = [int(name[:-4]) for name in names if name.endswith(".log")]
+        bases = self._base_offsets(names)
+        if bases and applied is None and not replayed:
+            raise CorruptData(
+                f"{self._directory} has segments, but the journal does not know of any record there"
+            )
         last = -1 if applied is None else applied.segment_base_offset
         for base in bases:
             if base > last:
@@ -235,16 +246,19 @@ class PartitionLog:
         segments = self._segments
         at = max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
         while at < len(segments):
-            chunk = segments[at].read(offset, max_bytes, segments[at].size)
-            if chunk.batches:
-                return chunk
+            size = segments[at].size
+            if size:  # a new segment has no file yet
+                chunk = segments[at].read(offset, max_bytes, size)
+                if chunk.batches:
+                    return chunk
             at += 1
         raise CorruptData(f"{self._directory} has no record batch for offset {offset}")
 
     def find_timestamp(self, timestamp_ms: int) -> int | None:
         """Base offset of the first batch in the segments with a timestamp at or after `timestamp_ms`."""
         for segment in self._segments:
-            found = segment.offset_for_timestamp(timestamp_ms, segment.size)
+            size = segment.size
+            found = segment.offset_for_timestamp(timestamp_ms, size) if size else None
             if found is not None:
                 return found[1]
         return None
@@ -261,6 +275,16 @@ class PartitionLog:
         self._segments.append(segment)
         self._new_segment = True
         return segment
+
+    def _base_offsets(self, names: list[str]) -> list[int]:
+        bases = []
+        for name in names:
+            if not name.endswith(".log"):
+                continue
+            if _SEGMENT_NAME.fullmatch(name) is None:
+                raise DataDirectoryError(f"{self._directory / name} is not a segment; move it out of the way")
+            bases.append(int(name[:20]))
+        return bases
 
     def _size_of(self, segment: Segment) -> int:
         file = self._disk.open(segment.path)

@@ -8,10 +8,16 @@ The decision for each file:
     file numbers with a hole                                      refused
     the last file: header not valid, all the rest zeros or        left from a crash while it was created, before
     nothing                                                       anything in it was acknowledged: removed, said
+    the same, no file before it, and its number is not 1          refused: the files before it are missing
+    the first file has a number above 1 and no valid first        refused: the files before it went only after this
+    flush                                                         one had a flush
     any other header that is not valid                            refused
     cluster id or node id of somebody else; a newer version       refused
     the last file: a torn tail                                    cut, the cut synced, said
     damage before a later valid flush or a later file             refused: file, byte, reason
+
+What was read may not be on stable storage yet, if only the process ended and not the machine. The last file and the directory
+are synced before anything relies on them.
 
 A record with an index that its group has already replaces that entry and what is behind it, as a new leader's entries do;
 a record that would leave a hole is corruption.
@@ -88,10 +94,10 @@ def recover_journal(disk: Disk, directory: Path, owner: tuple[bytes, int]) -> Re
         data = _read(disk, path)
         last = number == numbers[-1]
         if not _header_is_valid(path, data, number, owner):
-            _remove_leftover(disk, path, data, last)
+            _remove_leftover(disk, path, data, alone=number > 1 and number == numbers[0], last=last)
             break
         if next_flush is None:
-            next_flush = first_flush_number(data) or 1
+            next_flush = _first_flush(path, data, number)
         try:
             scan = scan_flushes(data, number, next_flush)
         except CorruptData as error:
@@ -101,6 +107,8 @@ def recover_journal(disk: Disk, directory: Path, owner: tuple[bytes, int]) -> Re
         next_flush = scan.next_flush
         journal.at = JournalPosition(number, scan.end, next_flush)
         journal.files.append(_collect(journal, scan.records, number))
+    if journal.files:
+        _sync(disk, directory, journal.files[-1].number)
     return journal
 
 
@@ -144,8 +152,27 @@ def _header_is_valid(path: Path, data: bytes, number: int, owner: tuple[bytes, i
     return True
 
 
-def _remove_leftover(disk: Disk, path: Path, data: bytes, last: bool) -> None:
-    if not last or not is_zero(memoryview(data)[FILE_HEADER_BYTES:]):
+def _first_flush(path: Path, data: bytes, number: int) -> int:
+    """The number of the flush that the oldest file begins with."""
+    first = 1 if number == 1 else first_flush_number(data)
+    if first is None:
+        raise CorruptData(
+            f"{path} is corrupt at byte {FILE_HEADER_BYTES}: no valid flush frame; the files before it are gone"
+        )
+    return first
+
+
+def _sync(disk: Disk, directory: Path, number: int) -> None:
+    file = disk.open(journal_path(directory, number))
+    try:
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_directory(directory)
+
+
+def _remove_leftover(disk: Disk, path: Path, data: bytes, *, alone: bool, last: bool) -> None:
+    if alone or not last or not is_zero(memoryview(data)[FILE_HEADER_BYTES:]):
         raise CorruptData(f"{path}: {read_file_header(data)}")
     log.warning("removed a journal file that a crash left unfinished", file=str(path))
     disk.unlink(path)

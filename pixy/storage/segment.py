@@ -5,8 +5,10 @@ a time and read by any number of threads; a reader opens the file for itself, so
 that is under way.
 """
 
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +49,7 @@ class Segment:
         "_entries",
         "_file",
         "_max_timestamp",
+        "_max_timestamp_offset",
         "_time_entries",
         "_unindexed_bytes",
         "base_offset",
@@ -63,7 +66,9 @@ class Segment:
         self._entries = 0
         self._time_entries = 0
         self._unindexed_bytes = 0
+        # Largest timestamp below `size`, and the last offset of the first batch that has it, relative to the base.
         self._max_timestamp = _NO_TIMESTAMP
+        self._max_timestamp_offset = 0
 
     @property
     def path(self) -> Path:
@@ -110,31 +115,51 @@ class Segment:
                 raise CorruptData(f"{self.path} has {found} bytes, {size} were synced")
             if found > size:
                 file.truncate(size)
+            self.size = size
+            last_offset = self._cut_offset_index()
+            times = self._time_index()
+            kept = list(takewhile(lambda entry: entry[1] <= last_offset, times.entries()))
+            self._time_entries = len(kept)
+            times.truncate(self._time_entries)
+            self._find_max_timestamp(file, kept[-1] if kept else None)
         finally:
             file.close()
-        self.size = size
+
+    def _cut_offset_index(self) -> int:
+        """Keep the entries below `size`; returns the last offset that they name, relative to the base."""
         index = self._offset_index()
-        self._entries = sum(position < size for _, position in index.entries())
+        kept = list(takewhile(lambda entry: entry[1] < self.size, index.entries()))
+        self._entries = len(kept)
         index.truncate(self._entries)
-        last = index.floor(2**32 - 1)
-        last_offset = -1 if last is None else last[0]
-        times = self._time_index()
-        kept = [entry for entry in times.entries() if entry[1] <= last_offset]
-        self._time_entries = len(kept)
-        times.truncate(self._time_entries)
-        if kept:
-            self._max_timestamp = kept[-1][0]
+        return kept[-1][0] if kept else -1
+
+    def _find_max_timestamp(self, file: File, hint: tuple[int, int] | None) -> None:
+        """What new entries of the time index must count from; looks only at what is behind the last entry."""
+        try:
+            start = self._checked_time_hint(file, hint, self.size)
+            for _, header in self._headers(file, start, self.size):
+                self._count_timestamp(header)
+        except CorruptData:
+            # Reading that batch will say so. Until this segment is full its time index can promise nothing.
+            self._max_timestamp = 2**63 - 1
+
+    def _count_timestamp(self, header: BatchHeader) -> None:
+        if header.max_timestamp > self._max_timestamp:
+            self._max_timestamp = header.max_timestamp
+            self._max_timestamp_offset = header.next_offset - 1 - self.base_offset
 
     def _index(self, header: BatchHeader, size: int) -> None:
-        self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
+        self._count_timestamp(header)
         if self._unindexed_bytes >= INDEX_INTERVAL_BYTES:
             self._unindexed_bytes = 0
             last = header.next_offset - 1 - self.base_offset
-            # A hint that cannot be written is no fault of the segment.
-            with suppress(OSError):
+            # A hint that cannot be written, or that does not fit, is no fault of the segment.
+            with suppress(OSError, struct.error):
                 self._offset_index().append([(last, self.size)], self._entries)
                 self._entries += 1
-                self._time_index().append([(self._max_timestamp, last)], self._time_entries)
+                self._time_index().append(
+                    [(self._max_timestamp, self._max_timestamp_offset)], self._time_entries
+                )
                 self._time_entries += 1
         self._unindexed_bytes += size
         self.size += size
@@ -151,9 +176,15 @@ class Segment:
         """
         file = self._disk.open(self.path)
         try:
-            position = self._find(file, offset, size)
-            if position is None:
+            found = self._find(file, offset, size)
+            if found is None:
                 return Chunk([], offset)
+            position, header = found
+            if header.base_offset > offset:
+                raise CorruptData(
+                    f"{self.path} is corrupt at byte {position}: a batch with base offset {header.base_offset} where "
+                    f"offset {offset} was expected"
+                )
             return self._read_batches(file, position, max_bytes, size)
         finally:
             file.close()
@@ -163,7 +194,7 @@ class Segment:
         hint = self._time_index().floor(timestamp_ms - 1)
         file = self._disk.open(self.path)
         try:
-            start = 0 if hint is None else self._find(file, self.base_offset + hint[1], size) or 0
+            start = self._checked_time_hint(file, hint, size)
             for position, header in self._headers(file, start, size):
                 if header.max_timestamp >= timestamp_ms:
                     return position, header.base_offset
@@ -171,36 +202,34 @@ class Segment:
             file.close()
         return None
 
-    def end_offset(self) -> int:
-        """The offset behind the last batch: `base_offset` if there is none."""
-        hint = self._offset_index().floor(2**32 - 1)
-        file = self._disk.open(self.path)
-        try:
-            start = self._checked_hint(file, hint, self.size)
-            end = self.base_offset
-            for _, header in self._headers(file, start, self.size):
-                end = header.next_offset
-            return end
-        finally:
-            file.close()
-
-    def _find(self, file: File, offset: int, size: int) -> int | None:
+    def _find(self, file: File, offset: int, size: int) -> tuple[int, BatchHeader] | None:
+        """Position and header of the batch that holds `offset`, or of the first behind it."""
         start = self._checked_hint(file, self._offset_index().floor(offset - self.base_offset), size)
         for position, header in self._headers(file, start, size):
             if header.next_offset > offset:
-                return position
+                return position, header
         return None
+
+    def _checked_time_hint(self, file: File, hint: tuple[int, int] | None, size: int) -> int:
+        """The position of the batch that a time index entry names if it has that timestamp, else the segment's start."""
+        if hint is None:
+            return 0
+        found = self._find(file, self.base_offset + hint[1], size)
+        return 0 if found is None or found[1].max_timestamp != hint[0] else found[0]
 
     def _checked_hint(self, file: File, hint: tuple[int, int] | None, size: int) -> int:
         """The position of an index entry if the batch that it promises is there, else the segment's start."""
         if hint is None or hint[1] + HEADER_BYTES > size:
             return 0
-        header = read_header(file.read_at(HEADER_BYTES, hint[1]))
-        return hint[1] if header.next_offset - 1 == self.base_offset + hint[0] else 0
+        data = file.read_at(HEADER_BYTES, hint[1])
+        if len(data) < HEADER_BYTES:
+            return 0
+        return hint[1] if read_header(data).next_offset - 1 == self.base_offset + hint[0] else 0
 
     def _headers(self, file: File, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
         """Headers of the batches from `position` on, read in blocks."""
         block, block_at = b"", position
+        expected = None if position else self.base_offset
         while position + HEADER_BYTES <= size:
             at = position - block_at
             if at + HEADER_BYTES > len(block):
@@ -211,6 +240,12 @@ class Segment:
                 )
             header = read_header(block, at)
             self._check_step(header, position, size)
+            if header.base_offset != expected and expected is not None:
+                raise CorruptData(
+                    f"{self.path} is corrupt at byte {position}: a batch with base offset {header.base_offset}, "
+                    f"expected {expected}"
+                )
+            expected = header.next_offset
             yield position, header
             position += batch_bytes(block, at)
 
@@ -232,7 +267,7 @@ class Segment:
         view = memoryview(data)
         batches: list[memoryview] = []
         at = 0
-        next_offset = self.base_offset
+        next_offset = read_header(view).base_offset
         while at + HEADER_BYTES <= len(view):
             end = at + batch_bytes(view, at)
             if end > len(view) and batches:
@@ -242,7 +277,13 @@ class Segment:
                 check_batch(batch)
             except CorruptData as error:
                 raise CorruptData(f"{self.path} is corrupt at byte {position + at}: {error}") from error
-            next_offset = read_header(batch).next_offset
+            header = read_header(batch)
+            if header.base_offset != next_offset:
+                raise CorruptData(
+                    f"{self.path} is corrupt at byte {position + at}: a batch with base offset {header.base_offset}, "
+                    f"expected {next_offset}"
+                )
+            next_offset = header.next_offset
             batches.append(batch)
             at = end
         return Chunk(batches, next_offset)

@@ -53,6 +53,7 @@ class ThreadWorker:
                 call(done, None, error)
             else:
                 call(done, result, None)
+                del result
             del work, done, job
 
 

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from math import inf, nextafter
+from typing import Any
 
 from pixy.backend import (
     Assignment,
@@ -14,7 +16,8 @@ from pixy.backend import (
     TopicDescription,
     TopicPartition,
 )
-from pixy.consume import Offer
+from pixy.config import ConsumerConfig
+from pixy.consume import Cancellable, Consumers, Offer
 from pixy.errors import InvalidArgument, OffsetOutOfRange, PixyError
 from pixy.records import NewRecord, build_batch, patch_batch, read_header
 
@@ -46,7 +49,8 @@ class FakeClock:
     def call_later(self, seconds: float, callback: Callable[[], object]) -> FakeTimer:
         timer = FakeTimer(callback)
         self._count += 1
-        heappush(self._timers, (self.now + seconds, self._count, timer))
+        when = max(self.now + seconds, nextafter(self.now, inf)) if seconds > 0 else self.now
+        heappush(self._timers, (when, self._count, timer))
         return timer
 
     @property
@@ -168,9 +172,11 @@ class FakeBackend:
         self.fetched.append((partition, offset, max_bytes))
         await self.step("fetch")
         log = self.logs[partition.topic][partition.partition]
-        if not log.begin <= offset <= log.end:
-            raise OffsetOutOfRange(f"{offset} is not in {log.begin}..{log.end}", log.begin, log.end)
-        while offset >= log.end:
+        while True:
+            if not log.begin <= offset <= log.end:
+                raise OffsetOutOfRange(f"{offset} is not in {log.begin}..{log.end}", log.begin, log.end)
+            if offset < log.end:
+                break
             log.changed.clear()
             await log.changed.wait()
         batches: list[bytes] = []
@@ -256,6 +262,7 @@ class Answers:
     def __init__(self) -> None:
         self.offers: list[Offer] = []
         self.errors: list[PixyError] = []
+        self.waiting: list[Cancellable] = []
 
     def __call__(self, offer: Offer | None, error: PixyError | None) -> None:
         if offer is not None:
@@ -278,3 +285,62 @@ async def settle() -> None:
     """Let everything that can run without the clock moving run."""
     for _ in range(30):
         await asyncio.sleep(0)
+
+
+class World:
+    """All consumer groups of one proxy, on a fake cluster and a fake clock."""
+
+    def __init__(self, backend: FakeBackend, **options: Any) -> None:
+        self.backend = backend
+        self.clock = FakeClock()
+        self.faults: list[BaseException] = []
+        self.options = ConsumerConfig(**options)
+        self.consumers = self.restarted()
+
+    def restarted(self) -> Consumers:
+        """A process that starts with what the cluster has."""
+        self.consumers = Consumers(
+            self.backend,
+            self.options,
+            "me",
+            self.clock,
+            on_fault=self.faults.append,
+            call_later=self.clock.call_later,
+        )
+        return self.consumers
+
+    def log(self, partition: int = 0, topic: str = "t") -> FakeLog:
+        return self.backend.logs[topic][partition]
+
+    async def consume(self, count: int = 1, group: str = "g", topic: str = "t", **options: Any) -> Answers:
+        """Make requests and let the answers come that come without time passing."""
+        answers = Answers()
+        for _ in range(count):
+            waits = self.consumers.consume(group, topic, answers, **options)
+            if waits is not None:
+                answers.waiting.append(waits)
+            options.pop("ack", None)
+        await settle()
+        return answers
+
+    async def ack(
+        self,
+        partition: int,
+        offset: int,
+        group: str = "g",
+        topic: str = "t",
+        *,
+        only_if_offered: bool = False,
+    ) -> list[PixyError | None]:
+        outcome: list[PixyError | None] = []
+        self.consumers.ack(group, topic, partition, offset, outcome.append, only_if_offered=only_if_offered)
+        await settle()
+        return outcome
+
+    async def pass_time(self, seconds: float) -> None:
+        await settle()
+        self.clock.advance(seconds)
+        await settle()
+
+    def committed(self, partition: int = 0, group: str = "g", topic: str = "t") -> OffsetCommit | None:
+        return self.backend.commits.get(group, {}).get(TopicPartition(topic, partition))

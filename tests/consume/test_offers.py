@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pixy.consume import AckRange, Offer, OffsetTracker
 from pixy.consume.offers import OfferLimits, PartitionOffers
 from pixy.errors import AckBeyondEnd, CorruptData
-from pixy.records import NewRecord, build_batch, patch_batch
+from pixy.records import NewRecord, build_batch, crc32c
 from tests.consume.fakes import fed, make_batch
 
 
@@ -144,8 +144,6 @@ def test_a_fetch_without_records_moves_on() -> None:
 def test_a_control_batch_is_passed() -> None:
     batch = bytearray(build_batch([NewRecord(b"\0\0\0\0", b"\0" * 6, (), 1)]))
     batch[22] |= 0x20
-    from pixy.records import crc32c  # noqa: F401
-
     patch_crc(batch)
     offers = offers_from(0)
     offers.feed(fed([bytes(batch), make_batch(1, [b"x"])]))
@@ -154,26 +152,26 @@ def test_a_control_batch_is_passed() -> None:
 
 
 def patch_crc(batch: bytearray) -> None:
-    from pixy.records import crc32c
-
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
 
 
 def test_more_is_wanted_until_half_of_the_buffer_waits() -> None:
     offers = offers_from(0, buffer_bytes_max=1000)
-    assert offers.wants_more
+    wanted = [offers.wants_more]
     offers.feed(fed([make_batch(0, [b"x" * 100] * 2)]))  # becomes the head's batch
-    assert offers.wants_more
+    wanted.append(offers.wants_more)
     batch = make_batch(2, [b"x" * 600])
     offers.feed(fed([batch]))
-    assert not offers.wants_more
+    wanted.append(offers.wants_more)
     assert offers.fetch_bytes == 1000 - len(batch)
     offers.notable = False
-    take(offers)
-    assert not offers.notable
-    take(offers)
-    assert offers.notable
-    assert offers.wants_more
+    noted = []
+    for _ in range(2):
+        take(offers)
+        noted.append(offers.notable)
+    assert noted == [False, True]
+    wanted.append(offers.wants_more)
+    assert wanted == [True, True, False, True]
 
 
 def test_a_damaged_batch_ends_what_is_taken_over() -> None:
@@ -422,15 +420,6 @@ def test_a_delivered_offer_is_acked_only_if_asked_for() -> None:
     first.undelivered()
     assert (owner.delivered_offers, owner.undelivered_offers) == ([second], [first])
     assert (first.topic, first.partition) == ("t", 3)
-
-
-class Model:
-    """Every record is unacked until it is acked, and never lost."""
-
-    def __init__(self) -> None:
-        self.acked: set[int] = set()
-        self.now = 0.0
-        self.out: dict[int, Offer] = {}
 
 
 @settings(max_examples=60)

@@ -18,6 +18,7 @@ right, and nobody writes to it afterwards; batches handed out cannot be written 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -80,16 +81,12 @@ class _Log:
         self.wake()
         return base_offset
 
-    def wake(self, error: PixyError | None = None) -> None:
+    def wake(self) -> None:
         for waiter in self.waiters:
-            if waiter.done():
-                continue
-            if error is None:
+            if not waiter.done():
                 waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
 
-    def read(self, offset: int, max_bytes: int) -> FetchResult:
+    def check_range(self, offset: int) -> None:
         if not self.begin <= offset <= self.end:
             raise OffsetOutOfRange(
                 f"offset {offset} of {self.partition.topic}-{self.partition.partition} is out of range: "
@@ -97,6 +94,18 @@ class _Log:
                 self.begin,
                 self.end,
             )
+
+    async def wait(self) -> None:
+        """Return after the next change."""
+        waiter = asyncio.get_running_loop().create_future()
+        self.waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self.waiters.discard(waiter)
+
+    def read(self, offset: int, max_bytes: int) -> FetchResult:
+        self.check_range(offset)
         found: list[Batch] = []
         size = 0
         # If no batch is left, what remains up to the end is a hole, and passed at once.
@@ -106,7 +115,12 @@ class _Log:
                 continue
             if found and size + len(batch) > max_bytes:
                 break
-            check_batch(batch)
+            try:
+                check_batch(batch)
+            except CorruptData:
+                if found:
+                    break
+                raise
             found.append(memoryview(batch).toreadonly())
             size += len(batch)
             next_offset = read_header(batch).next_offset
@@ -218,7 +232,7 @@ class FakeBackend:
         self.release_appends()
         self._answer()
         for log in self._logs.values():
-            log.wake(ShuttingDown())
+            log.wake()
         for group in self._groups.values():
             for member in group.members:
                 member.end()
@@ -297,19 +311,13 @@ class FakeBackend:
         log = self._log(partition)
         if self._fetch_errors:
             raise self._fetch_errors.popleft()
-        waiter: asyncio.Future[None] | None = None
-        try:
+        log.check_range(offset)
+        with suppress(TimeoutError):
             async with asyncio.timeout(max_wait):
-                while offset == log.read(offset, 0).high_watermark:
-                    waiter = asyncio.get_running_loop().create_future()
-                    log.waiters.add(waiter)
-                    await waiter
-                    log.waiters.discard(waiter)
-        except TimeoutError:
-            pass
-        finally:
-            if waiter is not None:
-                log.waiters.discard(waiter)
+                while offset == log.end:
+                    await log.wait()
+                    self._check_running()
+                    log.check_range(offset)
         return log.read(offset, max_bytes)
 
     async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:

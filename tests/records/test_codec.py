@@ -2,6 +2,8 @@
 
 import gzip
 import struct
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -315,6 +317,35 @@ def test_nothing_behind_a_slice_becomes_part_of_its_records(what_follows: bytes)
     whole = memoryview(bytes(batch) + what_follows)
     with pytest.raises(CorruptData):
         list(read_records(whole[: len(batch)]))
+
+
+READ_AT_THE_END_OF_MEMORY = """
+import ctypes, mmap, sys
+from pixy.errors import CorruptData
+from pixy.records import read_records
+
+batch = sys.stdin.buffer.read()
+page = mmap.PAGESIZE
+pages = mmap.mmap(-1, 2 * page)
+start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + page), ctypes.c_size_t(page), 0) == 0
+view = memoryview((ctypes.c_ubyte * len(batch)).from_address(start + page - len(batch))).cast("B")
+view[:] = batch
+try:
+    list(read_records(view))
+except CorruptData:
+    print("refused")
+"""
+
+
+@pytest.mark.process
+def test_nothing_is_read_behind_a_batch_at_the_end_of_memory() -> None:
+    # One header is announced, and the page ends: to look for it is a segmentation fault.
+    batch = hostile(varint(7) + RECORD_START + varint(-1) * 2 + varint(1))
+    done = subprocess.run(
+        [sys.executable, "-c", READ_AT_THE_END_OF_MEMORY], input=batch, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"refused\n"), done.stderr.decode()
 
 
 @pytest.mark.parametrize("tail", [b"\x80", b"\x81", b"\xff" * 9, b"\xff" * 12])

@@ -27,6 +27,10 @@ _SERVICE = kafkapixy_pb2.DESCRIPTOR.services_by_name["KafkaPixy"].full_name
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
+_ARRIVED_CALLS_MAX = 65_536
+"""Calls that have arrived and that the event loop has not looked at yet; gRPC's own limits are 1000 and 3000, and a burst of
+ten thousand polls exceeds them: it cancels calls at random then, with CANCELLED."""
+
 
 class GrpcServer:
     """Serves all proxies of a daemon over gRPC.
@@ -44,6 +48,8 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", config.grpc.max_message_bytes),
                 ("grpc.max_send_message_length", -1),
+                ("grpc.server.max_pending_requests", _ARRIVED_CALLS_MAX),
+                ("grpc.server.max_pending_requests_hard_limit", _ARRIVED_CALLS_MAX),
             ]
         )
         self._health = health.aio.HealthServicer()

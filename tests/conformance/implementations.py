@@ -1,0 +1,91 @@
+"""The implementations that the conformance tests run on.
+
+One entry of `IMPLEMENTATIONS` adds one: how it is opened, and what it can show beyond the protocol.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, Protocol
+
+from pixy.backend import Backend, TopicPartition
+from tests.fakes.backend import FakeBackend
+from tests.fakes.node import open_embedded
+
+__all__ = ["IMPLEMENTATIONS", "Capability", "Controls", "Implementation"]
+
+
+class Capability(Enum):
+    """What only some implementations can show."""
+
+    GAPS = auto()
+    """Offsets without a record: `Controls.add_gap`, `Controls.add_control_batch`."""
+
+    RETENTION = auto()
+    """The log begin offset moves on request: `Controls.move_log_begin`."""
+
+    CORRUPTION = auto()
+    """A stored batch can be damaged: `Controls.corrupt`."""
+
+    SECOND_MEMBER = auto()
+    """A second call of `join_consumer_group` for the same group makes a second member."""
+
+
+class Controls(Protocol):
+    """What a test does to the cluster behind the backend's back; needed for the capabilities that name a method."""
+
+    async def add_gap(self, backend: Any, partition: TopicPartition, offsets: int) -> None:
+        """Use up `offsets` offsets at the end without storing anything for them."""
+
+    async def add_control_batch(self, backend: Any, partition: TopicPartition) -> None:
+        """Append a batch of one offset that holds no message."""
+
+    async def move_log_begin(self, backend: Any, partition: TopicPartition, begin: int) -> None:
+        """Let retention take what lies below `begin`."""
+
+    async def corrupt(self, backend: Any, partition: TopicPartition, offset: int) -> None:
+        """Damage the stored batch that holds `offset`."""
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One implementation of the protocol.
+
+    `open` gets an empty directory and yields a started backend, and stops it at the end (a second stop is allowed).
+    """
+
+    open: Callable[[Path], AbstractAsyncContextManager[Backend]]
+    capabilities: frozenset[Capability] = frozenset()
+    controls: Controls | None = None
+
+
+class _FakeControls:
+    async def add_gap(self, backend: FakeBackend, partition: TopicPartition, offsets: int) -> None:
+        backend.add_gap(partition, offsets)
+
+    async def add_control_batch(self, backend: FakeBackend, partition: TopicPartition) -> None:
+        backend.add_control_batch(partition)
+
+    async def move_log_begin(self, backend: FakeBackend, partition: TopicPartition, begin: int) -> None:
+        backend.move_log_begin(partition, begin)
+
+    async def corrupt(self, backend: FakeBackend, partition: TopicPartition, offset: int) -> None:
+        backend.corrupt(partition, offset)
+
+
+@asynccontextmanager
+async def _open_fake(_: Path) -> AsyncIterator[Backend]:
+    backend = FakeBackend()
+    await backend.start()
+    try:
+        yield backend
+    finally:
+        await backend.stop()
+
+
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "fake": Implementation(_open_fake, frozenset(Capability), _FakeControls()),
+    "embedded": Implementation(open_embedded, frozenset({Capability.SECOND_MEMBER})),
+}

@@ -1,0 +1,283 @@
+"""Consumer groups: commits as one change, and who has which partitions."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from pixy.backend import Backend, ConsumerMembership, OffsetCommit, TopicPartition
+from pixy.errors import PixyError
+from tests.conformance.implementations import Capability
+from tests.conformance.support import PATIENCE, Assignments
+
+
+@pytest.fixture(autouse=True)
+async def _topics(backend: Backend) -> None:
+    await backend.create_topic("orders", 4)
+    await backend.create_topic("bills", 1)
+
+
+async def join(
+    backend: Backend, assignments: Assignments, topics: Sequence[str] = ("orders",), client_id: str = "me"
+) -> ConsumerMembership:
+    async with asyncio.timeout(PATIENCE):
+        return await backend.join_consumer_group("group", client_id, topics, assignments)
+
+
+# --- commits ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_group_without_commits_has_none(backend: Backend) -> None:
+    assert await backend.committed_offsets("group", "orders") == {}
+
+
+async def test_commits_are_read_back_with_their_metadata(backend: Backend) -> None:
+    await backend.commit_offsets(
+        "group",
+        {
+            TopicPartition("orders", 0): OffsetCommit(5, "BBCA"),
+            TopicPartition("orders", 3): OffsetCommit(0),
+            TopicPartition("bills", 0): OffsetCommit(2**62, "x" * 2000),
+        },
+    )
+    assert await backend.committed_offsets("group", "orders") == {0: (5, "BBCA"), 3: (0, "")}
+    assert await backend.committed_offsets("group", "bills") == {0: (2**62, "x" * 2000)}
+
+
+async def test_a_commit_replaces_what_it_names_and_nothing_else(backend: Backend) -> None:
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    await backend.commit_offsets("group", {first: OffsetCommit(5, "BB"), second: OffsetCommit(7, "BB")})
+    await backend.commit_offsets("group", {first: OffsetCommit(3)})
+    assert await backend.committed_offsets("group", "orders") == {0: (3, ""), 1: (7, "BB")}
+
+
+async def test_groups_do_not_see_each_others_commits(backend: Backend) -> None:
+    await backend.commit_offsets("one", {TopicPartition("orders", 0): OffsetCommit(1)})
+    await backend.commit_offsets("two", {TopicPartition("orders", 0): OffsetCommit(2)})
+    assert await backend.committed_offsets("one", "orders") == {0: (1, "")}
+    assert await backend.committed_offsets("two", "orders") == {0: (2, "")}
+
+
+async def test_a_commit_is_stored_as_a_whole_or_not_at_all(backend: Backend) -> None:
+    good, bad = TopicPartition("orders", 0), TopicPartition("orders", 99)
+    try:
+        await backend.commit_offsets("group", {good: OffsetCommit(1), bad: OffsetCommit(1)})
+    except PixyError:
+        assert await backend.committed_offsets("group", "orders") == {}
+    else:
+        assert await backend.committed_offsets("group", "orders") == {0: (1, ""), 99: (1, "")}
+
+
+async def test_commits_made_at_once_are_never_mixed(backend: Backend) -> None:
+    every = [TopicPartition("orders", number) for number in range(4)]
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(
+            *(backend.commit_offsets("group", dict.fromkeys(every, OffsetCommit(at))) for at in range(20))
+        )
+    assert len(set((await backend.committed_offsets("group", "orders")).values())) == 1
+
+
+async def test_committing_needs_no_member_and_makes_none(backend: Backend) -> None:
+    await backend.commit_offsets("group", {TopicPartition("orders", 0): OffsetCommit(1)})
+    assert not await backend.consumer_group_exists("group")
+    assert await backend.list_consumers("orders") == {}
+
+
+async def test_commits_stay_when_the_last_member_leaves(backend: Backend) -> None:
+    assignments = Assignments()
+    membership = await join(backend, assignments)
+    await assignments.wait({"orders": [0, 1, 2, 3]})
+    await backend.commit_offsets("group", {TopicPartition("orders", 0): OffsetCommit(1)})
+    await membership.leave()
+    assert await backend.committed_offsets("group", "orders") == {0: (1, "")}
+
+
+# --- one member ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_single_member_gets_every_partition(backend: Backend) -> None:
+    assignments = Assignments()
+    await join(backend, assignments, ["orders", "bills"])
+    await assignments.wait({"orders": [0, 1, 2, 3], "bills": [0]})
+
+
+async def test_a_member_of_an_unknown_topic_is_told_that_it_has_nothing(backend: Backend) -> None:
+    assignments = Assignments()
+    await join(backend, assignments, ["missing"])
+    await assignments.wait({})
+    assert backend.topic("missing") is None
+
+
+async def test_an_unknown_topic_does_not_hold_up_the_others(backend: Backend) -> None:
+    assignments = Assignments()
+    await join(backend, assignments, ["missing", "bills"])
+    await assignments.wait({"bills": [0]})
+
+
+async def test_a_topic_that_is_created_later_is_assigned_then(backend: Backend) -> None:
+    assignments = Assignments()
+    await join(backend, assignments, ["later", "bills"])
+    await assignments.wait({"bills": [0]})
+    await backend.create_topic("later", 2)
+    await assignments.wait({"bills": [0], "later": [0, 1]})
+
+
+async def test_subscribing_replaces_the_topics(backend: Backend) -> None:
+    assignments = Assignments()
+    membership = await join(backend, assignments, ["orders"])
+    await assignments.wait({"orders": [0, 1, 2, 3]})
+    await membership.subscribe(["orders", "bills"])
+    await assignments.wait({"orders": [0, 1, 2, 3], "bills": [0]})
+    await membership.subscribe(["bills"])
+    await assignments.wait({"bills": [0]})
+    assert await backend.list_consumers("orders") == {}
+
+
+async def test_subscribing_to_nothing_keeps_the_member(backend: Backend) -> None:
+    assignments = Assignments()
+    membership = await join(backend, assignments, ["bills"])
+    await assignments.wait({"bills": [0]})
+    await membership.subscribe([])
+    await assignments.wait({})
+    assert await backend.consumer_group_exists("group")
+
+
+async def test_a_member_that_left_has_nothing_and_hears_nothing(backend: Backend) -> None:
+    assignments = Assignments()
+    membership = await join(backend, assignments, ["orders", "later"])
+    await assignments.wait({"orders": [0, 1, 2, 3]})
+    heard = len(assignments.calls)
+    async with asyncio.timeout(PATIENCE):
+        await membership.leave()
+    assert not await backend.consumer_group_exists("group")
+    assert await backend.list_consumers("orders") == {}
+    # Whatever is told on a change would have been told to the next member before it has its partitions.
+    await backend.create_topic("later", 1)
+    following = Assignments()
+    await join(backend, following, ["orders", "later"])
+    await following.wait({"orders": [0, 1, 2, 3], "later": [0]})
+    assert len(assignments.calls) == heard
+
+
+async def test_leaving_twice_is_no_error(backend: Backend) -> None:
+    membership = await join(backend, Assignments())
+    await membership.leave()
+    await membership.leave()
+    assert not await backend.consumer_group_exists("group")
+
+
+async def test_a_group_exists_while_it_has_a_member(backend: Backend) -> None:
+    assert not await backend.consumer_group_exists("group")
+    membership = await join(backend, Assignments())
+    assert await backend.consumer_group_exists("group")
+    assert not await backend.consumer_group_exists("other")
+    await membership.leave()
+    assert not await backend.consumer_group_exists("group")
+
+
+async def test_consumers_are_listed_by_group_and_client(backend: Backend) -> None:
+    one, two = Assignments(), Assignments()
+    await backend.join_consumer_group("one", "alice", ["orders"], one)
+    await backend.join_consumer_group("two", "bob", ["orders", "bills"], two)
+    await one.wait({"orders": [0, 1, 2, 3]})
+    await two.wait({"orders": [0, 1, 2, 3], "bills": [0]})
+    listed = {
+        group: {client: list(partitions) for client, partitions in clients.items()}
+        for group, clients in (await backend.list_consumers("orders")).items()
+    }
+    assert listed == {"one": {"alice": [0, 1, 2, 3]}, "two": {"bob": [0, 1, 2, 3]}}
+    assert set(await backend.list_consumers("bills")) == {"two"}
+    assert await backend.list_consumers("missing") == {}
+
+
+async def test_groups_share_nothing(backend: Backend) -> None:
+    one, two = Assignments(), Assignments()
+    first = await backend.join_consumer_group("one", "me", ["bills"], one)
+    await backend.join_consumer_group("two", "me", ["bills"], two)
+    await one.wait({"bills": [0]})
+    await two.wait({"bills": [0]})
+    await first.leave()
+    assert await backend.consumer_group_exists("two")
+    assert two.last == {"bills": [0]}
+
+
+# --- several members ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs(Capability.SECOND_MEMBER)
+async def test_two_members_share_the_partitions_in_ranges(backend: Backend) -> None:
+    first, second = Assignments(), Assignments()
+    await join(backend, first, client_id="first")
+    await first.wait({"orders": [0, 1, 2, 3]})
+    await join(backend, second, client_id="second")
+    await first.wait_until(lambda owned: len(owned["orders"]) == 2)
+    await second.wait_until(bool)
+    assert first.last is not None
+    assert second.last is not None
+    assert sorted([first.last["orders"], second.last["orders"]]) == [[0, 1], [2, 3]]
+
+
+@pytest.mark.needs(Capability.SECOND_MEMBER)
+async def test_the_partitions_of_a_member_that_left_go_to_the_others(backend: Backend) -> None:
+    first, second = Assignments(), Assignments()
+    leaving = await join(backend, first, client_id="first")
+    await join(backend, second, client_id="second")
+    await second.wait_until(lambda owned: len(owned.get("orders", ())) == 2)
+    await leaving.leave()
+    await second.wait({"orders": [0, 1, 2, 3]})
+
+
+@pytest.mark.needs(Capability.SECOND_MEMBER)
+async def test_a_member_gets_only_topics_it_asked_for(backend: Backend) -> None:
+    first, second = Assignments(), Assignments()
+    await join(backend, first, ["orders"], "first")
+    await join(backend, second, ["orders", "bills"], "second")
+    await second.wait_until(lambda owned: owned.get("bills") == [0] and len(owned.get("orders", ())) == 2)
+    await first.wait_until(lambda owned: len(owned["orders"]) == 2)
+    assert all("bills" not in call for call in first.calls)
+
+
+@pytest.mark.needs(Capability.SECOND_MEMBER)
+async def test_with_more_members_than_partitions_some_have_none(backend: Backend) -> None:
+    members = [Assignments() for _ in range(3)]
+    for at, each in enumerate(members):
+        await join(backend, each, ["bills"], f"client-{at}")
+        await each.wait_until(lambda _: True)
+    owners = [each for each in members if each.last == {"bills": [0]}]
+    assert len(owners) == 1
+    listed = (await backend.list_consumers("bills"))["group"]
+    assert sorted(number for partitions in listed.values() for number in partitions) == [0]
+
+
+@pytest.mark.needs(Capability.SECOND_MEMBER)
+async def test_no_partition_has_two_owners_at_any_moment(backend: Backend) -> None:
+    owners: dict[int, str] = {}
+    violations: list[str] = []
+
+    class Watch(Assignments):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self._name = name
+
+        def __call__(self, assigned: object) -> None:
+            assert isinstance(assigned, dict)
+            for number in [number for number, owner in owners.items() if owner == self._name]:
+                del owners[number]
+            for number in assigned.get("orders", ()):
+                if number in owners:
+                    violations.append(f"{number} of {owners[number]} went to {self._name}")
+                owners[number] = self._name
+            super().__call__(assigned)
+
+    def fair(members: int, owned: dict[str, list[int]]) -> bool:
+        return len(owned.get("orders", ())) in {4 // members, -(-4 // members)}
+
+    watches = [Watch(f"client-{at}") for at in range(3)]
+    for joined, watch in enumerate(watches, start=1):
+        await join(backend, watch, client_id=f"client-{joined}")
+        # The newest member last: it gets its own when the others have given it up.
+        for each in watches[:joined]:
+            await each.wait_until(partial(fair, joined))
+    assert violations == []
+    assert sorted(owners) == [0, 1, 2, 3]

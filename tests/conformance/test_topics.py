@@ -1,0 +1,95 @@
+"""Topics: the names they may have, who creates them, what is told of them."""
+
+import asyncio
+
+import pytest
+
+from pixy.backend import Backend, TopicPartition
+from pixy.errors import InvalidTopic, TopicExists, UnknownTopic
+from tests.conformance.support import append
+
+
+async def test_a_created_topic_is_known_at_once_everywhere(backend: Backend) -> None:
+    created = await backend.create_topic("orders", 3)
+    assert backend.topic("orders") == created
+    assert await backend.describe_topic("orders") == created
+    assert await backend.list_topics() == [created]
+
+
+async def test_partitions_are_ascending_without_holes(backend: Backend) -> None:
+    created = await backend.create_topic("orders", 12)
+    assert [each.partition for each in created.partitions] == list(range(12))
+
+
+async def test_every_partition_of_a_new_topic_takes_records(backend: Backend) -> None:
+    await backend.create_topic("orders", 3)
+    assert [await append(backend, TopicPartition("orders", number), b"v") for number in range(3)] == [0, 0, 0]
+
+
+async def test_a_partition_lives_on_its_leader(backend: Backend) -> None:
+    (partition,) = (await backend.create_topic("orders", 1)).partitions
+    assert partition.leader in partition.replicas
+    assert partition.leader in partition.isr
+    assert set(partition.isr) <= set(partition.replicas)
+
+
+async def test_topic_ids_are_sixteen_bytes_and_differ(backend: Backend) -> None:
+    first, second = await backend.create_topic("first", 1), await backend.create_topic("second", 1)
+    assert len(first.topic_id) == len(second.topic_id) == 16
+    assert first.topic_id != second.topic_id
+
+
+async def test_a_topic_keeps_its_configuration(backend: Backend) -> None:
+    created = await backend.create_topic("orders", 1, {"retention.ms": "1000"})
+    assert created.config["retention.ms"] == "1000"
+    assert (await backend.describe_topic("orders")).config == created.config
+
+
+async def test_topics_are_listed_by_name(backend: Backend) -> None:
+    for name in ("b", "c", "a", "B"):
+        await backend.create_topic(name, 1)
+    assert [each.name for each in await backend.list_topics()] == ["B", "a", "b", "c"]
+
+
+async def test_an_unknown_topic_is_told_and_never_created(backend: Backend) -> None:
+    assert backend.topic("orders") is None
+    with pytest.raises(UnknownTopic):
+        await backend.describe_topic("orders")
+    with pytest.raises(UnknownTopic):
+        await backend.offset_ranges("orders")
+    await backend.committed_offsets("group", "orders")
+    await backend.list_consumers("orders")
+    assert backend.topic("orders") is None
+    assert await backend.list_topics() == []
+
+
+async def test_a_second_topic_of_the_same_name_is_refused_and_the_first_stays(backend: Backend) -> None:
+    created = await backend.create_topic("orders", 2)
+    with pytest.raises(TopicExists):
+        await backend.create_topic("orders", 5)
+    assert await backend.describe_topic("orders") == created
+
+
+async def test_of_many_who_create_a_topic_at_once_exactly_one_succeeds(backend: Backend) -> None:
+    outcomes = await asyncio.gather(
+        *(backend.create_topic("orders", partitions) for partitions in range(1, 11)), return_exceptions=True
+    )
+    (created,) = [each for each in outcomes if not isinstance(each, BaseException)]
+    assert all(isinstance(each, TopicExists) for each in outcomes if each is not created)
+    assert await backend.describe_topic("orders") == created
+    assert len(await backend.list_topics()) == 1
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 249, "A.b_c-9", "...", "-", "_", ".a"])
+async def test_every_name_that_kafka_allows_is_allowed(backend: Backend, name: str) -> None:
+    assert (await backend.create_topic(name, 1)).name == name
+    assert await append(backend, TopicPartition(name, 0), b"v") == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a" * 250, "a b", "a/b", "a\\b", "a:b", "ä", "a\n", "\0", "../a", "a,b"]
+)
+async def test_every_name_that_kafka_refuses_is_refused(backend: Backend, name: str) -> None:
+    with pytest.raises(InvalidTopic):
+        await backend.create_topic(name, 1)
+    assert await backend.list_topics() == []

@@ -1,0 +1,26 @@
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from tests.consume.fakes import FakeBackend, World
+
+MakeWorld = Callable[..., World]
+
+
+@pytest.fixture
+async def make_world() -> AsyncIterator[MakeWorld]:
+    """Makes a world with one topic `t` of so many partitions; all are stopped at the end, and had no fault."""
+    worlds: list[World] = []
+
+    def make(partitions: int = 1, **options: Any) -> World:
+        worlds.append(World(FakeBackend(t=partitions), **options))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.backend.gates.clear()
+        world.backend.failures.clear()
+        await world.consumers.drain(0)
+        assert world.faults == []
+        assert world.clock.timers == 0

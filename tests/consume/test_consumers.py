@@ -1,0 +1,211 @@
+import asyncio
+
+import pytest
+
+from pixy.backend import OffsetCommit, TopicPartition
+from pixy.consume import NEWEST, OLDEST
+from pixy.errors import InvalidOffset, ServiceDisabled, ShuttingDown, UnknownPartition
+from tests.consume.conftest import MakeWorld
+from tests.consume.fakes import settle
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+async def test_groups_get_every_record_each(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a", b"b")
+    assert (await world.consume(2, group="g")).values == [b"a", b"b"]
+    assert (await world.consume(2, group="h")).values == [b"a", b"b"]
+    assert world.consumers.counters().offered == 4
+
+
+async def test_auto_ack_happens_on_delivery(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a")
+    answers = await world.consume(auto_ack=True)
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(0)
+    answers.offers[0].delivered()
+    await world.pass_time(0.5)
+    assert world.committed() == OffsetCommit(1)
+    assert world.consumers.counters().acked == 1
+
+
+async def test_a_service_that_is_switched_off_says_so(make_world: MakeWorld) -> None:
+    world = make_world(disabled=True)
+    assert [type(error) for error in (await world.consume()).errors] == [ServiceDisabled]
+    assert [type(error) for error in await world.ack(0, 0)] == [ServiceDisabled]
+    assert world.backend.events == []
+
+
+async def test_after_a_restart_only_what_was_not_committed_comes_again(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 6)
+    await world.consume(6)
+    for offset in (0, 2, 4):
+        await world.ack(0, offset)
+    await world.consumers.drain(0)
+    world.restarted()
+    assert (await world.consume(3)).offsets == [1, 3, 5]
+
+
+async def test_what_happens_does_not_depend_on_the_wall_clock(make_world: MakeWorld) -> None:
+    world = make_world()
+
+    def broken() -> int:
+        raise AssertionError("the wall clock was asked")
+
+    world.clock.wall_ms = broken  # type: ignore[method-assign]  # the test is that nobody calls it
+    world.log().append(b"a")
+    await world.consume(2)
+    await world.pass_time(400)
+    assert (await world.consume()).values == [b"a"]
+
+
+async def test_a_fault_in_a_task_is_reported(make_world: MakeWorld) -> None:
+    world = make_world()
+
+    async def broken(group: str, topic: str) -> dict[int, OffsetCommit]:
+        raise ZeroDivisionError
+
+    world.backend.committed_offsets = broken  # type: ignore[method-assign]  # a bug in the backend
+    await world.consume()
+    assert [type(fault) for fault in world.faults] == [ZeroDivisionError]
+    world.faults.clear()
+
+
+# --- offsets -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("offset", "committed"), [(OLDEST, 4), (NEWEST, 9), (0, 0), (9, 9), (6, 6)])
+async def test_offsets_are_set_by_number_or_by_name(
+    make_world: MakeWorld, offset: int, committed: int
+) -> None:
+    world = make_world()
+    log = world.log()
+    log.begin = log.end = 4
+    log.append(*[b"x"] * 5)
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(offset)})
+    assert world.committed() == OffsetCommit(committed)
+
+
+@pytest.mark.parametrize(
+    ("partition", "commit", "error"),
+    [
+        (2, OffsetCommit(0), UnknownPartition),
+        (-1, OffsetCommit(0), UnknownPartition),
+        (1, OffsetCommit(-3), InvalidOffset),
+        (1, OffsetCommit(6), InvalidOffset),
+        (1, OffsetCommit(2, "B@"), InvalidOffset),
+        (1, OffsetCommit(2, "BD"), InvalidOffset),
+    ],
+)
+async def test_one_bad_offset_refuses_them_all(
+    make_world: MakeWorld, partition: int, commit: OffsetCommit, error: type[Exception]
+) -> None:
+    world = make_world(2)
+    for number in range(2):
+        world.log(number).append(*[b"x"] * 5)
+    with pytest.raises(error):
+        await world.consumers.set_offsets("g", "t", {0: OffsetCommit(3), partition: commit})
+    assert world.backend.commit_calls == []
+
+
+async def test_offsets_of_all_partitions_are_one_commit(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    for number in range(2):
+        world.log(number).append(*[b"x"] * 5)
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(2, "BC"), 1: OffsetCommit(5)})
+    assert world.backend.commit_calls == [{T0: OffsetCommit(2, "BC"), T1: OffsetCommit(5)}]
+    await world.consumers.set_offsets("g", "t", {})
+    assert len(world.backend.commit_calls) == 1
+
+
+# --- the end -------------------------------------------------------------------------------------------------------
+
+
+async def test_draining_answers_everybody_at_once(make_world: MakeWorld) -> None:
+    world = make_world()
+    waiting = await world.consume(3)
+    world.consumers.stop_offering()
+    assert [type(error) for error in waiting.errors] == [ShuttingDown] * 3
+    world.log().append(b"a")
+    later = await world.consume()
+    assert [type(error) for error in later.errors] == [ShuttingDown]
+
+
+async def test_draining_takes_acks_while_offers_are_out(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a", b"b", b"c")
+    answers = await world.consume(3, auto_ack=True)
+    draining = asyncio.create_task(world.consumers.drain(30))
+    await settle()
+    assert await world.ack(0, 0) == [None]
+    answers.offers[1].delivered()
+    assert not draining.done()
+    refused = await world.consume(ack=(0, 2))
+    assert [type(error) for error in refused.errors] == [ShuttingDown]
+    await draining
+    assert world.committed() == OffsetCommit(3)
+    assert world.backend.events[-1] == ("leave", "g")
+    assert [type(error) for error in await world.ack(0, 2)] == [ShuttingDown]
+    with pytest.raises(ShuttingDown):
+        await world.consumers.set_offsets("g", "t", {0: OffsetCommit(0)})
+
+
+async def test_draining_is_bounded(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a", b"b")
+    await world.consume(2)
+    await world.ack(0, 1)
+    draining = asyncio.create_task(world.consumers.drain(30))
+    await world.pass_time(29)
+    assert not draining.done()
+    await world.pass_time(1)
+    await draining
+    assert world.committed() == OffsetCommit(0, "BB")
+
+
+async def test_draining_does_not_wait_for_what_has_expired(make_world: MakeWorld) -> None:
+    world = make_world(ack_timeout=5.0)
+    world.log().append(b"a")
+    await world.consume()
+    draining = asyncio.create_task(world.consumers.drain(30))
+    await world.pass_time(5)
+    await draining
+
+
+async def test_draining_while_a_group_is_joining_ends(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.backend.gates["join"] = asyncio.Event()
+    world.log().append(b"a")
+    waiting = await world.consume()
+    outcome = await world.ack(0, 0)
+    await world.consumers.drain(30)
+    assert [type(error) for error in waiting.errors] == [ShuttingDown]
+    assert [type(error) for error in outcome] == [ShuttingDown]
+
+
+async def test_draining_answers_acks_that_are_being_checked(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a")
+    await world.consume()
+    world.backend.gates["offset_ranges"] = asyncio.Event()
+    outcome = await world.ack(0, 5)
+    answers = await world.consume(ack=(0, 5))
+    setting = asyncio.create_task(world.consumers.set_offsets("g", "t", {0: OffsetCommit(0)}))
+    await settle()
+    await world.consumers.drain(0)
+    assert [type(error) for error in outcome] == [ShuttingDown]
+    assert [type(error) for error in answers.errors] == [ShuttingDown]
+    world.backend.gates.clear()
+    setting.cancel()
+    await asyncio.wait([setting])
+
+
+async def test_draining_twice_is_harmless(make_world: MakeWorld) -> None:
+    world = make_world()
+    await world.consume()
+    await world.consumers.drain(1)
+    await world.consumers.drain(1)
+    assert [event[0] for event in world.backend.events].count("leave") == 1

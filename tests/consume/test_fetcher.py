@@ -1,0 +1,133 @@
+import asyncio
+
+from structlog.testing import capture_logs
+
+from pixy.backend import OffsetCommit
+from pixy.errors import Unavailable
+from tests.consume.conftest import MakeWorld
+from tests.consume.fakes import make_batch
+from tests.consume.test_offers import patch_crc
+
+
+async def test_waiting_for_records_asks_once(make_world: MakeWorld) -> None:
+    world = make_world()
+    answers = await world.consume()
+    await world.pass_time(2.0)
+    assert world.backend.fetches == 1
+    world.log().append(b"a")
+    await world.pass_time(0)
+    assert answers.values == [b"a"]
+    assert world.backend.fetches == 2
+
+
+async def test_prefetch_is_bounded(make_world: MakeWorld) -> None:
+    world = make_world(fetch_max_bytes=10_000, max_pending_messages=10)
+    for _ in range(100):
+        world.log().append(*[b"x" * 100] * 10)
+    await world.consume(1)
+    size = len(world.log().batches[0])
+    held = sum(max_bytes // size * size for _, _, max_bytes in world.backend.fetched)
+    assert held <= 10_000 + size
+    fetches = world.backend.fetches
+    await world.consume(1)
+    assert world.backend.fetches == fetches
+
+
+async def test_everything_is_delivered_once_through_a_small_buffer(make_world: MakeWorld) -> None:
+    world = make_world(fetch_max_bytes=2000)
+    for _ in range(50):
+        world.log().append(*[b"x" * 100] * 10)
+    answers = await world.consume(10)
+    for _ in range(49):
+        for offer in answers.offers[-10:]:
+            offer.auto_ack = True
+            offer.delivered()
+        answers.offers += (await world.consume(10)).offers
+    assert answers.offsets == list(range(500))
+
+
+async def test_a_record_larger_than_a_fetch_is_delivered(make_world: MakeWorld) -> None:
+    world = make_world(fetch_max_bytes=100, max_pending_bytes=50)
+    world.log().append(b"x" * 5000)
+    world.log().append(b"small")
+    assert (await world.consume()).offsets == [0]
+
+
+async def test_records_that_are_gone_are_passed_and_said_once(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"old")
+    assert (await world.consume()).offsets == [0]
+    log = world.log()
+    log.begin = log.end = 20
+    log.batches.clear()
+    log.append(b"new")
+    with capture_logs() as logs:
+        assert (await world.consume()).values == [b"new"]
+    assert [entry["begin"] for entry in logs if "log begin offset" in entry["event"]] == [20]
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(20)
+
+
+async def test_a_log_that_ends_earlier_is_followed_and_said_once(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a", b"b")
+    world.log().append(b"c", b"d", b"e")
+    answers = await world.consume(5, auto_ack=True)
+    for offer in answers.offers:
+        offer.delivered()
+    log = world.log()
+    del log.batches[1]
+    log.end = 2
+    log.changed.set()
+    with capture_logs() as logs:
+        await world.pass_time(1)
+    assert [entry["end"] for entry in logs if "beyond the end" in entry["event"]] == [2]
+    assert world.committed() == OffsetCommit(2)
+    log.append(b"new")
+    assert (await world.consume()).values == [b"new"]
+
+
+async def test_a_failing_fetch_is_said_once_and_tried_with_increasing_delay(make_world: MakeWorld) -> None:
+    world = make_world(subscription_timeout=60.0)
+    world.log().append(b"a")
+    world.backend.failures["fetch"] = Unavailable("no leader")
+    with capture_logs() as logs:
+        answers = await world.consume()
+        for _ in range(100):
+            await world.pass_time(0.1)
+        assert 5 <= world.backend.fetches <= 9
+        assert [entry["error"] for entry in logs if "cannot fetch" in entry["event"]] == ["no leader"]
+        assert len(answers.errors) == 1
+        world.backend.failures.clear()
+        await world.pass_time(5)
+        assert [entry["event"] for entry in logs].count("fetching again") == 1
+    assert (await world.consume()).values == [b"a"]
+
+
+async def test_damaged_data_stops_there_and_heals(make_world: MakeWorld) -> None:
+    world = make_world()
+    good = make_batch(0, [b"abc"] * 4)
+    bad = bytearray(good)
+    bad[61 + 2 * ((len(bad) - 61) // 4)] = 0x7F
+    patch_crc(bad)
+    log = world.log()
+    log.batches, log.end = [bytes(bad)], 4
+    with capture_logs() as logs:
+        answers = await world.consume(3)
+        assert answers.offsets == [0, 1]
+        await world.pass_time(1)
+    assert sum("cannot fetch" in entry["event"] for entry in logs) == 1
+    log.batches = [good]
+    await world.pass_time(1.9)
+    assert answers.offsets == [0, 1, 2]
+
+
+async def test_the_answer_to_a_fetch_from_before_a_reset_is_dropped(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 5)
+    gate = world.backend.gates["fetch"] = asyncio.Event()
+    answers = await world.consume()
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(3)})
+    gate.set()
+    await world.pass_time(0)
+    assert answers.offsets == [3]

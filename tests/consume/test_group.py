@@ -1,0 +1,294 @@
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from pixy.backend import OffsetCommit, TopicPartition
+from pixy.errors import Unavailable
+from tests.consume.conftest import MakeWorld
+from tests.consume.fakes import FakeLog, settle
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+# --- where a group begins ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("initial_offset", "offset"), [("oldest", 4), ("newest", 9)])
+async def test_a_new_group_begins_where_the_options_say_and_commits_that(
+    make_world: MakeWorld, initial_offset: str, offset: int
+) -> None:
+    world = make_world(2, initial_offset=initial_offset)
+    log = world.log()
+    log.end = log.begin = 4
+    log.append(*[b"x"] * 5)
+    await world.consume()
+    assert world.backend.commit_calls == [{T0: OffsetCommit(offset), T1: OffsetCommit(0)}]
+
+
+async def test_a_group_continues_where_it_was(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 10)
+    world.backend.commits["g"] = {T0: OffsetCommit(3, "BB")}
+    assert (await world.consume(4)).offsets == [3, 5, 6, 7]
+    assert world.backend.commit_calls == []
+
+
+async def test_only_partitions_without_a_commit_get_one(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    world.log().append(b"x")
+    world.backend.commits["g"] = {T0: OffsetCommit(1)}
+    await world.consume()
+    assert world.backend.commit_calls == [{T1: OffsetCommit(0)}]
+
+
+@pytest.mark.parametrize(
+    ("committed", "adjusted"),
+    [
+        (OffsetCommit(3), OffsetCommit(10)),
+        (OffsetCommit(3, "IB"), OffsetCommit(12)),
+        (OffsetCommit(99), OffsetCommit(15)),
+        (OffsetCommit(12, "BZ"), OffsetCommit(12, "BC")),
+        (OffsetCommit(12, "B@"), OffsetCommit(12)),
+    ],
+)
+async def test_a_committed_offset_out_of_range_is_adjusted_at_once(
+    make_world: MakeWorld, committed: OffsetCommit, adjusted: OffsetCommit
+) -> None:
+    world = make_world()
+    log = world.log()
+    log.begin = log.end = 10
+    log.append(*[b"x"] * 5)
+    if committed.metadata == "IB":
+        log.begin = 11
+    world.backend.commits["g"] = {T0: committed}
+    with capture_logs() as logs:
+        await world.consume()
+    assert world.committed() == adjusted
+    assert len([entry for entry in logs if entry["log_level"] == "warning"]) == (committed.metadata != "BZ")
+
+
+async def test_a_new_group_does_not_overwrite_offsets_set_meanwhile(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 10)
+    gate = world.backend.gates["committed"] = asyncio.Event()
+    answers = await world.consume()
+    setting = asyncio.create_task(world.consumers.set_offsets("g", "t", {0: OffsetCommit(7)}))
+    await settle()
+    gate.set()
+    await setting
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(7)
+    answers.offers += (await world.consume()).offers
+    assert answers.offsets[-1] == 7
+
+
+async def test_a_cluster_that_does_not_answer_is_tried_again(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a")
+    world.backend.failures["join"] = Unavailable("no coordinator")
+    with capture_logs() as logs:
+        answers = await world.consume()
+        await world.pass_time(1)
+    assert [entry["error"] for entry in logs] == ["no coordinator"]
+    world.backend.failures.clear()
+    await world.pass_time(1)
+    assert answers.values == [b"a"]
+
+
+# --- assignment ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_second_topic_is_added_to_the_membership(make_world: MakeWorld) -> None:
+    world = make_world(long_polling_timeout=1.0)
+    world.backend.logs["u"] = [FakeLog()]
+    await world.consume()
+    await world.pass_time(10)
+    world.backend.logs["u"][0].append(b"u")
+    assert (await world.consume(topic="u", auto_ack=True)).values == [b"u"]
+    await world.pass_time(5)
+    events = [event for event in world.backend.events if event[0] != "commit"]
+    assert events == [("join", "g", "t"), ("subscribe", "g", "t", "u"), ("subscribe", "g", "u")]
+
+
+async def test_a_revoked_partition_commits_what_was_acked_and_offers_no_more(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    world.log(0).append(b"a", b"b")
+    answers = await world.consume()
+    answers.offers[0].auto_ack = True
+    answers.offers[0].delivered()
+    world.backend.withheld.add(T0)
+    world.backend.assign("g")
+    await settle()
+    assert world.committed() == OffsetCommit(1)
+    world.log(0).append(b"c")
+    world.log(1).append(b"d")
+    assert (await world.consume()).values == [b"d"]
+    world.backend.withheld.clear()
+    world.backend.assign("g")
+    assert (await world.consume()).values == [b"b"]
+
+
+async def test_an_offer_of_a_revoked_partition_is_void(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a")
+    answers = await world.consume(auto_ack=True)
+    world.backend.withheld.add(T0)
+    world.backend.assign("g")
+    answers.offers[0].delivered()
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(0)
+
+
+async def test_partitions_that_are_added_are_consumed(make_world: MakeWorld) -> None:
+    world = make_world()
+    await world.consume()
+    world.backend.logs["t"].append(FakeLog())
+    world.log(1).append(b"new")
+    world.backend.assign("g")
+    assert (await world.consume()).errors == []
+    assert world.consumers.outstanding == 1
+
+
+# --- commits -------------------------------------------------------------------------------------------------------
+
+
+async def test_commits_are_gathered(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    for partition in range(2):
+        world.log(partition).append(*[b"x"] * 50)
+    answers = await world.consume(100, auto_ack=True)
+    world.backend.commit_calls.clear()
+    for offer in answers.offers:
+        offer.delivered()
+    await world.pass_time(0.4)
+    assert world.backend.commit_calls == []
+    await world.pass_time(0.1)
+    assert world.backend.commit_calls == [{T0: OffsetCommit(50), T1: OffsetCommit(50)}]
+    await world.pass_time(10)
+    assert len(world.backend.commit_calls) == 1
+
+
+async def test_a_failed_commit_is_said_once_and_done_again(make_world: MakeWorld) -> None:
+    world = make_world(subscription_timeout=100.0)
+    world.log().append(b"a", b"b")
+    answers = await world.consume(2, auto_ack=True)
+    world.backend.failures["commit"] = Unavailable("no leader")
+    with capture_logs() as logs:
+        answers.offers[0].delivered()
+        for _ in range(4):
+            await world.pass_time(0.5)
+        answers.offers[1].delivered()
+        world.backend.failures.clear()
+        await world.pass_time(0.5)
+    assert world.committed() == OffsetCommit(2)
+    events = [entry["event"] for entry in logs]
+    assert events == ["cannot commit offsets, trying again", "committing offsets again"]
+
+
+async def test_gaps_are_committed_without_any_ack(make_world: MakeWorld) -> None:
+    world = make_world()
+    await world.consume()
+    world.log().gap(5)
+    await world.pass_time(0.5)
+    assert world.committed() == OffsetCommit(5)
+
+
+async def test_a_deleted_topic_does_not_block_the_others(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.backend.logs["u"] = [FakeLog()]
+    for topic in "tu":
+        world.log(0, topic).append(b"x")
+        answers = await world.consume(topic=topic, auto_ack=True)
+        answers.offers[0].delivered()
+    del world.backend.logs["u"]
+    await world.pass_time(0.5)
+    assert world.committed() == OffsetCommit(1)
+
+
+async def test_a_never_acking_consumer_holds_a_bounded_amount(make_world: MakeWorld) -> None:
+    world = make_world(ack_timeout=5.0, max_pending_messages=10, fetch_max_bytes=2000)
+    for _ in range(100):
+        world.log().append(*[b"x" * 50] * 10)
+    for _ in range(20):
+        assert (await world.consume(15)).offsets == list(range(10))
+        await world.pass_time(5)
+    live = world.consumers._subscriptions["g", "t"].live(0)
+    assert live is not None
+    live.offers.check_invariants()
+    assert live.offers.pending == 10
+
+
+# --- offsets set by hand -------------------------------------------------------------------------------------------
+
+
+async def test_setting_offsets_voids_what_is_out(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 10)
+    old = await world.consume(5, auto_ack=True)
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(3, "BB")})
+    old.offers[3].delivered()
+    old.offers[4].undelivered()
+    assert await world.ack(0, 3) == [None]
+    assert (await world.consume(3)).offsets == [3, 5, 6]
+    assert await world.ack(0, 3) == [None]
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(5)
+
+
+async def test_offsets_set_win_over_an_older_commit_under_way(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 10)
+    answers = await world.consume(5, auto_ack=True)
+    for offer in answers.offers:
+        offer.delivered()
+    gate = world.backend.gates["commit"] = asyncio.Event()
+    await world.pass_time(0.5)
+    setting = asyncio.create_task(world.consumers.set_offsets("g", "t", {0: OffsetCommit(2)}))
+    await settle()
+    gate.set()
+    await setting
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(2)
+    assert (await world.consume()).offsets == [2]
+
+
+async def test_offsets_set_while_nobody_consumes_void_older_offers(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 10)
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(2)})
+    assert world.consumers._groups == {}
+    assert await world.ack(0, 2) == [None]
+    answers = await world.consume(2, auto_ack=True)
+    assert answers.offsets == [2, 3]
+    assert await world.ack(0, 3) == [None]
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(2, "BB")
+
+
+async def test_offsets_that_cannot_be_committed_change_nothing(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 10)
+    answers = await world.consume(2, auto_ack=True)
+    world.backend.failures["commit"] = Unavailable("no leader")
+    with pytest.raises(Unavailable):
+        await world.consumers.set_offsets("g", "t", {0: OffsetCommit(7)})
+    world.backend.failures.clear()
+    answers.offers[0].delivered()
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(1)
+
+
+async def test_a_caller_that_leaves_does_not_split_the_change(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 10)
+    await world.consume(5)
+    gate = world.backend.gates["commit"] = asyncio.Event()
+    setting = asyncio.create_task(world.consumers.set_offsets("g", "t", {0: OffsetCommit(7)}))
+    await settle()
+    setting.cancel()
+    await asyncio.wait([setting])
+    gate.set()
+    await settle()
+    assert world.committed() == OffsetCommit(7)
+    assert (await world.consume()).offsets == [7]

@@ -1,0 +1,352 @@
+import asyncio
+
+import pytest
+
+from pixy.backend import OffsetCommit, TopicPartition
+from pixy.errors import (
+    AckBeyondEnd,
+    InvalidAck,
+    LongPollTimeout,
+    TooManyRequests,
+    Unavailable,
+)
+from tests.consume.conftest import MakeWorld
+from tests.consume.fakes import Answers
+
+NEVER = 10_000.0
+
+
+# --- requests and the clock ----------------------------------------------------------------------------------------
+
+
+async def test_a_request_that_gets_nothing_times_out(make_world: MakeWorld) -> None:
+    world = make_world()
+    answers = await world.consume(2)
+    await world.pass_time(2.9)
+    assert answers.errors == []
+    await world.pass_time(0.1)
+    assert [type(error) for error in answers.errors] == [LongPollTimeout] * 2
+
+
+async def test_an_earlier_deadline_of_the_caller_is_kept(make_world: MakeWorld) -> None:
+    world = make_world()
+    late = await world.consume()
+    early = await world.consume(deadline=world.clock.now + 1)
+    await world.pass_time(1)
+    assert len(early.errors) == 1
+    assert late.errors == []
+
+
+async def test_ten_thousand_requests_need_one_timer(make_world: MakeWorld) -> None:
+    world = make_world()
+    await world.consume(1)
+    timers = world.clock.timers
+    answers = await world.consume(10_000)
+    assert world.clock.timers == timers
+    await world.pass_time(3)
+    assert len(answers.errors) == 10_000
+
+
+async def test_a_cancelled_request_takes_nothing(make_world: MakeWorld) -> None:
+    world = make_world()
+    gone = await world.consume()
+    gone.waiting[0].cancel()
+    world.log().append(b"a")
+    assert (await world.consume()).values == [b"a"]
+    assert (gone.offers, gone.errors) == ([], [])
+
+
+async def test_an_offer_that_is_not_acked_comes_again(make_world: MakeWorld) -> None:
+    world = make_world(ack_timeout=10.0)
+    world.log().append(b"a")
+    await world.consume()
+    await world.pass_time(9.9)
+    answers = await world.consume()
+    assert answers.offers == []
+    await world.pass_time(0.1)
+    assert answers.values == [b"a"]
+    assert world.consumers.counters().expired == 1
+
+
+async def test_a_record_is_dropped_after_its_last_retry(make_world: MakeWorld) -> None:
+    world = make_world(ack_timeout=5.0, max_retries=1, subscription_timeout=60.0)
+    world.log().append(b"a")
+    for _ in range(2):
+        assert (await world.consume()).values == [b"a"]
+        await world.pass_time(5)
+    await world.pass_time(0.5)
+    assert world.committed() == OffsetCommit(1)
+    assert world.consumers.counters().dropped == 1
+
+
+async def test_what_was_not_delivered_goes_to_who_waits(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a")
+    first = await world.consume()
+    second = await world.consume()
+    first.offers[0].undelivered()
+    assert second.values == [b"a"]
+
+
+async def test_an_ack_makes_room_for_who_waits(make_world: MakeWorld) -> None:
+    world = make_world(max_pending_messages=1)
+    world.log().append(b"a", b"b")
+    answers = await world.consume(2)
+    assert answers.values == [b"a"]
+    await world.ack(0, 0)
+    assert answers.values == [b"a", b"b"]
+
+
+async def test_exactly_300_are_pending_by_default(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 500)
+    answers = await world.consume(400)
+    assert answers.offsets == list(range(300))
+
+
+async def test_partitions_are_served_in_turn(make_world: MakeWorld) -> None:
+    world = make_world(3)
+    for partition in range(3):
+        world.log(partition).append(*[b"x"] * 20)
+    await world.consume(3)
+    answers = await world.consume(12)
+    assert sorted(offer.partition for offer in answers.offers) == [0] * 4 + [1] * 4 + [2] * 4
+
+
+# --- acks ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_riding_ack_comes_before_the_record(make_world: MakeWorld) -> None:
+    world = make_world(max_pending_messages=1)
+    world.log().append(b"a", b"b")
+    await world.consume()
+    assert (await world.consume(ack=(0, 0))).values == [b"b"]
+
+
+@pytest.mark.parametrize("ack", [(0, -1), (-1, 0), (1, 0), (7, -1)])
+async def test_a_riding_ack_that_cannot_be_is_raised(make_world: MakeWorld, ack: tuple[int, int]) -> None:
+    world = make_world()
+    world.log().append(b"a")
+    await world.consume()
+    answers = Answers()
+    with pytest.raises(InvalidAck, match="invalid ack: bad"):
+        world.consumers.consume("g", "t", answers, ack=ack)
+    assert (answers.offers, answers.errors) == ([], [])
+
+
+async def test_a_riding_ack_beyond_the_end_is_answered_and_nothing_is_taken(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a", b"b")
+    await world.consume()
+    answers = await world.consume(ack=(0, 2))
+    assert isinstance(answers.errors[0], AckBeyondEnd)
+    assert "ends at 2" in str(answers.errors[0])
+    assert world.consumers.outstanding == 1
+
+
+async def test_a_riding_ack_ahead_of_the_known_end_is_checked_with_the_cluster(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a", b"b")
+    await world.consume(2)
+    log = world.log()
+    log.end += 3  # The fetch that waits is not told.
+    answers = await world.consume(ack=(0, 4))
+    assert answers.errors == []
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(0, "EB")
+
+
+async def test_a_request_cancelled_while_its_ack_is_checked_still_acks(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a", b"b")
+    await world.consume(2)
+    world.log().end += 3
+    gate = world.backend.gates["offset_ranges"] = asyncio.Event()
+    answers = await world.consume(ack=(0, 4))
+    answers.waiting[0].cancel()
+    gate.set()
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(0, "EB")
+    assert (answers.offers, answers.errors) == ([], [])
+
+
+async def test_the_accidental_ack_counts_only_if_offered(make_world: MakeWorld) -> None:
+    world = make_world()
+    answers = await world.consume(ack=(0, 0), ack_if_offered=True)
+    assert answers.errors == []
+    world.log().append(b"a", b"b")
+    await world.pass_time(1)
+    assert answers.offsets == [0]
+    assert world.committed() == OffsetCommit(0)
+    await world.consume(ack=(0, 0), ack_if_offered=True)
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(1)
+
+
+async def test_an_ack_of_what_nobody_here_offered_starts_the_subscription(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a", b"b")
+    assert await world.ack(0, 1) == [None]
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(0, "BB")
+    assert (await world.consume(2)).offsets == [0]
+
+
+async def test_an_ack_below_the_committed_offset_is_fine(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 5)
+    world.backend.commits["g"] = {TopicPartition("t", 0): OffsetCommit(3)}
+    await world.consume()
+    assert await world.ack(0, 1) == [None]
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(3)
+
+
+@pytest.mark.parametrize(
+    ("partition", "offset", "error"),
+    [
+        (0, -1, InvalidAck),
+        (-1, 0, InvalidAck),
+        (1, 0, InvalidAck),
+        (0, 5, AckBeyondEnd),
+        (0, 9, AckBeyondEnd),
+    ],
+)
+@pytest.mark.parametrize("live", [True, False])
+async def test_an_ack_that_cannot_be_is_refused(
+    make_world: MakeWorld, partition: int, offset: int, error: type[Exception], live: bool
+) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 5)
+    if live:
+        await world.consume()
+    assert [type(outcome) for outcome in await world.ack(partition, offset)] == [error]
+
+
+async def test_an_ack_for_a_partition_of_another_process_ends_after_the_timeout(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(2)
+    world.backend.withheld.add(TopicPartition("t", 1))
+    world.log(1).append(b"x")
+    outcome = await world.ack(1, 0)
+    assert outcome == []
+    await world.pass_time(3)
+    assert isinstance(outcome[0], Unavailable)
+
+
+async def test_a_riding_ack_for_a_partition_of_another_process_does_not_hold_up(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(2)
+    world.backend.withheld.add(TopicPartition("t", 1))
+    world.log(0).append(b"x")
+    await world.consume(auto_ack=True)
+    world.log(0).append(b"y")
+    assert (await world.consume(ack=(1, 0))).values == [b"y"]
+
+
+async def test_acks_that_wait_are_bounded(make_world: MakeWorld) -> None:
+    world = make_world(channel_buffer_size=2)
+    world.backend.gates["join"] = asyncio.Event()
+    world.log().append(b"x")
+    assert await world.ack(0, 0) == []
+    assert await world.ack(0, 0) == []
+    assert [type(outcome) for outcome in await world.ack(0, 0)] == [TooManyRequests]
+    assert isinstance((await world.consume(ack=(0, 0))).errors[0], TooManyRequests)
+
+
+# --- the end -------------------------------------------------------------------------------------------------------
+
+
+async def test_without_requests_and_offers_the_subscription_ends(make_world: MakeWorld) -> None:
+    world = make_world(long_polling_timeout=1.0)
+    await world.consume()
+    await world.pass_time(14.9)
+    assert world.backend.events[-1][0] != "leave"
+    await world.pass_time(0.1)
+    assert world.backend.events[-1] == ("leave", "g")
+    assert world.consumers._groups == {}
+    assert world.clock.timers == 0
+
+
+async def test_a_request_puts_the_end_off(make_world: MakeWorld) -> None:
+    world = make_world(long_polling_timeout=1.0)
+    for _ in range(5):
+        await world.consume()
+        await world.pass_time(14)
+    assert "leave" not in [event[0] for event in world.backend.events]
+
+
+async def test_a_request_that_waits_puts_the_end_off(make_world: MakeWorld) -> None:
+    world = make_world(long_polling_timeout=100.0)
+    answers = await world.consume()
+    await world.pass_time(50)
+    world.log().append(b"a")
+    await world.pass_time(0)
+    assert answers.values == [b"a"]
+
+
+async def test_with_an_offer_out_it_ends_with_the_last_ack(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a", b"b")
+    await world.consume(2)
+    await world.pass_time(100)
+    await world.ack(0, 0)
+    assert "leave" not in [event[0] for event in world.backend.events]
+    await world.ack(0, 1)
+    assert world.backend.events[-2:] == [("commit", "g"), ("leave", "g")]
+    assert world.committed() == OffsetCommit(2)
+
+
+async def test_with_an_offer_out_it_ends_when_that_is_returned(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a")
+    answers = await world.consume()
+    await world.pass_time(100)
+    answers.offers[0].undelivered()
+    await world.pass_time(0)
+    assert world.backend.events[-1] == ("leave", "g")
+
+
+async def test_an_offer_never_acked_ends_it_after_the_ack_timeout(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a")
+    await world.consume()
+    await world.pass_time(299)
+    assert "leave" not in [event[0] for event in world.backend.events]
+    await world.pass_time(1)
+    assert world.backend.events[-1] == ("leave", "g")
+    assert (await world.consume()).values == [b"a"]
+
+
+async def test_a_request_near_the_end_keeps_it(make_world: MakeWorld) -> None:
+    world = make_world(long_polling_timeout=1.0)
+    world.log().append(b"a")
+    await world.consume()
+    await world.pass_time(100)
+    answers = await world.consume(ack=(0, 0))
+    world.log().append(b"b")
+    await world.pass_time(0)
+    assert answers.values == [b"b"]
+    await world.ack(0, 1)
+    await world.pass_time(14)
+    assert "leave" not in [event[0] for event in world.backend.events]
+    await world.pass_time(2)
+    assert world.backend.events[-1] == ("leave", "g")
+
+
+async def test_a_request_while_it_ends_is_served_by_the_next(make_world: MakeWorld) -> None:
+    world = make_world(long_polling_timeout=1.0)
+    world.log().append(b"a", b"b")
+    answers = await world.consume(auto_ack=True)
+    gate = world.backend.gates["leave"] = asyncio.Event()
+    answers.offers[0].delivered()
+    await world.pass_time(15)
+    assert ("leave", "g") not in world.backend.events
+    later = await world.consume()
+    assert later.offers == []
+    gate.set()
+    await world.pass_time(0)
+    assert later.values == [b"b"]
+    assert [event[0] for event in world.backend.events if event[0] != "commit"] == ["join", "leave", "join"]

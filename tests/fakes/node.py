@@ -1,0 +1,50 @@
+"""A real node in this process: what tests of the layers above stand on when the fake backend will not do."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from pixy.backend import EmbeddedBackend
+from pixy.clock import Clock, SystemClock
+from pixy.cluster import Node, NodeOptions
+from pixy.config import JournalConfig, StorageConfig
+from pixy.storage import Disk, RealDisk, ThreadWorker
+
+__all__ = ["make_embedded", "open_embedded"]
+
+
+def _raise(error: BaseException) -> None:
+    raise AssertionError("the node broke") from error
+
+
+def make_embedded(
+    directory: Path,
+    *,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+    journal: JournalConfig | None = None,
+    storage: StorageConfig | None = None,
+    on_fault: Callable[[BaseException], None] = _raise,
+) -> EmbeddedBackend:
+    """An embedded backend on `directory`, not started; everything left out is real and at its default."""
+    clock = clock or SystemClock()
+    options = NodeOptions(
+        directory=directory,
+        journal=journal or JournalConfig(),
+        storage=storage or StorageConfig(),
+        random_bytes=os.urandom,
+        worker=ThreadWorker,
+    )
+    return EmbeddedBackend(Node(disk or RealDisk(), clock, options, on_fault), clock)
+
+
+@asynccontextmanager
+async def open_embedded(directory: Path) -> AsyncIterator[EmbeddedBackend]:
+    """A started embedded backend, stopped at the end."""
+    backend = make_embedded(directory)
+    await backend.start()
+    try:
+        yield backend
+    finally:
+        await backend.stop()

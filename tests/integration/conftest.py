@@ -1,0 +1,36 @@
+"""Daemons for tests: each test has its own, in its own folder, and none outlives the test."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.daemon import Daemon
+
+__all__ = ["MakeDaemon"]
+
+MakeDaemon = Callable[..., Daemon]
+
+
+@pytest.fixture
+def make_daemon(tmp_path: Path) -> Iterator[MakeDaemon]:
+    """Makes daemons that are not started yet; whatever still runs at the end of the test is killed."""
+    daemons: list[Daemon] = []
+
+    def make(config: Mapping[str, Any] | None = None, folder: str = "") -> Daemon:
+        daemon = Daemon(tmp_path / (folder or f"daemon-{len(daemons)}"), config)
+        daemons.append(daemon)
+        return daemon
+
+    yield make
+    for daemon in daemons:
+        daemon.kill()
+
+
+@pytest.fixture
+def daemon(make_daemon: MakeDaemon) -> Daemon:
+    """A running daemon with the default options."""
+    running = make_daemon()
+    running.start()
+    return running

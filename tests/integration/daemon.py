@@ -1,0 +1,233 @@
+"""A real daemon in a process of its own, for tests that look at it from outside.
+
+Each has a folder with its configuration, its data and its log. It listens on 127.0.0.1 and takes a free port the first time; a daemon
+that is started again, after `stop` or `kill`, has the same port and the same data.
+"""
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any
+
+import grpc
+import yaml
+
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+
+if TYPE_CHECKING:
+    from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyAsyncStub
+
+__all__ = ["CHANNEL_OPTIONS", "Daemon", "proxy_config", "wait_until_refused"]
+
+START_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 40.0
+
+CHANNEL_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),  # a call that fails is the test's business
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+
+
+def proxy_config(**sections: Any) -> dict[str, Any]:
+    """A configuration with one cluster whose options these are."""
+    return {"proxies": {"default": sections}}
+
+
+class Daemon:
+    """`pixy serve` as a process.
+
+    Args:
+        folder: where its files go.
+        config: options that differ from the defaults. `grpc_addr` and `data_dir` are set here unless they are given.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any] | None = None) -> None:
+        self.folder = folder
+        self.config: dict[str, Any] = {
+            "grpc_addr": "127.0.0.1:0",
+            "data_dir": str(folder / "data"),
+            **(config or {}),
+        }
+        self.addresses: dict[str, str] = {}
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader: threading.Thread | None = None
+        self._channels: list[grpc.Channel] = []
+        self._log: IO[bytes] | None = None
+
+    def __enter__(self) -> "Daemon":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start, and return when it is ready. The test fails with its log if it is not."""
+        self.start_nowait()
+        line = self.next_line(START_SECONDS_MAX)
+        if line is None or not line.startswith("pixy ready "):
+            self.kill()
+            raise AssertionError(f"the daemon did not get ready but printed {line!r}; its log:\n{self.log()}")
+        self.addresses = dict(door.split("=", 1) for door in line.split()[2:])
+        if "grpc" in self.addresses:
+            self.config["grpc_addr"] = self.addresses["grpc"]
+
+    def start_nowait(self) -> None:
+        """Start the process and do not wait for anything."""
+        assert self._process is None, "it runs already"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config_file = self.folder / "pixy.yaml"
+        config_file.write_text(yaml.safe_dump(self.config, sort_keys=False))
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PIXY_")}
+        self._log = (self.folder / "log").open("ab")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pixy", "serve", "--config", str(config_file)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=environment,
+            cwd=self.folder,
+        )
+        self._process = process
+        self._lines = queue.SimpleQueue()
+        self._reader = threading.Thread(target=_read_lines, args=(process, self._lines))
+        self._reader.start()
+
+    def next_line(self, timeout: float) -> str | None:
+        """The next line of its standard output, None at the end of it.
+
+        Raises:
+            queue.Empty: there was none in time.
+        """
+        return self._lines.get(timeout=timeout)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def wait(self, timeout: float = STOP_SECONDS_MAX) -> int:
+        """Wait until it has ended; returns its exit code."""
+        process = self.process
+        code = process.wait(timeout)
+        self._release()
+        return code
+
+    def stop(self) -> None:
+        """End it with SIGTERM. The test fails if it does not end well."""
+        self.close_channels()
+        self.signal(signal.SIGTERM)
+        code = self.wait()
+        assert code == 0, f"the daemon ended with {code}; its log:\n{self.log()}"
+
+    def kill(self) -> None:
+        """End it with SIGKILL, if it runs."""
+        self.close_channels()
+        if self._process is not None:
+            self._process.kill()
+            self.wait()
+
+    def restart(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.start()
+
+    def _release(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        assert self._reader is not None
+        assert self._log is not None
+        self._reader.join()
+        self._process.stdout.close()
+        self._log.close()
+        self._process = None
+
+    # --- what can be seen of it -----------------------------------------------------------------------------------
+
+    @property
+    def process(self) -> "subprocess.Popen[str]":
+        """The running process."""
+        assert self._process is not None, "it does not run"
+        return self._process
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def address(self) -> str:
+        """`host:port` of its gRPC door."""
+        return self.addresses["grpc"]
+
+    @property
+    def data(self) -> Path:
+        """Where the cluster `default` has its files."""
+        return Path(self.config["data_dir"]) / "default"
+
+    def log(self) -> str:
+        """Everything it has logged."""
+        return re.sub(r"\x1b\[[0-9;]*m", "", (self.folder / "log").read_text())
+
+    def rss_bytes(self) -> int:
+        """Its resident memory."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    # --- clients ----------------------------------------------------------------------------------------------------
+
+    def channel(self, target: str | None = None) -> grpc.Channel:
+        """A new connection to it, closed when it ends."""
+        channel = grpc.insecure_channel(target or self.address, options=CHANNEL_OPTIONS)
+        self._channels.append(channel)
+        return channel
+
+    def stub(self) -> KafkaPixyStub:
+        """A client with a connection of its own."""
+        return KafkaPixyStub(self.channel())
+
+    def aio_channel(self) -> grpc.aio.Channel:
+        """A new connection for the running event loop; the caller closes it."""
+        return grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+
+    @staticmethod
+    def aio_stub(channel: grpc.aio.Channel) -> "KafkaPixyAsyncStub":
+        """A client on that connection."""
+        return KafkaPixyStub(channel)
+
+    def close_channels(self) -> None:
+        for channel in self._channels:
+            channel.close()
+        self._channels.clear()
+
+
+def _read_lines(process: "subprocess.Popen[str]", lines: "queue.SimpleQueue[str | None]") -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put(line.rstrip("\n"))
+    lines.put(None)
+
+
+def wait_until_refused(daemon: Daemon) -> tuple[int, str]:
+    """Start a daemon that must not get ready; returns its exit code and its log."""
+    daemon.start_nowait()
+    try:
+        line = daemon.next_line(START_SECONDS_MAX)
+        assert line is None, f"it must not start, but printed {line!r}"
+        return daemon.wait(START_SECONDS_MAX), daemon.log()
+    finally:
+        daemon.kill()

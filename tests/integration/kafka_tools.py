@@ -1,0 +1,171 @@
+"""Apache Kafka's own tools, to let Kafka itself judge what pixy writes.
+
+The jars are fetched once, through Maven, into `.cache/kafka-libs` of the repository. They are fetched into a directory beside
+it, under a lock, and moved there when they are complete: a test that was killed leaves nothing half done, and two test
+processes do not disturb each other. A changed pom.xml fetches them again.
+"""
+
+import fcntl
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.conftest import require
+
+__all__ = [
+    "DumpedBatch",
+    "DumpedRecord",
+    "dump_log_segment_text",
+    "dump_log_segments",
+    "kafka_libs",
+    "parse_dump",
+    "run_tool",
+]
+
+_POM = Path(__file__).parent / "kafka_tools" / "pom.xml"
+_CACHE = Path(__file__).parents[2] / ".cache"
+_LIBS = _CACHE / "kafka-libs"
+_FETCH_SECONDS_MAX = 600
+_TOOL_SECONDS_MAX = 120
+
+
+@dataclass(frozen=True)
+class DumpedBatch:
+    """One batch as Kafka read it. `is_valid` says that Kafka found its checksum right."""
+
+    base_offset: int
+    last_offset: int
+    count: int
+    leader_epoch: int
+    is_control: bool
+    position: int
+    size: int
+    codec: str
+    crc: int
+    is_valid: bool
+
+
+@dataclass(frozen=True)
+class DumpedRecord:
+    """One record as Kafka read it; a key or value that is null is None. Control records have neither."""
+
+    batch: DumpedBatch
+    offset: int
+    timestamp_ms: int
+    header_names: tuple[str, ...]
+    key: str | None
+    value: str | None
+
+
+def kafka_libs() -> Path:
+    """The directory of Kafka's jars, fetched if they are not there. Skips the test if Java or Maven is missing."""
+    require("java", "apt-get install openjdk-17-jre-headless")
+    with _lock():
+        pom = _LIBS / _POM.name
+        if not pom.exists() or pom.read_bytes() != _POM.read_bytes():
+            _fetch(require("mvn", "apt-get install maven"))
+    return _LIBS
+
+
+@contextmanager
+def _lock() -> Iterator[None]:
+    _CACHE.mkdir(exist_ok=True)
+    with (_CACHE / "kafka-libs.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(mvn: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="kafka-libs-", dir=_CACHE) as folder:
+        fetched = Path(folder) / "libs"
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
+        _run([mvn, "-q", "-B", "-f", str(_POM), *goal], _FETCH_SECONDS_MAX)
+        shutil.copy(_POM, fetched)
+        shutil.rmtree(_LIBS, ignore_errors=True)
+        fetched.rename(_LIBS)
+
+
+def run_tool(main_class: str, *arguments: str) -> str:
+    """What one of Kafka's tools prints. The test fails with its output if it fails."""
+    java = require("java", "apt-get install openjdk-17-jre-headless")
+    return _run([java, "-cp", f"{kafka_libs()}/*", main_class, *arguments], _TOOL_SECONDS_MAX)
+
+
+def _run(command: list[str], timeout: float) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def dump_log_segment_text(path: Path) -> str:
+    """What `kafka-dump-log` prints for a segment file, with every record."""
+    return run_tool(
+        "org.apache.kafka.tools.DumpLogSegments", "--files", str(path), "--print-data-log", "--deep-iteration"
+    )
+
+
+def dump_log_segments(path: Path) -> list[DumpedRecord]:
+    """The records that Kafka finds in a segment file. Keys and values must be text without line breaks."""
+    return parse_dump(dump_log_segment_text(path))
+
+
+_BATCH = re.compile(
+    r"baseOffset: (?P<base_offset>\d+) lastOffset: (?P<last_offset>\d+) count: (?P<count>\d+) .*"
+    r"partitionLeaderEpoch: (?P<leader_epoch>-?\d+) .*isControl: (?P<is_control>\w+) .*"
+    r"position: (?P<position>\d+) .*size: (?P<size>\d+) .*compresscodec: (?P<codec>\w+) "
+    r"crc: (?P<crc>\d+) isvalid: (?P<is_valid>\w+)"
+)
+_RECORD = re.compile(
+    r"\| offset: (?P<offset>\d+) \w+: (?P<timestamp_ms>-?\d+) keySize: (?P<key_size>-?\d+) "
+    r"valueSize: (?P<value_size>-?\d+) sequence: -?\d+ headerKeys: \[(?P<header_names>[^]]*)\](?P<rest>.*)"
+)
+
+
+def parse_dump(text: str) -> list[DumpedRecord]:
+    """The records in the output of `kafka-dump-log`; fails on lines that look like one and are not understood."""
+    records: list[DumpedRecord] = []
+    batch: DumpedBatch | None = None
+    for line in text.split("\n"):
+        if found := _BATCH.fullmatch(line):
+            batch = _batch(found.groupdict())
+        elif found := _RECORD.fullmatch(line):
+            assert batch is not None, f"a record before the first batch: {line}"
+            records.append(_record(batch, found.groupdict()))
+        else:
+            assert not line.startswith(("baseOffset:", "|")), f"a line of unknown form: {line}"
+    return records
+
+
+def _batch(fields: dict[str, str]) -> DumpedBatch:
+    names = ("base_offset", "last_offset", "count", "leader_epoch", "position", "size", "crc")
+    return DumpedBatch(
+        **{name: int(fields[name]) for name in names},
+        codec=fields["codec"],
+        is_control=fields["is_control"] == "true",
+        is_valid=fields["is_valid"] == "true",
+    )
+
+
+def _record(batch: DumpedBatch, fields: dict[str, str]) -> DumpedRecord:
+    key = value = None
+    if not batch.is_control:
+        rest = fields["rest"].encode()
+        key, rest = _take(rest, b" key: ", int(fields["key_size"]))
+        value, rest = _take(rest, b" payload: ", int(fields["value_size"]))
+        assert not rest, f"{rest!r} behind the record at offset {fields['offset']}"
+    names = tuple(fields["header_names"].split(",")) if fields["header_names"] else ()
+    return DumpedRecord(batch, int(fields["offset"]), int(fields["timestamp_ms"]), names, key, value)
+
+
+def _take(rest: bytes, label: bytes, size: int) -> tuple[str | None, bytes]:
+    """The text of `size` bytes behind `label`, and what follows; None without a label if the size is -1."""
+    if size < 0:
+        return None, rest
+    assert rest.startswith(label), f"expected {label!r}, found {rest[:40]!r}"
+    end = len(label) + size
+    return rest[len(label) : end].decode(), rest[end:]

@@ -1,0 +1,322 @@
+"""The daemon from outside: how it starts, what keeps it from starting, how it ends, and what it withstands."""
+
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.conftest import require
+from tests.integration.conftest import MakeDaemon
+from tests.integration.daemon import CHANNEL_OPTIONS, Daemon, proxy_config, wait_until_refused
+
+pytestmark = pytest.mark.process
+
+SECONDS = 20.0
+ONE_PARTITION = {"default_partitions": 1}
+
+
+def produce(stub: KafkaPixyStub, topic: str, *values: bytes) -> None:
+    for value in values:
+        stub.Produce(pb.ProdRq(topic=topic, key_undefined=True, message=value), timeout=SECONDS)
+
+
+def status_of(call: "grpc.Future") -> grpc.StatusCode:
+    """How a call has ended."""
+    error = call.exception(timeout=SECONDS)
+    assert isinstance(error, grpc.Call), f"it was answered: {call.result()}"
+    code = error.code()
+    assert isinstance(code, grpc.StatusCode)
+    return code
+
+
+def consume(stub: KafkaPixyStub, topic: str, group: str) -> pb.ConsRs:
+    answer = stub.ConsumeNAck(pb.ConsNAckRq(topic=topic, group=group, no_ack=True), timeout=SECONDS)
+    assert isinstance(answer, pb.ConsRs)
+    return answer
+
+
+def offsets(stub: KafkaPixyStub, topic: str, group: str) -> list[int]:
+    answer = stub.GetOffsets(pb.GetOffsetsRq(topic=topic, group=group), timeout=SECONDS)
+    return [entry.offset for entry in answer.offsets]
+
+
+# --- start --------------------------------------------------------------------------------------------------------
+
+
+def test_it_prints_one_line_with_the_real_port_when_it_is_ready(daemon: Daemon) -> None:
+    assert re.fullmatch(r"127\.0\.0\.1:[1-9][0-9]*", daemon.address)
+    with socket.create_connection(tuple(daemon.address.rsplit(":", 1)), timeout=SECONDS):
+        pass
+    daemon.signal(signal.SIGTERM)
+    assert daemon.next_line(SECONDS) is None, "more than one line on standard output"
+    assert daemon.wait() == 0
+
+
+def test_a_port_that_is_taken_keeps_it_from_starting(daemon: Daemon, make_daemon: MakeDaemon) -> None:
+    code, log = wait_until_refused(make_daemon({"grpc_addr": daemon.address}))
+    assert code == 1
+    assert f"pixy: cannot listen on {daemon.address}: is the port taken?" in log
+    assert "Traceback" not in log
+
+
+def test_a_data_directory_in_use_keeps_it_from_starting(daemon: Daemon, make_daemon: MakeDaemon) -> None:
+    code, log = wait_until_refused(make_daemon({"data_dir": daemon.config["data_dir"]}))
+    assert code == 1
+    assert str(daemon.data) in log
+    assert "another" in log
+    assert "Traceback" not in log
+    produce(daemon.stub(), "t", b"the first one is undisturbed")
+
+
+def test_a_data_directory_that_cannot_be_made_keeps_it_from_starting(
+    make_daemon: MakeDaemon, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("not a folder")
+    code, log = wait_until_refused(make_daemon({"data_dir": str(file / "data")}))
+    assert code == 1
+    assert str(file) in log
+    assert "Traceback" not in log
+
+
+def test_a_configuration_of_kafka_pixy_with_brokers_is_refused(make_daemon: MakeDaemon) -> None:
+    config = {"proxies": {"default": {"kafka": {"seed_peers": ["localhost:9092"]}}}}
+    code, log = wait_until_refused(make_daemon(config))
+    assert code == 2
+    assert "proxies.default is a Kafka cluster" in log
+    assert "Traceback" not in log
+
+
+def test_an_unknown_option_is_refused_with_file_line_and_a_suggestion(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon({"shutdown_timout": "1s"})
+    code, log = wait_until_refused(daemon)
+    line = (daemon.folder / "pixy.yaml").read_text().splitlines().index("shutdown_timout: 1s") + 1
+    assert code == 2
+    assert f"pixy.yaml:{line}" in log
+    assert "shutdown_timout" in log
+    assert "shutdown_timeout" in log
+
+
+# --- end ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_hands_everything_over_in_good_order(make_daemon: MakeDaemon, number: signal.Signals) -> None:
+    daemon = make_daemon(proxy_config(**ONE_PARTITION, consumer={"offsets_commit_interval": "1h"}))
+    daemon.start()
+    stub = daemon.stub()
+    produce(stub, "t", b"0", b"1", b"2")
+    for value in range(2):
+        assert consume(stub, "t", "g").message == b"%d" % value
+    health = health_pb2_grpc.HealthStub(daemon.channel()).Watch(health_pb2.HealthCheckRequest())
+    assert next(health).status == health_pb2.HealthCheckResponse.SERVING
+    waiting = [stub.ConsumeNAck.future(pb.ConsNAckRq(topic="empty", group="g", no_ack=True)) for _ in range(3)]
+    stub.ListTopics(pb.ListTopicRq(), timeout=SECONDS)  # they are with the daemon when this is answered
+    for value in range(100):
+        stub.Produce(pb.ProdRq(topic="async", message=b"%d" % value, async_mode=True), timeout=SECONDS)
+
+    daemon.signal(number)
+    assert next(health).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert {status_of(call) for call in waiting} == {grpc.StatusCode.UNAVAILABLE}
+    # Offers are out, so it stays: nothing new is given or taken, but acks are.
+    for refused in (
+        stub.ConsumeNAck.future(pb.ConsNAckRq(topic="t", group="g", no_ack=True)),
+        stub.Produce.future(pb.ProdRq(topic="t", message=b"late")),
+    ):
+        assert status_of(refused) is grpc.StatusCode.UNAVAILABLE
+    assert daemon.running
+    stub.Ack(pb.AckRq(topic="t", group="g", partition=0, offset=1), timeout=SECONDS)
+    assert daemon.running
+    stub.Ack(pb.AckRq(topic="t", group="g", partition=0, offset=0), timeout=SECONDS)
+    assert daemon.wait() == 0, daemon.log()
+
+    daemon.close_channels()
+    daemon.start()
+    stub = daemon.stub()
+    assert offsets(stub, "t", "g") == [2]
+    (entry,) = stub.GetOffsets(pb.GetOffsetsRq(topic="async", group="g"), timeout=SECONDS).offsets
+    assert entry.end == 100
+    (entry,) = stub.GetOffsets(pb.GetOffsetsRq(topic="t", group="g"), timeout=SECONDS).offsets
+    assert entry.end == 3
+
+
+def test_the_shutdown_timeout_bounds_how_long_it_waits_for_acks(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon({"shutdown_timeout": "500ms", **proxy_config(**ONE_PARTITION)})
+    daemon.start()
+    stub = daemon.stub()
+    produce(stub, "t", b"0", b"1")
+    consume(stub, "t", "g")
+    consume(stub, "t", "g")
+    stub.Ack(pb.AckRq(topic="t", group="g", partition=0, offset=1), timeout=SECONDS)
+    began = time.monotonic()
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+    assert time.monotonic() - began >= 0.5
+    daemon.close_channels()
+    daemon.start()
+    (entry,) = daemon.stub().GetOffsets(pb.GetOffsetsRq(topic="t", group="g"), timeout=SECONDS).offsets
+    assert (entry.offset, entry.sparse_acks) == (0, "1-2")
+
+
+def test_a_second_signal_ends_it_at_once_and_loses_nothing_that_was_answered(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon(proxy_config(**ONE_PARTITION))
+    daemon.start()
+    stub = daemon.stub()
+    produce(stub, "t", b"0")
+    consume(stub, "t", "g")
+    health = health_pb2_grpc.HealthStub(daemon.channel()).Watch(health_pb2.HealthCheckRequest())
+    assert next(health).status == health_pb2.HealthCheckResponse.SERVING
+    daemon.signal(signal.SIGTERM)
+    assert next(health).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == -signal.SIGTERM
+    daemon.close_channels()
+    daemon.start()
+    assert consume(daemon.stub(), "t", "g").message == b"0"
+
+
+# --- what it tells of itself --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("service", ["", "KafkaPixy"])
+def test_it_says_that_it_is_healthy(daemon: Daemon, service: str) -> None:
+    health = health_pb2_grpc.HealthStub(daemon.channel())
+    answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=SECONDS)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_a_client_without_the_proto_learns_the_service_by_reflection(daemon: Daemon) -> None:
+    channel = daemon.channel()
+    database = ProtoReflectionDescriptorDatabase(channel)  # type: ignore[no-untyped-call]  # has no types inside
+    assert {"KafkaPixy", "grpc.health.v1.Health"} <= set(database.get_services())
+    service = DescriptorPool(database).FindServiceByName("KafkaPixy")
+    assert {method.name for method in service.methods} == {
+        method.name for method in pb.DESCRIPTOR.services_by_name["KafkaPixy"].methods
+    }
+    assert not any(method.server_streaming or method.client_streaming for method in service.methods)
+
+
+# --- other doors --------------------------------------------------------------------------------------------------
+
+
+def test_it_serves_tls(make_daemon: MakeDaemon, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    openssl = require("openssl", "apt-get install openssl")
+    request = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run(
+        [openssl, *request, *names, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True
+    )
+    daemon = make_daemon({"tls": {"certificate_path": str(certificate), "key_path": str(key)}})
+    daemon.start()
+    trusted = grpc.ssl_channel_credentials(certificate.read_bytes())
+    with grpc.secure_channel(daemon.address, trusted, options=CHANNEL_OPTIONS) as channel:
+        produce(KafkaPixyStub(channel), "t", b"secret")
+    with pytest.raises(grpc.RpcError) as refused:
+        produce(daemon.stub(), "t", b"in the clear")
+    assert status_of_error(refused.value) is grpc.StatusCode.UNAVAILABLE
+    host, port = daemon.address.rsplit(":", 1)
+    context = ssl.create_default_context(cafile=str(certificate))
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection((host, int(port)), timeout=SECONDS) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as wrapped,
+    ):
+        assert wrapped.selected_alpn_protocol() == "h2"
+
+
+def status_of_error(error: grpc.RpcError) -> grpc.StatusCode:
+    assert isinstance(error, grpc.Call)
+    code = error.code()
+    assert isinstance(code, grpc.StatusCode)
+    return code
+
+
+def test_it_serves_a_unix_socket_and_replaces_a_stale_one(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon({"grpc_addr": "", "unix_addr": "pixy.sock"})
+    daemon.config["grpc_addr"] = ""
+    for value in (b"0", b"1"):  # after the kill the socket's file is still there
+        daemon.start()
+        assert set(daemon.addresses) == {"grpc-unix"}
+        produce(KafkaPixyStub(daemon.channel(f"unix:{daemon.folder / 'pixy.sock'}")), "t", value)
+        daemon.kill()
+    daemon.start()
+    daemon.stop()
+    assert not (daemon.folder / "pixy.sock").exists()
+
+
+# --- what it withstands -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def connected(daemon: Daemon) -> Iterator[socket.socket]:
+    host, port = daemon.address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x00" * 4096,
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 4096,
+        os.urandom(65536),
+    ],
+    ids=["http1", "zeros", "bad-frames", "random"],
+)
+def test_a_client_that_sends_rubbish_disturbs_nobody(daemon: Daemon, rubbish: bytes) -> None:
+    stub = daemon.stub()
+    produce(stub, "t", b"before")
+    poll = stub.ConsumeNAck.future(pb.ConsNAckRq(topic="other", group="g", auto_ack=True))
+    with connected(daemon) as connection:
+        try:
+            connection.sendall(rubbish)
+            while connection.recv(65536):
+                pass
+        except (ConnectionError, TimeoutError):
+            pass  # either side may be the first to hang up
+    produce(stub, "t", b"after")
+    produce(stub, "other", b"polled")
+    assert poll.result(timeout=SECONDS).message == b"polled"
+    assert daemon.running
+
+
+def test_a_consumer_that_never_acks_gets_no_more_than_the_limit(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon(
+        proxy_config(
+            **ONE_PARTITION,
+            consumer={"max_pending_messages": 5, "ack_timeout": "2s", "long_polling_timeout": "200ms"},
+        )
+    )
+    daemon.start()
+    stub = daemon.stub()
+    produce(stub, "t", *(b"%d" % value for value in range(10)))
+    began = time.monotonic()
+    assert [consume(stub, "t", "g").offset for _ in range(5)] == [0, 1, 2, 3, 4]
+    again = []
+    while len(again) < 5:
+        try:
+            offset = consume(stub, "t", "g").offset
+        except grpc.RpcError as error:
+            assert status_of_error(error) is grpc.StatusCode.NOT_FOUND
+        else:
+            assert time.monotonic() - began >= 2
+            again.append(offset)
+    assert again == [0, 1, 2, 3, 4]
+    stub.Ack(pb.AckRq(topic="t", group="g", partition=0, offset=3), timeout=SECONDS)
+    assert consume(stub, "t", "g").offset == 5
