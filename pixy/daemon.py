@@ -36,6 +36,9 @@ log = structlog.get_logger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
 """With the interpreter's 5 ms a busy loop delays every sync of the journal thread tenfold."""
 
+_STOP_S = 5.0
+"""What committing and writing may take once nobody is waited for any more."""
+
 OnReady = Callable[[Mapping[str, str]], None]
 
 
@@ -98,7 +101,19 @@ class Daemon:
         self._stop.set()
 
     async def drain_and_stop(self) -> None:
-        """Hand everything over in good order, within `shutdown_timeout`."""
+        """Hand everything over in good order, within `shutdown_timeout` and a little.
+
+        Raises:
+            DaemonFault: it took longer. What was answered is safe; offsets may be behind.
+        """
+        limit = self._config.shutdown_timeout + _STOP_S
+        try:
+            async with asyncio.timeout(limit):
+                await self._drain_and_stop()
+        except TimeoutError as error:
+            raise DaemonFault(f"could not stop in good order within {limit:g} seconds") from error
+
+    async def _drain_and_stop(self) -> None:
         assert self._server is not None
         log.info("draining")
         await self._server.begin_drain()

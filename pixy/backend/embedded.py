@@ -33,6 +33,7 @@ class EmbeddedBackend:
         self._node = node
         self._clock = clock
         self._coordinator = Coordinator(self._partition_count)
+        node.on_topic_created = self._coordinator.topic_created
         self._descriptions: dict[str, TopicDescription] = {}
         self._stopped = False
 
@@ -114,7 +115,7 @@ class EmbeddedBackend:
                 log.end_offset,
             )
         if offset == log.end_offset:
-            await _wait_append(replica, max_wait)
+            await self._wait_append(replica, max_wait)
             self._check_running()
         chunk = log.read_memory(offset, max_bytes)
         if chunk is None:
@@ -145,6 +146,15 @@ class EmbeddedBackend:
                         return record.offset
             at = chunk.next_offset
         return None
+
+    async def _wait_append(self, replica: PartitionReplica, max_wait: float | None) -> None:
+        if max_wait is not None and max_wait <= 0:
+            return
+        self._check_running()
+        end_offset = replica.log.end_offset
+        await _wait_append(replica, max_wait)
+        if replica.log.end_offset == end_offset:
+            self._check_running()
 
     def _replica(self, partition: TopicPartition) -> PartitionReplica:
         replica = self._node.partition(partition)
@@ -206,9 +216,7 @@ class _Membership:
 
 
 async def _wait_append(replica: PartitionReplica, max_wait: float | None) -> None:
-    """Return after the next append, or after `max_wait` seconds."""
-    if max_wait is not None and max_wait <= 0:
-        return
+    """Return after the next append, after `max_wait` seconds, or when the node stops."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
     if replica.waiters is None:

@@ -70,6 +70,12 @@ class Coordinator:
         else:
             del self._members[member.consumer_group]
 
+    def topic_created(self, topic: str) -> None:
+        """Assign again in every consumer group that has been waiting for a topic."""
+        for group, members in list(self._members.items()):
+            if any(topic in member.topics for member in members):
+                self._assign(group)
+
     def exists(self, consumer_group: str) -> bool:
         """Whether a consumer group has any member."""
         return consumer_group in self._members

@@ -95,6 +95,11 @@ class Node:
     Args:
         disk, clock, options: what it stands on.
         on_fault: called once with what broke when nothing can be made durable any more. Nothing is answered after that.
+
+    Attributes:
+        metadata: the topics.
+        node_id: known from `start` on.
+        on_topic_created: called from the event loop with the name of a new topic, soon after it can be used.
     """
 
     def __init__(
@@ -119,6 +124,7 @@ class Node:
         self._partitions: dict[TopicPartition, PartitionReplica] = {}
         self.metadata = MetadataState()
         self.node_id = 0
+        self.on_topic_created: Callable[[str], None] | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -147,6 +153,8 @@ class Node:
         if self._stopped or self._lock is None:
             return
         self._stopped = True
+        for replica in self._partitions.values():
+            replica.wake()
         if not self._broken:
             await self._journal.drained()
             await self._writer.stop()
@@ -282,6 +290,8 @@ class Node:
             if isinstance(result, Topic):
                 for partition in self._add_topic(result):
                     self._write_hard_state(partition)
+                if self.on_topic_created is not None:
+                    asyncio.get_running_loop().call_soon(self.on_topic_created, result.name)
             self._maybe_checkpoint(replica)
         proposal.done(result)
 

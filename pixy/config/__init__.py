@@ -3,7 +3,7 @@
 A leaf: imports nothing of pixy but its errors.
 """
 
-from pixy.config.checks import split_address
+from pixy.config.checks import is_socket_path, split_address
 from pixy.config.identity import effective_client_id
 from pixy.config.kafka_pixy import FLAGS as KAFKA_PIXY_FLAGS
 from pixy.config.load import load_config
@@ -43,6 +43,7 @@ __all__ = [
     "config_values",
     "effective_client_id",
     "format_duration",
+    "is_socket_path",
     "load_config",
     "parse_bytes",
     "parse_duration",

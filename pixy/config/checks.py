@@ -32,6 +32,11 @@ def split_address(address: str) -> tuple[str, int]:
     return match["v6"] or match["host"] or "", int(match["port"])
 
 
+def is_socket_path(address: str) -> bool:
+    """Whether an address names a unix socket instead of host and port."""
+    return "/" in address
+
+
 def find_problems(config: Config, places: Mapping[str, Place]) -> list[Problem]:
     """Everything that contradicts itself. Each is reported where one of the options involved was set."""
     check = _Checks(config, places)
@@ -50,6 +55,8 @@ def find_warnings(config: Config) -> Iterator[str]:
 
 
 def _is_loopback(address: str) -> bool:
+    if is_socket_path(address):
+        return True
     host, _ = split_address(address)
     if host == "localhost":
         return True
@@ -71,7 +78,7 @@ class _Checks:
         config = self._config
         if not config.grpc_addr and not config.unix_addr:
             self._complain("grpc_addr must not be empty unless unix_addr is set", "grpc_addr")
-        if config.grpc_addr:
+        if config.grpc_addr and not is_socket_path(config.grpc_addr):
             self._expect("grpc_addr", config.grpc_addr, split_address)
 
     def tls(self) -> None:

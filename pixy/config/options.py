@@ -437,7 +437,7 @@ class Config:
 
     grpc_addr: str = _text(
         "127.0.0.1:19091",
-        "Address and port of the gRPC API. Port 0 takes a free one; an empty address switches TCP off.\n"
+        "Address and port of the gRPC API, or the path of a unix socket. Port 0 takes a free one; empty: unix_addr only.\n"
         "Only this machine can reach 127.0.0.1; for others set an address of this machine, and TLS.",
     )
     unix_addr: str = _text("", "Path of a unix socket on which gRPC is served too. Empty: none.")

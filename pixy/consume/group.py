@@ -16,7 +16,6 @@ one of a new group can overwrite offsets that were set by hand. A failed commit 
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from math import inf
 
 import structlog
 
@@ -260,10 +259,8 @@ class ConsumerGroup:
     def mark_dirty(self, partition: LivePartition) -> None:
         """A live partition has something to commit."""
         self._dirty[partition] = None
-        if self._commit_alarm.when == inf:
-            self._commit_alarm.at(
-                self._environment.timers.monotonic() + self._environment.options.offsets_commit_interval
-            )
+        interval = self._environment.options.offsets_commit_interval
+        self._commit_alarm.at(self._environment.timers.monotonic() + interval)
 
     def _commit_due(self, _: float) -> None:
         if self._dirty or self._leftover:

@@ -373,7 +373,7 @@ class Subscription:
         self._host.subscription_over(self)
 
     def _resume(self, now: float) -> None:
-        """A request came while the end was near."""
+        """A request came while the end was near: acks need not look for it any more."""
         if not self.draining:
             self.watching = False
             self._idle.at(now + self._environment.options.subscription_timeout)

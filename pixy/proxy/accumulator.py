@@ -202,6 +202,8 @@ class Accumulators:
         if accumulators is None:
             accumulators = self._open_topic(topic)
         accumulator = accumulators[self._partitioner(key, len(accumulators))]
+        if accumulator.dirty and accumulator.bytes + size > self._options.flush_bytes:
+            self._flush(accumulator)
         accumulator.records.append((key, value, headers, self._wall_ms()))
         accumulator.bytes += size
         self.buffered += 1
@@ -217,8 +219,6 @@ class Accumulators:
         else:
             accumulator.dones.append(None)
             done(-1, -1, None)
-        if accumulator.dirty and accumulator.bytes >= self._options.flush_bytes:
-            self._flush(accumulator)
 
     def _open_topic(self, topic: str) -> list[_Accumulator]:
         description = self._backend.topic(topic)

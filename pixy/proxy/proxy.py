@@ -32,7 +32,7 @@ from pixy.records import Header, check_topic_name, make_partitioner
 
 __all__ = ["PartitionOffsets", "Proxy"]
 
-_GROUP_BYTES_MAX = 255
+_GROUP_CHARACTERS_MAX = 255
 
 
 class PartitionOffsets(NamedTuple):
@@ -195,7 +195,7 @@ class Proxy:
         Raises:
             InvalidArgument: of the classes below it; `done` is not called.
         """
-        if not 0 < len(group) <= _GROUP_BYTES_MAX:
+        if not 0 < len(group) <= _GROUP_CHARACTERS_MAX:
             _check_group(group)
         if self._backend.topic(topic) is not None:
             return self._consumers.consume(
@@ -327,8 +327,8 @@ class Proxy:
 def _check_group(group: str) -> None:
     if not group:
         raise InvalidGroup("the consumer group must not be empty")
-    if len(group.encode()) > _GROUP_BYTES_MAX:
-        raise InvalidGroup(f"the consumer group's name is longer than {_GROUP_BYTES_MAX} bytes")
+    if len(group) > _GROUP_CHARACTERS_MAX:
+        raise InvalidGroup(f"the consumer group's name is longer than {_GROUP_CHARACTERS_MAX} characters")
 
 
 def _partition_offsets(partition: int, begin: int, end: int, commit: OffsetCommit | None) -> PartitionOffsets:

@@ -42,8 +42,8 @@ def test_what_is_not_host_and_port_is_refused(address: str) -> None:
             'config.yaml:1: default_cluster is "defualt", which is not under proxies; did you mean default?',
         ),
         (
-            "grpc_addr: /run/pixy.sock\n",
-            'config.yaml:1: grpc_addr is "/run/pixy.sock"; expected host:port, such as 127.0.0.1:19091',
+            "grpc_addr: pixy.sock\n",
+            'config.yaml:1: grpc_addr is "pixy.sock"; expected host:port, such as 127.0.0.1:19091',
         ),
         ('grpc_addr: ""\n', "config.yaml:1: grpc_addr must not be empty unless unix_addr is set"),
         (
@@ -103,3 +103,8 @@ def test_with_tls_a_public_address_needs_no_warning() -> None:
 def test_a_unix_socket_alone_will_do() -> None:
     config = load_config(None, {}, {"grpc_addr": "", "unix_addr": "/run/pixy.sock"})
     assert (config.grpc_addr, config.warnings) == ("", ())
+
+
+def test_grpc_addr_may_be_the_path_of_a_unix_socket() -> None:
+    config = load_config(None, {}, {"grpc_addr": "/run/pixy.sock"})
+    assert (config.grpc_addr, config.warnings) == ("/run/pixy.sock", ())

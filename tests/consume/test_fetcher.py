@@ -122,6 +122,23 @@ async def test_damaged_data_stops_there_and_heals(make_world: MakeWorld) -> None
     assert answers.offsets == [0, 1, 2]
 
 
+async def test_damage_found_while_the_fetcher_waits_at_the_end_is_fetched_again(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    good = make_batch(0, [b"abc"] * 4)
+    bad = bytearray(good)
+    bad[61 + 2 * ((len(bad) - 61) // 4)] = 0x7F
+    patch_crc(bad)
+    log = world.log()
+    log.batches, log.end = [bytes(bad)], 4
+    assert (await world.consume()).offsets == [0]
+    log.batches = [good]
+    answers = await world.consume(3)
+    await world.pass_time(1)
+    assert answers.offsets == [1, 2, 3]
+
+
 async def test_the_answer_to_a_fetch_from_before_a_reset_is_dropped(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(*[b"x"] * 5)

@@ -292,3 +292,21 @@ async def test_a_caller_that_leaves_does_not_split_the_change(make_world: MakeWo
     await settle()
     assert world.committed() == OffsetCommit(7)
     assert (await world.consume()).offsets == [7]
+
+
+async def test_offsets_set_win_over_what_a_revoked_partition_has_left_to_commit(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 10)
+    answers = await world.consume(2, auto_ack=True)
+    for offer in answers.offers:
+        offer.delivered()
+    world.backend.failures["commit"] = Unavailable("no leader")
+    world.backend.withheld.add(T0)
+    world.backend.assign("g")
+    await settle()
+    world.backend.failures.clear()
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(7)})
+    await world.pass_time(5)
+    assert world.committed() == OffsetCommit(7)

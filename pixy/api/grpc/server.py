@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from pixy.api.grpc.kafkapixy import KafkaPixyService
 from pixy.clock import Clock
-from pixy.config import Config, split_address
+from pixy.config import Config, is_socket_path, split_address
 from pixy.errors import StartError
 from pixy.proto import kafkapixy_pb2
 from pixy.proxy import Proxy
@@ -52,6 +52,7 @@ class GrpcServer:
                 ("grpc.server.max_pending_requests_hard_limit", _ARRIVED_CALLS_MAX),
             ]
         )
+        self._socket_paths: list[str] = []
         self._health = health.aio.HealthServicer()
         service = KafkaPixyService(proxies, clock)
         self._server.add_generic_rpc_handlers(
@@ -76,7 +77,7 @@ class GrpcServer:
         if self._config.grpc_addr:
             addresses["grpc"] = self._listen(self._config.grpc_addr)
         if self._config.unix_addr:
-            addresses["grpc-unix"] = self._listen(self._config.unix_addr)
+            addresses["grpc-unix"] = self._listen_unix(self._config.unix_addr)
         await self._server.start()
         return addresses
 
@@ -91,17 +92,17 @@ class GrpcServer:
     async def stop(self, grace: float) -> None:
         """Let running calls finish for at most `grace` seconds, then close everything."""
         await self._server.stop(grace)
-        if self._config.unix_addr:
+        for path in self._socket_paths:
             with suppress(FileNotFoundError):
-                os.unlink(self._config.unix_addr)
+                os.unlink(path)
 
     async def _set_health(self, status: int) -> None:
         for service in ("", _SERVICE):
             await self._health.set(service, status)
 
     def _listen(self, address: str) -> str:
-        """Listen on host:port, or on a unix socket if there is no colon in the address."""
-        if ":" not in address:
+        """Listen on host:port or on a unix socket; returns the address with the real port."""
+        if is_socket_path(address):
             return self._listen_unix(address)
         host, port = split_address(address)
         host = f"[{host}]" if ":" in host else host or "0.0.0.0"
@@ -120,6 +121,7 @@ class GrpcServer:
             self._bind(f"unix:{Path(path).absolute()}")
         except RuntimeError as error:
             raise StartError(f"cannot listen on {path}: {error}") from error
+        self._socket_paths.append(path)
         return f"unix:{path}"
 
     def _bind(self, target: str) -> int:

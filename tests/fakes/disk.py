@@ -1,0 +1,123 @@
+"""A disk that remembers what was done to it, and that fails where a test wants it to."""
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pixy.storage.disk import Buffer, File, RealDisk
+
+__all__ = ["Call", "RecordingDisk", "full"]
+
+
+class Call(NamedTuple):
+    """One thing done: `create`, `write`, `allocate`, `truncate`, `sync`, `rename`, `unlink`, `sync_directory`.
+
+    `at` is the position of a write, or the size for `allocate` and `truncate`.
+    """
+
+    what: str
+    name: str
+    at: int = 0
+
+
+class RecordingDisk:
+    """The real disk, with a list of the calls that change something.
+
+    `before` is called ahead of every one of them and may raise. A write counts as done when it has returned.
+    """
+
+    def __init__(self) -> None:
+        self._disk = RealDisk()
+        self.calls: list[Call] = []
+        self.before: Callable[[Call], None] = lambda _: None
+
+    def did(self, what: str, ending: str = "") -> list[Call]:
+        """The calls of one kind on paths that end so."""
+        return [call for call in self.calls if call.what == what and call.name.endswith(ending)]
+
+    def fail(self, what: str, ending: str, error: int) -> None:
+        """From here on let a kind of call on paths that end so fail with an errno."""
+
+        def before(call: Call) -> None:
+            if call.what == what and call.name.endswith(ending):
+                raise OSError(error, os.strerror(error), call.name)
+
+        self.before = before
+
+    def heal(self) -> None:
+        """From here on nothing fails."""
+        self.before = lambda _: None
+
+    def do(self, call: Call) -> None:
+        self.before(call)
+        self.calls.append(call)
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        if create and not path.exists():
+            self.do(Call("create", path.name))
+        return _RecordingFile(self, self._disk.open(path, create=create), path.name)
+
+    def names(self, directory: Path) -> list[str]:
+        return self._disk.names(directory)
+
+    def make_directory(self, path: Path) -> None:
+        if not path.is_dir():
+            self.do(Call("make_directory", path.name))
+        self._disk.make_directory(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.do(Call("rename", new.name))
+        self._disk.rename(old, new)
+
+    def unlink(self, path: Path) -> None:
+        self.do(Call("unlink", path.name))
+        self._disk.unlink(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self.do(Call("sync_directory", path.name))
+        self._disk.sync_directory(path)
+
+    def lock(self, path: Path) -> File | None:
+        return self._disk.lock(path)
+
+
+class _RecordingFile:
+    def __init__(self, disk: RecordingDisk, file: File, name: str) -> None:
+        self._disk = disk
+        self._file = file
+        self._name = name
+
+    def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
+        self._disk.do(Call("write", self._name, position))
+        self._file.write_at(buffers, position)
+
+    def write_durably(self, buffers: Sequence[Buffer], position: int) -> None:
+        self.write_at(buffers, position)
+        self.sync()
+
+    def read_at(self, size: int, position: int) -> bytes:
+        return self._file.read_at(size, position)
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def allocate(self, size: int) -> None:
+        self._disk.do(Call("allocate", self._name, size))
+        self._file.allocate(size)
+
+    def truncate(self, size: int) -> None:
+        self._disk.do(Call("truncate", self._name, size))
+        self._file.truncate(size)
+
+    def sync(self) -> None:
+        self._disk.do(Call("sync", self._name))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def full(disk: RecordingDisk, what: str, ending: str) -> None:
+    """From here on there is no room for this."""
+    disk.fail(what, ending, errno.ENOSPC)

@@ -1,0 +1,262 @@
+"""pixy/proxy/accumulator.py: batching, the bounded buffer, what happens to what cannot be written."""
+
+import asyncio
+from dataclasses import replace
+from random import Random
+
+import pytest
+import structlog
+
+from pixy.backend import TopicPartition
+from pixy.config import ProducerConfig
+from pixy.errors import PixyError, Unavailable
+from pixy.proxy.accumulator import Accumulators
+from pixy.records import make_partitioner, read_header, read_records
+from tests.fakes.backend import FakeBackend
+from tests.fakes.clock import FakeClock
+
+TOPIC = "letters"
+
+
+class Answers:
+    """Collects what `done` was called with, in order."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[int, int, PixyError | None]] = []
+        self._arrived = asyncio.Event()
+
+    def __call__(self, partition: int, offset: int, error: PixyError | None) -> None:
+        self.all.append((partition, offset, error))
+        self._arrived.set()
+
+    async def wait(self, count: int) -> None:
+        while len(self.all) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
+
+
+async def make(
+    options: ProducerConfig | None = None, partitions: int = 1
+) -> tuple[Accumulators, FakeBackend, Answers]:
+    backend = FakeBackend()
+    await backend.start()
+    await backend.create_topic(TOPIC, partitions)
+    options = options or ProducerConfig()
+    partitioner = make_partitioner(options.partitioner, Random(1))
+    return Accumulators(backend, options, partitioner, FakeClock()), backend, Answers()
+
+
+def append(
+    accumulators: Accumulators, value: bytes, answers: Answers, *, key: bytes | None = b"k", sync: bool = True
+) -> object:
+    return accumulators.append(TOPIC, key, value, (), len(value) + len(key or b""), sync, answers)
+
+
+async def batches(backend: FakeBackend, partition: int = 0) -> list[list[bytes | None]]:
+    fetched = await backend.fetch(TopicPartition(TOPIC, partition), 0, max_bytes=1 << 30, max_wait=0)
+    return [[record.value for record in read_records(batch)] for batch in fetched.batches]
+
+
+def flat(batched: list[list[bytes | None]]) -> list[bytes | None]:
+    return [value for batch in batched for value in batch]
+
+
+async def test_records_of_one_turn_share_a_batch_and_get_consecutive_offsets() -> None:
+    accumulators, backend, answers = await make()
+    for value in (b"a", b"b", b"c"):
+        append(accumulators, value, answers)
+    await answers.wait(3)
+    assert answers.all == [(0, 0, None), (0, 1, None), (0, 2, None)]
+    assert await batches(backend) == [[b"a", b"b", b"c"]]
+
+
+async def test_records_gather_while_a_batch_of_their_partition_is_in_flight() -> None:
+    accumulators, backend, answers = await make()
+    backend.hold_appends()
+    append(accumulators, b"first", answers)
+    while not backend.held_appends:  # noqa: ASYNC110 - one turn of the loop after the other
+        await asyncio.sleep(0)
+    for value in (b"a", b"b"):
+        append(accumulators, value, answers)
+        await asyncio.sleep(0)
+    backend.release_appends()
+    await answers.wait(3)
+    assert await batches(backend) == [[b"first"], [b"a", b"b"]]
+
+
+async def test_a_batch_is_cut_at_flush_bytes() -> None:
+    accumulators, backend, answers = await make(ProducerConfig(flush_bytes=100))
+    for _ in range(5):
+        append(accumulators, b"x" * 39, answers)
+    await answers.wait(5)
+    assert [len(batch) for batch in await batches(backend)] == [2, 2, 1]
+
+
+async def test_one_record_larger_than_flush_bytes_is_a_batch_of_its_own() -> None:
+    accumulators, backend, answers = await make(ProducerConfig(flush_bytes=10))
+    append(accumulators, b"x" * 1000, answers)
+    await answers.wait(1)
+    assert [len(batch) for batch in await batches(backend)] == [1]
+
+
+async def test_flush_frequency_lets_records_of_several_turns_gather() -> None:
+    accumulators, backend, answers = await make(ProducerConfig(flush_frequency=0.02))
+    for value in (b"a", b"b", b"c"):
+        append(accumulators, value, answers)
+        for _ in range(50):
+            await asyncio.sleep(0)
+    assert answers.all == []
+    await answers.wait(3)
+    assert await batches(backend) == [[b"a", b"b", b"c"]]
+
+
+async def test_a_full_buffer_makes_requests_wait_in_order_and_go_on_when_there_is_room() -> None:
+    accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=2))
+    backend.hold_appends()
+    waiting = [append(accumulators, b"%d" % n, answers) for n in range(5)]
+    assert [handle is not None for handle in waiting] == [False, False, True, True, True]
+    assert accumulators.buffered == 2
+    backend.release_appends()
+    await answers.wait(5)
+    assert [offset for _, offset, _ in answers.all] == [0, 1, 2, 3, 4]
+    assert flat(await batches(backend)) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_the_buffer_is_bounded_in_bytes_too_but_takes_one_record_of_any_size() -> None:
+    accumulators, backend, answers = await make(ProducerConfig(buffer_bytes=1_000_000))
+    backend.hold_appends()
+    assert append(accumulators, b"x" * 2_000_000, answers) is None
+    assert append(accumulators, b"x", answers) is not None
+    backend.release_appends()
+    await answers.wait(2)
+
+
+async def test_a_request_that_is_cancelled_while_it_waits_is_not_written() -> None:
+    accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=1))
+    backend.hold_appends()
+    append(accumulators, b"a", answers)
+    gone = append(accumulators, b"gone", answers)
+    append(accumulators, b"b", answers)
+    gone.cancel()  # type: ignore[attr-defined]
+    backend.release_appends()
+    await answers.wait(2)
+    assert flat(await batches(backend)) == [b"a", b"b"]
+
+
+async def test_more_waiting_requests_than_configured_are_unavailable_and_change_nothing() -> None:
+    accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=1, waiting_requests=1))
+    backend.hold_appends()
+    append(accumulators, b"a", answers)
+    append(accumulators, b"b", answers)
+    with pytest.raises(Unavailable, match=r"producer\.channel_buffer_size"):
+        append(accumulators, b"c", answers)
+    backend.release_appends()
+    await answers.wait(2)
+    assert flat(await batches(backend)) == [b"a", b"b"]
+
+
+async def test_an_asynchronous_record_is_answered_at_once_with_minus_one_and_written_later() -> None:
+    accumulators, backend, answers = await make()
+    backend.hold_appends()
+    append(accumulators, b"a", answers, sync=False)
+    assert answers.all == [(-1, -1, None)]
+    backend.release_appends()
+    await accumulators.drained()
+    assert await batches(backend) == [[b"a"]]
+
+
+async def test_an_asynchronous_record_waits_for_room_before_it_is_answered() -> None:
+    accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=1))
+    backend.hold_appends()
+    append(accumulators, b"a", answers, sync=False)
+    append(accumulators, b"b", answers, sync=False)
+    assert len(answers.all) == 1
+    backend.release_appends()
+    await answers.wait(2)
+    await accumulators.drained()
+
+
+async def test_a_failed_append_fails_every_record_of_the_batch() -> None:
+    accumulators, backend, answers = await make()
+    backend.fail_appends(Unavailable("no disk"), 1)
+    append(accumulators, b"a", answers)
+    append(accumulators, b"b", answers)
+    await answers.wait(2)
+    assert [(partition, offset, str(error)) for partition, offset, error in answers.all] == [
+        (-1, -1, "no disk")
+    ] * 2
+    append(accumulators, b"c", answers)
+    await answers.wait(3)
+    assert answers.all[-1] == (0, 0, None)
+    assert accumulators.buffered == accumulators.buffered_bytes == 0
+
+
+async def test_asynchronous_records_that_cannot_be_written_are_counted_and_logged_but_not_each() -> None:
+    accumulators, backend, answers = await make()
+    backend.fail_appends(Unavailable("no disk"), 3)
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(3):
+            append(accumulators, b"a", answers, sync=False)
+            await accumulators.drained()
+    assert accumulators.lost == 3
+    assert [(line["event"], line["messages"]) for line in logs] == [
+        ("asynchronous messages could not be written", 1)
+    ]
+
+
+async def test_compression_applies_to_what_is_stored() -> None:
+    for number, name in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
+        accumulators, backend, answers = await make(replace(ProducerConfig(), compression=name))
+        append(accumulators, b"x" * 1000, answers)
+        await answers.wait(1)
+        fetched = await backend.fetch(TopicPartition(TOPIC, 0), 0, max_bytes=1 << 20, max_wait=0)
+        assert read_header(fetched.batches[0]).codec == number
+        assert await batches(backend) == [[b"x" * 1000]]
+
+
+async def test_records_go_to_the_partition_that_the_partitioner_says() -> None:
+    accumulators, backend, answers = await make(partitions=4)
+    for key in (b"", b"foo", b"bar", b"A"):
+        append(accumulators, b"v-" + key, answers, key=key)
+    await answers.wait(4)
+    assert {partition: await batches(backend, partition) for partition in range(4)} == {
+        0: [[b"v-A"]],
+        1: [[b"v-foo"]],
+        2: [[b"v-bar"]],
+        3: [[b"v-"]],
+    }
+
+
+async def test_drained_waits_until_everything_is_answered() -> None:
+    accumulators, backend, answers = await make(ProducerConfig(flush_frequency=3600.0))
+    append(accumulators, b"a", answers, sync=False)
+    await accumulators.drained()
+    assert await batches(backend) == [[b"a"]]
+    assert accumulators.buffered == 0
+
+
+async def test_giving_up_says_how_many_messages_nobody_can_vouch_for() -> None:
+    accumulators, backend, answers = await make()
+    backend.hold_appends()
+    append(accumulators, b"a", answers, sync=False)
+    with structlog.testing.capture_logs() as logs:
+        accumulators.abandon()
+    assert logs[0]["messages"] == 1
+    backend.release_appends()
+    await accumulators.drained()
+
+
+async def test_the_wall_clock_may_step_backwards_between_two_records() -> None:
+    clock = FakeClock()
+    backend = FakeBackend()
+    await backend.start()
+    await backend.create_topic(TOPIC, 1)
+    accumulators = Accumulators(backend, ProducerConfig(), make_partitioner("hash", Random(1)), clock)
+    answers = Answers()
+    append(accumulators, b"a", answers)
+    clock.step_wall(-3_600_000)
+    append(accumulators, b"b", answers)
+    await answers.wait(2)
+    fetched = await backend.fetch(TopicPartition(TOPIC, 0), 0, max_bytes=1 << 20, max_wait=0)
+    first, second = (record for batch in fetched.batches for record in read_records(batch))
+    assert first.timestamp - second.timestamp == 3_600_000

@@ -1,0 +1,377 @@
+"""pixy/proxy/proxy.py: what every door calls, on a real embedded log."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pixy.backend import OffsetCommit
+from pixy.clock import SystemClock
+from pixy.config import ConsumerConfig, ProducerConfig, ProxyConfig
+from pixy.consume import NEWEST, OLDEST, Offer
+from pixy.errors import (
+    AckBeyondEnd,
+    InvalidAck,
+    InvalidGroup,
+    InvalidHeaders,
+    InvalidOffset,
+    InvalidTopic,
+    LongPollTimeout,
+    MessageTooLarge,
+    NotConsumed,
+    PixyError,
+    ServiceDisabled,
+    ShuttingDown,
+    TopicMissing,
+    UnknownGroup,
+    UnknownPartition,
+    UnknownTopic,
+)
+from pixy.proxy import Proxy
+from tests.fakes.node import make_embedded
+
+Open = Callable[..., Awaitable[Proxy]]
+CONSUMER = replace(ConsumerConfig(), long_polling_timeout=0.05, offsets_commit_interval=0.01)
+
+
+@pytest.fixture
+async def open_proxy(tmp_path: Path) -> AsyncIterator[Open]:
+    """Opens a proxy on `tmp_path`; keyword arguments replace fields of its configuration."""
+    opened: list[Proxy] = []
+
+    async def open_it(**changes: object) -> Proxy:
+        fields: dict[str, object] = {"default_partitions": 1, "consumer": CONSUMER, **changes}
+        proxy = Proxy(
+            "test",
+            replace(ProxyConfig(), **fields),  # type: ignore[arg-type]  # the tests name real fields
+            make_embedded(tmp_path),
+            client_id="me",
+            clock=SystemClock(),
+            rng=Random(1),
+            on_fault=_fault,
+        )
+        await proxy.start()
+        opened.append(proxy)
+        return proxy
+
+    yield open_it
+    for proxy in opened:
+        await proxy.drain(0)
+        await proxy.stop()
+
+
+def _fault(error: BaseException) -> None:
+    raise AssertionError("a fault") from error
+
+
+async def produce(
+    proxy: Proxy, value: bytes, topic: str = "t", key: bytes | None = b"", sync: bool = True
+) -> tuple[int, int]:
+    answer: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+
+    def done(partition: int, offset: int, error: PixyError | None) -> None:
+        if error is None:
+            answer.set_result((partition, offset))
+        else:
+            answer.set_exception(error)
+
+    proxy.produce(topic, key, value, (), done, sync=sync)
+    return await answer
+
+
+async def consume(
+    proxy: Proxy,
+    topic: str = "t",
+    group: str = "g",
+    auto_ack: bool = False,
+    ack: tuple[int, int] | None = None,
+    if_offered: bool = False,
+) -> Offer:
+    answer: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
+
+    def done(offer: Offer | None, error: PixyError | None) -> None:
+        if offer is not None:
+            answer.set_result(offer)
+        else:
+            assert error is not None
+            answer.set_exception(error)
+
+    proxy.consume(group, topic, done, auto_ack=auto_ack, ack=ack, ack_if_offered=if_offered)
+    offer = await answer
+    offer.delivered()
+    return offer
+
+
+async def ack(proxy: Proxy, offset: int, partition: int = 0, topic: str = "t", group: str = "g") -> None:
+    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: PixyError | None) -> None:
+        if error is None:
+            answer.set_result(None)
+        else:
+            answer.set_exception(error)
+
+    proxy.ack(group, topic, partition, offset, done)
+    await answer
+
+
+async def committed(proxy: Proxy, offset: int, group: str = "g") -> None:
+    """Wait until the group's commit of partition 0 has reached `offset`."""
+    async with asyncio.timeout(5):
+        while (await proxy.get_offsets(group, "t"))[0].offset != offset:  # noqa: ASYNC110 - nothing announces a commit
+            await asyncio.sleep(0.005)
+
+
+async def test_a_message_comes_back_with_key_value_and_place(open_proxy: Open) -> None:
+    proxy = await open_proxy()
+    assert await produce(proxy, b"hello", key=b"k") == (0, 0)
+    offer = await consume(proxy)
+    assert (offer.partition, offer.record.offset, offer.record.key, offer.record.value) == (
+        0,
+        0,
+        b"k",
+        b"hello",
+    )
+
+
+async def test_a_missing_key_and_an_empty_key_stay_what_they_are(open_proxy: Open) -> None:
+    proxy = await open_proxy()
+    await produce(proxy, b"1", key=None)
+    await produce(proxy, b"2", key=b"")
+    assert [(await consume(proxy)).record.key for _ in range(2)] == [None, b""]
+
+
+async def test_produce_and_consume_create_a_missing_topic_with_the_default_partitions(
+    open_proxy: Open,
+) -> None:
+    proxy = await open_proxy(default_partitions=4)
+    await produce(proxy, b"x", topic="produced")
+    with pytest.raises(LongPollTimeout):
+        await consume(proxy, topic="consumed")
+    assert {topic.name: len(topic.partitions) for topic in await proxy.list_topics()} == {
+        "consumed": 4,
+        "produced": 4,
+    }
+
+
+async def test_without_auto_creation_a_missing_topic_is_bad_input_for_produce_and_consume(
+    open_proxy: Open,
+) -> None:
+    proxy = await open_proxy(auto_create_topics=False)
+    with pytest.raises(TopicMissing, match="topic t "):
+        await produce(proxy, b"x")
+    with pytest.raises(TopicMissing, match="topic t "):
+        await consume(proxy)
+    assert await proxy.list_topics() == []
+
+
+async def test_what_only_reads_never_creates_a_topic(open_proxy: Open) -> None:
+    proxy = await open_proxy()
+    for call in (
+        proxy.get_offsets("g", "t"),
+        proxy.set_offsets("g", "t", []),
+        proxy.describe_topic("t"),
+        proxy.list_consumers("t", ""),
+        ack(proxy, 0),
+    ):
+        with pytest.raises(UnknownTopic, match="unknown topic t"):
+            await call
+    assert await proxy.list_topics() == []
+
+
+async def test_a_group_must_have_a_name_of_bounded_length(open_proxy: Open) -> None:
+    proxy = await open_proxy()
+    await produce(proxy, b"x")
+    for group in ("", "x" * 256):
+        with pytest.raises(InvalidGroup):
+            await consume(proxy, group=group)
+        with pytest.raises(InvalidGroup):
+            await ack(proxy, 0, group=group)
+        with pytest.raises(InvalidGroup):
+            await proxy.get_offsets(group, "t")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250])
+async def test_impossible_topic_names_are_bad_input_everywhere(open_proxy: Open, name: str) -> None:
+    proxy = await open_proxy()
+    for call in (
+        produce(proxy, b"x", topic=name),
+        consume(proxy, topic=name),
+        ack(proxy, 0, topic=name),
+        proxy.get_offsets("g", name),
+        proxy.describe_topic(name),
+        proxy.list_consumers(name, ""),
+    ):
+        with pytest.raises(InvalidTopic):
+            await call
+
+
+async def test_a_message_of_exactly_the_limit_is_taken_and_one_byte_more_is_not(open_proxy: Open) -> None:
+    proxy = await open_proxy(producer=replace(ProducerConfig(), max_message_bytes=100))
+    assert await produce(proxy, b"x" * 97, key=b"key") == (0, 0)
+    with pytest.raises(MessageTooLarge, match=r"the message has 101 bytes.*allows 100"):
+        await produce(proxy, b"x" * 98, key=b"key")
+
+
+async def test_headers_are_bounded_in_number_and_size(open_proxy: Open) -> None:
+    proxy = await open_proxy(producer=replace(ProducerConfig(), max_headers=2, max_header_bytes=10))
+
+    def never(partition: int, offset: int, error: PixyError | None) -> None:
+        raise AssertionError("refused requests are not called back")
+
+    with pytest.raises(InvalidHeaders, match="3 headers"):
+        proxy.produce("t", None, b"", [("a", b"")] * 3, never)
+    with pytest.raises(InvalidHeaders, match="11 bytes"):
+        proxy.produce("t", None, b"", [("é", b"x" * 9)], never)
+
+
+async def test_a_new_group_starts_at_the_oldest_message_and_commits_that(open_proxy: Open) -> None:
+    proxy = await open_proxy()
+    await produce(proxy, b"x")
+    assert (await proxy.get_offsets("g", "t"))[0].offset == -1
+    assert (await proxy.get_offsets("g", "t"))[0].lag == 0
+    assert (await consume(proxy)).record.offset == 0
+    await committed(proxy, 0)
+
+
+async def test_a_new_group_starts_at_the_newest_if_the_configuration_says_so(open_proxy: Open) -> None:
+    proxy = await open_proxy(consumer=replace(CONSUMER, initial_offset="newest"))
+    await produce(proxy, b"x")
+    with pytest.raises(LongPollTimeout):
+        await consume(proxy)
+    await committed(proxy, 1)
+
+
+async def test_acks_are_committed_with_sparse_acks_and_lag(open_proxy: Open) -> None:
+    proxy = await open_proxy()
+    for _ in range(5):
+        await produce(proxy, b"x")
+        await consume(proxy)
+    await ack(proxy, 0)
+    await ack(proxy, 2)
+    await committed(proxy, 1)
+    (offsets,) = await proxy.get_offsets("g", "t")
+    assert (offsets.begin, offsets.end, offsets.lag, offsets.metadata, offsets.sparse_acks) == (
+        0,
+        5,
+        4,
+        "BB",
+        "1-2",
+    )
+
+
+async def test_bad_acks_are_refused_and_good_ones_repeat_without_effect(open_proxy: Open) -> None:
+    proxy = await open_proxy()
+    await produce(proxy, b"x")
+    await ack(proxy, 0)
+    await ack(proxy, 0)
+    with pytest.raises(AckBeyondEnd):
+        await ack(proxy, 1)
+    with pytest.raises(InvalidAck):
+        await ack(proxy, -1)
+    with pytest.raises(InvalidAck):
+        await ack(proxy, 0, partition=7)
+
+
+async def test_the_accidental_ack_of_an_old_client_does_not_lose_the_first_message(open_proxy: Open) -> None:
+    proxy = await open_proxy()
+    await produce(proxy, b"first")
+    assert (await consume(proxy, ack=(0, 0), if_offered=True)).record.value == b"first"
+
+
+async def test_set_offsets_moves_a_live_group_back_and_forth(open_proxy: Open) -> None:
+    proxy = await open_proxy()
+    for n in range(4):
+        await produce(proxy, b"%d" % n)
+    assert [(await consume(proxy, auto_ack=True)).record.value for _ in range(4)] == [b"0", b"1", b"2", b"3"]
+    await proxy.set_offsets("g", "t", [(0, OffsetCommit(OLDEST))])
+    assert (await consume(proxy)).record.value == b"0"
+    await proxy.set_offsets("g", "t", [(0, OffsetCommit(NEWEST))])
+    with pytest.raises(LongPollTimeout):
+        await consume(proxy)
+    await proxy.set_offsets("g", "t", [(0, OffsetCommit(1, "BB"))])
+    assert [(await consume(proxy)).record.value for _ in range(2)] == [b"1", b"3"]
+
+
+async def test_set_offsets_changes_all_partitions_or_none(open_proxy: Open) -> None:
+    proxy = await open_proxy(default_partitions=2)
+    await produce(proxy, b"x")
+    good = (0, OffsetCommit(0))
+    for bad, error in [
+        ((7, OffsetCommit(0)), UnknownPartition),
+        ((1, OffsetCommit(-3)), InvalidOffset),
+        ((1, OffsetCommit(99)), InvalidOffset),
+        ((1, OffsetCommit(0, "@")), InvalidOffset),
+        ((1, OffsetCommit(0, "BB")), InvalidOffset),
+        (good, InvalidOffset),
+    ]:
+        with pytest.raises(error):
+            await proxy.set_offsets("g", "t", [good, bad])
+    assert [offsets.offset for offsets in await proxy.get_offsets("g", "t")] == [-1, -1]
+
+
+async def test_list_consumers_tells_group_client_and_partitions(open_proxy: Open) -> None:
+    proxy = await open_proxy(default_partitions=2)
+    await produce(proxy, b"x", topic="other")
+    await produce(proxy, b"x")
+    await consume(proxy)
+    assert await proxy.list_consumers("t", "") == {"g": {"me": [0, 1]}}
+    assert await proxy.list_consumers("t", "g") == {"g": {"me": [0, 1]}}
+    with pytest.raises(NotConsumed, match="topic other is not consumed by g"):
+        await proxy.list_consumers("other", "g")
+    with pytest.raises(UnknownGroup, match="unknown consumer group h"):
+        await proxy.list_consumers("t", "h")
+
+
+async def test_consuming_can_be_disabled_and_producing_goes_on(open_proxy: Open) -> None:
+    proxy = await open_proxy(consumer=replace(CONSUMER, disabled=True))
+    with pytest.raises(ServiceDisabled):
+        await consume(proxy)
+    await produce(proxy, b"x")
+    with pytest.raises(ServiceDisabled):
+        await consume(proxy)
+
+
+async def test_a_drain_refuses_work_takes_acks_and_writes_what_is_buffered(open_proxy: Open) -> None:
+    proxy = await open_proxy(producer=replace(ProducerConfig(), flush_frequency=3600.0))
+    await produce(proxy, b"x", sync=False)
+    draining = asyncio.create_task(proxy.drain(5))
+    await draining
+    assert (await proxy.get_offsets("g", "t"))[0].end == 1
+    with pytest.raises(ShuttingDown):
+        await produce(proxy, b"x")
+    with pytest.raises(ShuttingDown):
+        await consume(proxy)
+
+
+async def test_a_drain_waits_for_the_ack_of_what_is_offered_and_commits_it(
+    open_proxy: Open, tmp_path: Path
+) -> None:
+    proxy = await open_proxy()
+    await produce(proxy, b"x")
+    await consume(proxy)
+    draining = asyncio.create_task(proxy.drain(60))
+    await asyncio.sleep(0)
+    assert not draining.done()
+    await ack(proxy, 0)
+    async with asyncio.timeout(5):
+        await draining
+    assert (await proxy.get_offsets("g", "t"))[0].offset == 1
+
+
+async def test_a_cancelled_consume_takes_no_message(open_proxy: Open) -> None:
+    proxy = await open_proxy()
+    await produce(proxy, b"x", topic="other")
+
+    def never(offer: Offer | None, error: PixyError | None) -> None:
+        raise AssertionError("cancelled requests are not called back")
+
+    for topic in ("t", "other2"):
+        waiting = proxy.consume("g", topic, never)
+        assert waiting is not None
+        waiting.cancel()
+    await produce(proxy, b"x")
+    assert (await consume(proxy)).record.offset == 0

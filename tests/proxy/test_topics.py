@@ -1,0 +1,130 @@
+"""pixy/proxy/topics.py: topics that are created on first use."""
+
+import asyncio
+
+import pytest
+
+from pixy.errors import InvalidTopic, PixyError, ShuttingDown, TopicMissing, Unavailable
+from pixy.proxy import topics
+from pixy.proxy.topics import TopicCreator
+from tests.fakes.backend import FakeBackend
+
+
+class SlowBackend(FakeBackend):
+    """Creates topics when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+        self.calls = 0
+        self.error: Exception | None = None
+
+    async def create_topic(self, name, partitions, config=None):  # type: ignore[no-untyped-def]
+        self.calls += 1
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        return await super().create_topic(name, partitions, config)
+
+
+class Outcomes:
+    def __init__(self) -> None:
+        self.all: list[PixyError | None] = []
+        self.faults: list[BaseException] = []
+        self.arrived = asyncio.Event()
+
+    def then(self) -> None:
+        self.all.append(None)
+        self.arrived.set()
+
+    def fail(self, error: PixyError) -> None:
+        self.all.append(error)
+        self.arrived.set()
+
+    def fault(self, error: BaseException) -> None:
+        self.faults.append(error)
+
+
+async def make(enabled: bool = True) -> tuple[TopicCreator, SlowBackend, Outcomes]:
+    backend, outcomes = SlowBackend(), Outcomes()
+    await backend.start()
+    return TopicCreator(backend, 3, enabled, outcomes.fault), backend, outcomes
+
+
+async def test_everybody_who_names_a_missing_topic_waits_for_one_creation() -> None:
+    creator, backend, outcomes = await make()
+    for _ in range(5):
+        creator.create("t", outcomes.then, outcomes.fail)
+    backend.go.set()
+    await outcomes.arrived.wait()
+    assert outcomes.all == [None] * 5
+    assert backend.calls == 1
+    assert len((await backend.describe_topic("t")).partitions) == 3
+
+
+async def test_somebody_else_being_quicker_is_as_good() -> None:
+    creator, backend, outcomes = await make()
+    creator.create("t", outcomes.then, outcomes.fail)
+    await FakeBackend.create_topic(backend, "t", 1)
+    backend.go.set()
+    await outcomes.arrived.wait()
+    assert outcomes.all == [None]
+
+
+async def test_a_refused_creation_is_told_to_everybody_and_may_be_tried_again() -> None:
+    creator, backend, outcomes = await make()
+    backend.error = Unavailable("no room")
+    creator.create("t", outcomes.then, outcomes.fail)
+    creator.create("t", outcomes.then, outcomes.fail)
+    backend.go.set()
+    await outcomes.arrived.wait()
+    assert [str(error) for error in outcomes.all] == ["no room", "no room"]
+    backend.error = None
+    outcomes.arrived.clear()
+    creator.create("t", outcomes.then, outcomes.fail)
+    await outcomes.arrived.wait()
+    assert outcomes.all[-1] is None
+
+
+async def test_a_bug_in_the_backend_is_a_fault_and_nobody_is_left_waiting() -> None:
+    creator, backend, outcomes = await make()
+    backend.error = ZeroDivisionError("bug")
+    creator.create("t", outcomes.then, outcomes.fail)
+    backend.go.set()
+    await outcomes.arrived.wait()
+    assert isinstance(outcomes.all[0], ShuttingDown)
+    assert isinstance(outcomes.faults[0], ZeroDivisionError)
+
+
+async def test_topics_are_not_created_when_that_is_switched_off() -> None:
+    creator, backend, outcomes = await make(enabled=False)
+    with pytest.raises(TopicMissing, match="topic t does not exist, and auto_create_topics is off"):
+        creator.create("t", outcomes.then, outcomes.fail)
+    assert backend.calls == 0
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "é", "x" * 250])
+async def test_an_impossible_name_is_refused_before_anything_happens(name: str) -> None:
+    creator, backend, outcomes = await make()
+    with pytest.raises(InvalidTopic):
+        creator.create(name, outcomes.then, outcomes.fail)
+    assert backend.calls == 0
+
+
+async def test_stopping_tells_everybody_who_waits() -> None:
+    creator, _, outcomes = await make()
+    creator.create("t", outcomes.then, outcomes.fail)
+    await asyncio.sleep(0)
+    await creator.stop()
+    assert isinstance(outcomes.all[0], ShuttingDown)
+
+
+async def test_requests_that_wait_for_one_topic_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "_WAITING_MAX", 2)
+    creator, backend, outcomes = await make()
+    creator.create("t", outcomes.then, outcomes.fail)
+    creator.create("t", outcomes.then, outcomes.fail)
+    with pytest.raises(Unavailable, match="2 requests wait"):
+        creator.create("t", outcomes.then, outcomes.fail)
+    backend.go.set()
+    await outcomes.arrived.wait()

@@ -1,0 +1,87 @@
+"""Journal files built by hand from the byte tables of `pixy.storage.journal_format`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions
+from pixy.records import crc32c
+from pixy.storage import EntryType, RecordKind, RecoveredJournal
+from pixy.storage.journal_format import JournalRecord
+
+__all__ = [
+    "CLUSTER",
+    "OWNER",
+    "Content",
+    "applied",
+    "content",
+    "entry",
+    "flush",
+    "header",
+    "journal_file",
+    "record",
+    "write_files",
+]
+
+CLUSTER = b"0123456789abcdef"
+OWNER = (CLUSTER, 1)
+
+Content = list[tuple[int, int, bytes]]
+"""Raft group, index and payload of each entry."""
+
+
+def header(number: int = 1, version: int = 1, cluster: bytes = CLUSTER, node: int = 1) -> bytes:
+    rest = number.to_bytes(8, "little") + cluster + node.to_bytes(4, "little") + bytes(20)
+    return b"PIXYJRNL" + version.to_bytes(4, "little") + crc32c(rest).to_bytes(4, "little") + rest
+
+
+def record(
+    kind: int = 1,
+    entry_type: int = 1,
+    raft_group: int = 1000,
+    index: int = 1,
+    term: int = 1,
+    payload: bytes = b"",
+) -> bytes:
+    rest = bytes([kind, entry_type, 0, 0])
+    rest += b"".join(number.to_bytes(8, "little") for number in (raft_group, index, term)) + payload
+    return len(payload).to_bytes(4, "little") + crc32c(rest).to_bytes(4, "little") + rest
+
+
+def entry(index: int, payload: bytes = b"payload", raft_group: int = 1000) -> bytes:
+    return record(RecordKind.ENTRY, EntryType.RECORD_BATCH, raft_group, index, 1, payload)
+
+
+def applied(raft_group: int, index: int) -> bytes:
+    positions = AppliedPositions(positions=[AppliedPosition(raft_group=raft_group, index=index)])
+    return record(RecordKind.APPLIED_POSITIONS, 0, 0, 0, 0, positions.SerializeToString())
+
+
+def flush(number: int, position: int, records: Sequence[bytes], file: int = 1) -> bytes:
+    body = b"".join(records)
+    rest = b"".join(value.to_bytes(8, "little") for value in (number, file, position))
+    rest += len(body).to_bytes(4, "little") + len(records).to_bytes(4, "little")
+    return b"FLSH" + crc32c(rest).to_bytes(4, "little") + rest + body
+
+
+def journal_file(
+    flushes: Sequence[Sequence[bytes]], *, file: int = 1, first_flush: int = 1, size: int = 0
+) -> bytes:
+    """A whole file of `size` bytes at least, with these records in its flushes."""
+    data = header(file)
+    for number, records in enumerate(flushes, first_flush):
+        data += flush(number, len(data), records, file)
+    return data + bytes(max(0, size - len(data)))
+
+
+def content(journal: RecoveredJournal | Sequence[JournalRecord]) -> Content:
+    if isinstance(journal, RecoveredJournal):
+        records = [each for group in journal.groups.values() for each in group.entries]
+    else:
+        records = list(journal)
+    return [(each.raft_group, each.index, bytes(each.payload)) for each in records]
+
+
+def write_files(directory: Path, *files: bytes) -> None:
+    """Make these the journal's files, numbered from 1."""
+    for number, data in enumerate(files, 1):
+        (directory / f"{number:020d}.journal").write_bytes(data)

@@ -1,0 +1,88 @@
+"""Index files: their bytes, and what bisection finds in them."""
+
+import struct
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pixy.storage import RealDisk
+from pixy.storage.index import OffsetIndex, TimeIndex
+
+ENTRIES = [(4, 100), (9, 33000), (20, 70000)]
+
+
+def test_entries_have_the_bytes_of_kafkas_index_files(tmp_path: Path) -> None:
+    OffsetIndex(RealDisk(), tmp_path / "a.index").append([(1, 2)], 0)
+    TimeIndex(RealDisk(), tmp_path / "a.timeindex").append([(1700000000000, 3)], 0)
+    assert (tmp_path / "a.index").read_bytes() == bytes.fromhex("00000001 00000002")
+    assert (tmp_path / "a.timeindex").read_bytes() == bytes.fromhex("0000018bcfe56800 00000003")
+
+
+def test_a_missing_file_is_an_empty_index(tmp_path: Path) -> None:
+    index = OffsetIndex(RealDisk(), tmp_path / "a.index")
+    index.truncate(0)
+    assert (index.count(), index.floor(5), index.entries()) == (0, None, [])
+    assert not index.path.exists()
+
+
+def test_floor_finds_the_last_entry_at_or_below(tmp_path: Path) -> None:
+    index = OffsetIndex(RealDisk(), tmp_path / "a.index")
+    index.append(ENTRIES, 0)
+    assert [index.floor(target) for target in (3, 4, 8, 9, 19, 20, 99)] == [
+        None,
+        (4, 100),
+        (4, 100),
+        (9, 33000),
+        (9, 33000),
+        (20, 70000),
+        (20, 70000),
+    ]
+
+
+def test_half_an_entry_at_the_end_does_not_count(tmp_path: Path) -> None:
+    index = OffsetIndex(RealDisk(), tmp_path / "a.index")
+    index.append(ENTRIES, 0)
+    index.path.write_bytes(index.path.read_bytes()[:-1])
+    assert (index.count(), index.floor(99), index.entries()) == (2, ENTRIES[1], ENTRIES[:2])
+
+
+def test_appending_goes_behind_the_given_count_and_truncating_keeps_it(tmp_path: Path) -> None:
+    index = OffsetIndex(RealDisk(), tmp_path / "a.index")
+    index.append(ENTRIES, 0)
+    index.append([(10, 40000)], 2)
+    assert index.entries() == [*ENTRIES[:2], (10, 40000)]
+    index.truncate(1)
+    assert index.entries() == ENTRIES[:1]
+
+
+@given(st.binary(max_size=200), st.integers(-1, 2**33))
+def test_floor_never_answers_with_an_entry_above_the_target_whatever_is_in_the_file(
+    content: bytes, target: int
+) -> None:
+    disk = _MemoryDisk(content)
+    found = OffsetIndex(disk, Path("a.index")).floor(target)
+    entries = list(struct.iter_unpack(">II", content[: len(content) // 8 * 8]))
+    assert found is None or (found in entries and found[0] <= target)
+
+
+class _MemoryDisk(RealDisk):
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def open(self, path: Path, *, create: bool = False) -> "_MemoryFile":  # type: ignore[override]  # has what is read
+        return _MemoryFile(self._content)
+
+
+class _MemoryFile:
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def size(self) -> int:
+        return len(self._content)
+
+    def read_at(self, size: int, position: int) -> bytes:
+        return self._content[position : position + size]
+
+    def close(self) -> None:
+        pass

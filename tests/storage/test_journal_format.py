@@ -1,0 +1,202 @@
+"""The bytes of a journal file, and the decision table of `pixy.storage.journal_format`.
+
+What a scan finds is always a prefix of what was written. Damage is told from a torn tail by a later valid flush.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pixy.errors import CorruptData, DataDirectoryError
+from pixy.storage import EntryType, RecordKind
+from pixy.storage.journal_format import (
+    FILE_HEADER_BYTES,
+    FLUSH_FRAME_BYTES,
+    RECORD_HEAD_BYTES,
+    FileHeader,
+    file_header,
+    first_flush_number,
+    flush_frame,
+    is_zero,
+    read_file_header,
+    record_head,
+    scan_flushes,
+)
+from tests.storage.journals import CLUSTER, content, entry, flush, header, journal_file, record
+
+FLUSHES = [[entry(1, b"one"), entry(1, b"other", 1001)], [entry(2, b"two")], [entry(3, b"three" * 5)]]
+FILE = journal_file(FLUSHES, size=1000)
+ENDS = [FILE_HEADER_BYTES]
+for _records in FLUSHES:
+    ENDS.append(ENDS[-1] + FLUSH_FRAME_BYTES + sum(map(len, _records)))
+PREFIXES = [content(scan_flushes(journal_file(FLUSHES[:count]), 1, 1).records) for count in range(4)]
+
+
+def test_the_file_header_has_the_bytes_of_the_table() -> None:
+    assert file_header(7, CLUSTER, 3) == header(7, node=3)
+    assert len(header()) == FILE_HEADER_BYTES
+    assert read_file_header(header(7, node=3)) == FileHeader(1, 7, CLUSTER, 3)
+
+
+def test_a_flush_frame_has_the_bytes_of_the_table() -> None:
+    body = entry(1)
+    assert flush_frame(5, 2, 64, len(body), 1) + body == flush(5, 64, [body], file=2)
+    assert len(flush(1, 64, [])) == FLUSH_FRAME_BYTES
+
+
+def test_a_record_has_the_bytes_of_the_table() -> None:
+    head = record_head(RecordKind.ENTRY, EntryType.COMMAND, 1000, 2**40, 3, b"payload")
+    assert head + b"payload" == record(1, 2, 1000, 2**40, 3, b"payload")
+    assert len(head) == RECORD_HEAD_BYTES
+
+
+def test_the_numbers_of_kinds_and_types_never_change() -> None:
+    assert {kind.name: kind.value for kind in RecordKind} == {
+        "ENTRY": 1,
+        "HARD_STATE": 2,
+        "APPLIED_POSITIONS": 3,
+    }
+    assert {kind.name: kind.value for kind in EntryType} == {"EMPTY": 0, "RECORD_BATCH": 1, "COMMAND": 2}
+
+
+def test_these_bytes_are_version_1() -> None:
+    # Written by hand, so that no change to the code can change them too.
+    assert header(1).hex(" ", 8) == (
+        "504958594a524e4c 01000000ff3d4b3d 0100000000000000 3031323334353637 3839616263646566 "
+        "0100000000000000 0000000000000000 0000000000000000"
+    )
+
+
+def test_a_file_header_of_every_shorter_length_and_with_every_flipped_byte_is_not_valid() -> None:
+    for size in range(FILE_HEADER_BYTES):
+        assert isinstance(read_file_header(header()[:size]), str)
+    for at in [*range(8), *range(12, FILE_HEADER_BYTES)]:
+        flipped = bytearray(header())
+        flipped[at] ^= 1
+        assert isinstance(read_file_header(flipped), str), at
+
+
+def test_a_file_header_of_a_newer_version_is_refused() -> None:
+    with pytest.raises(DataDirectoryError, match="format version 2 is newer than 1"):
+        read_file_header(header(version=2))
+
+
+def test_the_first_flush_number_is_read_from_behind_the_header() -> None:
+    assert first_flush_number(journal_file([[entry(1)]], first_flush=9)) == 9
+    assert first_flush_number(header() + bytes(100)) is None
+    assert first_flush_number(header()) is None
+
+
+# --- the decision table -------------------------------------------------------------------------------------------
+
+
+def test_a_valid_flush_n__taken() -> None:
+    scan = scan_flushes(FILE, 1, 1)
+    assert content(scan.records) == [
+        (1000, 1, b"one"),
+        (1001, 1, b"other"),
+        (1000, 2, b"two"),
+        (1000, 3, b"three" * 5),
+    ]
+    assert (scan.end, scan.next_flush, scan.damage, scan.later_flush) == (ENDS[3], 4, "", None)
+
+
+def test_zeros_or_the_end_of_the_file__the_end_of_the_journal() -> None:
+    for data in (FILE, FILE[: ENDS[3]], FILE[: ENDS[3] + 1], FILE[: ENDS[3] + 39]):
+        scan = scan_flushes(data, 1, 1)
+        assert (scan.end, scan.damage) == (ENDS[3], "")
+    assert scan_flushes(header(), 1, 5).next_flush == 5
+
+
+def test_anything_else__a_torn_tail() -> None:
+    torn = bytearray(FILE)
+    torn[ENDS[2] + 60] ^= 1
+    scan = scan_flushes(torn, 1, 1)
+    assert (content(scan.records), scan.end, scan.next_flush) == (PREFIXES[2], ENDS[2], 3)
+    assert (scan.damage, scan.later_flush) == ("a record's checksum is wrong", None)
+
+
+def test_anything_but_a_valid_flush_n_before_a_later_one__corruption() -> None:
+    damaged = bytearray(FILE)
+    damaged[ENDS[0] + 60] ^= 1
+    scan = scan_flushes(damaged, 1, 1)
+    assert (scan.records, scan.end, scan.later_flush) == ([], ENDS[0], ENDS[1])
+
+
+def test_a_later_flush_where_flush_n_is_expected__corruption() -> None:
+    scan = scan_flushes(journal_file([[entry(9)]], first_flush=4), 1, 3)
+    assert (scan.records, scan.end, scan.later_flush) == ([], FILE_HEADER_BYTES, FILE_HEADER_BYTES)
+    assert scan.damage == "flush 4 of file 1 at byte 64, expected flush 3 of file 1 at byte 64"
+
+
+@pytest.mark.parametrize(("kind", "entry_type"), [(4, 0), (0, 0), (255, 0), (1, 3)])
+def test_a_record_of_an_unknown_kind__refused(kind: int, entry_type: int) -> None:
+    with pytest.raises(
+        CorruptData, match=f"kind {kind} and entry type {entry_type}, .* a newer one wrote it"
+    ):
+        scan_flushes(journal_file([[entry(1)], [record(kind, entry_type)]]), 1, 1)
+
+
+# --- every damage -------------------------------------------------------------------------------------------------
+
+
+def test_every_truncated_prefix_is_a_prefix_of_what_was_written_and_no_corruption() -> None:
+    for size in range(FILE_HEADER_BYTES, len(FILE)):
+        whole = sum(end <= size for end in ENDS[1:])
+        for padding in (0, 200):
+            scan = scan_flushes(FILE[:size] + bytes(padding), 1, 1)
+            assert content(scan.records) == PREFIXES[whole], size
+            assert (scan.end, scan.later_flush) == (ENDS[whole], None), size
+
+
+def test_every_flipped_bit_is_a_torn_tail_in_the_last_flush_and_corruption_before() -> None:
+    for at in range(FILE_HEADER_BYTES, ENDS[3]):
+        for bit in range(8):
+            flipped = bytearray(FILE)
+            flipped[at] ^= 1 << bit
+            scan = scan_flushes(flipped, 1, 1)
+            hit = next(number for number in range(3) if at < ENDS[number + 1])
+            assert content(scan.records) == PREFIXES[hit], at
+            assert scan.damage, at
+            assert scan.later_flush == (None if hit == 2 else ENDS[hit + 1]), at
+
+
+def test_every_torn_sector_of_the_last_flush_is_a_torn_tail() -> None:
+    # A disk writes sectors in any order: some of the last flush are there, others still zeros.
+    large = [*FLUSHES[:2], [entry(3, bytes(range(1, 251)) * 4), entry(4, b"x" * 700)]]
+    whole = journal_file(large, size=4096)
+    sector = 128
+    first, last = ENDS[2] // sector, len(whole.rstrip(b"\0")) // sector
+    for missing in range(1, 1 << (last - first + 1)):
+        torn = bytearray(whole)
+        for number in range(first, last + 1):
+            if missing >> (number - first) & 1:
+                start = max(number * sector, ENDS[2])
+                torn[start : (number + 1) * sector] = bytes((number + 1) * sector - start)
+        scan = scan_flushes(torn, 1, 1)
+        assert (content(scan.records), scan.end, scan.later_flush) == (PREFIXES[2], ENDS[2], None)
+
+
+@given(st.integers(FILE_HEADER_BYTES, ENDS[3]), st.binary(min_size=1, max_size=60))
+def test_any_scribble_leaves_a_prefix(at: int, scribble: bytes) -> None:
+    data = bytearray(FILE)
+    data[at : at + len(scribble)] = scribble
+    scan = scan_flushes(data, 1, 1)
+    assert content(scan.records) in PREFIXES
+
+
+def test_a_frame_in_a_payload_is_not_a_later_flush() -> None:
+    # A message may hold anything, for instance a journal file.
+    inside = flush(9, 64, [entry(1)])
+    torn = bytearray(journal_file([[entry(1, inside + b"end")]]))
+    torn[-1] ^= 1
+    assert scan_flushes(torn, 1, 1).later_flush is None
+
+
+def test_is_zero_looks_at_every_byte() -> None:
+    for size in (0, 1, 65535, 65536, 65537, 200000):
+        assert is_zero(memoryview(bytes(size)))
+        for at in {0, size // 2, size - 1} & set(range(size)):
+            data = bytearray(size)
+            data[at] = 1
+            assert not is_zero(memoryview(data))
