@@ -82,13 +82,17 @@ class Ledger:
         key = TopicPartition(position.topic, position.partition)
         self.ends[key] = max(self.ends.get(key, 0), position.offset + 1)
 
-    def check_log(self, key: TopicPartition, served: OffsetRange, records: Sequence[tuple[int, bytes]]) -> None:
+    def check_log(
+        self, key: TopicPartition, served: OffsetRange, records: Sequence[tuple[int, bytes]]
+    ) -> None:
         """`records` is what a fresh group got of a partition, `served` what GetOffsets says of it."""
         known = self.ends.get(key, 0)
         assert served.begin == 0, f"{key} begins at {served.begin}"
         assert served.end >= known, f"{key} ends at {served.end}, but {known - 1} was answered or read before"
         offsets = sorted(offset for offset, _ in records)
-        assert offsets == list(range(served.end)), f"{key} has holes or doubles: {_difference(offsets, served.end)}"
+        assert offsets == list(range(served.end)), (
+            f"{key} has holes or doubles: {_difference(offsets, served.end)}"
+        )
         for offset, value in records:
             self.see(Position(*key, offset), value)
         values = dict(records)
@@ -99,7 +103,9 @@ class Ledger:
     def check_copies(self) -> None:
         """No value is there more often than it was sent. To be called when everything was read."""
         for value, count in Counter(self.read.values()).items():
-            assert count <= self.sent[value], f"{value[:40]!r} was sent {self.sent[value]} times and is there {count} times"
+            assert count <= self.sent[value], (
+                f"{value[:40]!r} was sent {self.sent[value]} times and is there {count} times"
+            )
 
     def check_present(self, values: Iterable[bytes]) -> None:
         """These must be there. To be called when everything was read."""
@@ -170,7 +176,9 @@ class GroupLedger:
         """A record was received."""
         key = TopicPartition(position.topic, position.partition)
         begun = self.begun.get(key, Committed())
-        assert not begun.covers(position.offset), f"{self.name}: {position} was committed and is offered again"
+        assert not begun.covers(position.offset), (
+            f"{self.name}: {position} was committed and is offered again"
+        )
         offered = self.offered.setdefault(key, set())
         assert position.offset not in offered, f"{self.name}: {position} is offered twice in one life"
         offered.add(position.offset)
@@ -211,7 +219,10 @@ class MovedLedger:
     def begin_life(self, topic: str, shown: tuple[int, ...]) -> None:
         """What GetOffsets shows after a start. -1 where nothing was ever set."""
         nothing = tuple(-1 for _ in shown)
-        allowed = {self.answered.get(topic, nothing), self.under_way.get(topic, self.answered.get(topic, nothing))}
+        allowed = {
+            self.answered.get(topic, nothing),
+            self.under_way.get(topic, self.answered.get(topic, nothing)),
+        }
         assert shown in allowed, f"offsets of {topic} are {shown}, expected one of {sorted(allowed)}"
         if shown != nothing:
             self.answered[topic] = shown

@@ -55,7 +55,10 @@ async def test_ten_thousand_clients_wait_and_others_are_served(make_daemon: Make
     finally:
         for channel in (*channels, other):
             await channel.close()
-    print(f"{answered}, {calls} other calls, slowest {slowest:.2f} s, {(largest - before) >> 20} MiB more", waiting)
+    print(
+        f"{answered}, {calls} other calls, slowest {slowest:.2f} s, {(largest - before) >> 20} MiB more",
+        waiting,
+    )
     assert answered == {"OK": MESSAGES, "NOT_FOUND": CLIENTS - MESSAGES}
     assert largest - before < CLIENTS * BYTES_PER_CLIENT_MAX
     daemon.stop()

@@ -24,7 +24,7 @@ CONFIG = {
         "silent": {"consumer": {**CONSUMER, "disabled": True}},
         "narrow": {"consumer": {**CONSUMER, "channel_buffer_size": 2}},
         "patient": {"consumer": {**CONSUMER, "long_polling_timeout": "30s"}},
-    }
+    },
 }
 
 
@@ -44,7 +44,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict
 
 def run_client(address: str, stubs: Path, mode: str) -> dict[str, str | None]:
     command = [sys.executable, "-I", seed_client.__file__, address, str(stubs), mode]
-    done = subprocess.run(command, check=False, timeout=SECONDS_MAX, capture_output=True, text=True, cwd=stubs)
+    done = subprocess.run(
+        command, check=False, timeout=SECONDS_MAX, capture_output=True, text=True, cwd=stubs
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, str | None] = json.loads(done.stdout)
     return found

@@ -31,7 +31,9 @@ def _tools() -> None:
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_kafka_reads_what_the_daemon_wrote(make_daemon: MakeDaemon, compression: str) -> None:
-    daemon = make_daemon(proxy_config(default_partitions=1, producer={"compression": compression}))
+    daemon = make_daemon(
+        proxy_config(default_partitions=1, producer={"compression": compression, "flush_frequency": "50ms"})
+    )
     daemon.start()
     stub = daemon.stub()
     calls = [
@@ -46,7 +48,9 @@ def test_kafka_reads_what_the_daemon_wrote(make_daemon: MakeDaemon, compression:
         )
         for key, value, headers in RECORDS
     ]
-    written = {call.result(timeout=SECONDS).offset: record for call, record in zip(calls, RECORDS, strict=True)}
+    written = {
+        call.result(timeout=SECONDS).offset: record for call, record in zip(calls, RECORDS, strict=True)
+    }
     daemon.stop()
     (segment,) = segments(daemon.data)
     records = dump_log_segments(segment)

@@ -62,7 +62,7 @@ def test_the_numbers_of_kinds_and_types_never_change() -> None:
 def test_these_bytes_are_version_1() -> None:
     # Written by hand, so that no change to the code can change them too.
     assert header(1).hex(" ", 8) == (
-        "504958594a524e4c 01000000ff3d4b3d 0100000000000000 3031323334353637 3839616263646566 "
+        "504958594a524e4c 0100000013b51a29 0100000000000000 3031323334353637 3839616263646566 "
         "0100000000000000 0000000000000000 0000000000000000"
     )
 

@@ -1,0 +1,175 @@
+"""Checkpoint files: their bytes, the order of writing, and the decision table of `pixy.storage.checkpoint`."""
+
+import errno
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pixy.errors import CorruptData, DataDirectoryError
+from pixy.records import build_control_batch, patch_batch, read_control_record, read_header, read_records
+from pixy.storage import Checkpoint, CheckpointId, CheckpointStore, RealDisk
+from pixy.storage.checkpoint import _split
+from tests.fakes.disk import RecordingDisk
+
+RECORDS = [(b"key %d" % at, b"value %d" % at) for at in range(3)]
+A, B, C = CheckpointId(1, 10), CheckpointId(1, 20), CheckpointId(1, 30)
+TIME = 1_700_000_000_000
+
+Store = CheckpointStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return CheckpointStore(RealDisk(), tmp_path / "state")
+
+
+def files(tmp_path: Path) -> list[str]:
+    return sorted(path.name for path in (tmp_path / "state").iterdir())
+
+
+def test_names_are_those_of_kip_630_and_a_later_checkpoint_is_greater() -> None:
+    assert CheckpointId(7, 123).file_name == "00000000000000000123-0000000007.checkpoint"
+    assert CheckpointId(2, 5) > CheckpointId(1, 900) > CheckpointId(1, 80)
+
+
+def test_the_file_is_a_header_batch_the_records_and_a_footer_batch(store: Store, tmp_path: Path) -> None:
+    store.write(CheckpointId(7, 10), RECORDS, TIME)
+    batches = _split((tmp_path / "state" / CheckpointId(7, 10).file_name).read_bytes())
+    headers = [read_header(batch) for batch in batches]
+    assert [header.is_control for header in headers] == [True, False, True]
+    assert [header.base_offset for header in headers] == [0, 1, 4]
+    assert {header.leader_epoch for header in headers} == {7}
+    # KIP-630: version int16, last contained log timestamp int64, no tagged fields; the footer has a version alone.
+    assert read_control_record(batches[0]) == (3, bytes.fromhex("0000 0000018bcfe56800 00"))
+    assert read_control_record(batches[2]) == (4, bytes.fromhex("0000 00"))
+    assert [(record.key, record.value) for record in read_records(batches[1])] == RECORDS
+
+
+@settings(max_examples=20)
+@given(count=st.sampled_from([0, 1, 499, 500, 501, 1001]))
+def test_what_was_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, count: int) -> None:
+    store = CheckpointStore(RealDisk(), tmp_path_factory.mktemp("store"))
+    records = [(b"%d" % at, b"v" * (at % 50)) for at in range(count)]
+    assert store.write(A, iter(records), TIME) == [A]
+    assert store.load() == (Checkpoint(A, records), [A])
+
+
+def test_a_directory_without_checkpoints_has_none(store: Store) -> None:
+    assert store.load() == (None, [])
+
+
+def test_two_are_kept(store: Store, tmp_path: Path) -> None:
+    assert store.write(A, RECORDS, TIME) == [A]
+    assert store.write(B, RECORDS, TIME) == [A, B]
+    assert store.write(C, [], TIME) == [B, C]
+    assert files(tmp_path) == sorted([B.file_name, C.file_name])
+    assert store.load() == (Checkpoint(C, []), [B, C])
+
+
+def test_a_file_is_synced_before_it_gets_its_name_and_an_older_one_goes_after_that(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+    store = CheckpointStore(disk, tmp_path / "state")
+    store.write(A, RECORDS, TIME)
+    store.write(B, RECORDS, TIME)
+    disk.calls.clear()
+    store.write(C, RECORDS, TIME)
+    assert [(call.what, call.name) for call in disk.calls if call.what not in ("write", "truncate")] == [
+        ("create", C.file_name + ".part"),
+        ("sync", C.file_name + ".part"),
+        ("rename", C.file_name),
+        ("sync_directory", "state"),
+        ("unlink", A.file_name),
+        ("sync_directory", "state"),
+    ]
+
+
+@pytest.mark.parametrize("what", ["create", "write", "sync", "rename"])
+def test_a_checkpoint_that_cannot_be_written_leaves_the_others_and_no_bytes(
+    tmp_path: Path, what: str
+) -> None:
+    disk = RecordingDisk()
+    store = CheckpointStore(disk, tmp_path / "state")
+    store.write(A, RECORDS, TIME)
+    store.write(B, RECORDS, TIME)
+    disk.fail(what, C.file_name if what == "rename" else ".part", errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        store.write(C, RECORDS, TIME)
+    disk.heal()
+    assert store.load() == (Checkpoint(B, RECORDS), [A, B])
+    assert store.write(C, RECORDS, TIME) == [B, C]
+
+
+# --- the decision table -------------------------------------------------------------------------------------------
+
+
+def test_a_part__removed(store: Store, tmp_path: Path) -> None:
+    store.write(A, RECORDS, TIME)
+    (tmp_path / "state" / (B.file_name + ".part")).write_bytes(b"half")
+    assert store.load() == (Checkpoint(A, RECORDS), [A])
+    assert files(tmp_path) == [A.file_name]
+
+
+def test_a_checkpoint_that_is_damaged_or_cut_off__counts_as_absent(store: Store, tmp_path: Path) -> None:
+    store.write(A, [], TIME)
+    store.write(B, RECORDS, TIME)
+    path = tmp_path / "state" / B.file_name
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        assert store.load() == (Checkpoint(A, []), [A]), size
+    for at in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[at] ^= 0xFF
+        path.write_bytes(flipped)
+        # Base offset and epoch of a batch lie outside its checksum, and nothing is made of them here.
+        assert store.load() in [(Checkpoint(A, []), [A]), (Checkpoint(B, RECORDS), [A, B])], at
+
+
+def test_a_damaged_checkpoint_is_not_one_of_the_two_that_are_kept(store: Store, tmp_path: Path) -> None:
+    store.write(A, RECORDS, TIME)
+    store.write(B, RECORDS, TIME)
+    path = tmp_path / "state" / B.file_name
+    path.write_bytes(path.read_bytes()[:-1])
+    assert store.load()[1] == [A]
+    assert store.write(C, RECORDS, TIME) == [A, C]
+    assert files(tmp_path) == [A.file_name, C.file_name]
+
+
+def test_a_damaged_checkpoint_that_is_written_again_counts(store: Store, tmp_path: Path) -> None:
+    store.write(A, RECORDS, TIME)
+    store.write(B, RECORDS, TIME)
+    (tmp_path / "state" / B.file_name).write_bytes(b"")
+    store.load()
+    assert store.write(B, RECORDS, TIME) == [A, B]
+    assert store.load() == (Checkpoint(B, RECORDS), [A, B])
+
+
+def test_a_snapshot_header_of_a_newer_version__refused(store: Store, tmp_path: Path) -> None:
+    store.write(A, [], TIME)
+    path = tmp_path / "state" / A.file_name
+    newer = build_control_batch(3, bytes.fromhex("0001 0000018bcfe56800 00"), TIME)
+    patch_batch(newer, 0, 1)
+    path.write_bytes(bytes(newer) + b"".join(_split(path.read_bytes())[1:]))
+    with pytest.raises(DataDirectoryError, match="format version 1, this release reads up to 0"):
+        store.load()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "1-1.checkpoint", A.file_name + ".old"])
+def test_any_other_name__refused(store: Store, tmp_path: Path, name: str) -> None:
+    store.write(A, RECORDS, TIME)
+    (tmp_path / "state" / name).touch()
+    with pytest.raises(DataDirectoryError, match="is not a checkpoint; move it out of the way"):
+        store.load()
+
+
+def test_a_file_without_its_header_or_footer_batch_is_damaged(store: Store, tmp_path: Path) -> None:
+    store.write(A, RECORDS, TIME)
+    path = tmp_path / "state" / A.file_name
+    header, records, footer = (bytes(batch) for batch in _split(path.read_bytes()))
+    for damaged in (records + footer, header + records, footer + records + header, header, b""):
+        path.write_bytes(damaged)
+        assert store.load() == (None, [])
+    with pytest.raises(CorruptData, match="cut off at byte"):
+        _split(header + records[:30])

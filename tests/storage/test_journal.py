@@ -1,0 +1,479 @@
+"""The journal: group commit, the order that recovery relies on, faults, a full disk, rotation."""
+
+import asyncio
+import errno
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pixy.storage import Journal, JournalFile, JournalPosition, RecordKind, RecoveredJournal, recover_journal
+from pixy.storage import journal as journal_module
+from pixy.storage.journal import journal_path
+from tests.fakes.disk import RecordingDisk, full
+from tests.fakes.worker import StepWorker
+from tests.storage.journals import OWNER, content, entry, journal_file, write_files
+
+FLUSH_OF_ONE = 40 + 36
+
+
+class Bench:
+    """A journal on a recording disk, whose worker runs when the test says so."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        file_bytes: int = 4096,
+        at: JournalPosition = JournalPosition(0, 0, 1),
+        files: Iterable[JournalFile] = (),
+    ) -> None:
+        self.directory = directory
+        self.disk = RecordingDisk()
+        self.worker = StepWorker()
+        self.durable: list[list[Any]] = []
+        self.faults: list[BaseException] = []
+        self.journal = Journal(
+            self.disk,
+            directory,
+            OWNER,
+            file_bytes=file_bytes,
+            at=at,
+            files=files,
+            worker=self.worker,
+            on_durable=lambda tokens: self.durable.append(list(tokens)),
+            on_fault=self.faults.append,
+        )
+        self._index = itertools.count(1)
+
+    def append(self, payload: bytes = b"payload", raft_group: int = 1000) -> int:
+        index = next(self._index)
+        self.journal.append(RecordKind.ENTRY, 1, raft_group, index, 1, payload, index)
+        return index
+
+    async def flush(self) -> None:
+        """Let the loop turn, then run what is on the worker."""
+        await asyncio.sleep(0)
+        while self.worker:
+            self.worker.step()
+            await asyncio.sleep(0)
+
+    def what(self, *kinds: str) -> list[str]:
+        return [call.what for call in self.disk.calls if call.what in kinds]
+
+    def recover(self) -> RecoveredJournal:
+        return recover_journal(RecordingDisk(), self.directory, OWNER)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+# --- group commit -------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_appended_in_one_turn_of_the_loop_shares_a_flush(bench: Bench) -> None:
+    for group in range(5):
+        bench.append(raft_group=1000 + group)
+    assert bench.durable == []
+    await bench.flush()
+    assert bench.durable == [[1, 2, 3, 4, 5]]
+    assert len(bench.disk.did("write", ".journal")) == 2  # the file's header, and the flush
+    await bench.journal.stop()
+
+
+async def test_what_is_appended_during_a_flush_shares_the_next_one(bench: Bench) -> None:
+    bench.append()
+    await asyncio.sleep(0)
+    for _ in range(3):
+        bench.append()
+        await asyncio.sleep(0)
+    assert len(bench.worker) == 1
+    syncs = len(bench.disk.did("sync"))
+    await bench.flush()
+    assert bench.durable == [[1], [2, 3, 4]]
+    assert len(bench.disk.did("sync")) - syncs == 3  # of the new file, and of each flush
+    await bench.journal.stop()
+
+
+async def test_one_sync_serves_all_that_waits_however_many_groups(bench: Bench) -> None:
+    bench.append()
+    await bench.flush()
+    before = len(bench.disk.did("sync"))
+    for group in range(500):
+        bench.append(raft_group=group)
+    await bench.flush()
+    assert len(bench.disk.did("sync")) == before + 1
+    assert len(bench.durable[1]) == 500
+    await bench.journal.stop()
+
+
+async def test_the_file_has_the_bytes_of_the_format_and_is_recovered(bench: Bench) -> None:
+    bench.append(b"one")
+    bench.append(b"two")
+    await bench.flush()
+    bench.append(b"three")
+    await bench.flush()
+    await bench.journal.stop()
+    expected = journal_file([[entry(1, b"one"), entry(2, b"two")], [entry(3, b"three")]], size=4096)
+    assert journal_path(bench.directory, 1).read_bytes() == expected
+    recovered = bench.recover()
+    assert content(recovered) == [(1000, 1, b"one"), (1000, 2, b"two"), (1000, 3, b"three")]
+    assert recovered.files == bench.journal.files == [JournalFile(1, {1000: 3})]
+
+
+async def test_a_journal_goes_on_where_recovery_found_the_end(bench: Bench) -> None:
+    bench.append(b"one")
+    await bench.flush()
+    await bench.journal.stop()
+    found = bench.recover()
+    again = Bench(bench.directory, at=found.at, files=found.files)
+    again.journal.append(RecordKind.ENTRY, 1, 1000, 2, 1, b"two", 2)
+    await again.flush()
+    await again.journal.stop()
+    assert content(again.recover()) == [(1000, 1, b"one"), (1000, 2, b"two")]
+    assert len(again.recover().files) == 1
+
+
+# --- order --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_flush_is_written_only_after_the_one_before_it_was_synced(bench: Bench) -> None:
+    for _ in range(4):
+        bench.append()
+        await asyncio.sleep(0)
+        bench.append()
+        await bench.flush()
+    await bench.journal.stop()
+    calls = bench.what("write", "sync")
+    assert calls == ["write", "sync"] * (len(calls) // 2)
+
+
+async def test_a_file_is_created_whole_and_durable_before_its_first_flush(bench: Bench) -> None:
+    bench.append()
+    await bench.flush()
+    await bench.journal.stop()
+    assert [call.what for call in bench.disk.calls] == [
+        "create",
+        "allocate",
+        "write",
+        "sync",
+        "sync_directory",
+        "write",
+        "sync",
+    ]
+
+
+async def test_a_file_is_synced_before_its_successor_is_created(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, file_bytes=64 + 2 * (FLUSH_OF_ONE + 7))
+    for _ in range(5):
+        bench.append()
+        await bench.flush()
+    await bench.journal.stop()
+    last_write: dict[str, str] = {}
+    for call in bench.disk.calls:
+        if call.what in ("write", "sync"):
+            last_write[call.name] = call.what
+        if call.what == "create":
+            assert set(last_write.values()) <= {"sync"}
+    assert [call.name for call in bench.disk.did("create")] == [
+        journal_path(tmp_path, n).name for n in (1, 2, 3)
+    ]
+    assert [each.last_index for each in bench.journal.files] == [{1000: 2}, {1000: 4}, {1000: 5}]
+    assert bench.recover().files == bench.journal.files
+
+
+async def test_forgotten_files_are_unlinked_and_the_directory_synced(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, file_bytes=64 + FLUSH_OF_ONE + 7)
+    for _ in range(3):
+        bench.append()
+        await bench.flush()
+    bench.journal.forget(bench.journal.files[:2])
+    await bench.flush()
+    assert [call.what for call in bench.disk.calls[-3:]] == ["unlink", "unlink", "sync_directory"]
+    await bench.journal.stop()
+    assert content(bench.recover()) == [(1000, 3, b"payload")]
+
+
+async def test_only_the_oldest_files_may_go_and_never_the_newest(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, file_bytes=64 + FLUSH_OF_ONE + 7)
+    for _ in range(2):
+        bench.append()
+        await bench.flush()
+    for wrong in (bench.journal.files[1:], bench.journal.files[:]):
+        with pytest.raises(AssertionError):
+            bench.journal.forget(wrong)
+    await bench.journal.stop()
+
+
+# --- rotation and splitting ---------------------------------------------------------------------------------------
+
+
+async def test_entries_larger_than_a_file_get_files_of_their_own(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, file_bytes=1000)
+    payloads = [b"small", b"L" * 5000, b"small", b"M" * 3000, b"N" * 936]
+    for payload in payloads:
+        bench.append(payload)
+        await bench.flush()
+    await bench.journal.stop()
+    assert [each[2] for each in content(bench.recover())] == payloads
+    assert [journal_path(tmp_path, number).stat().st_size for number in range(1, 6)] == [
+        1000,
+        5140,
+        1000,
+        3140,
+        1076,
+    ]
+
+
+async def test_a_file_that_recovery_found_without_a_flush_grows_to_hold_its_first(tmp_path: Path) -> None:
+    write_files(tmp_path, journal_file([[entry(1)]]), journal_file([], file=2, size=100))
+    found = recover_journal(RecordingDisk(), tmp_path, OWNER)
+    bench = Bench(tmp_path, at=found.at, files=found.files)
+    bench.append(b"x" * 500)
+    await bench.flush()
+    await bench.journal.stop()
+    assert len(bench.recover().files) == 2
+    assert bench.disk.did("allocate")[0].at == 64 + FLUSH_OF_ONE + 500
+
+
+async def test_a_file_is_full_when_the_bytes_allocated_for_it_are_used(tmp_path: Path) -> None:
+    # The option was smaller when the file was made: beyond its end there may be no room, and a write must not fail.
+    write_files(tmp_path, journal_file([[entry(1)]], size=300))
+    found = recover_journal(RecordingDisk(), tmp_path, OWNER)
+    bench = Bench(tmp_path, file_bytes=10_000, at=found.at, files=found.files)
+    bench.append(b"x" * 500)
+    await bench.flush()
+    await bench.journal.stop()
+    assert [journal_path(tmp_path, number).stat().st_size for number in (1, 2)] == [300, 10_000]
+
+
+@pytest.mark.parametrize("sizes", [[100] * 10, [1000], [1000, 1000], [10, 1000, 10], [300, 10, 10, 364, 500]])
+async def test_a_large_flush_is_split_in_order_and_within_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
+) -> None:
+    monkeypatch.setattr(journal_module, "_FLUSH_BYTES_MAX", 400)
+    bench = Bench(tmp_path, file_bytes=100_000)
+    for size in sizes:
+        bench.append(b"x" * size)
+    await bench.flush()
+    await bench.journal.stop()
+    assert [token for tokens in bench.durable for token in tokens] == list(range(1, len(sizes) + 1))
+    for tokens in bench.durable:
+        assert len(tokens) == 1 or sum(36 + sizes[token - 1] for token in tokens) <= 400
+    for before, after in itertools.pairwise(bench.durable):
+        assert sum(36 + sizes[token - 1] for token in [*before, after[0]]) > 400
+    assert [len(each[2]) for each in content(bench.recover())] == sizes
+
+
+async def test_a_split_over_two_files_remembers_the_index_of_each_group_in_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "_FLUSH_BYTES_MAX", 100)
+    bench = Bench(tmp_path, file_bytes=64 + FLUSH_OF_ONE + 64)
+    for group in (1, 2, 1):
+        bench.append(b"x" * 64, group)
+    await bench.flush()
+    await bench.journal.stop()
+    for remembered, real in zip(bench.journal.files, bench.recover().files, strict=True):
+        for group, index in real.last_index.items():
+            assert remembered.last_index[group] >= index
+
+
+# --- hold and release ---------------------------------------------------------------------------------------------
+
+
+async def test_while_held_no_flush_begins_and_release_lets_it(bench: Bench) -> None:
+    bench.journal.hold()
+    bench.append()
+    await bench.flush()
+    assert bench.durable == []
+    bench.journal.release()
+    bench.append()
+    await bench.flush()
+    assert bench.durable == [[1, 2]]
+    await bench.journal.stop()
+
+
+async def test_holding_lets_the_flush_under_way_end_and_stops_a_scheduled_one(bench: Bench) -> None:
+    bench.append()
+    await asyncio.sleep(0)
+    bench.append()
+    bench.journal.hold()
+    await bench.flush()
+    assert bench.durable == [[1]]
+    bench.journal.release()
+    bench.journal.hold()
+    await bench.flush()
+    assert bench.durable == [[1]]
+    bench.journal.release()
+    await bench.flush()
+    assert bench.durable == [[1], [2]]
+    await bench.journal.stop()
+
+
+async def test_releasing_with_nothing_to_write_does_nothing(bench: Bench) -> None:
+    bench.journal.hold()
+    bench.journal.release()
+    await bench.flush()
+    assert bench.disk.calls == []
+    await bench.journal.stop()
+
+
+async def test_drained_waits_for_what_was_appended_while_held(bench: Bench) -> None:
+    bench.journal.hold()
+    bench.append()
+    drained = asyncio.create_task(bench.journal.drained())
+    await bench.flush()
+    assert not drained.done()
+    bench.journal.release()
+    await bench.flush()
+    await drained
+    assert bench.durable == [[1]]
+    await bench.journal.stop()
+
+
+async def test_drained_waits_for_what_was_appended_when_the_last_flush_was_durable(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    drained = asyncio.create_task(bench.journal.drained())
+    await drained  # nothing to wait for
+
+    def durable(tokens: list[Any]) -> None:
+        bench.durable.append(tokens)
+        if tokens == [1]:
+            bench.append()
+
+    bench.journal._on_durable = durable
+    bench.append()
+    drained = asyncio.create_task(bench.journal.drained())
+    await asyncio.sleep(0)
+    bench.worker.step()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not drained.done()
+    await bench.flush()
+    await drained
+    assert bench.durable == [[1], [2]]
+    await bench.journal.stop()
+
+
+# --- faults -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["write", "sync"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+async def test_a_failed_write_or_sync_is_never_retried_and_nothing_outstanding_is_acknowledged(
+    bench: Bench, what: str, error: int
+) -> None:
+    bench.append()
+    await bench.flush()
+    bench.disk.fail(what, ".journal", error)
+    bench.append()
+    await asyncio.sleep(0)
+    bench.append()
+    await bench.flush()
+    calls = len(bench.disk.calls)
+    bench.disk.heal()
+    bench.append()
+    await bench.flush()
+    assert bench.durable == [[1]]
+    assert [getattr(fault, "errno", None) for fault in bench.faults] == [error]
+    assert len(bench.disk.calls) == calls
+    await bench.journal.stop()
+
+
+async def test_a_directory_that_cannot_be_synced_is_a_fault(bench: Bench) -> None:
+    bench.disk.fail("sync_directory", "", errno.EIO)
+    bench.append()
+    await bench.flush()
+    assert (len(bench.faults), bench.durable) == (1, [])
+    await bench.journal.stop()
+
+
+async def test_two_faults_are_told_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, file_bytes=64 + FLUSH_OF_ONE + 7)
+    for _ in range(2):
+        bench.append()
+        await bench.flush()
+    bench.disk.fail("", ".journal", errno.EIO)
+    bench.disk.before = _broken
+    bench.journal.forget(bench.journal.files[:1])
+    bench.append()
+    await bench.flush()
+    assert len(bench.faults) == 1
+    assert bench.durable == [[1], [2]]
+    await bench.journal.stop()
+
+
+def _broken(_: object) -> None:
+    raise OSError(errno.EIO, "broken")
+
+
+async def test_a_bug_in_the_callback_stops_everything_behind_it(bench: Bench) -> None:
+    def durable(tokens: list[Any]) -> None:
+        bench.durable.append(tokens)
+        raise ZeroDivisionError
+
+    bench.journal._on_durable = durable
+    bench.append()
+    await asyncio.sleep(0)
+    bench.append()
+    await bench.flush()
+    assert bench.durable == [[1]]
+    assert [type(fault) for fault in bench.faults] == [ZeroDivisionError]
+    await bench.journal.stop()
+
+
+# --- a full disk --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "_FULL_DISK_RETRY_S", 0)
+
+
+@pytest.mark.usefixtures("quick_retry")
+@pytest.mark.parametrize("what", ["create", "allocate", "write"])
+async def test_no_room_for_a_file_waits_says_why_and_goes_on_by_itself(tmp_path: Path, what: str) -> None:
+    bench = Bench(tmp_path, file_bytes=64 + FLUSH_OF_ONE + 7)
+    bench.append()
+    await bench.flush()
+    full(bench.disk, what, "2.journal")
+    bench.append()
+    await asyncio.sleep(0)
+    bench.append()
+    for _ in range(3):
+        bench.worker.step()
+        assert "the disk is full: [Errno 28] No space left" in str(bench.journal.blocked)
+        assert not journal_path(tmp_path, 2).exists()
+        while not bench.worker:
+            await asyncio.sleep(0)
+    assert bench.durable == [[1]]
+    bench.disk.heal()
+    await bench.flush()
+    assert bench.durable == [[1], [2], [3]]
+    assert (bench.journal.blocked, bench.faults) == (None, [])
+    await bench.journal.stop()
+    assert [each[1] for each in content(bench.recover())] == [1, 2, 3]
+
+
+async def test_stopping_with_a_full_disk_gives_up_what_was_never_acknowledged(bench: Bench) -> None:
+    full(bench.disk, "allocate", ".journal")
+    bench.append()
+    await bench.flush()
+    bench.append()
+    await asyncio.wait_for(bench.journal.stop(), 10)
+    assert (bench.durable, bench.faults) == ([], [])
+    assert bench.recover() == RecoveredJournal()
+
+
+async def test_stopping_writes_what_was_appended(bench: Bench) -> None:
+    bench.append()
+    stopping = asyncio.create_task(bench.journal.stop())
+    await bench.flush()
+    await stopping
+    assert bench.durable == [[1]]
+    assert bench.worker.stopped
