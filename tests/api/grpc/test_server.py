@@ -1,0 +1,86 @@
+"""pixy/api/grpc/server.py: addresses, health, reflection."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from pixy.api.grpc import GrpcServer
+from pixy.clock import SystemClock
+from pixy.config import TlsConfig
+from pixy.errors import StartError
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.api.grpc.conftest import CONFIG, Door
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def health(channel: grpc.aio.Channel, service: str) -> int:
+    stub: Any = health_pb2_grpc.HealthStub(channel)  # the published types know the synchronous stub only
+    answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+    status: int = answer.status
+    return status
+
+
+async def test_health_is_serving_and_from_the_first_moment_of_a_drain_not(
+    door: Door, channel: grpc.aio.Channel
+) -> None:
+    assert [await health(channel, name) for name in ("", "KafkaPixy")] == [SERVING, SERVING]
+    await door.server.begin_drain()
+    assert [await health(channel, name) for name in ("", "KafkaPixy")] == [NOT_SERVING, NOT_SERVING]
+
+
+async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
+    make_stub: Any = (
+        reflection_pb2_grpc.ServerReflectionStub
+    )  # the published types know synchronous channels only
+    stub = make_stub(channel)
+    requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+    answers = [answer async for answer in stub.ServerReflectionInfo(requests)]
+    names = {service.name for service in answers[0].list_services_response.service}
+    assert names == {"KafkaPixy", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+
+
+async def test_port_zero_is_told_as_the_real_port(door: Door) -> None:
+    host, port = door.addresses["grpc"].rsplit(":", 1)
+    assert host == "127.0.0.1"
+    assert int(port) > 0
+
+
+async def test_the_unix_socket_serves_too_and_is_gone_afterwards(door: Door, tmp_path: Path) -> None:
+    async with grpc.aio.insecure_channel(door.addresses["grpc-unix"]) as channel:
+        await KafkaPixyStub(channel).ListTopics(pb.ListTopicRq())
+    await door.server.stop(0)
+    assert not (tmp_path / "pixy.sock").exists()
+
+
+async def test_a_taken_port_is_an_error_that_names_the_address(door: Door) -> None:
+    taken = door.addresses["grpc"]
+    server = GrpcServer(replace(CONFIG, grpc_addr=taken), {"": door.proxy}, SystemClock())
+    with pytest.raises(StartError, match=f"cannot listen on {taken}"):
+        await server.start()
+    await server.stop(0)
+
+
+async def test_a_file_in_the_place_of_the_socket_is_left_alone(door: Door, tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("data")
+    server = GrpcServer(replace(CONFIG, grpc_addr="", unix_addr=str(path)), {"": door.proxy}, SystemClock())
+    with pytest.raises(StartError, match="is not a socket"):
+        await server.start()
+    assert path.read_text() == "data"
+    await server.stop(0)
+
+
+async def test_a_certificate_that_cannot_be_read_is_an_error(door: Door, tmp_path: Path) -> None:
+    tls = TlsConfig(certificate_path=str(tmp_path / "none.pem"), key_path=str(tmp_path / "none.key"))
+    server = GrpcServer(replace(CONFIG, tls=tls), {"": door.proxy}, SystemClock())
+    with pytest.raises(StartError, match=r"none\.key"):
+        await server.start()
+    await server.stop(0)
