@@ -32,6 +32,7 @@ class StepWorker:
 
     def __init__(self) -> None:
         self._queue: deque[tuple[Work, Done]] = deque()
+        self._arrived = asyncio.Event()
         self.stopped = False
 
     def __len__(self) -> int:
@@ -39,6 +40,13 @@ class StepWorker:
 
     def submit(self, work: Work, done: Done) -> None:
         self._queue.append((work, done))
+        self._arrived.set()
+
+    async def wait(self) -> None:
+        """Return when there is something to run."""
+        while not self._queue:
+            self._arrived.clear()
+            await self._arrived.wait()
 
     def step(self) -> None:
         """Run the oldest piece of work and tell what came of it."""

@@ -17,6 +17,7 @@ from tests.fakes.worker import StepWorker
 from tests.storage.journals import OWNER, content, entry, journal_file, write_files
 
 FLUSH_OF_ONE = 40 + 36
+EMPTY = JournalPosition(0, 0, 1)
 
 
 class Bench:
@@ -27,7 +28,7 @@ class Bench:
         directory: Path,
         *,
         file_bytes: int = 4096,
-        at: JournalPosition = JournalPosition(0, 0, 1),
+        at: JournalPosition = EMPTY,
         files: Iterable[JournalFile] = (),
     ) -> None:
         self.directory = directory
@@ -46,12 +47,13 @@ class Bench:
             on_durable=lambda tokens: self.durable.append(list(tokens)),
             on_fault=self.faults.append,
         )
-        self._index = itertools.count(1)
+        self._tokens = itertools.count(1)
+        self._last: dict[int, int] = {}
 
-    def append(self, payload: bytes = b"payload", raft_group: int = 1000) -> int:
-        index = next(self._index)
-        self.journal.append(RecordKind.ENTRY, 1, raft_group, index, 1, payload, index)
-        return index
+    def append(self, payload: bytes = b"payload", raft_group: int = 1000) -> None:
+        """Append an entry; its token counts the entries of all groups."""
+        index = self._last[raft_group] = self._last.get(raft_group, 0) + 1
+        self.journal.append(RecordKind.ENTRY, 1, raft_group, index, 1, payload, next(self._tokens))
 
     async def flush(self) -> None:
         """Let the loop turn, then run what is on the worker."""
@@ -68,7 +70,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+async def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
@@ -398,7 +400,6 @@ async def test_two_faults_are_told_once(tmp_path: Path) -> None:
     for _ in range(2):
         bench.append()
         await bench.flush()
-    bench.disk.fail("", ".journal", errno.EIO)
     bench.disk.before = _broken
     bench.journal.forget(bench.journal.files[:1])
     bench.append()
@@ -449,8 +450,7 @@ async def test_no_room_for_a_file_waits_says_why_and_goes_on_by_itself(tmp_path:
         bench.worker.step()
         assert "the disk is full: [Errno 28] No space left" in str(bench.journal.blocked)
         assert not journal_path(tmp_path, 2).exists()
-        while not bench.worker:
-            await asyncio.sleep(0)
+        await bench.worker.wait()
     assert bench.durable == [[1]]
     bench.disk.heal()
     await bench.flush()

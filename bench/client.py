@@ -1,0 +1,44 @@
+"""A load client for machines without h2load.
+
+    python -m bench.client ADDRESS METHOD BODY_FILE CONNECTIONS STREAMS SECONDS
+
+Prints one JSON object: done, per_second, mean_ms. Any status but OK ends it with an error.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+import grpc
+
+_WARM_UP_SECONDS = 0.3
+_PREFIX_BYTES = 5
+
+
+async def main(address: str, method: str, body: str, connections: str, streams: str, seconds: str) -> None:
+    message = Path(body).read_bytes()[_PREFIX_BYTES:]
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+    channels = [grpc.aio.insecure_channel(address, options=options) for _ in range(int(connections))]
+    begin = time.perf_counter() + _WARM_UP_SECONDS
+    end = begin + float(seconds)
+    done, total = 0, 0.0
+
+    async def call(channel: grpc.aio.Channel) -> None:
+        nonlocal done, total
+        unary = channel.unary_unary(f"/KafkaPixy/{method}")
+        while (started := time.perf_counter()) < end:
+            await unary(message)
+            if started >= begin:
+                done += 1
+                total += time.perf_counter() - started
+
+    await asyncio.gather(*(call(channel) for channel in channels for _ in range(int(streams))))
+    for channel in channels:
+        await channel.close()
+    print(json.dumps({"done": done, "per_second": done / float(seconds), "mean_ms": 1000 * total / max(done, 1)}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,185 @@
+"""A proxy on an embedded cluster in this process, built as the daemon builds it, and loops that drive it by callbacks.
+
+    python -m bench.local speed SECONDS          produce, consume with auto ack, consume with an ack on the next request
+    python -m bench.local fill FOLDER COUNT      COUNT messages of 100 bytes in the topic `filled` of the data in FOLDER
+    python -m bench.local growth COUNT COUNT     resident memory after so many messages, and after so many
+
+Prints one JSON object. Disk, syncs and threads are real; there is no network, no task and no future for each message.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+from pixy.backend import EmbeddedBackend
+from pixy.clock import SystemClock
+from pixy.cluster import Node, NodeOptions
+from pixy.config import ProxyConfig
+from pixy.consume import Offer
+from pixy.errors import PixyError
+from pixy.proxy import Proxy
+from pixy.storage import RealDisk, ThreadWorker
+
+__all__ = ["FILLED_TOPIC", "open_proxy"]
+
+FILLED_TOPIC = "filled"
+_IN_FLIGHT = 512
+_MESSAGE = bytes(100)
+_SWITCH_INTERVAL_S = 0.0005  # as the daemon's
+_DRAIN_SECONDS_MAX = 10.0
+
+
+def _fault(error: BaseException) -> None:
+    raise SystemExit(f"the cluster broke: {error!r}")
+
+
+@asynccontextmanager
+async def open_proxy(folder: Path) -> AsyncIterator[Proxy]:
+    """A proxy with its data below `folder`, where the daemon's cluster `default` would have it."""
+    config = ProxyConfig()
+    clock = SystemClock()
+    options = NodeOptions(
+        directory=folder / "default",
+        journal=config.journal,
+        storage=config.storage,
+        random_bytes=os.urandom,
+        worker=ThreadWorker,
+    )
+    backend = EmbeddedBackend(Node(RealDisk(), clock, options, _fault), clock)
+    proxy = Proxy(
+        "default", config, backend, client_id="bench", clock=clock, rng=Random(1), on_fault=_fault
+    )
+    await proxy.start()
+    try:
+        yield proxy
+    finally:
+        await proxy.drain(_DRAIN_SECONDS_MAX)
+        await proxy.stop()
+
+
+async def produce(proxy: Proxy, topic: str, going_on: Callable[[int], bool]) -> int:
+    """Keep 512 produces in flight while `going_on(answered)`; returns how many were answered OK."""
+    answered = in_flight = 0
+    finished = asyncio.Event()
+
+    def done(partition: int, offset: int, error: PixyError | None) -> None:
+        nonlocal answered, in_flight
+        if error is not None:
+            _fault(error)
+        answered += 1
+        if going_on(answered):
+            proxy.produce(topic, None, _MESSAGE, (), done)
+        else:
+            in_flight -= 1
+            if not in_flight:
+                finished.set()
+
+    for _ in range(_IN_FLIGHT):
+        in_flight += 1
+        proxy.produce(topic, None, _MESSAGE, (), done)
+    await finished.wait()
+    return answered
+
+
+async def consume(proxy: Proxy, topic: str, group: str, going_on: Callable[[int], bool], *, auto_ack: bool) -> int:
+    """Keep up to 512 consume requests in flight; each one acks an earlier message unless that happens by itself."""
+    taken = waiting = 0
+    unacked: deque[tuple[int, int]] = deque()
+
+    def done(offer: Offer | None, error: PixyError | None) -> None:
+        nonlocal taken, waiting
+        waiting -= 1
+        if offer is None:
+            if error is not None and error.grpc_status != 5:
+                _fault(error)
+            return
+        taken += 1
+        offer.delivered()
+        if not auto_ack:
+            unacked.append((offer.partition, offer.record.offset))
+
+    while going_on(taken):
+        for _ in range(_IN_FLIGHT - waiting):
+            waiting += 1
+            proxy.consume(group, topic, done, auto_ack=auto_ack, ack=unacked.popleft() if unacked else None)
+        await asyncio.sleep(0)
+    while waiting:
+        proxy.begin_drain()
+        await asyncio.sleep(0)
+    return taken
+
+
+def _until(seconds: float) -> Callable[[int], bool]:
+    end = time.perf_counter() + seconds
+    return lambda _: time.perf_counter() < end
+
+
+async def _rate(work: Awaitable[int]) -> float:
+    started = time.perf_counter()
+    return await work / (time.perf_counter() - started)
+
+
+async def speed(seconds: str) -> dict[str, float]:
+    """Messages a second. Each kind of consuming has a process life of its own, with the topic filled before."""
+    each = float(seconds)
+    rates: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="pixy-bench-") as name:
+        async with open_proxy(Path(name)) as proxy:
+            await produce(proxy, FILLED_TOPIC, lambda answered: answered < 2 * _IN_FLIGHT)  # warm-up
+            rates["produce"] = await _rate(produce(proxy, FILLED_TOPIC, _until(each)))
+        for kind, auto_ack in (("consume auto ack", True), ("consume explicit ack", False)):
+            async with open_proxy(Path(name)) as proxy:
+                (*_, end) = [offsets.end for offsets in await proxy.get_offsets(kind, FILLED_TOPIC)]
+                until, last = _until(each), 3 * end  # of 4 partitions, so that it never runs dry
+
+                def going_on(taken: int, until: Callable[[int], bool] = until, last: int = last) -> bool:
+                    return taken < last and until(taken)
+
+                rates[kind] = await _rate(consume(proxy, FILLED_TOPIC, kind, going_on, auto_ack=auto_ack))
+    return rates
+
+
+async def fill(folder: str, count: str) -> dict[str, float]:
+    """Messages for somebody else to consume."""
+    number = int(count)
+    async with open_proxy(Path(folder)) as proxy:
+        done = await produce(proxy, FILLED_TOPIC, lambda answered: answered + _IN_FLIGHT <= number)
+    return {"messages": done}
+
+
+async def growth(first: str, second: str) -> dict[str, float]:
+    """Resident bytes at two sizes of a topic."""
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="pixy-bench-") as name:
+        async with open_proxy(Path(name)) as proxy:
+            written = 0
+            for label, count in (("first", int(first)), ("second", int(second))):
+                missing = count - written
+                written += await produce(
+                    proxy, FILLED_TOPIC, lambda answered, missing=missing: answered + _IN_FLIGHT <= missing  # type: ignore[misc]  # a default argument
+                )
+                found[label] = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return found
+
+
+def main(what: str, *arguments: str) -> None:
+    """Run one of them and print what came of it."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    run = {"speed": speed, "fill": fill, "growth": growth}[what]
+    try:
+        from uvloop import run as run_loop
+    except ImportError:
+        run_loop = asyncio.run
+    print(json.dumps(run_loop(run(*arguments))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

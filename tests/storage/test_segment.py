@@ -1,0 +1,238 @@
+"""One segment: reading from any offset, indexes that are only hints, damage that is always found."""
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from pixy.errors import CorruptData
+from pixy.records import check_batch, patch_batch, read_header
+from pixy.storage import RealDisk
+from pixy.storage.index import INDEX_INTERVAL_BYTES
+from pixy.storage.segment import Segment, segment_path
+from tests.storage.batches import batch
+
+DISK = RealDisk()
+BASE = 100
+LARGE = 7000
+
+
+class Written:
+    """A segment of batches, and what a reader must find in it."""
+
+    def __init__(self, directory: Path, count: int = 40, size: int = LARGE, seed: int = 1) -> None:
+        rng = random.Random(seed)
+        self.segment = Segment(DISK, directory, BASE)
+        self.batches: list[bytes] = []
+        self.bases: list[int] = []
+        self.timestamps: list[int] = []
+        self.end = BASE
+        for _ in range(count):
+            # Timestamps go up on the whole, with some that are far ahead or behind.
+            timestamp = len(self.batches) * 10 + rng.choice([0, 0, 0, 55, -35])
+            self.add(batch(rng.randint(1, 3), size // 2, timestamp))
+        self.segment.sync()
+
+    def add(self, new: bytearray) -> None:
+        patch_batch(new, self.end, 1)
+        self.segment.write([new])
+        self.batches.append(bytes(new))
+        self.bases.append(self.end)
+        self.timestamps.append(read_header(new).max_timestamp)
+        self.end = read_header(new).next_offset
+
+    def reopened(self, size: int | None = None) -> Segment:
+        segment = Segment(DISK, self.segment.path.parent, BASE)
+        segment.cut(self.segment.size if size is None else size)
+        return segment
+
+    def check(self, segment: Segment) -> None:
+        """Every offset and every timestamp is found where it is."""
+        for base, after, stored in zip(self.bases, [*self.bases[1:], self.end], self.batches, strict=True):
+            for offset in (base, after - 1):
+                chunk = segment.read(offset, 1, segment.size)
+                assert ([bytes(each) for each in chunk.batches], chunk.next_offset) == ([stored], after)
+        for timestamp in range(-40, max(self.timestamps) + 2, 5):
+            found = segment.offset_for_timestamp(timestamp, segment.size)
+            expected = next(
+                (b for b, t in zip(self.bases, self.timestamps, strict=True) if t >= timestamp), None
+            )
+            assert (None if found is None else found[1]) == expected, timestamp
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    return Written(tmp_path)
+
+
+def test_the_file_holds_the_batches_and_nothing_else(written: Written) -> None:
+    assert written.segment.path.name == "00000000000000000100.log"
+    assert written.segment.path.read_bytes() == b"".join(written.batches)
+    assert written.segment.size == sum(map(len, written.batches))
+    assert not written.segment.is_open
+
+
+def test_every_offset_and_timestamp_is_found(written: Written) -> None:
+    assert written.segment.path.with_suffix(".index").stat().st_size >= 8 * 3
+    written.check(written.segment)
+
+
+def test_a_read_takes_whole_batches_up_to_its_bound_but_one_at_least(written: Written) -> None:
+    size = written.segment.size
+    for bound in (0, 1, 61, LARGE, 3 * LARGE, 10 * LARGE, 1 << 30):
+        chunk = written.segment.read(BASE, bound, size)
+        assert chunk.batches
+        total = sum(map(len, chunk.batches))
+        assert total <= bound or len(chunk.batches) == 1
+        count = len(chunk.batches)
+        assert count == len(written.batches) or count == 1 or total + len(written.batches[count]) > bound
+        assert [bytes(each) for each in chunk.batches] == written.batches[:count]
+        assert chunk.next_offset == [*written.bases, written.end][count]
+
+
+def test_a_reader_never_looks_behind_the_given_size(written: Written) -> None:
+    size = sum(map(len, written.batches[:3]))
+    assert len(written.segment.read(BASE, 1 << 30, size).batches) == 3
+    assert written.segment.read(written.bases[3], 1 << 30, size) == ([], written.bases[3])
+    assert written.segment.offset_for_timestamp(2**40, size) is None
+
+
+def test_the_indexes_have_an_entry_every_so_many_bytes(written: Written) -> None:
+    entries = list(struct.iter_unpack(">II", written.segment.path.with_suffix(".index").read_bytes()))
+    positions = [position for _, position in entries]
+    assert all(
+        after - before >= INDEX_INTERVAL_BYTES
+        for before, after in zip(positions, positions[1:], strict=False)
+    )
+    stored = written.segment.path.read_bytes()
+    for last, position in entries:
+        header = read_header(stored, position)
+        assert header.base_offset in written.bases
+        assert header.next_offset - 1 == BASE + last
+    times = list(struct.iter_unpack(">qI", written.segment.path.with_suffix(".timeindex").read_bytes()))
+    for timestamp, last in times:
+        upto = [t for b, t in zip(written.bases, written.timestamps, strict=True) if b <= BASE + last]
+        assert timestamp == max(upto) == upto[-1]
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_deleting_truncating_or_scribbling_over_an_index_changes_no_answer(
+    written: Written, suffix: str
+) -> None:
+    path = written.segment.path.with_suffix(suffix)
+    whole = path.read_bytes()
+    rng = random.Random(7)
+    damages = [b"", whole[:5], whole[:-3], bytes(len(whole)), b"\xff" * len(whole), whole[::-1], whole * 2]
+    for _ in range(10):
+        scribbled = bytearray(whole)
+        at = rng.randrange(len(whole))
+        scribbled[at : at + 6] = rng.randbytes(6)
+        damages.append(bytes(scribbled))
+    for damage in damages:
+        path.write_bytes(damage)
+        written.check(written.segment)
+    path.unlink()
+    written.check(written.segment)
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "short", "zeros", "ones"])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_that_was_damaged_before_a_restart_changes_no_answer_when_the_segment_grows(
+    written: Written, suffix: str, damage: str
+) -> None:
+    path = written.segment.path.with_suffix(suffix)
+    whole = path.read_bytes()
+    path.write_bytes(
+        {"short": whole[:13], "zeros": bytes(len(whole)), "ones": b"\xff" * len(whole)}.get(damage, b"")
+    )
+    if damage == "missing":
+        path.unlink()
+    written.segment = written.reopened()
+    for number in range(20):
+        written.add(batch(1, LARGE, 100 + number))
+    written.segment.sync()
+    written.check(written.segment)
+
+
+def test_cutting_a_segment_cuts_its_indexes_and_what_comes_next_is_found(written: Written) -> None:
+    size = sum(map(len, written.batches[:20]))
+    written.end = written.bases[20]
+    del written.batches[20:], written.bases[20:], written.timestamps[20:]
+    written.segment = written.reopened(size)
+    assert written.segment.path.stat().st_size == size
+    entries = list(struct.iter_unpack(">II", written.segment.path.with_suffix(".index").read_bytes()))
+    assert entries
+    assert all(position < size for _, position in entries)
+    for _ in range(20):
+        written.add(batch(2, LARGE, 20))
+    written.segment.sync()
+    written.check(written.segment)
+
+
+def test_a_timestamp_behind_the_last_index_entry_counts_after_a_restart(tmp_path: Path) -> None:
+    written = Written(tmp_path, 12, 3000)
+    written.add(batch(1, 10, 5000))  # far ahead, and not in the index yet
+    written.segment.sync()
+    written.segment = written.reopened()
+    for _ in range(30):
+        written.add(batch(1, 3000, 200))
+    written.segment.sync()
+    written.check(written.segment)
+
+
+def test_a_file_that_is_shorter_than_what_was_synced_is_corrupt(written: Written) -> None:
+    size = written.segment.size
+    with pytest.raises(CorruptData, match=rf"100\.log has {size} bytes, {size + 1} were synced"):
+        written.reopened(size + 1)
+
+
+def test_a_batch_that_does_not_fit_the_index_is_no_fault(tmp_path: Path) -> None:
+    segment = Segment(DISK, tmp_path, 0)
+    for number in range(4):
+        huge = batch(1, INDEX_INTERVAL_BYTES)
+        patch_batch(huge, number * 2**31, 1)
+        struct.pack_into(">i", huge, 23, 2**31 - 1)
+        segment.write([huge])
+    segment.sync()
+    assert segment.size == sum(len(huge) for _ in range(4))
+
+
+def test_every_flipped_byte_is_found_and_named(tmp_path: Path) -> None:
+    written = Written(tmp_path, 3, 40)
+    whole = b"".join(written.batches)
+    starts = [0, len(written.batches[0]), len(written.batches[0] + written.batches[1])]
+    for at in range(len(whole)):
+        start = max(each for each in starts if each <= at)
+        if at - start in range(12, 16):
+            continue  # the leader epoch lies outside the checksum, and is not used to find anything
+        flipped = bytearray(whole)
+        flipped[at] ^= 0x41
+        written.segment.path.write_bytes(flipped)
+        found: list[bytes] = []
+        with pytest.raises(CorruptData, match=r"100\.log (is corrupt at|ends at) byte \d+"):
+            offset = BASE
+            while offset < written.end:
+                chunk = written.segment.read(offset, 1, len(whole))
+                found += map(bytes, chunk.batches)
+                offset = chunk.next_offset
+        assert found == written.batches[: len(found)], at
+
+
+def test_a_file_that_became_shorter_is_found(tmp_path: Path) -> None:
+    written = Written(tmp_path, 3, 40)
+    whole = b"".join(written.batches)
+    for size in range(len(whole)):
+        written.segment.path.write_bytes(whole[:size])
+        with pytest.raises(CorruptData, match=r"100\.log"):
+            written.segment.read(written.bases[2], 1, len(whole))
+
+
+def test_closing_without_a_sync_gives_the_file_back(tmp_path: Path) -> None:
+    segment = Segment(DISK, tmp_path, 0)
+    segment.write([batch()])
+    assert segment.is_open
+    segment.close()
+    segment.close()
+    assert not segment.is_open
+    check_batch(segment_path(tmp_path, 0).read_bytes())
