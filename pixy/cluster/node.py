@@ -27,7 +27,7 @@ from pixy.cluster.metadata import MetadataState, Topic
 from pixy.cluster.recovery import RecoveredNode, recover_node
 from pixy.cluster.replica import LogPosition, PartitionReplica, Proposal, Replica, StateReplica
 from pixy.config import JournalConfig, StorageConfig
-from pixy.errors import DataDirectoryError, PixyError, Unavailable
+from pixy.errors import CorruptData, DataDirectoryError, PixyError, Unavailable
 from pixy.proto.state_pb2 import (
     AppliedPosition,
     AppliedPositions,
@@ -346,6 +346,12 @@ class Node:
                     recovered, _FIRST_GROUPS_GROUP + number, f"groups-{number}", GroupsState()
                 )
             )
+        created = self.metadata.next_raft_group
+        for raft_group in recovered.journal.groups:
+            if raft_group >= created:
+                raise CorruptData(
+                    f"the journal has records of raft group {raft_group}, but the entry that created it is missing"
+                )
         await self._restore_partitions(recovered)
 
     async def _restore_state(

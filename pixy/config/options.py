@@ -375,7 +375,9 @@ class ProxyConfig:
         "this release). An entry with a section `kafka` and without this option is kafka, as in kafka-pixy's files.",
     )
     client_id: str = _text("", "Name of this process in consumer groups. Empty: pixy_<host>_<process id>.")
-    auto_create_topics: bool = _boolean(True, "Create a topic when somebody first produces to it or consumes from it.")
+    auto_create_topics: bool = _boolean(
+        True, "Create a topic when somebody first produces to it or consumes from it."
+    )
     default_partitions: int = _integer(
         4, "Partitions of a topic that is created so.", minimum=1, maximum=10_000
     )

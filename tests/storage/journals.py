@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions
-from pixy.records import crc32c
+from pixy.records.crc import crc32c as _crc32c
 from pixy.storage import EntryType, RecordKind, RecoveredJournal
 from pixy.storage.journal_format import JournalRecord
 
@@ -27,6 +27,11 @@ OWNER = (CLUSTER, 1)
 
 Content = list[tuple[int, int, bytes]]
 """Raft group, index and payload of each entry."""
+
+
+def crc32c(data: bytes) -> int:
+    checksum: int = _crc32c(data)
+    return checksum
 
 
 def header(number: int = 1, version: int = 1, cluster: bytes = CLUSTER, node: int = 1) -> bytes:

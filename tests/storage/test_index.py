@@ -3,6 +3,7 @@
 import struct
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,31 +59,10 @@ def test_appending_goes_behind_the_given_count_and_truncating_keeps_it(tmp_path:
 
 @given(st.binary(max_size=200), st.integers(-1, 2**33))
 def test_floor_never_answers_with_an_entry_above_the_target_whatever_is_in_the_file(
-    content: bytes, target: int
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, target: int
 ) -> None:
-    disk = _MemoryDisk(content)
-    found = OffsetIndex(disk, Path("a.index")).floor(target)
+    path = tmp_path_factory.getbasetemp() / "scribbled.index"
+    path.write_bytes(content)
+    found = OffsetIndex(RealDisk(), path).floor(target)
     entries = list(struct.iter_unpack(">II", content[: len(content) // 8 * 8]))
     assert found is None or (found in entries and found[0] <= target)
-
-
-class _MemoryDisk(RealDisk):
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    def open(self, path: Path, *, create: bool = False) -> "_MemoryFile":  # type: ignore[override]  # has what is read
-        return _MemoryFile(self._content)
-
-
-class _MemoryFile:
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    def size(self) -> int:
-        return len(self._content)
-
-    def read_at(self, size: int, position: int) -> bytes:
-        return self._content[position : position + size]
-
-    def close(self) -> None:
-        pass

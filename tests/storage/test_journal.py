@@ -101,7 +101,8 @@ async def test_what_is_appended_during_a_flush_shares_the_next_one(bench: Bench)
     await bench.journal.stop()
 
 
-async def test_one_sync_serves_all_that_waits_however_many_groups(bench: Bench) -> None:
+async def test_one_sync_serves_all_that_waits_however_many_groups(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, file_bytes=1 << 20)
     bench.append()
     await bench.flush()
     before = len(bench.disk.did("sync"))

@@ -2,6 +2,7 @@
 
 import random
 import struct
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -101,10 +102,7 @@ def test_a_reader_never_looks_behind_the_given_size(written: Written) -> None:
 def test_the_indexes_have_an_entry_every_so_many_bytes(written: Written) -> None:
     entries = list(struct.iter_unpack(">II", written.segment.path.with_suffix(".index").read_bytes()))
     positions = [position for _, position in entries]
-    assert all(
-        after - before >= INDEX_INTERVAL_BYTES
-        for before, after in zip(positions, positions[1:], strict=False)
-    )
+    assert all(after - before >= INDEX_INTERVAL_BYTES for before, after in pairwise(positions))
     stored = written.segment.path.read_bytes()
     for last, position in entries:
         header = read_header(stored, position)
@@ -211,12 +209,16 @@ def test_every_flipped_byte_is_found_and_named(tmp_path: Path) -> None:
         written.segment.path.write_bytes(flipped)
         found: list[bytes] = []
         with pytest.raises(CorruptData, match=r"100\.log (is corrupt at|ends at) byte \d+"):
-            offset = BASE
-            while offset < written.end:
-                chunk = written.segment.read(offset, 1, len(whole))
-                found += map(bytes, chunk.batches)
-                offset = chunk.next_offset
+            read_all(written, found)
         assert found == written.batches[: len(found)], at
+
+
+def read_all(written: Written, found: list[bytes]) -> None:
+    offset = BASE
+    while offset < written.end:
+        chunk = written.segment.read(offset, 1, written.segment.size)
+        found += map(bytes, chunk.batches)
+        offset = chunk.next_offset
 
 
 def test_a_file_that_became_shorter_is_found(tmp_path: Path) -> None:
@@ -231,8 +233,8 @@ def test_a_file_that_became_shorter_is_found(tmp_path: Path) -> None:
 def test_closing_without_a_sync_gives_the_file_back(tmp_path: Path) -> None:
     segment = Segment(DISK, tmp_path, 0)
     segment.write([batch()])
-    assert segment.is_open
+    before = segment.is_open
     segment.close()
     segment.close()
-    assert not segment.is_open
+    assert (before, segment.is_open) == (True, False)
     check_batch(segment_path(tmp_path, 0).read_bytes())

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,9 @@ async def test_work_runs_in_order_on_one_thread_and_is_answered_on_the_loop() ->
     answers: list[tuple[int, str, str]] = []
     all_there = asyncio.Event()
 
+    def where(number: int) -> tuple[int, str]:
+        return number, threading.current_thread().name
+
     def done(result: tuple[int, str], error: BaseException | None) -> None:
         assert error is None
         answers.append((*result, threading.current_thread().name))
@@ -20,7 +24,7 @@ async def test_work_runs_in_order_on_one_thread_and_is_answered_on_the_loop() ->
             all_there.set()
 
     for number in range(20):
-        worker.submit(lambda n=number: (n, threading.current_thread().name), done)
+        worker.submit(partial(where, number), done)
     await all_there.wait()
     worker.stop()
     here = threading.current_thread().name
@@ -39,7 +43,7 @@ async def test_stopping_finishes_what_was_submitted() -> None:
     worker = ThreadWorker("pixy-test")
     ran: list[int] = []
     for number in range(5):
-        worker.submit(lambda n=number: ran.append(n), lambda _result, _error: None)
+        worker.submit(partial(ran.append, number), lambda _result, _error: None)
     worker.stop()
     assert ran == [0, 1, 2, 3, 4]
     worker.stop()

@@ -1,0 +1,306 @@
+"""The embedded cluster as a backend: what the conformance tests cannot see from outside."""
+
+import asyncio
+import errno
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pixy.backend import EmbeddedBackend, FetchResult, TopicPartition
+from pixy.cluster import Node, NodeOptions, PartitionReplica
+from pixy.config import JournalConfig, StorageConfig
+from pixy.errors import CorruptData, PixyError, ShuttingDown, Unavailable
+from pixy.records import NewRecord, build_batch, read_records
+from pixy.storage import ThreadWorker, Worker, log_writer
+from pixy.storage import journal as journal_module
+from tests.fakes.clock import FakeClock
+from tests.fakes.disk import Call, RecordingDisk
+
+TOPIC = TopicPartition("topic", 0)
+PATIENCE = 10
+
+
+class Embedded:
+    """A backend on a node with real threads, as in the daemon."""
+
+    def __init__(
+        self, directory: Path, *, tail_cache_bytes: int = 1 << 20, file_bytes: int = 1 << 16
+    ) -> None:
+        self.directory = directory
+        self.disk = RecordingDisk()
+        self.clock = FakeClock()
+        self.faults: list[BaseException] = []
+        self.workers: dict[str, Worker] = {}
+        options = NodeOptions(
+            directory,
+            JournalConfig(file_bytes=file_bytes),
+            StorageConfig(segment_bytes=1000, tail_cache_bytes=tail_cache_bytes),
+            Random(1).randbytes,
+            self._worker,
+        )
+        self.node = Node(self.disk, self.clock, options, self.faults.append)
+        self.backend = EmbeddedBackend(self.node, self.clock)
+
+    def _worker(self, name: str) -> Worker:
+        worker = self.workers[name] = ThreadWorker(name)
+        return worker
+
+    @property
+    def replica(self) -> PartitionReplica:
+        replica = self.node.partition(TOPIC)
+        assert replica is not None
+        return replica
+
+    def append_nowait(self, value: bytes, timestamp_ms: int = 1000) -> asyncio.Future[int]:
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def done(offset: int, error: PixyError | None) -> None:
+            if error is None:
+                answer.set_result(offset)
+            else:
+                assert offset == -1
+                answer.set_exception(error)
+
+        batch = build_batch([NewRecord(None, value, (), timestamp_ms)])
+        self.backend.append(TOPIC, batch, 1, done)
+        return answer
+
+    async def append(self, value: bytes, timestamp_ms: int = 1000) -> int:
+        async with asyncio.timeout(PATIENCE):
+            return await self.append_nowait(value, timestamp_ms)
+
+    async def fetch(self, offset: int, max_bytes: int = 1 << 20, max_wait: float | None = 0) -> FetchResult:
+        async with asyncio.timeout(PATIENCE):
+            return await self.backend.fetch(TOPIC, offset, max_bytes=max_bytes, max_wait=max_wait)
+
+    async def write(self) -> None:
+        """Move everything to the segments."""
+        await self.node._writer.flush()
+
+
+def values(result: FetchResult) -> list[bytes | None]:
+    return [record.value for batch in result.batches for record in read_records(batch)]
+
+
+@pytest.fixture
+async def embedded(tmp_path: Path) -> AsyncIterator[Embedded]:
+    embedded = Embedded(tmp_path / "data")
+    await embedded.backend.start()
+    await embedded.backend.create_topic("topic", 1)
+    yield embedded
+    await embedded.backend.stop()
+    assert embedded.faults == []
+
+
+@pytest.fixture
+async def cold(tmp_path: Path) -> AsyncIterator[Embedded]:
+    """One that keeps nothing in memory that is written."""
+    embedded = Embedded(tmp_path / "data", tail_cache_bytes=0)
+    await embedded.backend.start()
+    await embedded.backend.create_topic("topic", 1)
+    yield embedded
+    await embedded.backend.stop()
+
+
+async def test_no_file_is_touched_on_the_event_loop(tmp_path: Path) -> None:
+    embedded = Embedded(tmp_path / "data", tail_cache_bytes=0, file_bytes=2000)
+    here = threading.current_thread()
+    touched: list[Call] = []
+
+    def before(call: Call) -> None:
+        if threading.current_thread() is here:
+            touched.append(call)
+
+    embedded.disk.before = before
+    await embedded.backend.start()
+    await embedded.backend.create_topic("topic", 2)
+    for number in range(30):
+        await embedded.append(b"x" * 200, number)
+        if number % 7 == 0:
+            await embedded.write()
+    await embedded.fetch(0)
+    await embedded.backend.offset_for_timestamp(TOPIC, 5)
+    await embedded.backend.stop()
+    assert touched == []
+
+
+async def test_what_left_the_memory_is_read_from_the_segments_by_the_files_worker(cold: Embedded) -> None:
+    for number in range(30):
+        await cold.append(b"%d" % number)
+    await cold.write()
+    assert cold.replica.log.read_memory(0, 1) is None
+    got: list[bytes | None] = []
+    while len(got) < 30:
+        result = await cold.fetch(len(got), max_bytes=300)
+        got += values(result)
+        assert (result.next_offset, result.log_begin_offset, result.high_watermark) == (len(got), 0, 30)
+    assert got == [b"%d" % number for number in range(30)]
+
+
+async def test_damage_in_a_segment_is_answered_and_the_rest_is_served(cold: Embedded) -> None:
+    for number in range(3):
+        await cold.append(b"value %d" % number)
+    await cold.write()
+    (segment,) = (cold.directory / "topics" / "topic-0").glob("*.log")
+    damaged = bytearray(segment.read_bytes())
+    damaged[-3] ^= 1
+    segment.write_bytes(damaged)
+    with pytest.raises(CorruptData, match=r"0000\.log is corrupt at byte \d+: record batch at offset 2"):
+        await cold.fetch(2)
+    assert values(await cold.fetch(1, max_bytes=1)) == [b"value 1"]
+
+
+async def test_a_waiting_fetch_is_woken_by_the_append_and_leaves_no_waiter(embedded: Embedded) -> None:
+    waiting = [asyncio.create_task(embedded.fetch(0, max_wait=wait)) for wait in (None, 100.0)]
+    await asyncio.sleep(0)
+    assert len(embedded.replica.waiters or ()) == 2
+    await embedded.append(b"value")
+    assert [values(await task) for task in waiting] == [[b"value"], [b"value"]]
+    assert embedded.replica.waiters is None
+
+
+async def test_a_fetch_that_waited_in_vain_is_empty_and_leaves_no_waiter(embedded: Embedded) -> None:
+    result = await embedded.fetch(0, max_wait=0.001)
+    assert (list(result.batches), result.next_offset) == ([], 0)
+    assert embedded.replica.waiters is None
+
+
+async def test_a_cancelled_fetch_leaves_no_waiter_and_the_others_wait_on(embedded: Embedded) -> None:
+    first, second = (asyncio.create_task(embedded.fetch(0, max_wait=None)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert len(embedded.replica.waiters or ()) == 1
+    await embedded.append(b"value")
+    assert values(await second) == [b"value"]
+    assert embedded.replica.waiters is None
+
+
+async def test_a_cancelled_cold_fetch_disturbs_nothing(cold: Embedded) -> None:
+    await cold.append(b"value")
+    await cold.write()
+    fetching = asyncio.create_task(cold.fetch(0))
+    await asyncio.sleep(0)
+    fetching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fetching
+    assert values(await cold.fetch(0)) == [b"value"]
+
+
+# --- timestamps ---------------------------------------------------------------------------------------------------
+
+
+async def test_timestamps_are_found_in_segments_and_in_memory(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(10):
+        await embedded.append(b"x" * 200, number * 10)
+    await embedded.write()
+    monkeypatch.setattr(log_writer, "_GATHER_S", 1000)
+    for number in range(10, 20):
+        await embedded.append(b"y", number * 10)
+    assert embedded.replica.log.written_offset == 10
+    for timestamp in range(-5, 200, 5):
+        found = await embedded.backend.offset_for_timestamp(TOPIC, timestamp)
+        at = max(0, (timestamp + 9) // 10)
+        assert found == (at if at < 20 else None), timestamp
+
+
+async def test_a_batch_that_moves_to_the_segments_during_the_search_is_found(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer, "_GATHER_S", 1000)
+    await embedded.append(b"early", 10)
+    await embedded.write()
+    await embedded.append(b"late", 20)
+    searched, go_on = asyncio.Event(), threading.Event()
+    loop, search = asyncio.get_running_loop(), embedded.replica.log.find_timestamp
+
+    def slow(_log: object, timestamp_ms: int) -> int | None:
+        found = search(timestamp_ms)
+        loop.call_soon_threadsafe(searched.set)
+        assert go_on.wait(PATIENCE)
+        return found
+
+    monkeypatch.setattr(type(embedded.replica.log), "find_timestamp", slow)
+    searching = asyncio.create_task(embedded.backend.offset_for_timestamp(TOPIC, 15))
+    await searched.wait()
+    await embedded.write()
+    go_on.set()
+    assert await searching == 1
+
+
+# --- blocked and stopped ------------------------------------------------------------------------------------------
+
+
+async def test_an_append_while_the_disk_is_full_answers_unavailable_and_service_comes_back(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "_FULL_DISK_RETRY_S", 0.001)
+    tries = asyncio.Semaphore(0)
+    loop = asyncio.get_running_loop()
+
+    def no_room(call: Call) -> None:
+        if call.what == "allocate":
+            loop.call_soon_threadsafe(tries.release)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    embedded.disk.before = no_room
+    first = embedded.append_nowait(b"x" * 100_000)
+    async with asyncio.timeout(PATIENCE):
+        for _ in range(2):  # at the second try the first has been told
+            await tries.acquire()
+    with pytest.raises(Unavailable, match="the disk is full"):
+        await embedded.append(b"refused")
+    with pytest.raises(Unavailable, match="the disk is full"):
+        await embedded.backend.create_topic("other", 1)
+    embedded.disk.heal()
+    assert await asyncio.wait_for(first, PATIENCE) == 0
+    assert await embedded.append(b"next") == 1
+
+
+async def test_after_stop_everything_that_would_wait_or_change_anything_is_refused(cold: Embedded) -> None:
+    await cold.append(b"value")
+    await cold.write()
+    waiting = asyncio.create_task(cold.fetch(1, max_wait=None))
+    await asyncio.sleep(0)
+    await cold.backend.stop()
+    with pytest.raises(ShuttingDown):
+        await waiting
+    with pytest.raises(ShuttingDown):
+        await cold.append(b"late")
+    with pytest.raises(ShuttingDown):
+        await cold.backend.create_topic("late", 1)
+    with pytest.raises(ShuttingDown):
+        await cold.backend.commit_offsets("group", {})
+    with pytest.raises(ShuttingDown):
+        await cold.fetch(0)
+    with pytest.raises(ShuttingDown):
+        await cold.backend.offset_for_timestamp(TOPIC, 0)
+    await cold.backend.stop()
+
+
+async def test_stop_answers_what_was_accepted(embedded: Embedded) -> None:
+    answers = [embedded.append_nowait(b"%d" % number) for number in range(10)]
+    await embedded.backend.stop()
+    assert [answer.result() for answer in answers] == list(range(10))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pixy-")]
+
+
+async def test_stop_after_a_fault_ends_and_leaves_no_thread(tmp_path: Path) -> None:
+    embedded = Embedded(tmp_path / "data")
+    await embedded.backend.start()
+    await embedded.backend.create_topic("topic", 1)
+    broken = asyncio.Event()
+    embedded.node._on_fault = lambda _: broken.set()
+    embedded.disk.fail("sync", ".journal", errno.EIO)
+    answer = embedded.append_nowait(b"value")
+    async with asyncio.timeout(PATIENCE):
+        await broken.wait()
+        await embedded.backend.stop()
+    assert not answer.done()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pixy-")]

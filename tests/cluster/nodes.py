@@ -1,0 +1,146 @@
+"""Nodes for tests: on a disk that remembers, without threads, with small files, and what they hold told in plain values."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from random import Random
+from unittest.mock import patch
+
+from pixy.cluster import Node, NodeOptions, Topic
+from pixy.config import JournalConfig, StorageConfig
+from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
+from pixy.records import NewRecord, TopicPartition, build_batch, read_records
+from pixy.storage import log_writer
+from tests.fakes.clock import FakeClock
+from tests.fakes.disk import RecordingDisk
+from tests.fakes.worker import InlineWorker
+
+__all__ = ["Cluster", "commit_command", "copy_of", "prompt_writer", "turns_until"]
+
+
+class Cluster:
+    """One node, and what a test asks of it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        file_bytes: int = 4096,
+        checkpoint_entries: int = 10_000,
+        segment_bytes: int = 2000,
+        max_unapplied_bytes: int = 1 << 20,
+        tail_cache_bytes: int = 1 << 20,
+        seed: int = 1,
+        disk: RecordingDisk | None = None,
+        clock: FakeClock | None = None,
+    ) -> None:
+        self.directory = directory
+        self.disk = disk or RecordingDisk()
+        self.clock = clock or FakeClock()
+        self.faults: list[BaseException] = []
+        options = NodeOptions(
+            directory,
+            JournalConfig(file_bytes=file_bytes, max_unapplied_bytes=max_unapplied_bytes),
+            StorageConfig(
+                segment_bytes=segment_bytes,
+                tail_cache_bytes=tail_cache_bytes,
+                checkpoint_entries=checkpoint_entries,
+            ),
+            Random(seed).randbytes,
+            InlineWorker,
+        )
+        self.node = Node(self.disk, self.clock, options, self.faults.append)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Cluster"]:
+        await self.node.start()
+        try:
+            yield self
+        finally:
+            await self.node.stop()
+            assert self.faults == []
+
+    async def create_topic(self, name: str = "topic", partitions: int = 1) -> Topic:
+        return await self.node.create_topic(name, partitions, {})
+
+    def append_nowait(self, value: bytes, topic: str = "topic", partition: int = 0) -> asyncio.Future[int]:
+        replica = self.node.partition(TopicPartition(topic, partition))
+        assert replica is not None
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        batch = build_batch([NewRecord(None, value, (), self.clock.wall_ms())])
+        self.node.append(replica, batch, answer.set_result)
+        return answer
+
+    async def append(self, *values: bytes, topic: str = "topic", partition: int = 0) -> None:
+        for value in values:
+            await self.append_nowait(value, topic, partition)
+
+    async def commit(
+        self, offset: int, group: str = "group", topic: str = "topic", partition: int = 0
+    ) -> None:
+        await self.node.groups_command(
+            group, commit_command(offset, group, topic, partition, self.clock.wall_ms())
+        )
+
+    def committed(self, group: str = "group", topic: str = "topic") -> dict[int, int]:
+        stored = self.node.offsets_of(group).committed(group, topic)
+        return {partition: commit.offset for partition, commit in stored.items()}
+
+    def values(self, topic: str = "topic", partition: int = 0) -> list[bytes]:
+        """Every record of a partition, from memory or disk; proves that offsets have no holes."""
+        replica = self.node.partition(TopicPartition(topic, partition))
+        assert replica is not None
+        values: list[bytes] = []
+        while len(values) < replica.log.end_offset:
+            chunk = replica.log.read_memory(len(values), 1000) or replica.log.read(len(values), 1000)
+            for batch in chunk.batches:
+                for record in read_records(batch):
+                    assert record.offset == len(values)
+                    values.append(record.value or b"")
+        return values
+
+    async def sync(self) -> None:
+        """Write and sync all segments, and let the journal do what follows from that."""
+        await self.node._writer.flush()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Let everything that is under way come to an end."""
+        for _ in range(30):
+            await asyncio.sleep(0)
+            await self.node._journal.drained()
+
+    def journal_files(self) -> list[str]:
+        return sorted(path.name for path in (self.directory / "journal").iterdir())
+
+    def checkpoints(self, name: str) -> list[Path]:
+        return sorted((self.directory / "state" / name).glob("*.checkpoint"))
+
+
+def commit_command(offset: int, group: str, topic: str, partition: int, timestamp_ms: int = 0) -> bytes:
+    committed = CommittedOffset(topic=topic, partition=partition, offset=offset, metadata=f"m{offset}")
+    command = CommitOffsets(group=group, offsets=[committed], timestamp_ms=timestamp_ms)
+    return GroupsCommand(commit_offsets=command).SerializeToString()
+
+
+def copy_of(directory: Path, name: str) -> Path:
+    """The data directory as a killed process would have left it at this moment."""
+    return shutil.copytree(directory, directory.with_name(name))
+
+
+@contextmanager
+def prompt_writer() -> Iterator[None]:
+    """The log writer gathers nothing and syncs at once when it rests."""
+    with patch.object(log_writer, "_GATHER_S", 0), patch.object(log_writer, "_SYNC_AFTER_S", 0):
+        yield
+
+
+async def turns_until(holds: Callable[[], bool]) -> None:
+    """Let the loop turn until something holds."""
+    for _ in range(10_000):
+        if holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not come to hold")

@@ -1,0 +1,138 @@
+"""Who gets which partitions: ranges, joins, leaves, subscriptions, topics that come later."""
+
+from collections.abc import Mapping, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pixy.cluster import Coordinator, Member
+from pixy.cluster.coordinator import assign_ranges
+
+PARTITIONS = {"a": 4, "b": 1}
+
+
+class Consumer(Member):
+    """A member that remembers what it was told."""
+
+    def __init__(self, client_id: str, *topics: str, group: str = "group") -> None:
+        self.told: list[dict[str, list[int]]] = []
+        super().__init__(group, client_id, topics, self._remember)
+
+    def _remember(self, assigned: Mapping[str, Sequence[int]]) -> None:
+        self.told.append({topic: list(partitions) for topic, partitions in assigned.items()})
+
+
+def coordinator() -> Coordinator:
+    return Coordinator(lambda topic: PARTITIONS.get(topic, 0))
+
+
+@given(st.integers(1, 30), st.integers(0, 200))
+def test_ranges_are_contiguous_complete_and_fair(members: int, partitions: int) -> None:
+    ranges = assign_ranges(members, partitions)
+    assert len(ranges) == members
+    assert [each for one in ranges for each in one] == list(range(partitions))
+    sizes = [len(one) for one in ranges]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] - sizes[-1] <= 1
+
+
+def test_a_single_member_gets_all_and_a_second_one_half() -> None:
+    shared = coordinator()
+    one, two = Consumer("one", "a", "b"), Consumer("two", "a")
+    shared.join(one)
+    assert one.told == [{"a": [0, 1, 2, 3], "b": [0]}]
+    shared.join(two)
+    assert one.told[1:] == [{"a": [0, 1], "b": [0]}]
+    assert two.told == [{"a": [2, 3]}]
+    assert shared.consumers("a") == {"group": {"one": [0, 1], "two": [2, 3]}}
+    assert shared.consumers("b") == {"group": {"one": [0]}}
+
+
+def test_what_a_member_leaves_goes_to_the_others_and_it_hears_nothing() -> None:
+    shared = coordinator()
+    one, two = Consumer("one", "a"), Consumer("two", "a")
+    shared.join(one)
+    shared.join(two)
+    shared.leave(one)
+    shared.leave(one)
+    assert two.told[-1] == {"a": [0, 1, 2, 3]}
+    assert len(one.told) == 2
+    assert shared.exists("group")
+    shared.leave(two)
+    assert not shared.exists("group")
+    assert shared.consumers("a") == {}
+
+
+def test_a_member_whose_partitions_stay_hears_nothing() -> None:
+    shared = coordinator()
+    one, two = Consumer("one", "a"), Consumer("two", "b")
+    shared.join(one)
+    shared.join(two)
+    shared.subscribe(one, ["a"])
+    assert len(one.told) == 1
+
+
+def test_subscribing_replaces_the_topics() -> None:
+    shared = coordinator()
+    one, two = Consumer("one", "a"), Consumer("two", "a")
+    shared.join(one)
+    shared.join(two)
+    shared.subscribe(one, ["b"])
+    assert one.told[-1] == {"b": [0]}
+    assert two.told[-1] == {"a": [0, 1, 2, 3]}
+
+
+def test_a_topic_that_comes_later_is_assigned_when_it_is_there() -> None:
+    partitions: dict[str, int] = {}
+    shared = Coordinator(lambda topic: partitions.get(topic, 0))
+    one, other = Consumer("one", "new"), Consumer("other", "old", group="other")
+    shared.join(one)
+    shared.join(other)
+    assert one.told == [{"new": []}]
+    partitions["new"] = 2
+    shared.topic_created("new")
+    assert one.told[1:] == [{"new": [0, 1]}]
+    assert len(other.told) == 1
+
+
+def test_groups_share_nothing() -> None:
+    shared = coordinator()
+    one, two = Consumer("one", "a"), Consumer("two", "a", group="other")
+    shared.join(one)
+    shared.join(two)
+    assert one.told == two.told == [{"a": [0, 1, 2, 3]}]
+    assert set(shared.consumers("a")) == {"group", "other"}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["join", "leave", "subscribe"]),
+            st.integers(0, 4),
+            st.sets(st.sampled_from("abx")),
+        ),
+        max_size=30,
+    )
+)
+def test_every_partition_that_somebody_wants_has_one_owner(steps: list[tuple[str, int, set[str]]]) -> None:
+    shared = coordinator()
+    members = [Consumer(str(number)) for number in range(5)]
+    inside: set[int] = set()
+    for what, number, topics in steps:
+        member = members[number]
+        if what == "join" and number not in inside:
+            member.topics = tuple(topics)
+            member.assigned = {}
+            inside.add(number)
+            shared.join(member)
+        elif what == "leave":
+            inside.discard(number)
+            shared.leave(member)
+        elif what == "subscribe" and number in inside:
+            shared.subscribe(member, sorted(topics))
+        for topic, count in PARTITIONS.items():
+            wanting = [members[each] for each in inside if topic in members[each].topics]
+            owned = sorted(each for m in wanting for each in m.assigned[topic])
+            assert owned == (list(range(count)) if wanting else [])
+        for each in inside:
+            assert set(members[each].assigned) == set(members[each].topics)

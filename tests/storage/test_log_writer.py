@@ -1,0 +1,315 @@
+"""The log writer: gathering, syncing, the bound on the tail cache, a full disk, faults, the end."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pixy.storage import LogWriter, PartitionLog, SyncedLog
+from pixy.storage import log_writer as log_writer_module
+from tests.fakes.disk import RecordingDisk, full
+from tests.fakes.worker import StepWorker
+from tests.storage.batches import batch
+
+ONE = len(batch())
+FOREVER = 1000.0
+
+
+class Bench:
+    """A log writer with partition logs on a recording disk, whose worker runs when the test says so."""
+
+    def __init__(
+        self, directory: Path, *, tail_cache_bytes: int = 1 << 20, sync_bytes: int = 1 << 20
+    ) -> None:
+        self.disk = RecordingDisk()
+        self.worker = StepWorker()
+        self.synced: list[list[SyncedLog]] = []
+        self.progress: list[int] = []
+        self.faults: list[BaseException] = []
+        self.logs = [PartitionLog(self.disk, directory / f"topic-{number}", 1 << 20) for number in range(3)]
+        self.writer = LogWriter(
+            self.worker,
+            tail_cache_bytes=tail_cache_bytes,
+            sync_bytes=sync_bytes,
+            on_synced=self.synced.append,
+            on_progress=lambda: self.progress.append(self.writer.unwritten_bytes),
+            on_fault=self.faults.append,
+        )
+
+    def append(self, number: int = 0, count: int = 1, size: int = 10) -> None:
+        for _ in range(count):
+            new = batch(1, size)
+            base = self.logs[number].append(new, 1)
+            self.writer.mark_dirty(self.logs[number], base + 1, len(new))
+
+    async def write(self) -> None:
+        """Let what was gathered be written."""
+        await self.worker.wait()
+        self.worker.step()
+
+    async def drive(self, task: "asyncio.Task[None]") -> None:
+        """Run what is on the worker until a task has ended."""
+        while not task.done():
+            if self.worker:
+                self.worker.step()
+            await asyncio.sleep(0)
+
+    async def flush(self) -> None:
+        await self.drive(asyncio.create_task(self.writer.flush()))
+
+    def ends(self) -> list[list[tuple[object, int, int]]]:
+        return [
+            [(each.mark, each.end_offset, each.segment.size) for each in synced] for synced in self.synced
+        ]
+
+
+@pytest.fixture(autouse=True)
+def constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer_module, "_GATHER_S", 0)
+    monkeypatch.setattr(log_writer_module, "_SYNC_AFTER_S", FOREVER)
+    monkeypatch.setattr(log_writer_module, "_FULL_DISK_RETRY_S", 0)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.writer.abandon()
+
+
+async def test_what_gathers_is_written_in_one_job(bench: Bench) -> None:
+    bench.append(0, 3)
+    bench.append(1, 2)
+    assert bench.writer.unwritten_bytes == 5 * ONE
+    await bench.write()
+    assert len(bench.disk.did("write", ".log")) == 2
+    assert [log.written_offset for log in bench.logs] == [3, 2, 0]
+    assert (bench.writer.unwritten_bytes, bench.progress, bench.synced) == (0, [0], [])
+
+
+async def test_enough_bytes_are_written_without_waiting(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer_module, "_GATHER_S", FOREVER)
+    monkeypatch.setattr(log_writer_module, "_GATHER_BYTES", 3 * ONE)
+    bench.append(0, 2)
+    assert not bench.worker
+    bench.append(0, 1)
+    assert len(bench.worker) == 1
+    bench.append(0, 5)
+    assert len(bench.worker) == 1
+    bench.worker.step()
+    assert len(bench.worker) == 1
+    bench.worker.step()
+    assert bench.logs[0].written_offset == 8
+
+
+async def test_what_is_appended_during_a_job_waits_for_the_next(bench: Bench) -> None:
+    bench.append(0)
+    await bench.worker.wait()
+    bench.append(0)
+    bench.append(1)
+    bench.worker.step()
+    assert [log.written_offset for log in bench.logs] == [1, 0, 0]
+    await bench.write()
+    assert [log.written_offset for log in bench.logs] == [2, 1, 0]
+    assert bench.writer.unwritten_bytes == 0
+
+
+async def test_segments_are_synced_when_enough_is_unsynced(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sync_bytes=3 * ONE)
+    for number in (0, 1):
+        bench.append(number)
+        await bench.write()
+    assert bench.synced == []
+    bench.append(0)
+    await bench.write()
+    assert bench.ends() == [[(2, 2, 2 * ONE), (1, 1, ONE)]]
+    bench.append(2)
+    await bench.write()
+    assert len(bench.synced) == 1
+    bench.writer.abandon()
+
+
+async def test_what_is_told_as_synced_was_synced_before(bench: Bench) -> None:
+    bench.append(0, 2)
+    bench.writer._on_synced = lambda _: bench.disk.calls.append(bench.disk.calls[0]._replace(what="told"))
+    await bench.flush()
+    what = [call.what for call in bench.disk.calls]
+    assert what.index("write") < what.index("sync") < what.index("told")
+
+
+async def test_flush_writes_and_syncs_everything_and_has_told_so(bench: Bench) -> None:
+    bench.append(0, 2)
+    await bench.write()
+    bench.append(1)
+    await bench.flush()
+    assert sorted(bench.ends()[0], key=str) == [(1, 1, ONE), (2, 2, 2 * ONE)]
+
+
+async def test_flush_waits_for_the_sync_of_what_is_written_already(bench: Bench) -> None:
+    bench.append(0)
+    await bench.write()
+    flushing = asyncio.create_task(bench.writer.flush())
+    await asyncio.sleep(0)
+    assert not flushing.done()
+    await bench.drive(flushing)
+    assert bench.ends() == [[(1, 1, ONE)]]
+
+
+async def test_flush_during_a_job_waits_for_the_next_one(bench: Bench) -> None:
+    bench.append(0)
+    await bench.worker.wait()
+    bench.append(0)
+    await bench.flush()
+    assert bench.ends() == [[(2, 2, 2 * ONE)]]
+
+
+async def test_flush_with_nothing_to_do_returns(bench: Bench) -> None:
+    await bench.writer.flush()
+    assert bench.synced == []
+
+
+async def test_stop_flushes_ends_the_worker_and_leaves_no_file_open(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.append(0, 2)
+    await bench.drive(asyncio.create_task(bench.writer.stop()))
+    assert bench.ends() == [[(2, 2, 2 * ONE)]]
+    assert bench.worker.stopped
+    assert not bench.logs[0]._segments[-1].is_open
+
+
+async def test_when_nothing_comes_any_more_a_sync_comes_after_a_while(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer_module, "_SYNC_AFTER_S", 0)
+    bench.append(0)
+    await bench.write()
+    assert bench.synced == []
+    await bench.write()
+    assert bench.ends() == [[(1, 1, ONE)]]
+
+
+async def test_a_trickle_that_never_rests_is_synced_after_a_while_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer_module, "_SYNC_AFTER_S", 0)
+    for _ in range(10):
+        bench.append(0)
+        await bench.worker.wait()
+        bench.append(0)  # there is always something more to write when a job ends
+        bench.worker.step()
+        await asyncio.sleep(0)
+    assert bench.synced
+
+
+# --- the tail cache -----------------------------------------------------------------------------------------------
+
+
+async def test_the_oldest_batches_of_all_logs_leave_the_memory_first(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, tail_cache_bytes=2 * ONE)
+    for number in (0, 1, 0, 1):
+        bench.append(number)
+    await bench.write()
+    assert bench.logs[0].read_memory(0, 1) is None
+    assert bench.logs[1].read_memory(0, 1) is None
+    assert bench.logs[0].read_memory(1, 1) is not None
+    assert bench.logs[1].read_memory(1, 1) is not None
+    bench.writer.abandon()
+
+
+async def test_the_bound_holds_over_all_logs_after_every_job(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, tail_cache_bytes=5 * ONE)
+    for turn in range(60):
+        bench.append(turn % 3, turn % 4 + 1)
+        await bench.write()
+        in_memory = sum(len(each) for log in bench.logs for each in log._batches if each is not None)
+        assert in_memory <= 5 * ONE
+        assert in_memory == bench.writer._tail_bytes
+    bench.writer.abandon()
+
+
+async def test_without_a_cache_nothing_written_stays(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, tail_cache_bytes=0)
+    bench.append(0, 100)
+    await bench.write()
+    assert bench.logs[0].read_memory(99, 1) is None
+    assert len(bench.logs[0].read(0, 1 << 20).batches) == 100
+    bench.writer.abandon()
+
+
+# --- a full disk, faults ------------------------------------------------------------------------------------------
+
+
+async def test_a_full_disk_is_waited_out_and_nothing_is_lost_or_written_twice(bench: Bench) -> None:
+    for number in range(3):
+        bench.append(number, 2)
+    full(bench.disk, "make_directory", "topic-1")
+    await bench.write()
+    for _ in range(3):
+        assert "the disk is full: [Errno 28]" in str(bench.writer.blocked)
+        assert bench.writer.unwritten_bytes == 4 * ONE
+        await bench.write()
+    bench.append(0)
+    bench.disk.heal()
+    await bench.flush()
+    assert (bench.writer.blocked, bench.writer.unwritten_bytes, bench.faults) == (None, 0, [])
+    assert [log.written_offset for log in bench.logs] == [3, 2, 2]
+    assert sorted(bench.ends()[-1], key=str) == [(2, 2, 2 * ONE), (2, 2, 2 * ONE), (3, 3, 3 * ONE)]
+    for log in bench.logs:
+        assert b"".join(log.read(0, 1 << 20).batches) == b"".join(bytes(each or b"") for each in log._batches)
+
+
+async def test_a_sync_that_was_due_when_the_disk_was_full_comes_when_there_is_room(bench: Bench) -> None:
+    bench.append(0)
+    full(bench.disk, "create", ".log")
+    flushing = asyncio.create_task(bench.writer.flush())
+    await bench.write()
+    await bench.write()
+    bench.disk.heal()
+    await bench.drive(flushing)
+    assert bench.ends() == [[(1, 1, ONE)]]
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+async def test_stopping_with_a_full_disk_ends(tmp_path: Path, waiting: bool) -> None:
+    bench = Bench(tmp_path)
+    full(bench.disk, "create", ".log")
+    bench.append(0)
+    if waiting:
+        await bench.write()
+    await bench.drive(asyncio.create_task(bench.writer.stop()))
+    assert (bench.synced, bench.faults) == ([], [])
+
+
+@pytest.mark.parametrize("what", ["create", "write", "sync"])
+async def test_anything_else_that_fails_is_a_fault_told_once_and_nothing_goes_on(
+    bench: Bench, what: str
+) -> None:
+    bench.append(0)
+    bench.disk.fail(what, ".log", errno.EIO)
+    await bench.flush()
+    bench.disk.heal()
+    bench.append(0)
+    await bench.flush()
+    assert [getattr(fault, "errno", None) for fault in bench.faults] == [errno.EIO]
+    assert (bench.synced, len(bench.worker)) == ([], 0)
+
+
+async def test_a_sync_without_room_is_a_fault_and_not_retried(bench: Bench) -> None:
+    bench.append(0)
+    full(bench.disk, "sync", ".log")
+    await bench.flush()
+    assert len(bench.faults) == 1
+
+
+async def test_a_bug_in_a_callback_is_a_fault(bench: Bench) -> None:
+    def broken(_: list[SyncedLog]) -> None:
+        raise ZeroDivisionError
+
+    bench.writer._on_synced = broken
+    bench.append(0)
+    await bench.flush()
+    assert [type(fault) for fault in bench.faults] == [ZeroDivisionError]
