@@ -22,7 +22,6 @@ class Figure:
         ratio: value by reference, the median over the rounds.
         target: what the project wants, for people.
         met: whether it is so; None without a target.
-        note: what else to know.
     """
 
     name: str
@@ -32,7 +31,6 @@ class Figure:
     ratio: float | None = None
     target: str = ""
     met: bool | None = None
-    note: str = ""
 
 
 def machine() -> dict[str, Any]:
@@ -54,7 +52,7 @@ def as_json(figures: Sequence[Figure], client: str) -> str:
 
 def as_table(figures: Sequence[Figure]) -> str:
     """Everything for a person."""
-    lines = [["", "pixy", "no-op", "ratio", "", "target", "", ""]]
+    lines = [["", "pixy", "no-op", "ratio", "", "target", ""]]
     for figure in figures:
         reference = "" if figure.reference is None else _number(figure.reference)
         ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
@@ -68,10 +66,9 @@ def as_table(figures: Sequence[Figure]) -> str:
                 figure.unit,
                 figure.target,
                 verdict,
-                figure.note,
             ]
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(8)]
+    widths = [max(len(line[column]) for line in lines) for column in range(7)]
     right = {1, 2, 3}
     return "\n".join(
         "  ".join(

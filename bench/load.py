@@ -42,7 +42,11 @@ class Load:
 
 def client_name() -> str:
     """What puts the load on."""
-    return "h2load" if shutil.which("h2load") else "grpc.aio client (h2load is missing: apt-get install nghttp2-client)"
+    return (
+        "h2load"
+        if shutil.which("h2load")
+        else "grpc.aio client (h2load is missing: apt-get install nghttp2-client)"
+    )
 
 
 def write_body(file: Path, message: bytes) -> Path:

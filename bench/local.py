@@ -54,9 +54,7 @@ async def open_proxy(folder: Path) -> AsyncIterator[Proxy]:
         worker=ThreadWorker,
     )
     backend = EmbeddedBackend(Node(RealDisk(), clock, options, _fault), clock)
-    proxy = Proxy(
-        "default", config, backend, client_id="bench", clock=clock, rng=Random(1), on_fault=_fault
-    )
+    proxy = Proxy("default", config, backend, client_id="bench", clock=clock, rng=Random(1), on_fault=_fault)
     await proxy.start()
     try:
         yield proxy
@@ -89,7 +87,9 @@ async def produce(proxy: Proxy, topic: str, going_on: Callable[[int], bool]) -> 
     return answered
 
 
-async def consume(proxy: Proxy, topic: str, group: str, going_on: Callable[[int], bool], *, auto_ack: bool) -> int:
+async def consume(
+    proxy: Proxy, topic: str, group: str, going_on: Callable[[int], bool], *, auto_ack: bool
+) -> int:
     """Keep up to 512 consume requests in flight; each one acks an earlier message unless that happens by itself."""
     taken = waiting = 0
     unacked: deque[tuple[int, int]] = deque()
@@ -149,10 +149,17 @@ async def speed(seconds: str) -> dict[str, float]:
 
 async def fill(folder: str, count: str) -> dict[str, float]:
     """Messages for somebody else to consume."""
-    number = int(count)
     async with open_proxy(Path(folder)) as proxy:
-        done = await produce(proxy, FILLED_TOPIC, lambda answered: answered + _IN_FLIGHT <= number)
+        done = await _fill_up(proxy, int(count))
     return {"messages": done}
+
+
+async def _fill_up(proxy: Proxy, count: int) -> int:
+    return await produce(proxy, FILLED_TOPIC, lambda answered: answered + _IN_FLIGHT <= count)
+
+
+def _rss_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def growth(first: str, second: str) -> dict[str, float]:
@@ -160,25 +167,24 @@ async def growth(first: str, second: str) -> dict[str, float]:
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="pixy-bench-") as name:
         async with open_proxy(Path(name)) as proxy:
-            written = 0
-            for label, count in (("first", int(first)), ("second", int(second))):
-                missing = count - written
-                written += await produce(
-                    proxy, FILLED_TOPIC, lambda answered, missing=missing: answered + _IN_FLIGHT <= missing  # type: ignore[misc]  # a default argument
-                )
-                found[label] = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            await _fill_up(proxy, int(first))
+            found["first"] = _rss_bytes()
+            await _fill_up(proxy, int(second) - int(first))
+            found["second"] = _rss_bytes()
     return found
 
 
 def main(what: str, *arguments: str) -> None:
     """Run one of them and print what came of it."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    run = {"speed": speed, "fill": fill, "growth": growth}[what]
+    work = (
+        speed(*arguments) if what == "speed" else fill(*arguments) if what == "fill" else growth(*arguments)
+    )
     try:
         from uvloop import run as run_loop
     except ImportError:
         run_loop = asyncio.run
-    print(json.dumps(run_loop(run(*arguments))))
+    print(json.dumps(run_loop(work)))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def _handler(answer: bytes) -> Callable[[bytes, Any], Awaitable[bytes]]:
 async def serve() -> None:
     """Serve until SIGTERM; print the address first."""
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    methods = {
+    methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         name: grpc.unary_unary_rpc_method_handler(_handler(answer.SerializeToString()))
         for name, answer in _ANSWERS.items()
     }

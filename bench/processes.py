@@ -60,7 +60,9 @@ def daemon(folder: Path, config: dict[str, Any] | None = None, core: int | None 
     file = folder / "pixy.yaml"
     settings = {"grpc_addr": "127.0.0.1:0", "data_dir": str(folder / "data"), "shutdown_timeout": "1s"}
     file.write_text(yaml.safe_dump({**settings, **(config or {})}))
-    with _server([sys.executable, "-m", "pixy", "serve", "--config", str(file), "--log-level", "warning"], core) as running:
+    with _server(
+        [sys.executable, "-m", "pixy", "serve", "--config", str(file), "--log-level", "warning"], core
+    ) as running:
         yield running
 
 

@@ -7,6 +7,7 @@ names the place. What is checked:
                 the log has no holes, and holds a value at most as often as it was sent
     offsets     what GetOffsets has shown as committed stays committed, and nothing is committed that was not acked
                 SetOffsets is all or nothing: after a crash the last answered change holds, or one that was under way
+                when the daemon ends well, every answered ack is committed
     offers      in one life a group is offered exactly what was not committed at its begin, each record once
 """
 
@@ -137,6 +138,8 @@ class GroupLedger:
     committed: dict[TopicPartition, Committed] = field(default_factory=dict)
     # Records whose ack was sent, or, with auto ack, that were received.
     acked: set[Position] = field(default_factory=set)
+    # Records whose ack was answered in this life.
+    confirmed: set[Position] = field(default_factory=set)
     # With auto ack: records that were committed and never received, because a crash took the answer.
     given_up: set[Position] = field(default_factory=set)
     # Records that are committed in this life though their ack is not known. Only with auto ack, while the answer is under way.
@@ -146,8 +149,16 @@ class GroupLedger:
     # What was offered in this life.
     offered: dict[TopicPartition, set[int]] = field(default_factory=dict)
 
-    def begin_life(self, shown: Mapping[TopicPartition, Committed]) -> None:
+    def begin_life(self, shown: Mapping[TopicPartition, Committed], *, after_crash: bool = True) -> None:
         """The daemon has started; `shown` is what it says of every partition before anybody consumes."""
+        if not after_crash:
+            lost = [
+                p for p in self.confirmed if not shown[TopicPartition(p.topic, p.partition)].covers(p.offset)
+            ]
+            assert not lost, (
+                f"{self.name}: acked and not committed though the daemon ended well: {sorted(lost)[:5]}"
+            )
+        self.confirmed.clear()
         for key, committed in shown.items():
             self.show(key, committed)
         if self.auto_ack:

@@ -141,8 +141,6 @@ def test_a_signal_hands_everything_over_in_good_order(
         stub.ConsumeNAck.future(pb.ConsNAckRq(topic="empty", group="g", no_ack=True)) for _ in range(3)
     ]
     stub.ListTopics(pb.ListTopicRq(), timeout=SECONDS)  # they are with the daemon when this is answered
-    for value in range(100):
-        stub.Produce(pb.ProdRq(topic="async", message=b"%d" % value, async_mode=True), timeout=SECONDS)
 
     daemon.signal(number)
     assert next(health).status == health_pb2.HealthCheckResponse.NOT_SERVING
@@ -163,10 +161,23 @@ def test_a_signal_hands_everything_over_in_good_order(
     daemon.start()
     stub = daemon.stub()
     assert offsets(stub, "t", "g") == [2]
-    (entry,) = stub.GetOffsets(pb.GetOffsetsRq(topic="async", group="g"), timeout=SECONDS).offsets
-    assert entry.end == 100
     (entry,) = stub.GetOffsets(pb.GetOffsetsRq(topic="t", group="g"), timeout=SECONDS).offsets
     assert entry.end == 3
+
+
+def test_what_is_in_the_buffer_when_the_signal_comes_is_written(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon(proxy_config(**ONE_PARTITION, producer={"flush_frequency": "1h"}))
+    daemon.start()
+    stub = daemon.stub()
+    message = pb.ProdRq(topic="t", message=b"accepted and not written yet", async_mode=True)
+    for call in [stub.Produce.future(message) for _ in range(100)]:
+        assert call.result(timeout=SECONDS).offset == -1
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0, daemon.log()
+    daemon.close_channels()
+    daemon.start()
+    (entry,) = daemon.stub().GetOffsets(pb.GetOffsetsRq(topic="t", group="g"), timeout=SECONDS).offsets
+    assert entry.end == 100
 
 
 def test_the_shutdown_timeout_bounds_how_long_it_waits_for_acks(make_daemon: MakeDaemon) -> None:

@@ -121,6 +121,16 @@ def test_a_record_that_is_not_offered_again_is_noticed(group: GroupLedger) -> No
         group.end_life()
 
 
+def test_an_ack_may_be_lost_by_a_crash_but_not_by_an_end_that_went_well(group: GroupLedger) -> None:
+    shown = {KEY: Committed(2, frozenset({3}))}
+    group.confirmed.add(at(3))
+    group.begin_life(shown, after_crash=False)
+    group.confirmed.add(at(2))
+    with pytest.raises(AssertionError, match="acked and not committed"):
+        group.begin_life(shown, after_crash=False)
+    group.begin_life(shown)
+
+
 def test_auto_ack_may_lose_one_record_for_each_request_and_crash_and_no_more() -> None:
     group = GroupLedger("g", workers=1, auto_ack=True)
     group.begin_life({KEY: Committed(1)})
