@@ -1,15 +1,16 @@
 """Gathers produced records into record batches: the one buffer between clients and the backend.
 
 Each partition has an accumulator. While something of a partition is in flight its records gather, and go out together when the
-answer is there. With nothing in flight a lone record goes out at once; where several come together they are let gather for as
-long as more keep coming from one turn of the loop to the next, because a batch costs many times what a record costs. There is no
-timer unless `producer.flush_frequency` asks for one.
+answer is there. With nothing in flight a lone record goes out at once. In company a flush waits until as many records are there as
+were outstanding at the last one, for 2 ms at most: the callers that were just answered are about to come again, and a batch and a
+sync cost many times what a record costs. `producer.flush_frequency` lets every flush wait for its time instead.
 
 The buffer is bounded in messages and bytes, whether they wait here or are in flight. Who comes when it is full waits in a queue, in order;
 the queue is bounded as well. Nothing that was accepted is dropped: it is answered, or, for asynchronous records, counted and logged.
 """
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,9 +32,8 @@ ProduceDone = Callable[[int, int, PixyError | None], None]
 """Called once with (partition, offset, None), or with (-1, -1, error). Asynchronous records give (-1, -1, None) when buffered."""
 
 _LOST_LOG_INTERVAL_S = 10.0
-_QUIET_TURNS = 4
-_GATHER_TURNS_MAX = 32
-"""Gathering ends after this many turns of the loop without a new record, and after this many at all."""
+_GATHER_S = 0.002
+_NEVER = sys.maxsize
 
 
 class _Waiting:
@@ -118,12 +118,11 @@ class Accumulators:
         self._topics: dict[str, list[_Accumulator]] = {}
         self._dirty: list[_Accumulator] = []
         self._flush_scheduled = False
-        # Records since the last flush, as of this turn and of the one before; turns since it was scheduled, and those in a row
-        # that brought none.
-        self._arrived = 0
-        self._arrived_before = 0
-        self._turns = 0
-        self._quiet_turns = 0
+        self._flush_timer: asyncio.TimerHandle | None = None
+        # Records that are with the backend, and how many that have gathered are worth a flush before its time.
+        self._in_flight = 0
+        self._gather_s = options.flush_frequency or _GATHER_S
+        self._company = _NEVER if options.flush_frequency else 1
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._empty = asyncio.Event()
@@ -208,12 +207,15 @@ class Accumulators:
         accumulator.bytes += size
         self.buffered += 1
         self.buffered_bytes += size
-        self._arrived += 1
         if not accumulator.dirty and not accumulator.in_flight:
             accumulator.dirty = True
             self._dirty.append(accumulator)
             if not self._flush_scheduled:
                 self._schedule_flush()
+        if self._flush_timer is not None and self.buffered - self._in_flight >= self._company:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+            self._loop.call_soon(self._flush_dirty)
         if sync:
             accumulator.dones.append(done)
         else:
@@ -247,27 +249,19 @@ class Accumulators:
     def _schedule_flush(self) -> None:
         self._flush_scheduled = True
         self._empty.clear()
-        if self._options.flush_frequency:
-            self._loop.call_later(self._options.flush_frequency, self._flush_dirty)
+        if self.buffered - self._in_flight >= self._company:
+            self._loop.call_soon(self._flush_dirty)
         else:
-            self._loop.call_soon(self._gather)
-
-    def _gather(self) -> None:
-        """Flush, or wait for the next turn of the loop if records keep coming."""
-        if self._arrived == self._arrived_before:
-            self._quiet_turns += 1
-        else:
-            self._arrived_before = self._arrived
-            self._quiet_turns = 0
-        self._turns += 1
-        if self._arrived == 1 or self._quiet_turns == _QUIET_TURNS or self._turns == _GATHER_TURNS_MAX:
-            self._flush_dirty()
-        else:
-            self._loop.call_soon(self._gather)
+            self._flush_timer = self._loop.call_later(self._gather_s, self._flush_dirty)
 
     def _flush_dirty(self) -> None:
+        """Send what has gathered in the partitions that have nothing in flight."""
         self._flush_scheduled = False
-        self._arrived = self._arrived_before = self._turns = self._quiet_turns = 0
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        if self._company != _NEVER:
+            self._company = max(1, self.buffered)
         dirty, self._dirty = self._dirty, []
         for accumulator in dirty:
             if accumulator.dirty:
@@ -299,6 +293,7 @@ class Accumulators:
         size: int,
     ) -> None:
         accumulator.in_flight += 1
+        self._in_flight += len(records)
         batch = build_batch(records, self._compression)
         appended = partial(self._appended, _Batch(accumulator, dones, size))
         try:
@@ -309,6 +304,7 @@ class Accumulators:
     def _appended(self, batch: _Batch, base_offset: int, error: PixyError | None) -> None:
         accumulator, dones, size = batch
         accumulator.in_flight -= 1
+        self._in_flight -= len(dones)
         self.buffered -= len(dones)
         self.buffered_bytes -= size
         if error is None:

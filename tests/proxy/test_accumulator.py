@@ -84,6 +84,54 @@ async def test_records_gather_while_a_batch_of_their_partition_is_in_flight() ->
     assert await batches(backend) == [[b"first"], [b"a", b"b"]]
 
 
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_lone_record_goes_out_at_the_end_of_the_turn() -> None:
+    accumulators, backend, answers = await make()
+    backend.hold_appends()
+    append(accumulators, b"a", answers)
+    await turns(2)
+    assert backend.held_appends == 1
+    backend.release_appends()
+    await answers.wait(1)
+
+
+async def test_in_company_a_flush_waits_for_as_many_records_as_came_before() -> None:
+    accumulators, backend, answers = await make()
+    for value in (b"a", b"b", b"c"):
+        append(accumulators, value, answers)
+    await answers.wait(3)
+    backend.hold_appends()
+    for value in (b"d", b"e"):
+        append(accumulators, value, answers)
+        await turns(3)
+    assert backend.held_appends == 0
+    append(accumulators, b"f", answers)
+    await turns(2)
+    assert backend.held_appends == 1
+    backend.release_appends()
+    await answers.wait(6)
+    assert await batches(backend) == [[b"a", b"b", b"c"], [b"d", b"e", b"f"]]
+
+
+async def test_company_that_does_not_come_again_is_not_waited_for_long_and_not_twice() -> None:
+    accumulators, backend, answers = await make()
+    for value in (b"a", b"b", b"c"):
+        append(accumulators, value, answers)
+    await answers.wait(3)
+    append(accumulators, b"d", answers)
+    await answers.wait(4)
+    backend.hold_appends()
+    append(accumulators, b"e", answers)
+    await turns(2)
+    assert backend.held_appends == 1
+    backend.release_appends()
+    await answers.wait(5)
+
+
 async def test_a_batch_is_cut_at_flush_bytes() -> None:
     accumulators, backend, answers = await make(ProducerConfig(flush_bytes=100))
     for _ in range(5):
