@@ -11,6 +11,7 @@ import click
 
 from pixy.cli.connection import CallFailed, Connection, client_command, status_name
 from pixy.cli.output import Progress, json_bytes, print_json, print_line, readable_bytes, report_error
+from pixy.cli.pipeline import IN_FLIGHT_MAX, Pipeline
 
 if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2 import ConsNAckRq, ConsRs, ProdRq, ProdRs
@@ -55,6 +56,11 @@ class Header(click.ParamType[tuple[str, bytes]]):
 @click.option(
     "--null-separated", "-0", is_flag=True, help="A null byte ends each message of the input, not a newline."
 )
+@click.option(
+    "--in-flight",
+    type=click.IntRange(1, IN_FLIGHT_MAX),
+    help=f"Messages of the input that may be on their way at once. [default: 1 with --key, else {IN_FLIGHT_MAX}]",
+)
 @client_command
 def produce(
     connection: Connection,
@@ -64,10 +70,12 @@ def produce(
     headers: tuple[tuple[str, bytes], ...],
     asynchronous: bool,
     null_separated: bool,
+    in_flight: int | None,
 ) -> None:
     """Produce VALUE to TOPIC, or each line of the standard input if VALUE is missing or -.
 
-    Every line of the input is a message, an empty one too. Prints where each message went, in the order of the input;
+    Every line of the input is a message, an empty one too. Messages that are on their way together may be written in
+    another order; with --key, one at a time is, so they keep theirs. Prints where each message went, in the order of the input;
     with --json an object per line: topic, partition, offset. The summary goes to standard error. The first failure
     ends it, with the number of the line and how many messages were written.
     """
@@ -95,8 +103,9 @@ def produce(
             report(stub.Produce(request(os.fsencode(value)), timeout=connection.timeout))
         return
     separator = b"\0" if null_separated else b"\n"
-    messages = split_messages(sys.stdin.buffer, separator)
-    _produce_all(connection, map(request, messages), report, "message" if null_separated else "line")
+    requests = map(request, split_messages(sys.stdin.buffer, separator))
+    in_flight = in_flight or (1 if key is not None else IN_FLIGHT_MAX)
+    _produce_all(connection, requests, report, "message" if null_separated else "line", in_flight)
 
 
 def split_messages(stream: IO[bytes], separator: bytes) -> Iterator[bytes]:
@@ -114,10 +123,12 @@ def split_messages(stream: IO[bytes], separator: bytes) -> Iterator[bytes]:
 
 
 def _produce_all(
-    connection: Connection, requests: "Iterator[ProdRq]", report: "Callable[[ProdRs], None]", unit: str
+    connection: Connection,
+    requests: "Iterator[ProdRq]",
+    report: "Callable[[ProdRs], None]",
+    unit: str,
+    in_flight: int,
 ) -> None:
-    from pixy.cli.pipeline import Pipeline
-
     progress = Progress(shown=sys.stderr.isatty() and not sys.stdout.isatty())
 
     def report_and_count(answer: "ProdRs") -> None:
@@ -125,7 +136,7 @@ def _produce_all(
         progress.add()
 
     with connection.open() as stub:
-        pipeline = Pipeline(stub, connection.timeout, report_and_count)
+        pipeline = Pipeline(stub, connection.timeout, report_and_count, in_flight)
         pipeline.run(requests)
     progress.finish()
     if pipeline.failure is not None:

@@ -1,7 +1,8 @@
 """Many messages on their way at once, reported in the order in which they were read.
 
 The caller's thread reads and sends; one more thread waits for the answers in order, so that a slow input is reported as it
-goes and not when the next line comes. The first failure stops the sending; what is on its way by then is waited for and
+goes and not when the next line comes. Messages that are on their way together may be written in another order; with one at a
+time they are written in the order of the input. The first failure stops the sending; what is on its way by then is waited for and
 counted, because it may have been written.
 """
 
@@ -27,10 +28,17 @@ class Pipeline:
     Args:
         stub: of the daemon.
         timeout: seconds that one message may take.
+        in_flight: how many messages may be on their way at once.
         report: called with each answer, in order, until the first failure; from another thread.
     """
 
-    def __init__(self, stub: "KafkaPixyStub", timeout: float, report: "Callable[[ProdRs], None]") -> None:
+    def __init__(
+        self,
+        stub: "KafkaPixyStub",
+        timeout: float,
+        report: "Callable[[ProdRs], None]",
+        in_flight: int = IN_FLIGHT_MAX,
+    ) -> None:
         self.written = 0
         """Messages before the first failure, or all."""
         self.failed_number = 0
@@ -44,7 +52,8 @@ class Pipeline:
         self._report = report
         self._report_error: BaseException | None = None
         self._stopped = threading.Event()
-        self._in_flight: queue.Queue[grpc.Future[ProdRs] | None] = queue.Queue(IN_FLIGHT_MAX - 1)
+        self._room = threading.Semaphore(in_flight)
+        self._in_flight: queue.SimpleQueue[grpc.Future[ProdRs] | None] = queue.SimpleQueue()
 
     def run(self, requests: "Iterable[ProdRq]") -> None:
         """Sends all requests and returns when the last one is answered; the counts tell the outcome.
@@ -56,6 +65,7 @@ class Pipeline:
         reporter.start()
         try:
             for request in requests:
+                self._room.acquire()
                 if self._stopped.is_set():
                     break
                 self._in_flight.put(self._stub.Produce.future(request, timeout=self._timeout))
@@ -75,6 +85,7 @@ class Pipeline:
                 self._failed(error)
             else:
                 self._succeeded(answer)
+            self._room.release()
 
     def _failed(self, error: "grpc.RpcError | grpc.FutureCancelledError") -> None:
         self._stopped.set()

@@ -33,6 +33,27 @@ def test_answers_are_reported_in_the_order_of_the_requests(pixy: FakePixy, stub:
     assert (pipeline.written, pipeline.failure) == (2 * IN_FLIGHT_MAX, None)
 
 
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_no_more_messages_are_on_their_way_than_allowed(
+    pixy: FakePixy, stub: KafkaPixyStub, in_flight: int
+) -> None:
+    answered = 0
+
+    def answer(request: pb.ProdRq) -> pb.ProdRs:
+        return pb.ProdRs(offset=int(request.message) - answered)
+
+    def report(reported: pb.ProdRs) -> None:
+        nonlocal answered
+        answered += 1
+        ahead.append(reported.offset)
+
+    pixy.answers["Produce"] = answer
+    ahead: list[int] = []
+    Pipeline(stub, 10, report, in_flight).run(numbered(30))
+    assert len(ahead) == 30
+    assert max(ahead) <= in_flight
+
+
 def test_after_a_failure_what_is_on_its_way_is_counted(pixy: FakePixy, stub: KafkaPixyStub) -> None:
     def answer(request: pb.ProdRq) -> pb.ProdRs:
         if request.message in {b"2", b"4"}:
