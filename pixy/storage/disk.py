@@ -3,6 +3,7 @@
 Every method blocks and belongs on a worker thread. Errors are `OSError` with the `errno` of the failing call.
 """
 
+import errno
 import fcntl
 import os
 from collections.abc import Sequence
@@ -15,6 +16,10 @@ Buffer = bytes | bytearray | memoryview
 
 _VECTORS_MAX = 1024
 """Linux takes at most this many buffers in one vectored write."""
+
+
+_DSYNC: int = getattr(os, "RWF_DSYNC", 0)
+"""Flag of a write that returns when its bytes are on stable storage; 0 where the system has none."""
 
 
 class File(Protocol):
@@ -92,9 +97,13 @@ class RealFile:
 
     def write_durably(self, buffers: Sequence[Buffer], position: int) -> None:
         # One call instead of two: each gives up the interpreter lock, and waits for it again while the event loop is busy.
-        size = sum(map(len, buffers))
-        if len(buffers) <= _VECTORS_MAX and os.pwritev(self._fd, buffers, position, os.RWF_DSYNC) == size:
-            return
+        if _DSYNC and len(buffers) <= _VECTORS_MAX:
+            try:
+                if os.pwritev(self._fd, buffers, position, _DSYNC) == sum(map(len, buffers)):
+                    return
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:  # some file systems do not know the flag
+                    raise
         self.write_at(buffers, position)
         self.sync()
 

@@ -289,7 +289,9 @@ class Journal:
         elif not fits:
             self._grow(self._file, position + needed)
         assert self._file is not None
-        frame = flush_frame(flush_number, number, position, gathered.bytes, len(gathered.tokens))
+        frame = flush_frame(
+            self._owner[0], flush_number, number, position, gathered.bytes, len(gathered.tokens)
+        )
         self._file.write_durably([frame, *gathered.buffers], position)
         self._at = JournalPosition(number, position + needed, flush_number + 1)
         return _Written(new_files, position + needed)

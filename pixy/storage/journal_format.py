@@ -14,7 +14,7 @@ All numbers are little-endian. A file begins with a header of 64 bytes:
 Then come flushes back to back. A flush is what one write and one sync made durable: a frame of 40 bytes and its records.
 
     0     4     magic "FLSH"
-    4     4     CRC-32C of bytes 8..39
+    4     4     CRC-32C of the cluster id, then of bytes 8..39
     8     8     flush number; flushes are numbered from 1 without holes over all files
     16    8     file number
     24    8     position of this frame in the file
@@ -32,6 +32,8 @@ A record is a head of 36 bytes and its payload:
     20    8     index
     28    8     term
     36          payload
+
+The cluster id in the frame's checksum is a secret of the node: bytes that a client put into a message are never a valid frame.
 
 Files are preallocated, so what follows the last flush is zeros. Flush n+1 is written only after flush n was synced, hence:
 
@@ -80,6 +82,7 @@ _FILE_MAGIC = b"PIXYJRNL"
 _FLUSH_MAGIC = b"FLSH"
 _FILE_START = struct.Struct("<8sII")
 _FILE_REST = struct.Struct("<Q16sI20x")
+_CLUSTER_ID = slice(24, 40)
 _FLUSH_START = struct.Struct("<4sI")
 _FLUSH_REST = struct.Struct("<QQQII")
 _RECORD_START = struct.Struct("<II")
@@ -179,10 +182,12 @@ def first_flush_number(buffer: Buffer) -> int | None:
     return None if frame is None else frame[0]
 
 
-def flush_frame(flush_number: int, file_number: int, position: int, size: int, records: int) -> bytes:
+def flush_frame(
+    cluster_id: bytes, flush_number: int, file_number: int, position: int, size: int, records: int
+) -> bytes:
     """The frame in front of `size` bytes that hold `records` records."""
     rest = _FLUSH_REST.pack(flush_number, file_number, position, size, records)
-    return _FLUSH_START.pack(_FLUSH_MAGIC, crc32c(rest)) + rest
+    return _FLUSH_START.pack(_FLUSH_MAGIC, crc32c(rest, crc32c(cluster_id))) + rest
 
 
 def record_head(kind: int, entry_type: int, raft_group: int, index: int, term: int, payload: Buffer) -> bytes:
@@ -236,8 +241,11 @@ def _flush_at(view: memoryview, at: int, file_number: int, flush_number: int) ->
 
 
 def _read_flush_frame(view: memoryview, at: int) -> tuple[int, int, int, int, int] | None:
+    """The frame at `at` of a whole file, None if there is no valid one."""
     magic, crc = _FLUSH_START.unpack_from(view, at)
-    if magic != _FLUSH_MAGIC or crc32c(view[at + 8 : at + FLUSH_FRAME_BYTES]) != crc:
+    if magic != _FLUSH_MAGIC:
+        return None
+    if crc32c(view[at + 8 : at + FLUSH_FRAME_BYTES], crc32c(view[_CLUSTER_ID])) != crc:
         return None
     return _FLUSH_REST.unpack_from(view, at + 8)
 

@@ -65,7 +65,7 @@ def flush(number: int, position: int, records: Sequence[bytes], file: int = 1) -
     body = b"".join(records)
     rest = b"".join(value.to_bytes(8, "little") for value in (number, file, position))
     rest += len(body).to_bytes(4, "little") + len(records).to_bytes(4, "little")
-    return b"FLSH" + crc32c(rest).to_bytes(4, "little") + rest + body
+    return b"FLSH" + crc32c(CLUSTER + rest).to_bytes(4, "little") + rest + body
 
 
 def journal_file(

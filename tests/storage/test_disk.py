@@ -1,5 +1,6 @@
 """The real file system: vectored writes, reads at the end, locks, and directories."""
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,3 +106,35 @@ def test_rename_replaces_and_unlink_removes(tmp_path: Path) -> None:
     assert (tmp_path / "new").read_bytes() == b"old"
     DISK.unlink(tmp_path / "new")
     assert DISK.names(tmp_path) == []
+
+
+def test_a_file_system_that_does_not_know_durable_writes_gets_a_write_and_a_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pwritev(fd: int, buffers: Sequence[bytes], position: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, "not supported")
+        return real(fd, buffers, position)
+
+    real, synced = os.pwritev, []
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    file = RealDisk().open(tmp_path / "file", create=True)
+    file.write_durably([b"ab", b"c"], 0)
+    assert file.read_at(10, 0) == b"abc"
+    assert len(synced) == 1
+    file.close()
+
+
+def test_a_durable_write_that_fails_is_not_tried_in_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pwritev(fd: int, buffers: Sequence[bytes], position: int, flags: int = 0) -> int:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    file = RealDisk().open(tmp_path / "file", create=True)
+    with pytest.raises(OSError, match="broken"):
+        file.write_durably([b"ab"], 0)
+    assert file.size() == 0
+    file.close()

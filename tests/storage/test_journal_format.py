@@ -40,8 +40,18 @@ def test_the_file_header_has_the_bytes_of_the_table() -> None:
 
 def test_a_flush_frame_has_the_bytes_of_the_table() -> None:
     body = entry(1)
-    assert flush_frame(5, 2, 64, len(body), 1) + body == flush(5, 64, [body], file=2)
+    assert flush_frame(CLUSTER, 5, 2, 64, len(body), 1) + body == flush(5, 64, [body], file=2)
     assert len(flush(1, 64, [])) == FLUSH_FRAME_BYTES
+
+
+def test_bytes_of_a_message_are_never_taken_for_a_flush_frame() -> None:
+    """A client that knows the format, but not the cluster id, puts the next flush's frame into a message that gets torn."""
+    at = ENDS[0] + FLUSH_FRAME_BYTES + RECORD_HEAD_BYTES + 8
+    found = {}
+    for cluster in (b"guessed by a foe", CLUSTER):
+        whole = journal_file([[entry(1, bytes(8) + flush_frame(cluster, 2, 1, at, 0, 0) + b"rest")]])
+        found[cluster] = scan_flushes(whole[:-2] + b"\xff\xff", 1, 1).later_flush
+    assert found == {b"guessed by a foe": None, CLUSTER: at}
 
 
 def test_a_record_has_the_bytes_of_the_table() -> None:
