@@ -5,9 +5,7 @@
 With one voter an entry is committed when the journal has it. Everything a replicated group needs on disk is written from the first
 start on: cluster id, node id, hard states with a configuration of one voter, terms from 1, indexes without holes.
 
-Who may forget what: the journal keeps a file until every raft group has what is in it elsewhere: a partition in synced segments with an
-applied position, a state group in the older of two checkpoints. What only the oldest file says (hard states, applied positions) is
-written again before it goes.
+What the journal may forget afterwards is the business of `compaction`.
 
 Invariant: a partition's records are applied in the order of their indexes, and a state group's commands likewise.
 """
@@ -15,13 +13,13 @@ Invariant: a partition's records are applied in the order of their indexes, and 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
 from pixy.clock import Clock
+from pixy.cluster.compaction import TERM, Compaction, Mark
 from pixy.cluster.groups import GroupsState, groups_index
 from pixy.cluster.metadata import MetadataState, Topic
 from pixy.cluster.recovery import RecoveredNode, recover_node
@@ -29,26 +27,20 @@ from pixy.cluster.replica import LogPosition, PartitionReplica, Proposal, Replic
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import CorruptData, DataDirectoryError, PixyError, Unavailable
 from pixy.proto.state_pb2 import (
-    AppliedPosition,
-    AppliedPositions,
     CreateTopic,
-    HardState,
     InitCluster,
     MetadataCommand,
 )
 from pixy.records import TopicPartition
 from pixy.storage import (
-    CheckpointId,
     CheckpointStore,
     Disk,
     EntryType,
     File,
     Journal,
-    JournalFile,
     LogWriter,
     PartitionLog,
     RecordKind,
-    SyncedLog,
     Worker,
     run_on,
 )
@@ -57,18 +49,9 @@ __all__ = ["Node", "NodeOptions"]
 
 log = structlog.get_logger(__name__)
 
-_TERM = 1
 _METADATA_GROUP = 1
 _FIRST_GROUPS_GROUP = 2
 _GROUPS_COUNT = 1
-_FILES_BEFORE_CHECKPOINT = 4
-
-
-class _Mark(NamedTuple):
-    """What the log writer gives back once a partition's segments are synced up to `applied`."""
-
-    replica: PartitionReplica
-    applied: LogPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +96,7 @@ class Node:
         self._files: Worker
         self._journal: Journal
         self._writer: LogWriter
-        self._collecting = False
+        self._compaction: Compaction
         self._stopped = False
         self._broken = False
         self._first_entry: asyncio.Future[None] | None = None
@@ -153,8 +136,8 @@ class Node:
         if self._stopped or self._lock is None:
             return
         self._stopped = True
-        for replica in self._partitions.values():
-            replica.wake()
+        self._compaction.stop()
+        self.wake_fetches()
         if not self._broken:
             await self._journal.drained()
             await self._writer.stop()
@@ -178,6 +161,7 @@ class Node:
         if self._broken:
             return
         self._broken = True
+        self._compaction.stop()
         if self._first_entry is not None and not self._first_entry.done():
             reason = f"data directory {self._options.directory} cannot be used: {error}"
             self._first_entry.set_exception(DataDirectoryError(reason))
@@ -257,7 +241,7 @@ class Node:
     def _propose(
         self, replica: Replica, entry_type: EntryType, payload: bytearray | bytes, done: Callable[[Any], None]
     ) -> None:
-        position = replica.last = LogPosition(_TERM, replica.last.index + 1)
+        position = replica.last = LogPosition(TERM, replica.last.index + 1)
         self._journal.append(
             RecordKind.ENTRY,
             entry_type,
@@ -267,6 +251,9 @@ class Node:
             payload,
             Proposal(replica, position, entry_type, payload, done),
         )
+
+    def _propose_empty(self, replica: StateReplica, applied: Callable[[], None]) -> None:
+        self._propose(replica, EntryType.EMPTY, b"", lambda _: applied())
 
     def _durable(self, tokens: list[Any]) -> None:
         """A flush is on stable storage: with one voter its entries are committed."""
@@ -289,16 +276,16 @@ class Node:
             result = replica.apply(proposal.position, proposal.entry_type, bytes(proposal.payload))
             if isinstance(result, Topic):
                 for partition in self._add_topic(result):
-                    self._write_hard_state(partition)
+                    self._compaction.write_hard_state(partition)
                 if self.on_topic_created is not None:
                     asyncio.get_running_loop().call_soon(self.on_topic_created, result.name)
-            self._maybe_checkpoint(replica)
+            self._compaction.applied(replica)
         proposal.done(result)
 
     def _append_batch(self, replica: PartitionReplica, position: LogPosition, batch: bytearray) -> int:
         base = replica.log.append(batch, position.term)
         replica.applied = position
-        self._writer.mark_dirty(replica.log, _Mark(replica, position), len(batch))
+        self._writer.mark_dirty(replica.log, Mark(replica, position), len(batch))
         return base
 
     def _add_topic(self, topic: Topic) -> list[PartitionReplica]:
@@ -325,11 +312,20 @@ class Node:
             on_durable=self._durable,
             on_fault=self._fault,
         )
+        self._compaction = Compaction(
+            self._journal,
+            self._replicas,
+            node_id=self.node_id,
+            storage=self._options.storage,
+            clock=self._clock,
+            files=self._files,
+            propose_empty=self._propose_empty,
+        )
         self._writer = LogWriter(
             self._options.worker("pixy-writer"),
             tail_cache_bytes=self._options.storage.tail_cache_bytes,
             sync_bytes=self._options.journal.max_unapplied_bytes // 2,
-            on_synced=self._synced,
+            on_synced=self._compaction.synced,
             on_progress=self._wrote,
             on_fault=self._fault,
         )
@@ -402,7 +398,7 @@ class Node:
         """What the first start writes, and what a crash right behind the creation of a topic left out."""
         for replica in self._replicas.values():
             if not replica.hard_state_file:
-                self._write_hard_state(replica)
+                self._compaction.write_hard_state(replica)
         if not self.metadata.groups_count:
             command = MetadataCommand(init_cluster=InitCluster(groups_count=_GROUPS_COUNT))
             written = self._first_entry = asyncio.get_running_loop().create_future()
@@ -415,131 +411,6 @@ class Node:
             self._propose(self._metadata_replica, EntryType.COMMAND, payload, done)
             await written
 
-    # --- what may be forgotten ----------------------------------------------------------------------------------
-
     def _wrote(self) -> None:
         if self._writer.unwritten_bytes <= self._options.journal.max_unapplied_bytes:
             self._journal.release()
-
-    def _synced(self, synced: list[SyncedLog]) -> None:
-        """Segments are on stable storage: say so in the journal."""
-        positions = []
-        for entry in synced:
-            assert isinstance(entry.mark, _Mark)
-            positions.append(_applied_position(entry.mark.replica, entry.mark.applied, entry))
-        self._write_positions(positions, self._collect)
-
-    def _write_positions(self, positions: list[AppliedPosition], then: Callable[[], None]) -> None:
-        replicas = [self._replicas[position.raft_group] for position in positions]
-        for replica, position in zip(replicas, positions, strict=True):
-            assert isinstance(replica, PartitionReplica)
-            replica.position = position
-
-        def durable() -> None:
-            for replica, position in zip(replicas, positions, strict=True):
-                assert isinstance(replica, PartitionReplica)
-                replica.durable_index = max(replica.durable_index, position.index)
-                replica.position_file = self._journal.files[-1].number
-            then()
-
-        payload = AppliedPositions(positions=positions).SerializeToString()
-        self._journal.append(RecordKind.APPLIED_POSITIONS, 0, 0, 0, 0, payload, durable)
-
-    def _write_hard_state(self, replica: Replica) -> None:
-        def durable() -> None:
-            replica.hard_state_file = self._journal.files[-1].number
-
-        state = HardState(term=_TERM, vote=self.node_id, commit=replica.applied.index, voters=[self.node_id])
-        self._journal.append(
-            RecordKind.HARD_STATE, 0, replica.raft_group, 0, _TERM, state.SerializeToString(), durable
-        )
-
-    def _collect(self) -> None:
-        """Let the oldest journal files go that nobody needs."""
-        if self._collecting or self._stopped or self._broken:
-            return
-        files = self._journal.files
-        if len(files) < 2:
-            return
-        oldest = files[0]
-        needed_by = [
-            self._replicas[raft_group]
-            for raft_group, index in oldest.last_index.items()
-            if self._replicas[raft_group].durable_index < index
-        ]
-        if not needed_by:
-            self._collecting = True
-            self._carry_over(oldest)
-        elif len(files) > _FILES_BEFORE_CHECKPOINT:
-            for replica in needed_by:
-                if isinstance(replica, StateReplica):
-                    self._checkpoint(replica)
-
-    def _carry_over(self, oldest: JournalFile) -> None:
-        """Write again what only the oldest file says, then unlink it."""
-        positions = []
-        for replica in self._replicas.values():
-            if replica.hard_state_file == oldest.number:
-                self._write_hard_state(replica)
-            if isinstance(replica, PartitionReplica) and replica.position_file == oldest.number:
-                assert replica.position is not None
-                positions.append(replica.position)
-
-        def forget() -> None:
-            self._collecting = False
-            self._journal.forget([oldest])
-            self._collect()
-
-        self._write_positions(positions, forget)
-
-    # --- checkpoints --------------------------------------------------------------------------------------------
-
-    def _maybe_checkpoint(self, replica: StateReplica) -> None:
-        storage = self._options.storage
-        if (
-            replica.entries_since >= storage.checkpoint_entries
-            or replica.bytes_since >= storage.checkpoint_bytes
-        ):
-            self._checkpoint(replica)
-
-    def _checkpoint(self, replica: StateReplica) -> None:
-        """Write a snapshot of a state group, unless that is under way."""
-        if replica.checkpointing:
-            return
-        replica.checkpointing = True
-        if replica.checkpoints and replica.checkpoints[-1].end_offset == replica.applied.index:
-            # Two checkpoints must differ, so that the journal can be cut below the older: an empty entry makes the difference.
-            self._propose(replica, EntryType.EMPTY, b"", lambda _: self._begin_checkpoint(replica))
-        else:
-            self._begin_checkpoint(replica)
-
-    def _begin_checkpoint(self, replica: StateReplica) -> None:
-        id = CheckpointId(replica.applied.term, replica.applied.index)
-        replica.entries_since = replica.bytes_since = 0
-        records = replica.machine.snapshot()
-        self._files.submit(
-            partial(replica.store.write, id, records, self._clock.wall_ms()),
-            partial(self._checkpointed, replica),
-        )
-
-    def _checkpointed(
-        self, replica: StateReplica, ids: list[CheckpointId] | None, error: BaseException | None
-    ) -> None:
-        replica.checkpointing = False
-        if error is not None or ids is None:
-            log.error("a checkpoint could not be written", state_group=replica.name, error=str(error))
-            return
-        replica.set_checkpoints(ids)
-        self._collect()
-
-
-def _applied_position(replica: PartitionReplica, at: LogPosition, entry: SyncedLog) -> AppliedPosition:
-    return AppliedPosition(
-        raft_group=replica.raft_group,
-        index=at.index,
-        term=at.term,
-        log_begin_offset=replica.log.begin_offset,
-        end_offset=entry.end_offset,
-        segment_base_offset=entry.segment.base_offset,
-        segment_bytes=entry.segment.size,
-    )

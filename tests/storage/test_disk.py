@@ -116,7 +116,8 @@ def test_a_file_system_that_does_not_know_durable_writes_gets_a_write_and_a_sync
             raise OSError(errno.EOPNOTSUPP, "not supported")
         return real(fd, buffers, position)
 
-    real, synced = os.pwritev, []
+    real = os.pwritev
+    synced: list[int] = []
     monkeypatch.setattr(os, "pwritev", pwritev)
     monkeypatch.setattr(os, "fdatasync", synced.append)
     file = RealDisk().open(tmp_path / "file", create=True)
