@@ -199,8 +199,8 @@ class ProducerConfig:
     buffer_bytes: int = _bytes(64 * _MIB, "Bytes that may wait in the producer's buffer.")
     waiting_requests: int = _integer(
         65_536,
-        "Requests that may wait for room in the buffer, with at most buffer_bytes of messages. More are answered\n"
-        "UNAVAILABLE.",
+        "Requests that may wait for room in the buffer, with at most buffer_bytes of messages; as many may wait for\n"
+        "topics to be created. More are answered UNAVAILABLE.",
         minimum=0,
     )
     max_message_bytes: int = _bytes(
@@ -220,8 +220,8 @@ class ProducerConfig:
     flush_bytes: int = _bytes(_MIB, "Size at which a record batch is cut and sent.", minimum=0)
     flush_frequency: float = _seconds(
         0.0,
-        "How long a record batch gathers messages. With 0s it goes out as soon as nothing of its partition is on its\n"
-        "way, so batches grow under load and a lone message never waits.",
+        "How long a record batch gathers messages. With 0s a lone message goes out at once, and messages that come\n"
+        "together gather while a batch of their partition is on its way, and for 2 ms at most otherwise.",
     )
     partitioner: str = _choice(
         "hash",

@@ -11,7 +11,7 @@ the queue is bounded as well. Nothing that was accepted is dropped: it is answer
 
 import asyncio
 import sys
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -36,45 +36,39 @@ _GATHER_S = 0.002
 _NEVER = sys.maxsize
 
 
+Produce = tuple[str, bytes | None, bytes, Sequence[Header], int, bool, ProduceDone]
+"""The arguments of `Accumulators.append`."""
+
+
 class _Waiting:
     """A record that waits for room in the buffer."""
 
-    __slots__ = ("cancelled", "done", "headers", "key", "size", "sync", "topic", "value")
+    __slots__ = ("_give_up", "produce")
 
-    def __init__(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes,
-        headers: Sequence[Header],
-        size: int,
-        sync: bool,
-        done: ProduceDone,
-    ) -> None:
-        self.topic = topic
-        self.key = key
-        self.value = value
-        self.headers = headers
-        self.size = size
-        self.sync = sync
-        self.done = done
-        self.cancelled = False
+    def __init__(self, produce: Produce, give_up: "Callable[[_Waiting], None]") -> None:
+        self.produce = produce
+        self._give_up = give_up
+
+    @property
+    def size(self) -> int:
+        return self.produce[4]
 
     def cancel(self) -> None:
-        """The caller is gone; the record is not written."""
-        self.cancelled = True
+        """The caller is gone; the record is not written if it still waits."""
+        self._give_up(self)
 
 
 class _Accumulator:
     """Records of one partition that are not in a batch yet."""
 
-    __slots__ = ("bytes", "dirty", "dones", "in_flight", "partition", "records")
+    __slots__ = ("bytes", "dirty", "dones", "in_flight", "partition", "records", "sizes")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.records: list[NewRecordFields] = []
-        # One for each record; None for an asynchronous one.
+        # One for each record: whom to tell, None for an asynchronous one; and what it takes in the buffer.
         self.dones: list[ProduceDone | None] = []
+        self.sizes: list[int] = []
         self.bytes = 0
         # Batches that are with the backend.
         self.in_flight = 0
@@ -123,7 +117,8 @@ class Accumulators:
         self._in_flight = 0
         self._gather_s = options.flush_frequency or _GATHER_S
         self._company = _NEVER if options.flush_frequency else 1
-        self._waiting: deque[_Waiting] = deque()
+        # In order of arrival.
+        self._waiting: OrderedDict[_Waiting, None] = OrderedDict()
         self._waiting_bytes = 0
         self._empty = asyncio.Event()
         self._empty.set()
@@ -151,7 +146,7 @@ class Accumulators:
             Unavailable: the queue for room in the buffer is full.
         """
         if self._waiting or not self._has_room(size):
-            return self._wait(_Waiting(topic, key, value, headers, size, sync, done))
+            return self._wait((topic, key, value, headers, size, sync, done))
         self._add(topic, key, value, headers, size, sync, done)
         return None
 
@@ -161,9 +156,10 @@ class Accumulators:
         await self._empty.wait()
 
     def abandon(self) -> None:
-        """Give up what is not answered: say how much of it nobody waits for."""
-        if self.buffered or self._waiting:
-            log.error("stopped with messages that are not known to be written", messages=self.buffered)
+        """Give up what is not answered, and say how much that is. It may be written or not."""
+        messages = self.buffered + len(self._waiting)
+        if messages:
+            log.error("stopped with messages that are not known to be written", messages=messages)
 
     # --- into the buffer ----------------------------------------------------------------------------------------
 
@@ -172,8 +168,9 @@ class Accumulators:
             self.buffered_bytes + size <= self._options.buffer_bytes or not self.buffered
         )
 
-    def _wait(self, waiting: _Waiting) -> _Waiting:
+    def _wait(self, produce: Produce) -> _Waiting:
         options = self._options
+        waiting = _Waiting(produce, self._give_up)
         if (
             len(self._waiting) >= options.waiting_requests
             or self._waiting_bytes + waiting.size > options.buffer_bytes
@@ -182,10 +179,16 @@ class Accumulators:
                 f"the producer's buffer is full and {len(self._waiting)} requests wait for room in it; slow down, or "
                 "increase producer.channel_buffer_size, producer.buffer_bytes or producer.waiting_requests"
             )
-        self._waiting.append(waiting)
+        self._waiting[waiting] = None
         self._waiting_bytes += waiting.size
         self._empty.clear()
         return waiting
+
+    def _give_up(self, waiting: _Waiting) -> None:
+        if waiting in self._waiting:
+            del self._waiting[waiting]
+            self._waiting_bytes -= waiting.size
+            self._maybe_empty()
 
     def _add(
         self,
@@ -204,7 +207,9 @@ class Accumulators:
         if accumulator.dirty and accumulator.bytes + size > self._options.flush_bytes:
             self._flush(accumulator)
         accumulator.records.append((key, value, headers, self._wall_ms()))
+        accumulator.sizes.append(size)
         accumulator.bytes += size
+        self._empty.clear()
         self.buffered += 1
         self.buffered_bytes += size
         if not accumulator.dirty and not accumulator.in_flight:
@@ -230,25 +235,19 @@ class Accumulators:
         return accumulators
 
     def _admit_waiting(self) -> None:
-        while self._waiting and (self._waiting[0].cancelled or self._has_room(self._waiting[0].size)):
-            waiting = self._waiting.popleft()
+        while self._waiting and self._has_room(next(iter(self._waiting)).size):
+            waiting, _ = self._waiting.popitem(last=False)
             self._waiting_bytes -= waiting.size
-            if not waiting.cancelled:
-                self._add(
-                    waiting.topic,
-                    waiting.key,
-                    waiting.value,
-                    waiting.headers,
-                    waiting.size,
-                    waiting.sync,
-                    waiting.done,
-                )
+            self._add(*waiting.produce)
+
+    def _maybe_empty(self) -> None:
+        if not self.buffered and not self._waiting:
+            self._empty.set()
 
     # --- out of the buffer --------------------------------------------------------------------------------------
 
     def _schedule_flush(self) -> None:
         self._flush_scheduled = True
-        self._empty.clear()
         if self.buffered - self._in_flight >= self._company:
             self._loop.call_soon(self._flush_dirty)
         else:
@@ -269,16 +268,15 @@ class Accumulators:
 
     def _flush(self, accumulator: _Accumulator) -> None:
         """Hand over everything that has gathered, in batches of at most `flush_bytes`."""
-        records, dones = accumulator.records, accumulator.dones
+        records, dones, sizes = accumulator.records, accumulator.dones, accumulator.sizes
         size = accumulator.bytes
-        accumulator.records, accumulator.dones, accumulator.bytes = [], [], 0
+        accumulator.records, accumulator.dones, accumulator.sizes, accumulator.bytes = [], [], [], 0
         accumulator.dirty = False
         if size <= self._options.flush_bytes:
             self._send(accumulator, records, dones, size)
             return
         first = size = 0
-        for at, record in enumerate(records):
-            record_size = _size(record)
+        for at, record_size in enumerate(sizes):
             if at > first and size + record_size > self._options.flush_bytes:
                 self._send(accumulator, records[first:at], dones[first:at], size)
                 first, size = at, 0
@@ -292,9 +290,9 @@ class Accumulators:
         dones: list[ProduceDone | None],
         size: int,
     ) -> None:
+        batch = build_batch(records, self._compression)
         accumulator.in_flight += 1
         self._in_flight += len(records)
-        batch = build_batch(records, self._compression)
         appended = partial(self._appended, _Batch(accumulator, dones, size))
         try:
             self._backend.append(accumulator.partition, batch, len(records), appended)
@@ -321,8 +319,7 @@ class Accumulators:
             self._dirty.append(accumulator)
             if not self._flush_scheduled:
                 self._schedule_flush()
-        if not self.buffered and not self._waiting:
-            self._empty.set()
+        self._maybe_empty()
 
     def _failed(self, dones: list[ProduceDone | None], error: PixyError) -> None:
         lost = 0
@@ -337,12 +334,3 @@ class Accumulators:
             if now - self._lost_logged_at >= _LOST_LOG_INTERVAL_S:
                 self._lost_logged_at = now
                 log.error("asynchronous messages could not be written", messages=self.lost, reason=str(error))
-
-
-def _size(record: NewRecordFields) -> int:
-    key, value, headers, _ = record
-    return (
-        len(key or b"")
-        + len(value or b"")
-        + sum(len(name) + len(content or b"") for name, content in headers)
-    )

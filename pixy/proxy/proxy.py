@@ -7,6 +7,7 @@ hundred thousand times a second; the rest are coroutines.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -91,7 +92,7 @@ class Proxy:
         self._accumulators = Accumulators(
             backend, config.producer, make_partitioner(config.producer.partitioner, rng), clock
         )
-        self._topics = TopicCreator(backend, config.default_partitions, config.auto_create_topics, on_fault)
+        self._topics = TopicCreator(backend, config, on_fault)
         self._consumers = Consumers(backend, config.consumer, client_id, clock, on_fault=on_fault)
         self._draining = False
 
@@ -164,20 +165,15 @@ class Proxy:
             )
         if self._draining:
             raise ShuttingDown
-        if self._backend.topic(topic) is None:
-            deferred = _Deferred()
-
-            def go_on() -> None:
-                if deferred.cancelled:
-                    return
-                try:
-                    deferred.next = self._accumulators.append(topic, key, value, headers, size, sync, done)
-                except PixyError as error:
-                    done(-1, -1, error)
-
-            self._topics.create(topic, go_on, lambda error: done(-1, -1, error))
-            return deferred
-        return self._accumulators.append(topic, key, value, headers, size, sync, done)
+        append = self._accumulators.append
+        if self._backend.topic(topic) is not None:
+            return append(topic, key, value, headers, size, sync, done)
+        return self._create_first(
+            topic,
+            size,
+            lambda: append(topic, key, value, headers, size, sync, done),
+            lambda error: done(-1, -1, error),
+        )
 
     def consume(
         self,
@@ -197,39 +193,43 @@ class Proxy:
         """
         if not 0 < len(group) <= _GROUP_CHARACTERS_MAX:
             _check_group(group)
+        consume = partial(
+            self._consumers.consume,
+            group,
+            topic,
+            done,
+            auto_ack=auto_ack,
+            ack=ack,
+            ack_if_offered=ack_if_offered,
+            deadline=deadline,
+        )
         if self._backend.topic(topic) is not None:
-            return self._consumers.consume(
-                group,
-                topic,
-                done,
-                auto_ack=auto_ack,
-                ack=ack,
-                ack_if_offered=ack_if_offered,
-                deadline=deadline,
-            )
+            return consume()
         if self._config.consumer.disabled:
             raise ServiceDisabled
         if self._draining:
             raise ShuttingDown
+        return self._create_first(topic, 0, consume, lambda error: done(None, error))
+
+    def _create_first(
+        self,
+        topic: str,
+        size: int,
+        request: Callable[[], Cancellable | None],
+        fail: Callable[[PixyError], None],
+    ) -> Cancellable:
+        """Create a missing topic and then make a request of `size` bytes on it."""
         deferred = _Deferred()
 
         def go_on() -> None:
             if deferred.cancelled:
                 return
             try:
-                deferred.next = self._consumers.consume(
-                    group,
-                    topic,
-                    done,
-                    auto_ack=auto_ack,
-                    ack=ack,
-                    ack_if_offered=ack_if_offered,
-                    deadline=deadline,
-                )
+                deferred.next = request()
             except PixyError as error:
-                done(None, error)
+                fail(error)
 
-        self._topics.create(topic, go_on, lambda error: done(None, error))
+        self._topics.create(topic, size, go_on, fail)
         return deferred
 
     def ack(self, group: str, topic: str, partition: int, offset: int, done: AckDone) -> None:

@@ -8,19 +8,21 @@ import asyncio
 from collections.abc import Callable
 
 from pixy.backend import Backend
+from pixy.config import ProxyConfig
 from pixy.errors import PixyError, ShuttingDown, TopicExists, TopicMissing, Unavailable
 from pixy.records import check_topic_name
 
 __all__ = ["TopicCreator"]
 
-_WAITING_MAX = 16384
-
 
 class _Creation:
-    __slots__ = ("task", "waiting")
+    """A topic that is being created, and whom to tell."""
+
+    __slots__ = ("size", "task", "waiting")
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], None], Callable[[PixyError], None]]] = []
+        self.size = 0
         self.task: asyncio.Task[None] | None = None
 
 
@@ -29,66 +31,89 @@ class TopicCreator:
 
     Args:
         backend: the cluster.
-        partitions: how many partitions such a topic gets.
-        enabled: whether topics are created on first use at all.
+        config: whether topics are created on first use, with how many partitions; and how much may wait for that.
         on_fault: called with an exception that is a bug.
     """
 
     def __init__(
-        self, backend: Backend, partitions: int, enabled: bool, on_fault: Callable[[BaseException], None]
+        self, backend: Backend, config: ProxyConfig, on_fault: Callable[[BaseException], None]
     ) -> None:
         self._backend = backend
-        self._partitions = partitions
-        self._enabled = enabled
+        self._config = config
         self._on_fault = on_fault
+        # Who waits for any topic, and what they hold.
+        self._waiting = 0
+        self._waiting_bytes = 0
         self._creations: dict[str, _Creation] = {}
 
-    def create(self, name: str, then: Callable[[], None], fail: Callable[[PixyError], None]) -> None:
-        """Create a missing topic, then call `then`, or `fail` with the reason.
+    def create(
+        self, name: str, size: int, then: Callable[[], None], fail: Callable[[PixyError], None]
+    ) -> None:
+        """Create a missing topic, then call `then`, or `fail` with the reason. `size` is what the request holds in bytes.
 
         Raises:
             InvalidTopic: no topic may have that name.
             TopicMissing: topics are not created on first use.
-            Unavailable: too many requests wait for the topic.
+            Unavailable: too many requests wait for topics.
         """
         check_topic_name(name)
-        if not self._enabled:
+        if not self._config.auto_create_topics:
             raise TopicMissing(f"topic {name} does not exist, and auto_create_topics is off")
+        limits = self._config.producer
+        if (
+            self._waiting >= limits.waiting_requests
+            or self._waiting_bytes + size > limits.buffer_bytes + limits.max_message_bytes
+        ):
+            raise Unavailable(
+                f"{self._waiting} requests wait for the creation of topics; slow down, or increase "
+                "producer.waiting_requests or producer.buffer_bytes"
+            )
         creation = self._creations.get(name)
         if creation is None:
             creation = self._creations[name] = _Creation()
             creation.task = asyncio.get_running_loop().create_task(
                 self._create(name, creation), name=f"create topic {name}"
             )
-        elif len(creation.waiting) >= _WAITING_MAX:
-            raise Unavailable(f"{_WAITING_MAX} requests wait for the creation of topic {name}")
         creation.waiting.append((then, fail))
+        creation.size += size
+        self._waiting += 1
+        self._waiting_bytes += size
 
     async def stop(self) -> None:
         """End what is under way; who waits is told that the service is shutting down."""
-        tasks = [creation.task for creation in self._creations.values() if creation.task is not None]
+        creations = list(self._creations.items())
+        tasks = [creation.task for _, creation in creations if creation.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for name, creation in creations:
+            self._end(name, creation, ShuttingDown())
 
     async def _create(self, name: str, creation: _Creation) -> None:
-        error: PixyError | None = None
         try:
-            await self._backend.create_topic(name, self._partitions)
+            await self._backend.create_topic(name, self._config.default_partitions)
         except TopicExists:
-            pass  # somebody was quicker; it is there
+            self._end(name, creation, None)  # somebody was quicker; it is there
         except PixyError as refused:
-            error = refused
-        except asyncio.CancelledError:
-            error = ShuttingDown()
-            raise
+            self._end(name, creation, refused)
         except Exception as bug:
-            error = ShuttingDown()
+            self._end(name, creation, ShuttingDown())
             self._on_fault(bug)
-        finally:
-            del self._creations[name]
-            for then, fail in creation.waiting:
+        else:
+            self._end(name, creation, None)
+
+    def _end(self, name: str, creation: _Creation, error: PixyError | None) -> None:
+        """Tell everybody who waits; nobody is told twice."""
+        self._creations.pop(name, None)
+        waiting, creation.waiting = creation.waiting, []
+        self._waiting -= len(waiting)
+        self._waiting_bytes -= creation.size
+        creation.size = 0
+        for then, fail in waiting:
+            try:
                 if error is None:
                     then()
                 else:
                     fail(error)
+            except Exception as bug:
+                self._on_fault(bug)

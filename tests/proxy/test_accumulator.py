@@ -191,6 +191,26 @@ async def test_a_request_that_is_cancelled_while_it_waits_is_not_written() -> No
     assert flat(await batches(backend)) == [b"a", b"b"]
 
 
+async def test_a_cancelled_request_gives_its_place_in_the_queue_back_at_once() -> None:
+    accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=1, waiting_requests=1))
+    backend.hold_appends()
+    append(accumulators, b"a", answers)
+    for _ in range(3):
+        append(accumulators, b"gone", answers).cancel()  # type: ignore[attr-defined]
+    append(accumulators, b"b", answers)
+    backend.release_appends()
+    await answers.wait(2)
+    assert flat(await batches(backend)) == [b"a", b"b"]
+
+
+async def test_the_buffer_is_empty_again_after_batches_were_cut() -> None:
+    accumulators, _, answers = await make(ProducerConfig(flush_bytes=100))
+    for _ in range(7):
+        accumulators.append(TOPIC, b"k", b"v", [("\u00fc" * 20, b"x")], 43, True, answers)
+    await answers.wait(7)
+    assert (accumulators.buffered, accumulators.buffered_bytes) == (0, 0)
+
+
 async def test_more_waiting_requests_than_configured_are_unavailable_and_change_nothing() -> None:
     accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=1, waiting_requests=1))
     backend.hold_appends()
@@ -281,6 +301,16 @@ async def test_drained_waits_until_everything_is_answered() -> None:
     await accumulators.drained()
     assert await batches(backend) == [[b"a"]]
     assert accumulators.buffered == 0
+
+
+async def test_drained_waits_for_a_record_that_came_after_a_refusal() -> None:
+    accumulators, backend, answers = await make()
+    backend.fail_appends(Unavailable("no disk"), 1)
+    append(accumulators, b"a", answers)
+    await accumulators.drained()
+    append(accumulators, b"b", answers, sync=False)
+    await accumulators.drained()
+    assert await batches(backend) == [[b"b"]]
 
 
 async def test_giving_up_says_how_many_messages_nobody_can_vouch_for() -> None:

@@ -1,11 +1,12 @@
 """pixy/proxy/topics.py: topics that are created on first use."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from pixy.config import ProducerConfig, ProxyConfig
 from pixy.errors import InvalidTopic, PixyError, ShuttingDown, TopicMissing, Unavailable
-from pixy.proxy import topics
 from pixy.proxy.topics import TopicCreator
 from tests.fakes.backend import FakeBackend
 
@@ -45,16 +46,20 @@ class Outcomes:
         self.faults.append(error)
 
 
-async def make(enabled: bool = True) -> tuple[TopicCreator, SlowBackend, Outcomes]:
+async def make(
+    enabled: bool = True,
+    producer: ProducerConfig = ProducerConfig(),  # noqa: B008 - frozen
+) -> tuple[TopicCreator, SlowBackend, Outcomes]:
     backend, outcomes = SlowBackend(), Outcomes()
     await backend.start()
-    return TopicCreator(backend, 3, enabled, outcomes.fault), backend, outcomes
+    config = replace(ProxyConfig(), default_partitions=3, auto_create_topics=enabled, producer=producer)
+    return TopicCreator(backend, config, outcomes.fault), backend, outcomes
 
 
 async def test_everybody_who_names_a_missing_topic_waits_for_one_creation() -> None:
     creator, backend, outcomes = await make()
     for _ in range(5):
-        creator.create("t", outcomes.then, outcomes.fail)
+        creator.create("t", 0, outcomes.then, outcomes.fail)
     backend.go.set()
     await outcomes.arrived.wait()
     assert outcomes.all == [None] * 5
@@ -64,7 +69,7 @@ async def test_everybody_who_names_a_missing_topic_waits_for_one_creation() -> N
 
 async def test_somebody_else_being_quicker_is_as_good() -> None:
     creator, backend, outcomes = await make()
-    creator.create("t", outcomes.then, outcomes.fail)
+    creator.create("t", 0, outcomes.then, outcomes.fail)
     await FakeBackend.create_topic(backend, "t", 1)
     backend.go.set()
     await outcomes.arrived.wait()
@@ -74,14 +79,14 @@ async def test_somebody_else_being_quicker_is_as_good() -> None:
 async def test_a_refused_creation_is_told_to_everybody_and_may_be_tried_again() -> None:
     creator, backend, outcomes = await make()
     backend.error = Unavailable("no room")
-    creator.create("t", outcomes.then, outcomes.fail)
-    creator.create("t", outcomes.then, outcomes.fail)
+    creator.create("t", 0, outcomes.then, outcomes.fail)
+    creator.create("t", 0, outcomes.then, outcomes.fail)
     backend.go.set()
     await outcomes.arrived.wait()
     assert [str(error) for error in outcomes.all] == ["no room", "no room"]
     backend.error = None
     outcomes.arrived.clear()
-    creator.create("t", outcomes.then, outcomes.fail)
+    creator.create("t", 0, outcomes.then, outcomes.fail)
     await outcomes.arrived.wait()
     assert outcomes.all[-1] is None
 
@@ -89,7 +94,7 @@ async def test_a_refused_creation_is_told_to_everybody_and_may_be_tried_again() 
 async def test_a_bug_in_the_backend_is_a_fault_and_nobody_is_left_waiting() -> None:
     creator, backend, outcomes = await make()
     backend.error = ZeroDivisionError("bug")
-    creator.create("t", outcomes.then, outcomes.fail)
+    creator.create("t", 0, outcomes.then, outcomes.fail)
     backend.go.set()
     await outcomes.arrived.wait()
     assert isinstance(outcomes.all[0], ShuttingDown)
@@ -99,7 +104,7 @@ async def test_a_bug_in_the_backend_is_a_fault_and_nobody_is_left_waiting() -> N
 async def test_topics_are_not_created_when_that_is_switched_off() -> None:
     creator, backend, outcomes = await make(enabled=False)
     with pytest.raises(TopicMissing, match="topic t does not exist, and auto_create_topics is off"):
-        creator.create("t", outcomes.then, outcomes.fail)
+        creator.create("t", 0, outcomes.then, outcomes.fail)
     assert backend.calls == 0
 
 
@@ -107,24 +112,52 @@ async def test_topics_are_not_created_when_that_is_switched_off() -> None:
 async def test_an_impossible_name_is_refused_before_anything_happens(name: str) -> None:
     creator, backend, outcomes = await make()
     with pytest.raises(InvalidTopic):
-        creator.create(name, outcomes.then, outcomes.fail)
+        creator.create(name, 0, outcomes.then, outcomes.fail)
     assert backend.calls == 0
 
 
 async def test_stopping_tells_everybody_who_waits() -> None:
     creator, _, outcomes = await make()
-    creator.create("t", outcomes.then, outcomes.fail)
+    creator.create("t", 0, outcomes.then, outcomes.fail)
     await asyncio.sleep(0)
     await creator.stop()
     assert isinstance(outcomes.all[0], ShuttingDown)
 
 
-async def test_requests_that_wait_for_one_topic_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "_WAITING_MAX", 2)
+async def test_stopping_at_once_tells_them_too() -> None:
+    creator, _, outcomes = await make()
+    creator.create("t", 0, outcomes.then, outcomes.fail)
+    await creator.stop()
+    assert isinstance(outcomes.all[0], ShuttingDown)
+
+
+async def test_requests_that_wait_for_topics_are_bounded_in_number_and_size() -> None:
+    limits = replace(ProducerConfig(), waiting_requests=3, buffer_bytes=1000, max_message_bytes=0)
+    creator, backend, outcomes = await make(producer=limits)
+    creator.create("t", 600, outcomes.then, outcomes.fail)
+    with pytest.raises(Unavailable, match="1 requests wait"):
+        creator.create("u", 600, outcomes.then, outcomes.fail)
+    creator.create("t", 0, outcomes.then, outcomes.fail)
+    creator.create("u", 0, outcomes.then, outcomes.fail)
+    with pytest.raises(Unavailable, match="3 requests wait"):
+        creator.create("u", 0, outcomes.then, outcomes.fail)
+    backend.go.set()
+    while len(outcomes.all) < 3:
+        outcomes.arrived.clear()
+        await outcomes.arrived.wait()
+    creator.create("v", 600, outcomes.then, outcomes.fail)
+    await creator.stop()
+
+
+async def test_a_callback_that_raises_is_a_fault_and_the_others_are_told() -> None:
     creator, backend, outcomes = await make()
-    creator.create("t", outcomes.then, outcomes.fail)
-    creator.create("t", outcomes.then, outcomes.fail)
-    with pytest.raises(Unavailable, match="2 requests wait"):
-        creator.create("t", outcomes.then, outcomes.fail)
+
+    def broken() -> None:
+        raise ZeroDivisionError("bug")
+
+    creator.create("t", 0, broken, outcomes.fail)
+    creator.create("t", 0, outcomes.then, outcomes.fail)
     backend.go.set()
     await outcomes.arrived.wait()
+    assert outcomes.all == [None]
+    assert isinstance(outcomes.faults[0], ZeroDivisionError)
