@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import structlog
 
@@ -39,6 +40,8 @@ _SWITCH_INTERVAL_S = 0.0005
 _STOP_S = 5.0
 """What committing and writing may take once nobody is waited for any more."""
 
+_CANCEL_S = 1.0
+
 OnReady = Callable[[Mapping[str, str]], None]
 
 
@@ -60,6 +63,7 @@ class Daemon:
         self._server: GrpcServer | None = None
         self._stop = asyncio.Event()
         self._fault: BaseException | None = None
+        self._broken = asyncio.Event()
 
     async def start(self) -> Mapping[str, str]:
         """Recover the clusters and listen.
@@ -76,7 +80,7 @@ class Daemon:
                 await proxy.start()
                 self._proxies[name] = proxy
             by_cluster = {**self._proxies, "": self._proxies[self._config.effective_default_cluster]}
-            server = GrpcServer(self._config, by_cluster, self._clock)
+            server = GrpcServer(self._config, by_cluster, self._clock, self.on_fault)
             addresses = await server.start()
             self._server = server
             await server.serve()
@@ -93,8 +97,7 @@ class Daemon:
             DaemonFault: what broke.
         """
         await self._stop.wait()
-        if self._fault is not None:
-            raise DaemonFault(str(self._fault)) from self._fault
+        self._raise_fault()
 
     def request_stop(self) -> None:
         """End `wait`."""
@@ -104,14 +107,23 @@ class Daemon:
         """Hand everything over in good order, within `shutdown_timeout` and a little.
 
         Raises:
-            DaemonFault: it took longer. What was answered is safe; offsets may be behind.
+            DaemonFault: it took longer, or something broke meanwhile. What was answered is safe; offsets may be behind.
         """
         limit = self._config.shutdown_timeout + _STOP_S
-        try:
-            async with asyncio.timeout(limit):
-                await self._drain_and_stop()
-        except TimeoutError as error:
-            raise DaemonFault(f"could not stop in good order within {limit:g} seconds") from error
+        drain = asyncio.create_task(self._drain_and_stop(), name="drain")
+        broken = asyncio.create_task(self._broken.wait(), name="watch for faults while draining")
+        ended, _ = await asyncio.wait({drain, broken}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        for task in (drain, broken):
+            task.cancel()
+        await asyncio.wait({drain, broken}, timeout=_CANCEL_S)
+        self._raise_fault()
+        if drain not in ended:
+            raise DaemonFault(f"could not stop in good order within {limit:g} seconds")
+        await drain
+
+    def _raise_fault(self) -> None:
+        if self._fault is not None:
+            raise DaemonFault(str(self._fault) or repr(self._fault)) from self._fault
 
     async def _drain_and_stop(self) -> None:
         assert self._server is not None
@@ -134,7 +146,7 @@ class Daemon:
             random_bytes=os.urandom,
             worker=ThreadWorker,
         )
-        node = Node(RealDisk(), self._clock, options, self._on_fault)
+        node = Node(RealDisk(), self._clock, options, self.on_fault)
         return Proxy(
             name,
             config,
@@ -142,14 +154,24 @@ class Daemon:
             client_id=effective_client_id(config.client_id),
             clock=self._clock,
             rng=Random(),
-            on_fault=self._on_fault,
+            on_fault=self.on_fault,
         )
 
-    def _on_fault(self, error: BaseException) -> None:
+    def on_fault(self, error: BaseException) -> None:
+        """Something broke that only a restart mends: end `wait` and `drain_and_stop` with it."""
         if self._fault is None:
             self._fault = error
             log.critical("broken beyond repair, stopping at once", exc_info=error)
+            self._broken.set()
             self._stop.set()
+
+    def on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What the event loop calls with an exception that nobody caught."""
+        loop.default_exception_handler(context)
+        error = context.get("exception")
+        # A callback that raised has left something half done. What grpc's own tasks raise, it sees to itself.
+        if error is not None and "handle" in context:
+            self.on_fault(error)
 
 
 async def _run(config: Config, on_ready: OnReady) -> None:
@@ -165,10 +187,10 @@ async def _run(config: Config, on_ready: OnReady) -> None:
             signal.signal(other, signal.SIG_DFL)
         daemon.request_stop()
 
-    addresses = await daemon.start()
+    loop.set_exception_handler(daemon.on_loop_exception)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    on_ready(addresses)
+    on_ready(await daemon.start())
     await daemon.wait()
     await daemon.drain_and_stop()
 

@@ -15,6 +15,7 @@ turn. Pure: time comes in as `now`; the one thing it calls is a request's own ca
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from copy import copy
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -83,7 +84,16 @@ class Dispatcher:
         poll_timeout: how long one waits, in seconds.
     """
 
-    __slots__ = ("_arrivals", "_early", "_poll_timeout", "_ready", "_serving", "_waiters", "_waiting_max")
+    __slots__ = (
+        "_arrivals",
+        "_early",
+        "_poll_timeout",
+        "_ready",
+        "_serving",
+        "_waiters",
+        "_waiting_max",
+        "faults",
+    )
 
     def __init__(self, waiting_max: int, poll_timeout: float) -> None:
         self._waiting_max = waiting_max
@@ -96,6 +106,8 @@ class Dispatcher:
         # Partitions that had something when they were put here. Invariant: exactly those with `queued`.
         self._ready: deque[Source] = deque()
         self._serving = False
+        # What keeps records from coming, by who says so: the answer to those who have waited in vain.
+        self.faults: dict[object, PixyError] = {}
 
     @property
     def waiting(self) -> int:
@@ -191,6 +203,10 @@ class Dispatcher:
 
     def _time_out(self, waiter: Waiter) -> None:
         waiter.cancel()
+        for fault in self.faults.values():
+            # A copy: an exception that is raised again and again gathers tracebacks.
+            waiter.done(None, copy(fault))
+            return
         waiter.done(None, LongPollTimeout("long polling timeout"))
 
     def _push_early(self, waiter: Waiter) -> None:

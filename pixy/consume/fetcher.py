@@ -8,7 +8,7 @@ What goes wrong:
     the backend says                    what happens
     offset below the log begin offset   go on at the log begin offset; offers below are dropped; said once
     offset above the end                start over at the end with what still exists; said once
-    anything else, also damaged data    said once per error, tried again with increasing delay; consumers time out meanwhile
+    anything else, also damaged data    said once per error, tried again with increasing delay; who waits in vain is told
 """
 
 import asyncio
@@ -38,6 +38,7 @@ class Fetcher:
         partition: what to fetch.
         offers: whom to feed.
         on_fed: called when the offers got something or lost something.
+        on_failing: called with the error when fetching begins to fail, and with None when it works again.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class Fetcher:
         "_group",
         "_idle",
         "_offers",
+        "_on_failing",
         "_on_fed",
         "_partition",
         "_task",
@@ -61,12 +63,14 @@ class Fetcher:
         partition: TopicPartition,
         offers: PartitionOffers,
         on_fed: Callable[[], None],
+        on_failing: Callable[[PixyError | None], None],
     ) -> None:
         self._environment = environment
         self._group = group
         self._partition = partition
         self._offers = offers
         self._on_fed = on_fed
+        self._on_failing = on_failing
         self._wanted = asyncio.Event()
         # Waits on `_wanted`; waits inside the backend. Invariant: never both.
         self._idle = False
@@ -159,6 +163,7 @@ class Fetcher:
     async def _fail(self, error: PixyError) -> None:
         if self._failing != str(error):
             self._failing = str(error)
+            self._on_failing(error)
             self._warn("cannot fetch, trying again", offset=self._offers.fetch_offset, error=self._failing)
         delay = self._backoff
         self._backoff = min(delay * 2, _BACKOFF_MAX)
@@ -173,6 +178,7 @@ class Fetcher:
                 partition=self._partition.partition,
             )
             self._failing = ""
+            self._on_failing(None)
         self._backoff = _BACKOFF_MIN
 
     def _warn(self, event: str, **fields: object) -> None:

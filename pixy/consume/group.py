@@ -145,10 +145,14 @@ class ConsumerGroup:
                 if failing != str(error):
                     failing = str(error)
                     _log.warning("cannot consume, trying again", group=self.name, error=failing)
+                for subscription in self.subscriptions:
+                    subscription.dispatcher.faults[self] = error
                 await self._environment.timers.sleep(backoff)
                 backoff = min(backoff * 2, _BACKOFF_MAX)
                 continue
             failing, backoff = "", _BACKOFF_MIN
+            for subscription in self.subscriptions:
+                subscription.dispatcher.faults.pop(self, None)
             if not self._subscriptions and self._membership is None and not self._leftover:
                 self._keeper = None
                 self._commit_alarm.cancel()

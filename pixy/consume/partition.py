@@ -15,7 +15,7 @@ from pixy.consume.fetcher import Fetcher
 from pixy.consume.offers import Offer, PartitionOffers
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.timers import Alarm
-from pixy.errors import InvalidAck
+from pixy.errors import InvalidAck, PixyError
 
 __all__ = ["LivePartition", "PartitionHost"]
 
@@ -79,7 +79,7 @@ class LivePartition:
         self.dirty = False
         # Revoked or given up: nothing has any effect any more.
         self.closed = False
-        self._fetcher = Fetcher(environment, host.group_name, self.key, self.offers, self._fed)
+        self._fetcher = Fetcher(environment, host.group_name, self.key, self.offers, self._fed, self._failing)
         self._expiry = Alarm(environment.timers, self._expire)
         # The alarm is set. Invariant: always while something is outstanding.
         self._expiry_set = False
@@ -143,6 +143,7 @@ class LivePartition:
     def close(self) -> None:
         """Stop everything and void the offers. `commit` still tells where the group was."""
         self.closed = True
+        self._failing(None)
         self._fetcher.stop()
         self._expiry.cancel()
         self.offers.close()
@@ -161,6 +162,13 @@ class LivePartition:
     def _fed(self) -> None:
         self._look()
         self._wake()
+
+    def _failing(self, error: PixyError | None) -> None:
+        faults = self._host.dispatcher.faults
+        if error is None:
+            faults.pop(self, None)
+        else:
+            faults[self] = error
 
     def _wake(self) -> None:
         if self.offers.ready:

@@ -14,6 +14,8 @@ __all__ = ["ThreadWorker", "Worker", "run_on"]
 
 T = TypeVar("T")
 
+_JOIN_S = 5.0
+
 Done = Callable[[Any, BaseException | None], None]
 
 
@@ -41,7 +43,8 @@ class ThreadWorker:
 
     def stop(self) -> None:
         self._queue.put(None)
-        self._thread.join()
+        # Bounded: a disk that hangs must not keep the event loop, and with it the limit on a shutdown.
+        self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         get, call = self._queue.get, self._loop.call_soon_threadsafe

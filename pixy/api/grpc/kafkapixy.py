@@ -14,7 +14,7 @@ import structlog
 from pixy.backend import OffsetCommit, TopicDescription
 from pixy.clock import Clock
 from pixy.consume import Offer
-from pixy.errors import PixyError, UnknownCluster
+from pixy.errors import Internal, PixyError, Unavailable, UnknownCluster
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proxy import Proxy
 
@@ -35,11 +35,15 @@ class KafkaPixyService:
     Args:
         proxies: by the name of the cluster; the one named "" is the default.
         clock: turns the time that a caller has left into a deadline.
+        on_fault: called with an exception that is a bug.
     """
 
-    def __init__(self, proxies: Mapping[str, Proxy], clock: Clock) -> None:
+    def __init__(
+        self, proxies: Mapping[str, Proxy], clock: Clock, on_fault: Callable[[BaseException], None]
+    ) -> None:
         self._proxies = proxies
         self._clock = clock
+        self._on_fault = on_fault
 
     def handlers(self) -> "dict[str, Handler]":
         """A handler for each method of the service."""
@@ -53,11 +57,11 @@ class KafkaPixyService:
             "GetTopicMetadata": (self.get_topic_metadata, pb.GetTopicMetadataRq),
         }
         handlers: dict[str, Handler] = {
-            name: grpc.unary_unary_rpc_method_handler(_answering(method), request.FromString, _serialize)
+            name: grpc.unary_unary_rpc_method_handler(self._answering(method), request.FromString, _serialize)
             for name, (method, request) in unary.items()
         }
         handlers["ConsumeNAck"] = grpc.unary_stream_rpc_method_handler(
-            _answering(self.consume_n_ack), pb.ConsNAckRq.FromString, _serialize
+            self._answering(self.consume_n_ack), pb.ConsNAckRq.FromString, _serialize
         )
         return handlers
 
@@ -125,11 +129,15 @@ class KafkaPixyService:
             if taken.done() and not taken.cancelled() and taken.exception() is None:
                 taken.result().undelivered()
             raise
+        message = _message(offer)
         try:
-            await context.write(_message(offer))
-        except BaseException:
+            await context.write(message)
+        except asyncio.CancelledError:
             offer.undelivered()
             raise
+        except Exception as error:  # of whatever class grpc has for a call that is gone
+            offer.undelivered()
+            raise Unavailable("the answer could not be written") from error
         offer.delivered()
 
     async def ack(self, request: pb.AckRq, context: "Context") -> pb.AckRs:
@@ -203,6 +211,23 @@ class KafkaPixyService:
         topic = await self._proxy(request.cluster).describe_topic(request.topic)
         return _topic_metadata(topic, request.with_partitions)
 
+    def _answering(
+        self, method: "Callable[[Any, Context], Awaitable[Any]]"
+    ) -> "Callable[[Any, Context], Awaitable[Any]]":
+        """A handler that turns errors into statuses, and a bug into a fault."""
+
+        async def handle(request: Any, context: "Context") -> Any:
+            try:
+                return await method(request, context)
+            except PixyError as error:
+                refused = error
+            except Exception as bug:
+                self._on_fault(bug)
+                refused = Internal("internal error; the daemon's log has the details")
+            return await _abort(context, refused)
+
+        return handle
+
     def _proxy(self, cluster: str) -> Proxy:
         proxy = self._proxies.get(cluster)
         if proxy is None:
@@ -238,20 +263,6 @@ def _topic_metadata(topic: TopicDescription, with_partitions: bool) -> pb.GetTop
 def _serialize(message: Any) -> bytes:
     serialized: bytes = message.SerializeToString()
     return serialized
-
-
-def _answering(
-    method: "Callable[[Any, Context], Awaitable[Any]]",
-) -> "Callable[[Any, Context], Awaitable[Any]]":
-    """A handler that turns errors into statuses."""
-
-    async def handle(request: Any, context: "Context") -> Any:
-        try:
-            return await method(request, context)
-        except PixyError as error:
-            await _abort(context, error)
-
-    return handle
 
 
 async def _abort(context: "Context", error: PixyError) -> NoReturn:

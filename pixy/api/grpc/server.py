@@ -5,8 +5,10 @@ the whole server ("") and for `KafkaPixy`.
 """
 
 import os
+import socket
+import ssl
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 from pixy.api.grpc.kafkapixy import KafkaPixyService
 from pixy.clock import Clock
-from pixy.config import Config, is_socket_path, split_address
+from pixy.config import Config, TlsConfig, is_socket_path, split_address
 from pixy.errors import StartError
 from pixy.proto import kafkapixy_pb2
 from pixy.proxy import Proxy
@@ -39,9 +41,16 @@ class GrpcServer:
         config: addresses, limits and certificates.
         proxies: by the name of the cluster; the one named "" is the default.
         clock: what deadlines are measured on.
+        on_fault: called with an exception that is a bug.
     """
 
-    def __init__(self, config: Config, proxies: Mapping[str, Proxy], clock: Clock) -> None:
+    def __init__(
+        self,
+        config: Config,
+        proxies: Mapping[str, Proxy],
+        clock: Clock,
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
         self._config = config
         self._server = grpc.aio.server(
             options=[
@@ -54,7 +63,7 @@ class GrpcServer:
         )
         self._socket_paths: list[str] = []
         self._health = health.aio.HealthServicer()
-        service = KafkaPixyService(proxies, clock)
+        service = KafkaPixyService(proxies, clock, on_fault)
         self._server.add_generic_rpc_handlers(
             [grpc.method_handlers_generic_handler(_SERVICE, service.handlers())]
         )
@@ -105,12 +114,24 @@ class GrpcServer:
         if is_socket_path(address):
             return self._listen_unix(address)
         host, port = split_address(address)
-        host = f"[{host}]" if ":" in host else host or "0.0.0.0"
+        host = host or "0.0.0.0"
+        self._check_free(address, host, port)
         try:
-            bound = self._bind(f"{host}:{port}")
+            bound = self._bind(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         except RuntimeError as error:
-            raise StartError(f"cannot listen on {address}: is the port taken? ({error})") from error
-        return f"{host}:{bound}"
+            raise StartError(f"cannot listen on {address}: {error}") from error
+        return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+
+    def _check_free(self, address: str, host: str, port: int) -> None:
+        """Learn why an address cannot be had, which grpc does not tell."""
+        try:
+            family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(target)
+                probe.listen()
+        except OSError as error:
+            raise StartError(f"cannot listen on {address}: {error.strerror or error}") from error
 
     def _listen_unix(self, path: str) -> str:
         with suppress(FileNotFoundError):
@@ -118,7 +139,7 @@ class GrpcServer:
                 raise StartError(f"cannot listen on {path}: it exists and is not a socket")
             os.unlink(path)
         try:
-            self._bind(f"unix:{Path(path).absolute()}")
+            self._server.add_insecure_port(f"unix:{Path(path).absolute()}")
         except RuntimeError as error:
             raise StartError(f"cannot listen on {path}: {error}") from error
         self._socket_paths.append(path)
@@ -128,8 +149,20 @@ class GrpcServer:
         tls = self._config.tls
         if not tls.certificate_path:
             return self._server.add_insecure_port(target)
-        try:
-            key, certificate = Path(tls.key_path).read_bytes(), Path(tls.certificate_path).read_bytes()
-        except OSError as error:
-            raise StartError(f"cannot read the TLS certificate or key: {error}") from error
+        check_certificate(tls)
+        key, certificate = Path(tls.key_path).read_bytes(), Path(tls.certificate_path).read_bytes()
         return self._server.add_secure_port(target, grpc.ssl_server_credentials([(key, certificate)]))
+
+
+def check_certificate(tls: TlsConfig) -> None:
+    """Prove that certificate and key can be read and belong together.
+
+    Raises:
+        StartError: what is wrong with them.
+    """
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate_path, tls.key_path)
+    except (ssl.SSLError, OSError) as error:
+        raise StartError(
+            f"tls.certificate_path {tls.certificate_path} and tls.key_path {tls.key_path} cannot be used: {error}"
+        ) from error

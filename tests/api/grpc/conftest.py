@@ -12,8 +12,9 @@ import grpc
 import pytest
 
 from pixy.api.grpc import GrpcServer
+from pixy.backend import EmbeddedBackend
 from pixy.clock import SystemClock
-from pixy.config import Config, ConsumerConfig, ProxyConfig
+from pixy.config import Config, ConsumerConfig, ProducerConfig, ProxyConfig, StorageConfig
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from pixy.proxy import Proxy
 from tests.fakes.node import make_embedded
@@ -26,42 +27,53 @@ CONFIG = Config(
     grpc_addr="127.0.0.1:0",
     proxies={
         "first": replace(
-            ProxyConfig(), default_partitions=1, consumer=replace(ConsumerConfig(), long_polling_timeout=0.2)
+            ProxyConfig(),
+            default_partitions=1,
+            producer=replace(ProducerConfig(), channel_buffer_size=1),
+            consumer=replace(ConsumerConfig(), long_polling_timeout=0.2, channel_buffer_size=2),
         )
     },
 )
 
 
 class Door:
-    """The server, its one proxy, and where it listens."""
+    """The server, its one proxy with what stands behind it, where it listens, and the bugs that it met."""
 
-    def __init__(self, server: GrpcServer, proxy: Proxy, addresses: dict[str, str]) -> None:
+    def __init__(
+        self,
+        server: GrpcServer,
+        proxy: Proxy,
+        backend: EmbeddedBackend,
+        addresses: dict[str, str],
+        faults: list[BaseException],
+    ) -> None:
         self.server = server
         self.proxy = proxy
+        self.backend = backend
         self.addresses = addresses
+        self.faults = faults
 
 
 @pytest.fixture
 async def door(tmp_path: Path) -> AsyncIterator[Door]:
-    def fault(error: BaseException) -> None:
-        raise AssertionError("a fault") from error
-
     clock = SystemClock()
+    faults: list[BaseException] = []
+    backend = make_embedded(tmp_path / "data", storage=replace(StorageConfig(), tail_cache_bytes=0))
     proxy = Proxy(
         "first",
         CONFIG.proxies["first"],
-        make_embedded(tmp_path / "data"),
+        backend,
         client_id="me",
         clock=clock,
         rng=Random(1),
-        on_fault=fault,
+        on_fault=faults.append,
     )
     await proxy.start()
     config = replace(CONFIG, unix_addr=str(tmp_path / "pixy.sock"))
-    server = GrpcServer(config, {"": proxy, "first": proxy}, clock)
+    server = GrpcServer(config, {"": proxy, "first": proxy}, clock, faults.append)
     addresses = await server.start()
     await server.serve()
-    yield Door(server, proxy, addresses)
+    yield Door(server, proxy, backend, addresses, faults)
     await proxy.drain(0)
     await server.stop(0)
     await proxy.stop()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 
 from pixy.consume import Offer
-from pixy.errors import PixyError
+from pixy.errors import PixyError, Unavailable
 from pixy.proto import kafkapixy_pb2 as pb
 from tests.api.grpc.conftest import Door
 
@@ -121,10 +122,106 @@ async def test_every_error_has_the_status_that_the_proto_promises(stub: KafkaPix
         (stub.Ack(pb.AckRq(topic="none", group="g")), missing, "unknown topic none"),
         (stub.GetOffsets(pb.GetOffsetsRq(topic="none", group="g")), missing, "unknown topic none"),
         (stub.SetOffsets(pb.SetOffsetsRq(topic="none", group="g")), missing, "unknown topic none"),
+        (set_offset(stub, partition=7), bad, "no partition 7"),
+        (set_offset(stub, offset=-3), bad, "offset -3"),
+        (set_offset(stub, offset=99), bad, "offset 99"),
+        (set_offset(stub, metadata="@"), bad, "bad char: @"),
         (stub.GetTopicMetadata(pb.GetTopicMetadataRq(topic="none")), missing, "unknown topic none"),
         (stub.ListConsumers(pb.ListConsumersRq(topic="t", group="h")), missing, "unknown consumer group h"),
     ]:
         await fails(call, code, text)
+
+
+def set_offset(stub: KafkaPixyAsyncStub, **fields: Any) -> Any:
+    return stub.SetOffsets(pb.SetOffsetsRq(topic="t", group="g", offsets=[pb.PartitionOffset(**fields)]))
+
+
+async def test_too_many_waiting_consumers_are_resource_exhausted(stub: KafkaPixyAsyncStub) -> None:
+    request = pb.ConsNAckRq(topic="t", group="g")
+    calls = [stub.ConsumeNAck(request) for _ in range(4)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    codes = sorted(str(answer.code()) for answer in answers if isinstance(answer, grpc.aio.AioRpcError))
+    assert codes == [str(CODE.NOT_FOUND)] * 2 + [str(CODE.RESOURCE_EXHAUSTED)] * 2
+
+
+async def test_while_draining_new_work_is_unavailable_and_acks_are_taken(
+    door: Door, stub: KafkaPixyAsyncStub
+) -> None:
+    await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
+    await stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="g", no_ack=True))
+    door.proxy.begin_drain()
+    await fails(stub.Produce(pb.ProdRq(topic="t")), CODE.UNAVAILABLE, "shutting down")
+    await fails(stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="g")), CODE.UNAVAILABLE, "shutting down")
+    await stub.Ack(pb.AckRq(topic="t", group="g"))
+
+
+async def test_no_ack_wins_over_auto_ack(stub: KafkaPixyAsyncStub) -> None:
+    await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
+    await stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="g", no_ack=True, auto_ack=True))
+    await stub.Ack(pb.AckRq(topic="t", group="g"))
+    await committed(stub, 1)
+    await stub.SetOffsets(pb.SetOffsetsRq(topic="t", group="h", offsets=[pb.PartitionOffset()]))
+    await stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="h", no_ack=True, auto_ack=True))
+    consumers = await stub.GetOffsets(pb.GetOffsetsRq(topic="t", group="h"))
+    assert consumers.offsets[0].offset == 0
+
+
+async def test_the_callers_deadline_ends_the_wait_of_a_produce_and_what_waited_for_room_is_not_written(
+    door: Door, stub: KafkaPixyAsyncStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stub.Produce(pb.ProdRq(topic="t", message=b"before"))
+    append, held, gone = door.backend.append, asyncio.Event(), asyncio.Event()
+    batches: list[Any] = []
+
+    def hold(*batch: Any) -> None:
+        batches.append(batch)
+        held.set()
+
+    def give_up(waiting: Any, real: Any = door.proxy._accumulators._give_up) -> None:
+        real(waiting)
+        gone.set()
+
+    monkeypatch.setattr(door.backend, "append", hold)
+    monkeypatch.setattr(door.proxy._accumulators, "_give_up", give_up)
+    first = asyncio.ensure_future(stub.Produce(pb.ProdRq(topic="t", message=b"in the buffer")))
+    await held.wait()
+    late = stub.Produce(pb.ProdRq(topic="t", message=b"waits for room"), timeout=0.1)
+    await fails(late, CODE.DEADLINE_EXCEEDED, "")
+    await gone.wait()
+    monkeypatch.undo()
+    append(*batches[0])
+    assert (await first).offset == 1
+    assert (await stub.GetOffsets(pb.GetOffsetsRq(topic="t", group="g"))).offsets[0].end == 2
+
+
+async def test_a_bug_is_internal_without_details_and_a_fault(
+    door: Door, stub: KafkaPixyAsyncStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken() -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr(door.proxy, "list_topics", broken)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.ListTopics(pb.ListTopicRq())
+    assert caught.value.code() == CODE.INTERNAL
+    assert "secret" not in (caught.value.details() or "")
+    assert isinstance(door.faults[0], KeyError)
+
+
+async def test_a_damaged_segment_is_internal_with_file_and_byte(
+    door: Door, stub: KafkaPixyAsyncStub, tmp_path: Path
+) -> None:
+    await stub.Produce(pb.ProdRq(topic="t", message=b"x" * 1000))
+    await door.backend._node._writer.flush()
+    (segment,) = (tmp_path / "data" / "topics" / "t-0").glob("*.log")
+    damaged = bytearray(segment.read_bytes())
+    damaged[500] ^= 1
+    segment.write_bytes(damaged)
+    await fails(
+        stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="g")),
+        CODE.INTERNAL,
+        f"{segment} is corrupt at byte 0",
+    )
 
 
 async def test_a_caller_that_goes_away_while_it_waits_takes_no_message(
@@ -181,9 +278,9 @@ async def test_an_answer_that_cannot_be_written_puts_the_message_back_even_with_
     from pixy.clock import SystemClock
 
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
-    service = KafkaPixyService({"": door.proxy}, SystemClock())
+    service = KafkaPixyService({"": door.proxy}, SystemClock(), door.faults.append)
     request = pb.ConsNAckRq(topic="t", group="g", auto_ack=True)
-    with pytest.raises(type(error)):
+    with pytest.raises((asyncio.CancelledError, Unavailable)):
         await service.consume_n_ack(request, FakeContext(error))  # type: ignore[arg-type]  # all that is used
     assert (await stub.ConsumeNAck(request)).message == b"m"
 
@@ -196,7 +293,7 @@ async def test_a_message_that_arrives_as_the_caller_goes_away_is_put_back(
     from pixy.clock import SystemClock
 
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
-    service = KafkaPixyService({"": door.proxy}, SystemClock())
+    service = KafkaPixyService({"": door.proxy}, SystemClock(), door.faults.append)
     request = pb.ConsNAckRq(topic="t", group="g", auto_ack=True)
     offered = asyncio.Event()
     consume = door.proxy.consume

@@ -62,8 +62,8 @@ async def test_the_unix_socket_serves_too_and_is_gone_afterwards(door: Door, tmp
 
 async def test_a_taken_port_is_an_error_that_names_the_address(door: Door) -> None:
     taken = door.addresses["grpc"]
-    server = GrpcServer(replace(CONFIG, grpc_addr=taken), {"": door.proxy}, SystemClock())
-    with pytest.raises(StartError, match=f"cannot listen on {taken}"):
+    server = GrpcServer(replace(CONFIG, grpc_addr=taken), {"": door.proxy}, SystemClock(), door.faults.append)
+    with pytest.raises(StartError, match=f"cannot listen on {taken}: Address already in use"):
         await server.start()
     await server.stop(0)
 
@@ -71,7 +71,12 @@ async def test_a_taken_port_is_an_error_that_names_the_address(door: Door) -> No
 async def test_a_file_in_the_place_of_the_socket_is_left_alone(door: Door, tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("data")
-    server = GrpcServer(replace(CONFIG, grpc_addr="", unix_addr=str(path)), {"": door.proxy}, SystemClock())
+    server = GrpcServer(
+        replace(CONFIG, grpc_addr="", unix_addr=str(path)),
+        {"": door.proxy},
+        SystemClock(),
+        door.faults.append,
+    )
     with pytest.raises(StartError, match="is not a socket"):
         await server.start()
     assert path.read_text() == "data"
@@ -80,7 +85,24 @@ async def test_a_file_in_the_place_of_the_socket_is_left_alone(door: Door, tmp_p
 
 async def test_a_certificate_that_cannot_be_read_is_an_error(door: Door, tmp_path: Path) -> None:
     tls = TlsConfig(certificate_path=str(tmp_path / "none.pem"), key_path=str(tmp_path / "none.key"))
-    server = GrpcServer(replace(CONFIG, tls=tls), {"": door.proxy}, SystemClock())
-    with pytest.raises(StartError, match=r"none\.key"):
+    server = GrpcServer(replace(CONFIG, tls=tls), {"": door.proxy}, SystemClock(), door.faults.append)
+    with pytest.raises(StartError, match=r"none\.pem"):
+        await server.start()
+    await server.stop(0)
+
+
+async def test_an_address_of_another_machine_is_an_error_that_says_so(door: Door) -> None:
+    config = replace(CONFIG, grpc_addr="192.0.2.1:0")
+    server = GrpcServer(config, {"": door.proxy}, SystemClock(), door.faults.append)
+    with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1:0: Cannot assign"):
+        await server.start()
+    await server.stop(0)
+
+
+async def test_a_file_that_is_no_certificate_is_an_error(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "bad.pem").write_text("not a certificate")
+    tls = TlsConfig(certificate_path=str(tmp_path / "bad.pem"), key_path=str(tmp_path / "bad.pem"))
+    server = GrpcServer(replace(CONFIG, tls=tls), {"": door.proxy}, SystemClock(), door.faults.append)
+    with pytest.raises(StartError, match=r"tls\.certificate_path .*bad\.pem .* cannot be used"):
         await server.start()
     await server.stop(0)
