@@ -132,10 +132,12 @@ class Daemon:
         proxies = list(self._proxies.values())
         for proxy in proxies:
             proxy.begin_drain()
-        await asyncio.gather(*(proxy.drain(self._config.shutdown_timeout) for proxy in proxies))
+        in_doubt = await asyncio.gather(*(proxy.drain(self._config.shutdown_timeout) for proxy in proxies))
         await self._server.stop(grace=1.0)
         for proxy in proxies:
             await proxy.stop()
+        if any(in_doubt):
+            raise DaemonFault(f"stopped with {sum(in_doubt)} messages that are not known to be written")
         log.info("stopped")
 
     def _proxy(self, name: str, config: ProxyConfig) -> Proxy:

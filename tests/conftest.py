@@ -13,7 +13,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from pytest_asyncio import is_async_test
+
+# The same examples in every run, so that a failure is about the change at hand; `explore` looks for new ones.
+settings.register_profile("repeat", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("PIXY_HYPOTHESIS", "repeat"))
 
 __all__ = ["require"]
 

@@ -75,9 +75,10 @@ def produce(
     """Produce VALUE to TOPIC, or each line of the standard input if VALUE is missing or -.
 
     Every line of the input is a message, an empty one too. Messages that are on their way together may be written in
-    another order; with --key, one at a time is, so they keep theirs. Prints where each message went, in the order of the input;
-    with --json an object per line: topic, partition, offset. The summary goes to standard error. The first failure
-    ends it, with the number of the line and how many messages were written.
+    another order; with --key, one at a time is, so they keep theirs. Prints where each message went, in the order of
+    the input, unless standard output is a terminal; with --json an object per line: topic, partition, offset. The
+    summary goes to standard error. The first failure ends it, with the number of the line and how many messages were
+    written.
     """
     from pixy.proto import kafkapixy_pb2
 
@@ -129,21 +130,29 @@ def _produce_all(
     unit: str,
     in_flight: int,
 ) -> None:
-    progress = Progress(shown=sys.stderr.isatty() and not sys.stdout.isatty())
+    # A person at a terminal wants to see how far it is, a program where each message went.
+    person = sys.stdout.isatty() and not connection.as_json
+    progress = Progress(shown=sys.stderr.isatty() and (person or not sys.stdout.isatty()))
 
     def report_and_count(answer: "ProdRs") -> None:
-        report(answer)
+        if not person:
+            report(answer)
         progress.add()
 
     with connection.open() as stub:
         pipeline = Pipeline(stub, connection.timeout, report_and_count, in_flight)
         pipeline.run(requests)
-    progress.finish()
+    if progress.count or pipeline.failure is None:
+        progress.finish()
     if pipeline.failure is not None:
+        behind = ""
+        if pipeline.sent_after:
+            behind = (
+                f", {pipeline.written_after} of the {pipeline.sent_after} that were on their way behind it"
+            )
         why = connection.failure(pipeline.failure)
         raise CallFailed(
-            f"{unit} {pipeline.failed_number}: {why}; {pipeline.written} written before it, "
-            f"{pipeline.written_after} of the {pipeline.sent_after} that were on their way behind it"
+            f"{unit} {pipeline.failed_number}: {why}; {pipeline.written} written before it{behind}"
         )
 
 
@@ -308,7 +317,7 @@ def _print_message(connection: Connection, topic: str, message: "ConsRs") -> Non
     )
 
 
-@click.command()
+@click.command(context_settings={"ignore_unknown_options": True})  # -1 is a number here
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(0, (1 << 31) - 1))
 @click.argument("offset", type=click.IntRange(0, (1 << 63) - 1))

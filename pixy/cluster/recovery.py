@@ -1,5 +1,6 @@
 """The blocking part of a node's start: lock the data directory, find out whose it is, read its journal."""
 
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,10 +63,14 @@ def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], byte
         disk.make_directory(directory)
         lock = disk.lock(directory / "lock")
     except OSError as error:
-        raise DataDirectoryError(f"data directory {directory} cannot be used: {error.strerror}") from error
+        raise DataDirectoryError(
+            f"data directory {directory} cannot be used: {error.filename}: {error.strerror}"
+        ) from error
     if lock is None:
         raise DataDirectoryError(f"data directory {directory} is in use by another process")
     try:
+        if "identity" not in disk.names(directory):
+            _sync_ancestors(disk, directory)
         new = NodeIdentity(cluster_id=random_bytes(16), node_id=_FIRST_NODE)
         identity = load_identity(disk, directory, new)
         disk.make_directory(directory / "journal")
@@ -80,6 +85,17 @@ def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], byte
     except BaseException:
         lock.close()
         raise
+
+
+def _sync_ancestors(disk: Disk, directory: Path) -> None:
+    """A start that made the directory, or those above it, may have ended before their names were durable."""
+    for path in directory.absolute().parents:
+        try:
+            disk.sync_directory(path)
+        except OSError as error:
+            # Where we may not read or nothing can be synced, there we made nothing.
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL):
+                raise
 
 
 def _sync_directories(disk: Disk, directory: Path) -> None:

@@ -363,6 +363,8 @@ class PartitionOffers:
             back = self._again.pop(offset, None)
             if back is not None:
                 break
+        if not self._again:
+            self._again_order.clear()
         deadline = now + self._limits.ack_timeout
         offer = Offer(self._owner, back.record, back.size, deadline, self.generation, back.retries)
         self._out[offset] = offer

@@ -155,11 +155,12 @@ class Accumulators:
         self._flush_dirty()
         await self._empty.wait()
 
-    def abandon(self) -> None:
+    def abandon(self) -> int:
         """Give up what is not answered, and say how much that is. It may be written or not."""
         messages = self.buffered + len(self._waiting)
         if messages:
             log.error("stopped with messages that are not known to be written", messages=messages)
+        return messages
 
     # --- into the buffer ----------------------------------------------------------------------------------------
 

@@ -111,16 +111,24 @@ class Proxy:
         self._draining = True
         self._consumers.stop_offering()
 
-    async def drain(self, timeout: float) -> None:
-        """Wait at most `timeout` seconds for the acks of what is offered, commit, and write what is buffered."""
+    async def drain(self, timeout: float) -> int:
+        """Wait at most `timeout` seconds for the acks of what is offered, commit, and write what is buffered.
+
+        Returns:
+            how many messages are not known to be written; 0 if all is well.
+        """
         self.begin_drain()
         await self._topics.stop()
-        await self._consumers.drain(timeout)
+        _, in_doubt = await asyncio.gather(self._consumers.drain(timeout), self._drain_producer(timeout))
+        return in_doubt
+
+    async def _drain_producer(self, timeout: float) -> int:
         try:
             async with asyncio.timeout(min(self._config.producer.shutdown_timeout, timeout)):
                 await self._accumulators.drained()
         except TimeoutError:
-            self._accumulators.abandon()
+            return self._accumulators.abandon()
+        return 0
 
     async def stop(self) -> None:
         """Release the cluster."""

@@ -288,3 +288,9 @@ def test_ack_names_one_message(pixy: FakePixy, run: Run) -> None:
 
 def test_ack_of_an_impossible_position_is_wrong_usage(run: Run) -> None:
     assert run("ack", "foo", "0", str(1 << 63), "-g", "bar").exit_code == 2
+
+
+def test_a_negative_number_is_a_number_and_out_of_range(run: Run) -> None:
+    result = run("ack", "foo", "-1", "0", "-g", "g")
+    assert result.exit_code == 2
+    assert "-1 is not in the range" in result.stderr

@@ -5,7 +5,7 @@ import pytest
 from pixy.consume import Offer, OffsetTracker
 from pixy.consume.dispatcher import Cancellable, Dispatcher
 from pixy.consume.offers import OfferLimits, PartitionOffers
-from pixy.errors import LongPollTimeout, PixyError, ShuttingDown, TooManyRequests
+from pixy.errors import CorruptData, LongPollTimeout, PixyError, ShuttingDown, TooManyRequests
 from tests.consume.fakes import Answers, fed, make_batch
 
 
@@ -124,6 +124,19 @@ def test_a_request_waits_for_the_long_polling_timeout() -> None:
     dispatcher.expire(4.0)
     assert [str(error) for error in answers.errors] == ["long polling timeout"]
     assert dispatcher.next_deadline() == 5.0
+
+
+def test_who_waits_in_vain_is_told_what_keeps_records_from_coming() -> None:
+    dispatcher, answers = Dispatcher(10, 3.0), Answers()
+    dispatcher.faults["partition 0"] = CorruptData("file x is corrupt at byte 7")
+    waits(dispatcher, answers, 1.0)
+    waits(dispatcher, answers, 2.0)
+    dispatcher.expire(4.0)
+    assert [str(error) for error in answers.errors] == ["file x is corrupt at byte 7"]
+    assert answers.errors[0] is not dispatcher.faults["partition 0"]
+    dispatcher.faults.clear()
+    dispatcher.expire(5.0)
+    assert str(answers.errors[1]) == "long polling timeout"
 
 
 def test_an_earlier_deadline_of_the_caller_counts() -> None:

@@ -96,6 +96,20 @@ async def test_a_cluster_that_does_not_answer_is_tried_again(make_world: MakeWor
     assert answers.values == [b"a"]
 
 
+async def test_who_waits_for_a_group_that_cannot_start_is_told_why(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.backend.failures["join"] = Unavailable("no coordinator")
+    with capture_logs():
+        answers = await world.consume()
+        await world.pass_time(3)
+        assert [str(error) for error in answers.errors] == ["no coordinator"]
+        world.backend.failures.clear()
+        await world.pass_time(5)
+        answers = await world.consume()
+        await world.pass_time(3)
+    assert [str(error) for error in answers.errors] == ["long polling timeout"]
+
+
 # --- assignment ----------------------------------------------------------------------------------------------------
 
 

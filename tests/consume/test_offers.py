@@ -2,7 +2,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pixy.consume import AckRange, Offer, OffsetTracker
@@ -422,6 +422,7 @@ def test_a_delivered_offer_is_acked_only_if_asked_for() -> None:
     assert (first.topic, first.partition) == ("t", 3)
 
 
+@example([("t", 0), ("t", 0), ("f", 0), ("t", 0), ("p", 30), ("t", 0), ("t", 0), ("a", 3), ("t", 0)])
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("ttttaaupf"), st.integers(0, 30)), max_size=120))
 def test_no_record_is_lost_and_none_is_out_twice(steps: list[tuple[str, int]]) -> None:

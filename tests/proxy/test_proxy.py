@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+import structlog
 
 from pixy.backend import OffsetCommit
 from pixy.clock import SystemClock
@@ -34,7 +36,7 @@ from pixy.proxy import Proxy
 from tests.fakes.node import make_embedded
 
 Open = Callable[..., Awaitable[Proxy]]
-CONSUMER = replace(ConsumerConfig(), long_polling_timeout=0.05, offsets_commit_interval=0.01)
+CONSUMER = replace(ConsumerConfig(), long_polling_timeout=0.5, offsets_commit_interval=0.01)
 
 
 @pytest.fixture
@@ -375,3 +377,39 @@ async def test_a_cancelled_consume_takes_no_message(open_proxy: Open) -> None:
         waiting.cancel()
     await produce(proxy, b"x")
     assert (await consume(proxy)).record.offset == 0
+
+
+async def test_a_drain_that_cannot_write_says_how_many_messages_are_in_doubt(
+    open_proxy: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = await open_proxy()
+    await produce(proxy, b"before")
+    batches: list[tuple[Any, ...]] = []
+    append = proxy._backend.append
+    monkeypatch.setattr(proxy._backend, "append", lambda *batch: batches.append(batch))
+    await produce(proxy, b"1", sync=False)
+    await produce(proxy, b"2", sync=False)
+    with structlog.testing.capture_logs() as logs:
+        assert await proxy.drain(0.05) == 2
+    assert [line["messages"] for line in logs] == [2]
+    for batch in batches:
+        append(*batch)
+    await proxy._accumulators.drained()
+
+
+async def test_a_drain_answers_those_who_wait_for_a_topic(
+    open_proxy: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = await open_proxy()
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(proxy._backend, "create_topic", never)
+    waiting = asyncio.create_task(produce(proxy, b"x"))
+    polling = asyncio.create_task(consume(proxy))
+    await asyncio.sleep(0)
+    assert await proxy.drain(5) == 0
+    for task in (waiting, polling):
+        with pytest.raises(ShuttingDown):
+            await task

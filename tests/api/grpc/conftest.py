@@ -30,7 +30,7 @@ CONFIG = Config(
             ProxyConfig(),
             default_partitions=1,
             producer=replace(ProducerConfig(), channel_buffer_size=1),
-            consumer=replace(ConsumerConfig(), long_polling_timeout=0.2, channel_buffer_size=2),
+            consumer=replace(ConsumerConfig(), long_polling_timeout=0.5, channel_buffer_size=2),
         )
     },
 )
