@@ -80,7 +80,7 @@ def test_it_prints_one_line_with_the_real_port_when_it_is_ready(daemon: Daemon) 
 def test_a_port_that_is_taken_keeps_it_from_starting(daemon: Daemon, make_daemon: MakeDaemon) -> None:
     code, log = wait_until_refused(make_daemon({"grpc_addr": daemon.address}))
     assert code == 1
-    assert f"pixy: cannot listen on {daemon.address}: is the port taken?" in log
+    assert f"pixy: cannot listen on {daemon.address}: Address already in use" in log
     assert "Traceback" not in log
 
 
