@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
@@ -171,9 +172,15 @@ class Daemon:
         """What the event loop calls with an exception that nobody caught."""
         loop.default_exception_handler(context)
         error = context.get("exception")
-        # A callback that raised has left something half done. What grpc's own tasks raise, it sees to itself.
-        if error is not None and "handle" in context:
+        # A callback has nobody else to tell. Tasks have owners: ours tell `on_fault`, grpc sees to its own.
+        if error is not None and "handle" in context and _is_ours(error):
             self.on_fault(error)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether an exception came through pixy's own code, which has then left something half done."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").startswith("pixy.") for frame, _ in frames)
 
 
 async def _run(config: Config, on_ready: OnReady) -> None:

@@ -26,17 +26,39 @@ async def test_a_fault_ends_the_wait_with_its_reason(daemon: Daemon) -> None:
         await waiting
 
 
-async def test_a_callback_that_raises_is_a_fault(daemon: Daemon) -> None:
-    def broken() -> None:
-        raise ZeroDivisionError("a bug")
-
+@pytest.fixture
+async def handled(daemon: Daemon) -> AsyncIterator[Daemon]:
+    """The daemon, with the loop's exceptions coming to it."""
     loop = asyncio.get_running_loop()
     before = loop.get_exception_handler()
     loop.set_exception_handler(daemon.on_loop_exception)
-    loop.call_soon(broken)
-    with pytest.raises(DaemonFault, match="a bug"):
-        await daemon.wait()
+    yield daemon
     loop.set_exception_handler(before)
+
+
+async def test_a_bug_in_a_callback_stops_the_daemon_instead_of_leaving_a_partition_stuck(
+    handled: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> bytearray:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("pixy.proxy.accumulator.build_batch", broken)
+    proxy = handled._proxies["default"]
+    proxy.produce("t", None, b"m", (), lambda *_: None)
+    with pytest.raises(DaemonFault, match="a bug"):
+        await handled.wait()
+    proxy._accumulators._empty.set()
+
+
+async def test_an_exception_in_somebody_elses_callback_is_only_logged(handled: Daemon) -> None:
+    def broken() -> None:
+        raise BlockingIOError(11, "try again")
+
+    asyncio.get_running_loop().call_soon(broken)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    handled.request_stop()
+    await handled.wait()
 
 
 async def test_a_fault_during_the_drain_is_not_a_good_end(
