@@ -16,6 +16,7 @@ from pixy.cli.messages import ack, consume, produce
 from pixy.cli.offsets import offsets
 from pixy.cli.output import report_error
 from pixy.cli.serve import serve
+from pixy.cli.storage import storage
 from pixy.cli.topics import consumers, topics
 from pixy.errors import ConfigError, PixyError
 
@@ -53,5 +54,5 @@ def main() -> None:
     """
 
 
-for command in (serve, produce, consume, ack, offsets, topics, consumers, config):
+for command in (serve, produce, consume, ack, offsets, topics, consumers, config, storage):
     main.add_command(command)

@@ -8,6 +8,7 @@ Order that recovery relies on: an applied position is written after the segments
 contents is durable.
 """
 
+import errno
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -48,6 +49,7 @@ class Compaction:
         clock: for the time in checkpoints.
         files: the thread that writes checkpoints.
         propose_empty: proposes an empty entry to a state group, and calls back when it is applied.
+        on_fault: called with what broke when a checkpoint fails, unless it is for want of room: that is tried again.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Compaction:
         clock: Clock,
         files: Worker,
         propose_empty: Callable[[StateReplica, Callable[[], None]], None],
+        on_fault: Callable[[BaseException], None],
     ) -> None:
         self._journal = journal
         self._replicas = replicas
@@ -68,6 +71,7 @@ class Compaction:
         self._clock = clock
         self._files = files
         self._propose_empty = propose_empty
+        self._on_fault = on_fault
         # What only the oldest file says is being written again.
         self._collecting = False
         self._stopped = False
@@ -186,6 +190,10 @@ class Compaction:
         replica.checkpointing = False
         if error is not None or ids is None:
             log.error("a checkpoint could not be written", state_group=replica.name, error=str(error))
+            full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if error is not None and not full and not self._stopped:
+                # What a failed sync left behind looks durable to the next checkpoint, and is not.
+                self._on_fault(error)
             return
         replica.set_checkpoints(ids)
         self._collect()

@@ -10,7 +10,10 @@ from pixy.errors import PixyError
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand, OffsetRecord
 from pixy.records import OffsetCommit, TopicPartition, crc32c
 
-__all__ = ["GroupsState", "groups_index"]
+__all__ = ["FIRST_GROUPS_GROUP", "GroupsState", "groups_index"]
+
+FIRST_GROUPS_GROUP = 2
+"""The raft group of `groups-0`; the others follow."""
 
 
 def groups_index(consumer_group: str, groups_count: int) -> int:

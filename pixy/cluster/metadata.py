@@ -11,7 +11,10 @@ from pixy.errors import InvalidArgument, PixyError, TopicExists
 from pixy.proto.state_pb2 import ClusterRecord, CreateTopic, MetadataCommand, TopicRecord
 from pixy.records import check_topic_name
 
-__all__ = ["FIRST_PARTITION_GROUP", "MetadataState", "Topic"]
+__all__ = ["FIRST_PARTITION_GROUP", "METADATA_GROUP", "MetadataState", "Topic"]
+
+METADATA_GROUP = 1
+"""The raft group of this state machine."""
 
 FIRST_PARTITION_GROUP = 1000
 """Raft groups below it are state groups."""

@@ -20,8 +20,8 @@ import structlog
 
 from pixy.clock import Clock
 from pixy.cluster.compaction import TERM, Compaction, Mark
-from pixy.cluster.groups import GroupsState, groups_index
-from pixy.cluster.metadata import MetadataState, Topic
+from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
+from pixy.cluster.metadata import METADATA_GROUP, MetadataState, Topic
 from pixy.cluster.recovery import RecoveredNode, recover_node
 from pixy.cluster.replica import LogPosition, PartitionReplica, Proposal, Replica, StateReplica
 from pixy.config import JournalConfig, StorageConfig
@@ -49,8 +49,6 @@ __all__ = ["Node", "NodeOptions"]
 
 log = structlog.get_logger(__name__)
 
-_METADATA_GROUP = 1
-_FIRST_GROUPS_GROUP = 2
 _GROUPS_COUNT = 1
 
 
@@ -161,6 +159,8 @@ class Node:
         if self._broken:
             return
         self._broken = True
+        # What follows is not answered; and the journal may wait for somebody who will never let it go on.
+        self._journal.give_up()
         self._compaction.stop()
         if self._first_entry is not None and not self._first_entry.done():
             reason = f"data directory {self._options.directory} cannot be used: {error}"
@@ -320,6 +320,7 @@ class Node:
             clock=self._clock,
             files=self._files,
             propose_empty=self._propose_empty,
+            on_fault=self._fault,
         )
         self._writer = LogWriter(
             self._options.worker("pixy-writer"),
@@ -332,14 +333,14 @@ class Node:
         self._abandon = [self._writer.abandon, self._journal.abandon]
 
     async def _restore(self, recovered: RecoveredNode) -> None:
-        metadata = await self._restore_state(recovered, _METADATA_GROUP, "metadata", self.metadata)
+        metadata = await self._restore_state(recovered, METADATA_GROUP, "metadata", self.metadata)
         self._metadata_replica = metadata
         for topic in self.metadata.topics.values():
             self._add_topic(topic)
         for number in range(self.metadata.groups_count or _GROUPS_COUNT):
             self._groups.append(
                 await self._restore_state(
-                    recovered, _FIRST_GROUPS_GROUP + number, f"groups-{number}", GroupsState()
+                    recovered, FIRST_GROUPS_GROUP + number, f"groups-{number}", GroupsState()
                 )
             )
         created = self.metadata.next_raft_group

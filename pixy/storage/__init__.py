@@ -1,17 +1,32 @@
 """Bytes on disk: the journal, partition logs with their indexes, checkpoints. Knows nothing of Raft's rules."""
 
-from pixy.storage.checkpoint import Checkpoint, CheckpointId, CheckpointStore
+from pixy.storage.check import CheckedEntry, CheckedJournal, check_checkpoints, check_journal
+from pixy.storage.check_partition import ReplayedEntries, check_partition
+from pixy.storage.checkpoint import Checkpoint, CheckpointId, CheckpointStore, read_checkpoint
 from pixy.storage.disk import Disk, File, RealDisk
-from pixy.storage.identity import load_identity
+from pixy.storage.identity import load_identity, read_identity
 from pixy.storage.journal import Journal, JournalFile, JournalPosition
-from pixy.storage.journal_format import EntryType, JournalRecord, RecordKind
+from pixy.storage.journal_format import (
+    EntryType,
+    JournalRecord,
+    RecordKind,
+    find_later_flush,
+    first_flush_number,
+    read_file_header,
+    read_flush,
+)
 from pixy.storage.log_writer import LogWriter, SyncedLog
 from pixy.storage.partition_log import PartitionLog, SegmentPosition
+from pixy.storage.read_only import ReadOnlyDisk
 from pixy.storage.recovery import RecoveredGroup, RecoveredJournal, recover_journal
+from pixy.storage.report import Finding, Report, Verdict
+from pixy.storage.scan import scan_batches
 from pixy.storage.segment import Chunk
 from pixy.storage.worker import ThreadWorker, Worker, run_on
 
 __all__ = [
+    "CheckedEntry",
+    "CheckedJournal",
     "Checkpoint",
     "CheckpointId",
     "CheckpointStore",
@@ -19,21 +34,36 @@ __all__ = [
     "Disk",
     "EntryType",
     "File",
+    "Finding",
     "Journal",
     "JournalFile",
     "JournalPosition",
     "JournalRecord",
     "LogWriter",
     "PartitionLog",
+    "ReadOnlyDisk",
     "RealDisk",
     "RecordKind",
     "RecoveredGroup",
     "RecoveredJournal",
+    "ReplayedEntries",
+    "Report",
     "SegmentPosition",
     "SyncedLog",
     "ThreadWorker",
+    "Verdict",
     "Worker",
+    "check_checkpoints",
+    "check_journal",
+    "check_partition",
+    "find_later_flush",
+    "first_flush_number",
     "load_identity",
+    "read_checkpoint",
+    "read_file_header",
+    "read_flush",
+    "read_identity",
     "recover_journal",
     "run_on",
+    "scan_batches",
 ]

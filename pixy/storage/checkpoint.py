@@ -43,7 +43,7 @@ from pixy.records import (
 )
 from pixy.storage.disk import Disk
 
-__all__ = ["Checkpoint", "CheckpointId", "CheckpointStore"]
+__all__ = ["Checkpoint", "CheckpointId", "CheckpointStore", "read_checkpoint"]
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +67,12 @@ class CheckpointId(NamedTuple):
     @property
     def file_name(self) -> str:
         return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
+
+    @classmethod
+    def from_file_name(cls, name: str) -> "CheckpointId | None":
+        """The checkpoint of that file name, None if it is not one's."""
+        match = _NAME.fullmatch(name)
+        return None if match is None else cls(int(match[2]), int(match[1]))
 
 
 class Checkpoint(NamedTuple):
@@ -118,7 +124,7 @@ class CheckpointStore:
         for id in reversed(ids):
             path = self._directory / id.file_name
             try:
-                checkpoint = Checkpoint(id, self._read(path))
+                checkpoint = Checkpoint(id, read_checkpoint(self._disk, path))
             except CorruptData as error:
                 log.error("a checkpoint is damaged and not used", file=str(path), reason=str(error))
                 self._damaged.add(id)
@@ -145,12 +151,12 @@ class CheckpointStore:
             if name.endswith(_PART):
                 self._disk.unlink(self._directory / name)
                 continue
-            match = _NAME.fullmatch(name)
-            if match is None:
+            id = CheckpointId.from_file_name(name)
+            if id is None:
                 raise DataDirectoryError(
                     f"{self._directory / name} is not a checkpoint; move it out of the way"
                 )
-            ids.append(CheckpointId(int(match[2]), int(match[1])))
+            ids.append(id)
         return sorted(ids)
 
     def _remove_old(self) -> list[CheckpointId]:
@@ -163,23 +169,28 @@ class CheckpointStore:
         self._damaged.clear()
         return kept
 
-    def _read(self, path: Path) -> list[tuple[bytes, bytes]]:
-        file = self._disk.open(path)
-        try:
-            data = file.read_at(file.size(), 0)
-        finally:
-            file.close()
-        batches = _split(data)
-        if len(batches) < 2:
-            raise CorruptData(f"{len(batches)} batches, expected a header and a footer at least")
-        _check_header(path, batches[0])
-        if read_control_record(batches[-1])[0] != _SNAPSHOT_FOOTER:
-            raise CorruptData("the last batch is not a snapshot footer")
-        return [
-            (record.key or b"", record.value or b"")
-            for batch in batches[1:-1]
-            for record in read_records(batch)
-        ]
+
+def read_checkpoint(disk: Disk, path: Path) -> list[tuple[bytes, bytes]]:
+    """Key and value of each record of a checkpoint. Blocks.
+
+    Raises:
+        DataDirectoryError: a newer release wrote it.
+        CorruptData: it is damaged, or has no valid footer.
+    """
+    file = disk.open(path)
+    try:
+        data = file.read_at(file.size(), 0)
+    finally:
+        file.close()
+    batches = _split(data)
+    if len(batches) < 2:
+        raise CorruptData(f"{len(batches)} batches, expected a header and a footer at least")
+    _check_header(path, batches[0])
+    if read_control_record(batches[-1])[0] != _SNAPSHOT_FOOTER:
+        raise CorruptData("the last batch is not a snapshot footer")
+    return [
+        (record.key or b"", record.value or b"") for batch in batches[1:-1] for record in read_records(batch)
+    ]
 
 
 def _batches(epoch: int, records: Iterable[tuple[bytes, bytes]], timestamp_ms: int) -> Iterable[bytearray]:

@@ -27,7 +27,7 @@ from pixy.proto.state_pb2 import NodeIdentity
 from pixy.records import crc32c
 from pixy.storage.disk import Disk
 
-__all__ = ["load_identity"]
+__all__ = ["load_identity", "read_identity"]
 
 _MAGIC = b"PIXYNODE"
 _FORMAT_VERSION = 1
@@ -44,7 +44,7 @@ def load_identity(disk: Disk, directory: Path, new: NodeIdentity) -> NodeIdentit
     names = disk.names(directory)
     path = directory / "identity"
     if path.name in names:
-        return _read(disk, path)
+        return read_identity(disk, path)
     for other in ("journal", "topics", "state"):
         if other in names:
             raise DataDirectoryError(f"{path} is missing, although {directory} has {other!r}")
@@ -52,7 +52,13 @@ def load_identity(disk: Disk, directory: Path, new: NodeIdentity) -> NodeIdentit
     return new
 
 
-def _read(disk: Disk, path: Path) -> NodeIdentity:
+def read_identity(disk: Disk, path: Path) -> NodeIdentity:
+    """What an identity file says. Blocks.
+
+    Raises:
+        DataDirectoryError: a newer release wrote it.
+        CorruptData: the file is damaged.
+    """
     file = disk.open(path)
     try:
         data = file.read_at(file.size(), 0)

@@ -193,6 +193,11 @@ class Journal:
         await self.drained()
         self.abandon()
 
+    def give_up(self) -> None:
+        """Tell of nothing any more that it is durable, and let those go on who wait until everything is."""
+        self._broken = True
+        self._idle.set()
+
     def abandon(self) -> None:
         """End the worker without writing any more."""
         self._broken = True
@@ -266,8 +271,7 @@ class Journal:
     def _break(self, error: BaseException) -> None:
         if self._broken:
             return
-        self._broken = True
-        self._idle.set()
+        self.give_up()
         self._on_fault(error)
 
     # --- on the worker ------------------------------------------------------------------------------------------

@@ -61,14 +61,18 @@ __all__ = [
     "RECORD_HEAD_BYTES",
     "EntryType",
     "FileHeader",
+    "Flush",
     "JournalRecord",
     "RecordKind",
     "Scan",
     "file_header",
+    "find_later_flush",
     "first_flush_number",
     "flush_frame",
+    "flush_number_at",
     "is_zero",
     "read_file_header",
+    "read_flush",
     "record_head",
     "scan_flushes",
 ]
@@ -128,6 +132,13 @@ class JournalRecord:
     payload: memoryview
 
 
+class Flush(NamedTuple):
+    """The records of one flush, and the byte behind it."""
+
+    records: list[JournalRecord]
+    end: int
+
+
 @dataclass(slots=True)
 class Scan:
     """What a file holds.
@@ -138,6 +149,7 @@ class Scan:
         next_flush: the flush number that is expected there.
         damage: why the byte at `end` is not the start of a flush, empty if only zeros follow.
         later_flush: position of a valid flush from `end` on that is not the expected one but a later one, or None.
+        last_flush: where the last valid flush begins, None if there is none.
     """
 
     records: list[JournalRecord]
@@ -145,6 +157,7 @@ class Scan:
     next_flush: int
     damage: str = ""
     later_flush: int | None = None
+    last_flush: int | None = None
 
 
 def file_header(file_number: int, cluster_id: bytes, node_id: int) -> bytes:
@@ -175,10 +188,15 @@ def read_file_header(buffer: Buffer) -> FileHeader | str:
 
 def first_flush_number(buffer: Buffer) -> int | None:
     """The number of the flush that begins right behind the file header, None if there is none."""
+    return flush_number_at(buffer, FILE_HEADER_BYTES)
+
+
+def flush_number_at(buffer: Buffer, at: int) -> int | None:
+    """The number of the flush that begins at byte `at` of a file, None if there is none."""
     view = memoryview(buffer)
-    if len(view) < FILE_HEADER_BYTES + FLUSH_FRAME_BYTES:
+    if len(view) < at + FLUSH_FRAME_BYTES:
         return None
-    frame = _read_flush_frame(view, FILE_HEADER_BYTES)
+    frame = _read_flush_frame(view, at)
     return None if frame is None else frame[0]
 
 
@@ -196,30 +214,40 @@ def record_head(kind: int, entry_type: int, raft_group: int, index: int, term: i
     return _RECORD_START.pack(len(payload), crc32c(payload, crc32c(rest))) + rest
 
 
-def scan_flushes(buffer: Buffer, file_number: int, next_flush: int) -> Scan:
-    """Read flushes from behind the file header on, up to the first byte that does not begin the expected one.
+def scan_flushes(buffer: Buffer, file_number: int, next_flush: int, at: int = FILE_HEADER_BYTES) -> Scan:
+    """Read flushes from byte `at` of a file on, up to the first byte that does not begin the expected one.
 
     Raises:
         CorruptData: a record is whole and of a kind that this release does not know.
     """
     view = memoryview(buffer)
-    scan = Scan(records=[], end=FILE_HEADER_BYTES, next_flush=next_flush)
+    scan = Scan(records=[], end=at, next_flush=next_flush)
     while True:
-        size = _flush_at(view, scan.end, file_number, scan.next_flush)
-        if not isinstance(size, int):
-            scan.damage = size
+        flush = read_flush(view, scan.end, file_number, scan.next_flush)
+        if isinstance(flush, str):
+            scan.damage = flush
             break
-        body = view[scan.end + FLUSH_FRAME_BYTES : scan.end + FLUSH_FRAME_BYTES + size]
-        records = _read_records(body)
-        if isinstance(records, str):
-            scan.damage = records
-            break
-        scan.records += records
-        scan.end += FLUSH_FRAME_BYTES + size
+        scan.records += flush.records
+        scan.last_flush = scan.end
+        scan.end = flush.end
         scan.next_flush += 1
     if scan.damage:
-        scan.later_flush = _find_later_flush(view, scan.end, file_number, scan.next_flush)
+        scan.later_flush = find_later_flush(view, scan.end, file_number, scan.next_flush)
     return scan
+
+
+def read_flush(view: memoryview, at: int, file_number: int, flush_number: int) -> Flush | str:
+    """The flush at byte `at` of a file; the reason if it is not the expected one or is damaged; "" if only zeros follow.
+
+    Raises:
+        CorruptData: a record is whole and of a kind that this release does not know.
+    """
+    size = _flush_at(view, at, file_number, flush_number)
+    if not isinstance(size, int):
+        return size
+    end = at + FLUSH_FRAME_BYTES + size
+    records = _read_records(view[at + FLUSH_FRAME_BYTES : end])
+    return records if isinstance(records, str) else Flush(records, end)
 
 
 def _flush_at(view: memoryview, at: int, file_number: int, flush_number: int) -> int | str:
@@ -277,7 +305,7 @@ def _read_record(view: memoryview, at: int, end: int) -> JournalRecord:
         ) from error
 
 
-def _find_later_flush(view: memoryview, after: int, file_number: int, flush_number: int) -> int | None:
+def find_later_flush(view: memoryview, after: int, file_number: int, flush_number: int) -> int | None:
     """Position of a valid frame of this file from `after` on whose number is above `flush_number`."""
     data = bytes(view[after:])
     found = data.find(_FLUSH_MAGIC)

@@ -16,11 +16,12 @@ back at least to written_offset.
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from pixy.errors import CorruptData, DataDirectoryError
+from pixy.errors import CorruptData, DataDirectoryError, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import patch_batch, read_header
 from pixy.storage.disk import Disk
@@ -223,7 +224,7 @@ class PartitionLog:
             Where the active segment ends.
         """
         for segment in self._segments:
-            if segment.is_open:
+            if segment.is_unsynced:
                 segment.sync()
         if self._new_segment:
             self._disk.sync_directory(self._directory)
@@ -242,26 +243,40 @@ class PartitionLog:
 
         Raises:
             CorruptData: what is stored there is damaged; names file and byte.
+            StorageFault: the disk does not give it.
         """
         segments = self._segments
         at = max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
-        while at < len(segments):
-            size = segments[at].size
-            if size:  # a new segment has no file yet
-                chunk = segments[at].read(offset, max_bytes, size)
-                if chunk.batches:
-                    return chunk
-            at += 1
+        with self._faults():
+            while at < len(segments):
+                size = segments[at].size
+                if size:  # a new segment has no file yet
+                    chunk = segments[at].read(offset, max_bytes, size)
+                    if chunk.batches:
+                        return chunk
+                at += 1
         raise CorruptData(f"{self._directory} has no record batch for offset {offset}")
 
     def find_timestamp(self, timestamp_ms: int) -> int | None:
-        """Base offset of the first batch in the segments with a timestamp at or after `timestamp_ms`."""
-        for segment in self._segments:
-            size = segment.size
-            found = segment.offset_for_timestamp(timestamp_ms, size) if size else None
-            if found is not None:
-                return found[1]
+        """Base offset of the first batch in the segments with a timestamp at or after `timestamp_ms`.
+
+        Raises:
+            CorruptData, StorageFault: as `read`.
+        """
+        with self._faults():
+            for segment in self._segments:
+                size = segment.size
+                found = segment.offset_for_timestamp(timestamp_ms, size) if size else None
+                if found is not None:
+                    return found[1]
         return None
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageFault(f"{self._directory} cannot be read: {error}") from error
 
     def _active(self, batch_size: int, base_offset: int) -> Segment:
         if self._segments and self._segments[-1].size + batch_size <= self._segment_bytes:

@@ -17,7 +17,8 @@ The decision for each file:
     damage before a later valid flush or a later file             refused: file, byte, reason
 
 What was read may not be on stable storage yet, if only the process ended and not the machine. The last file and the directory
-are synced before anything relies on them.
+are synced before anything relies on them. If it ended because a sync failed, then what was read may be in memory only, and no
+sync writes it any more: so the header and the last flush of the last file, which alone may be such, are written again first.
 
 A record with an index that its group has already replaces that entry and what is behind it, as a new leader's entries do;
 a record that would leave a hole is corruption.
@@ -89,6 +90,7 @@ def recover_journal(disk: Disk, directory: Path, owner: tuple[bytes, int]) -> Re
     journal = RecoveredJournal()
     numbers = _file_numbers(disk, directory)
     next_flush: int | None = None
+    unsure: list[tuple[int, bytes]] = []
     for number in numbers:
         path = journal_path(directory, number)
         data = _read(disk, path)
@@ -107,8 +109,11 @@ def recover_journal(disk: Disk, directory: Path, owner: tuple[bytes, int]) -> Re
         next_flush = scan.next_flush
         journal.at = JournalPosition(number, scan.end, next_flush)
         journal.files.append(_collect(journal, scan.records, number))
+        unsure = [(0, data[:FILE_HEADER_BYTES])]
+        if scan.last_flush is not None:
+            unsure.append((scan.last_flush, data[scan.last_flush : scan.end]))
     if journal.files:
-        _sync(disk, directory, journal.files[-1].number)
+        _make_durable(disk, directory, journal.files[-1].number, unsure)
     return journal
 
 
@@ -162,9 +167,11 @@ def _first_flush(path: Path, data: bytes, number: int) -> int:
     return first
 
 
-def _sync(disk: Disk, directory: Path, number: int) -> None:
+def _make_durable(disk: Disk, directory: Path, number: int, unsure: list[tuple[int, bytes]]) -> None:
     file = disk.open(journal_path(directory, number))
     try:
+        for position, data in unsure:
+            file.write_at([data], position)
         file.sync()
     finally:
         file.close()

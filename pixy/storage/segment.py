@@ -44,6 +44,7 @@ class Segment:
     """
 
     __slots__ = (
+        "_cut",
         "_directory",
         "_disk",
         "_entries",
@@ -62,6 +63,8 @@ class Segment:
         self.base_offset = base_offset
         self.size = size
         self._file: File | None = None
+        # The file was made shorter, which is not durable yet.
+        self._cut = False
         # Entries in the index files. Invariant: they point below `size`.
         self._entries = 0
         self._time_entries = 0
@@ -79,6 +82,11 @@ class Segment:
         """Whether the file is held open because there are writes to sync."""
         return self._file is not None
 
+    @property
+    def is_unsynced(self) -> bool:
+        """Whether there is something to sync: writes, or a cut."""
+        return self._file is not None or self._cut
+
     # --- writing ------------------------------------------------------------------------------------------------
 
     def write(self, batches: Sequence[Buffer]) -> None:
@@ -90,11 +98,17 @@ class Segment:
             self._index(read_header(batch), len(batch))
 
     def sync(self) -> None:
-        """Make what was written durable, and close the file."""
+        """Make what was written durable, and a cut, and close the file.
+
+        What a cut took away must not come back once another segment follows: the file's size is then taken as it is.
+        """
+        if self._file is None and self._cut:
+            self._file = self._disk.open(self.path)
         if self._file is not None:
             self._file.sync()
             self._file.close()
             self._file = None
+            self._cut = False
 
     def close(self) -> None:
         """Close the file without a sync."""
@@ -115,6 +129,7 @@ class Segment:
                 raise CorruptData(f"{self.path} has {found} bytes, {size} were synced")
             if found > size:
                 file.truncate(size)
+                self._cut = True
             self.size = size
             last_offset = self._cut_offset_index()
             times = self._time_index()

@@ -385,6 +385,20 @@ async def test_when_the_newest_checkpoint_is_damaged_the_older_one_and_the_journ
         assert again.committed() == {0: 29}
 
 
+@pytest.mark.parametrize(("call", "ending"), [("sync", ".part"), ("sync_directory", "metadata")])
+async def test_a_failed_sync_of_a_checkpoint_or_its_directory_is_a_fault(
+    tmp_path: Path, call: str, ending: str
+) -> None:
+    cluster = Cluster(tmp_path / "data", checkpoint_entries=3)
+    await cluster.node.start()  # the first entry
+    cluster.disk.fail(call, ending, errno.EIO)
+    await cluster.create_topic("second")
+    await cluster.create_topic("third")
+    await turns_until(lambda: bool(cluster.faults))
+    assert [type(fault) for fault in cluster.faults] == [OSError]
+    await cluster.node.stop()
+
+
 async def test_a_checkpoint_that_finds_no_room_is_tried_again_and_the_journal_stays(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", checkpoint_entries=5).running() as cluster:
         await cluster.create_topic()
@@ -476,6 +490,34 @@ async def test_after_a_fault_nothing_is_answered_and_stop_gives_the_directory_ba
     assert len(cluster.faults) == 1
     async with Cluster(tmp_path / "data").running() as again:
         assert again.values() in ([b"value"], [b"value", b"lost"])
+
+
+async def test_a_stop_ends_when_what_holds_the_journal_fails_meanwhile(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "data", max_unapplied_bytes=2000)
+    await cluster.node.start()
+    await cluster.create_topic()
+    await cluster.append(b"x" * 3000)
+    assert cluster.node._journal._held
+    waiting = cluster.append_nowait(b"lost")
+    cluster.disk.fail("write", ".log", errno.EIO)
+    await asyncio.wait_for(cluster.node.stop(), 10)
+    assert [type(fault) for fault in cluster.faults] == [OSError]
+    assert not waiting.done()
+
+
+async def test_after_a_fault_of_a_segment_nothing_is_answered_either(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "data")
+    await cluster.node.start()
+    await cluster.create_topic()
+    cluster.disk.fail("write", ".log", errno.EIO)
+    with prompt_writer():
+        await cluster.append(b"first")
+        await turns_until(lambda: bool(cluster.faults))
+        waiting = cluster.append_nowait(b"second")
+        for _ in range(10):
+            await asyncio.sleep(0)
+    assert not waiting.done()
+    await cluster.node.stop()
 
 
 async def test_a_bug_in_the_answer_of_one_caller_stops_the_node_before_anything_else_is_applied(

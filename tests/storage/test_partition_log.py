@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pixy.errors import CorruptData, DataDirectoryError
+from pixy.errors import CorruptData, DataDirectoryError, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header, read_records
 from pixy.storage import PartitionLog, RealDisk, SegmentPosition
@@ -350,3 +350,31 @@ def test_damage_is_named_with_file_and_byte(model: Model) -> None:
     ):
         model.read(1, 1)
     assert model.read(2, 1)[1] == 3
+
+
+def test_a_read_that_the_disk_refuses_is_a_fault_of_the_storage_and_names_the_file(model: Model) -> None:
+    model.append(batch())
+    model.reopen(model.sync())
+    (model.directory / model.names()[0]).unlink()
+    with pytest.raises(StorageFault, match=r"topic-0 cannot be read: .*0000\.log"):
+        model.read(0, 1)
+    with pytest.raises(StorageFault, match=r"topic-0 cannot be read: .*0000\.log"):
+        model.log.find_timestamp(0)
+
+
+def test_a_cut_is_durable_before_a_position_in_a_later_segment(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+    model = Model(tmp_path, 10 * ONE, disk)
+    model.append(batch())
+    position = model.sync()
+    model.append(batch())
+    model.write()
+    model.segment_bytes = (
+        ONE  # the next batch begins a segment, so nothing is written to the one that was cut
+    )
+    model.reopen(position)
+    disk.calls.clear()
+    model.append(batch())
+    model.sync()
+    first, second = model.names()
+    assert [call.name for call in disk.did("sync")] == [first, second]

@@ -7,7 +7,7 @@ import pytest
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import HardState
 from pixy.storage import JournalFile, JournalPosition, RealDisk, RecordKind, RecoveredJournal, recover_journal
-from tests.fakes.disk import RecordingDisk
+from tests.fakes.disk import Call, RecordingDisk
 from tests.storage.journals import (
     OWNER,
     applied,
@@ -266,7 +266,28 @@ def test_the_last_file_and_the_directory_are_synced_before_anything_relies_on_th
     write_files(tmp_path, FIRST, SECOND)
     disk = RecordingDisk()
     recover_journal(disk, tmp_path, OWNER)
-    assert [(call.what, call.name) for call in disk.calls] == [
+    assert [(call.what, call.name) for call in disk.calls[-2:]] == [
         ("sync", name(2)),
         ("sync_directory", tmp_path.name),
     ]
+
+
+def test_what_a_failed_sync_may_have_left_in_memory_only_is_written_again_before_that_sync(
+    tmp_path: Path,
+) -> None:
+    write_files(tmp_path, FIRST, SECOND)
+    disk = RecordingDisk()
+    recover_journal(disk, tmp_path, OWNER)
+    assert disk.calls[:2] == [
+        Call("write", name(2), 0),
+        Call("write", name(2), SECOND.rindex(b"FLSH")),
+    ]
+    assert (tmp_path / name(2)).read_bytes() == SECOND
+
+
+def test_of_a_file_without_a_flush_the_header_is_written_again(tmp_path: Path) -> None:
+    write_files(tmp_path, FIRST, header(2) + bytes(100))
+    disk = RecordingDisk()
+    recover_journal(disk, tmp_path, OWNER)
+    assert disk.did("write") == [Call("write", name(2), 0)]
+    assert (tmp_path / name(2)).read_bytes() == header(2) + bytes(100)

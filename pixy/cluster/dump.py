@@ -1,0 +1,257 @@
+"""Tells what the files of a data directory hold, one line for each thing in them: what `pixy storage dump` prints.
+
+Reads one file after the other as it is, without a lock and without asking whether it fits the others: that is for `check`. What a
+daemon writes at the moment may look cut off.
+
+Where a file is damaged the last line says so, and nothing follows.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError, Message
+
+from pixy.cluster.groups import FIRST_GROUPS_GROUP
+from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
+from pixy.errors import CorruptData, DataDirectoryError
+from pixy.proto.state_pb2 import (
+    AppliedPositions,
+    ClusterRecord,
+    GroupsCommand,
+    HardState,
+    MetadataCommand,
+    OffsetRecord,
+    TopicRecord,
+)
+from pixy.records import COMPRESSION, BatchHeader, check_batch, read_header, read_records
+from pixy.storage import (
+    Disk,
+    EntryType,
+    JournalRecord,
+    RecordKind,
+    find_later_flush,
+    first_flush_number,
+    read_checkpoint,
+    read_file_header,
+    read_flush,
+    read_identity,
+    scan_batches,
+)
+
+__all__ = ["DumpLine", "dump"]
+
+_SUFFIXES = (".journal", ".checkpoint", ".log")
+_HEADER_BYTES = 64
+_CODECS = {number: name for name, number in COMPRESSION.items()}
+
+
+class DumpLine(NamedTuple):
+    """One thing in a file. `what` is its kind, `damage` the last of all; `fields` are numbers, texts, bytes, lists, mappings."""
+
+    what: str
+    fields: Mapping[str, Any]
+
+
+def dump(disk: Disk, path: Path, *, records: bool = False) -> Iterator[DumpLine]:
+    """Lines for a file, or for all files below a directory, in order. Blocks.
+
+    Args:
+        records: whether record batches are followed by the records in them.
+
+    Raises:
+        DataDirectoryError: there is nothing that could be shown.
+    """
+    files = _files(path)
+    if not files:
+        raise DataDirectoryError(
+            f"{path} is nothing that can be shown: a journal, a segment, a checkpoint, an identity, or a directory of them"
+        )
+    for file in files:
+        yield DumpLine("file", {"path": str(file)})
+        try:
+            yield from _dump_file(disk, file, records)
+        except (CorruptData, DataDirectoryError, DecodeError, UnicodeDecodeError) as error:
+            yield DumpLine("damage", {"path": str(file), "reason": str(error).removeprefix(f"{file} ")})
+            return
+        except OSError as error:
+            raise DataDirectoryError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise DataDirectoryError(f"{path} does not exist")
+    if not path.is_dir():
+        return [path] if _is_known(path) else []
+    return sorted(file for file in path.rglob("*") if file.is_file() and _is_known(file))
+
+
+def _is_known(path: Path) -> bool:
+    return path.name == "identity" or path.suffix in _SUFFIXES
+
+
+def _dump_file(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
+    if path.suffix == ".journal":
+        yield from _dump_journal(disk, path, records)
+    elif path.suffix == ".checkpoint":
+        yield from _dump_checkpoint(disk, path)
+    elif path.suffix == ".log":
+        yield from _dump_segment(disk, path, records)
+    else:
+        identity = read_identity(disk, path)
+        yield DumpLine("identity", _plain(identity))
+
+
+# --- journal ----------------------------------------------------------------------------------------------------------
+
+
+def _dump_journal(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
+    file = disk.open(path)
+    try:
+        view = memoryview(file.read_at(file.size(), 0))
+    finally:
+        file.close()
+    header = read_file_header(view)
+    if isinstance(header, str):
+        raise CorruptData(header)
+    yield DumpLine(
+        "journal",
+        {
+            "number": header.file_number,
+            "version": header.version,
+            "cluster": header.cluster_id.hex(),
+            "node": header.node_id,
+            "bytes": len(view),
+        },
+    )
+    at, number = _HEADER_BYTES, first_flush_number(view)
+    number = 1 if number is None else number
+    while not isinstance(flush := read_flush(view, at, header.file_number, number), str):
+        fields = {"number": number, "byte": at, "bytes": flush.end - at, "records": len(flush.records)}
+        yield DumpLine("flush", fields)
+        for record in flush.records:
+            yield from _dump_record(record, records)
+        at, number = flush.end, number + 1
+    if flush:
+        later = find_later_flush(view, at, header.file_number, number)
+        follows = "no later flush follows" if later is None else f"a later flush follows at byte {later}"
+        raise CorruptData(f"corrupt at byte {at}: {flush}; {follows}")
+
+
+def _dump_record(record: JournalRecord, records: bool) -> Iterator[DumpLine]:
+    place: dict[str, Any] = {
+        "raft_group": record.raft_group,
+        "index": record.index,
+        "term": record.term,
+        "bytes": len(record.payload),
+    }
+    if record.kind is RecordKind.APPLIED_POSITIONS:
+        for position in AppliedPositions.FromString(bytes(record.payload)).positions:
+            yield DumpLine("applied_position", _plain(position))
+    elif record.kind is RecordKind.HARD_STATE:
+        yield DumpLine("hard_state", place | _plain(HardState.FromString(bytes(record.payload))))
+    else:
+        place["type"] = record.entry_type.name.lower()
+        if record.entry_type is EntryType.COMMAND:
+            place |= _command(record)
+        elif record.entry_type is EntryType.RECORD_BATCH:
+            check_batch(record.payload)
+            place |= {"records": read_header(record.payload).records}
+        yield DumpLine("entry", place)
+        if records and record.entry_type is EntryType.RECORD_BATCH:
+            yield from _dump_records(record.payload)
+
+
+def _command(record: JournalRecord) -> Mapping[str, Any]:
+    payload = bytes(record.payload)
+    if record.raft_group == METADATA_GROUP:
+        return _plain(MetadataCommand.FromString(payload))
+    if FIRST_GROUPS_GROUP <= record.raft_group < FIRST_PARTITION_GROUP:
+        return _plain(GroupsCommand.FromString(payload))
+    return {"command": payload}
+
+
+# --- record batches ---------------------------------------------------------------------------------------------------
+
+
+def _dump_segment(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
+    expected: int | None = int(path.stem) if path.stem.isdecimal() else None
+    for position, header, batch, damage in scan_batches(disk, path):
+        if damage:
+            raise CorruptData(f"corrupt at byte {position}: {damage}")
+        if expected is not None and header.base_offset != expected:
+            raise CorruptData(
+                f"corrupt at byte {position}: a batch with base offset {header.base_offset}, expected {expected}"
+            )
+        expected = header.next_offset
+        yield DumpLine("batch", _batch(position, header))
+        if records:
+            yield from _dump_records(batch)
+
+
+def _batch(position: int, header: BatchHeader) -> Mapping[str, Any]:
+    return {
+        "byte": position,
+        "base_offset": header.base_offset,
+        "last_offset": header.next_offset - 1,
+        "records": header.records,
+        "bytes": header.length + 12,
+        "codec": _CODECS.get(header.codec, header.codec),
+        "base_timestamp": header.base_timestamp,
+        "max_timestamp": header.max_timestamp,
+        "epoch": header.leader_epoch,
+    } | ({"control": True} if header.is_control else {})
+
+
+def _dump_records(batch: memoryview) -> Iterator[DumpLine]:
+    for record in read_records(batch):
+        headers = [{"key": name, "value": value} for name, value in record.headers]
+        yield DumpLine(
+            "record",
+            {
+                "offset": record.offset,
+                "timestamp": record.timestamp,
+                "key": record.key,
+                "value": record.value,
+                "headers": headers,
+            },
+        )
+
+
+def _dump_checkpoint(disk: Disk, path: Path) -> Iterator[DumpLine]:
+    for position, header, _, damage in scan_batches(disk, path):
+        if damage:
+            raise CorruptData(f"corrupt at byte {position}: {damage}")
+        yield DumpLine("batch", _batch(position, header))
+    for key, value in read_checkpoint(disk, path):
+        if path.parent.name != "metadata":
+            yield DumpLine("offset", _plain(OffsetRecord.FromString(value)))
+        elif key == b"cluster":
+            yield DumpLine("cluster", _plain(ClusterRecord.FromString(value)))
+        else:
+            yield DumpLine("topic", _plain(TopicRecord.FromString(value)))
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """A message as a mapping; bytes are ids and become hexadecimal. Fields at their defaults are there, absent messages are not."""
+    fields: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if not isinstance(value, Message) or message.HasField(field.name):
+            fields[field.name] = _plain_value(value)
+    return fields
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, Message):
+        return _plain(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, (str, int, float, bool)):
+        return value
+    if isinstance(value, Mapping):
+        return dict(value)
+    return [_plain_value(each) for each in value]

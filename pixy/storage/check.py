@@ -1,0 +1,348 @@
+"""Checks the journal and the checkpoints of a stopped node, file by file, and changes nothing.
+
+Recovery stops at the first thing that it refuses; a check goes on and reports all of them. What each file should be is said where its
+format is: `journal_format`, `recovery`, `checkpoint`. The verdicts:
+
+    found                                                          verdict
+    -------------------------------------------------------------  --------
+    journal: a torn tail, a last file that a crash left unfinished  warning
+    journal: everything else that recovery refuses                  damaged
+    journal: terms that go back, entries that are no record batch   damaged
+    `.checkpoint.part`, more than two checkpoints                   warning
+    a checkpoint that is damaged, or whose batches have other       damaged
+    offsets or epochs than its place and name say
+    any other name in these directories                             damaged: the next start is refused
+
+Behind damage that durable bytes have taken, flushes are still read, but what they say is not relied on: `whole` is false.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from pixy.errors import CorruptData, DataDirectoryError
+from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions
+from pixy.records import check_batch, read_header
+from pixy.storage.checkpoint import Checkpoint, CheckpointId, read_checkpoint
+from pixy.storage.disk import Disk
+from pixy.storage.journal import journal_path
+from pixy.storage.journal_format import (
+    FILE_HEADER_BYTES,
+    EntryType,
+    JournalRecord,
+    RecordKind,
+    Scan,
+    first_flush_number,
+    flush_number_at,
+    is_zero,
+    read_file_header,
+    scan_flushes,
+)
+from pixy.storage.report import Report
+from pixy.storage.scan import scan_batches
+
+__all__ = [
+    "CheckedEntry",
+    "CheckedGroup",
+    "CheckedJournal",
+    "check_checkpoints",
+    "check_journal",
+]
+
+_CHECKPOINTS_KEPT = 2
+_PART = ".checkpoint.part"
+
+
+class CheckedEntry(NamedTuple):
+    """What a check keeps of an entry: the payload of a command, or how many offsets a record batch takes."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on an entry
+    term: int
+    entry_type: EntryType
+    command: bytes
+    offsets: int
+
+
+@dataclass(slots=True)
+class CheckedGroup:
+    """What the journal holds of one raft group; entries without holes, unless the journal is not `whole`."""
+
+    entries: list[CheckedEntry] = field(default_factory=list)
+    applied: AppliedPosition | None = None
+    hard_state: bool = False
+
+    def entries_after(self, index: int) -> list[CheckedEntry]:
+        """The entries behind `index`."""
+        return [entry for entry in self.entries if entry.index > index]
+
+
+@dataclass(slots=True)
+class CheckedJournal:
+    """The whole journal.
+
+    Attributes:
+        files: how many there are.
+        groups: what it holds of each raft group.
+        whole: whether nothing in it is damaged, so that what it does not have was never there.
+    """
+
+    files: int = 0
+    groups: dict[int, CheckedGroup] = field(default_factory=dict)
+    whole: bool = True
+
+    def group(self, raft_group: int) -> CheckedGroup:
+        """What the journal holds of one raft group."""
+        return self.groups.get(raft_group) or CheckedGroup()
+
+
+def check_journal(
+    disk: Disk, directory: Path, owner: tuple[bytes, int] | None, report: Report
+) -> CheckedJournal:
+    """Check every file of a journal. Blocks.
+
+    Args:
+        owner: cluster id and node id that it should belong to, None if that is not known.
+    """
+    check = _JournalCheck(disk, directory, owner, report)
+    check.run()
+    return check.journal
+
+
+class _JournalCheck:
+    """One pass over the files of a journal, oldest first."""
+
+    def __init__(self, disk: Disk, directory: Path, owner: tuple[bytes, int] | None, report: Report) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._owner = owner
+        self._report = report
+        # Flush number that the next file begins with, None if only the file itself can say.
+        self._next_flush: int | None = None
+        self.journal = CheckedJournal()
+
+    def run(self) -> None:
+        numbers = self._file_numbers()
+        self.journal.files = len(numbers)
+        for at, number in enumerate(numbers):
+            if at and number != numbers[at - 1] + 1:
+                self._damaged(self._directory, f"files {numbers[at - 1] + 1} to {number - 1} are missing")
+                self._next_flush = None
+            self._file(number, first=not at, last=number == numbers[-1])
+
+    def _file_numbers(self) -> list[int]:
+        numbers = []
+        for name in self._disk.names(self._directory):
+            number = name.removesuffix(".journal")
+            if name != journal_path(self._directory, int(number) if number.isdecimal() else 0).name:
+                # The journal itself is as whole as it was.
+                self._report.damaged(
+                    "journal", self._directory / name, "not a journal file: the next start is refused"
+                )
+                continue
+            numbers.append(int(number))
+        return numbers
+
+    def _file(self, number: int, *, first: bool, last: bool) -> None:
+        path = journal_path(self._directory, number)
+        try:
+            data = _read(self._disk, path)
+        except OSError as error:
+            self._damaged(path, f"cannot be read: {error.strerror}")
+            self._next_flush = None
+            return
+        self._report.bytes += len(data)
+        reason = self._header_damage(data, number)
+        if reason:
+            leftover = last and not (first and number > 1) and is_zero(memoryview(data)[FILE_HEADER_BYTES:])
+            if leftover and reason.begins_unfinished:
+                found = f"a crash left it unfinished ({reason.text}): removed by the next start"
+                self._report.warn("journal", path, found)
+            else:
+                self._damaged(path, reason.text)
+                self._next_flush = None
+            return
+        begin = self._next_flush
+        if begin is None:
+            begin = 1 if first and number == 1 else first_flush_number(data)
+        if begin is None:
+            self._damaged(
+                path,
+                f"corrupt at byte {FILE_HEADER_BYTES}: no valid flush frame; the files before it are gone",
+            )
+            return
+        self._flushes(path, data, number, begin, last=last)
+
+    def _header_damage(self, data: bytes, number: int) -> "_HeaderDamage | None":
+        try:
+            header = read_file_header(data)
+        except DataDirectoryError as error:
+            return _HeaderDamage(str(error), begins_unfinished=False)
+        if isinstance(header, str):
+            return _HeaderDamage(header, begins_unfinished=True)
+        self._owner = self._owner or (header.cluster_id, header.node_id)
+        if (header.cluster_id, header.node_id) != self._owner:
+            return _HeaderDamage(
+                f"belongs to node {header.node_id} of cluster {header.cluster_id.hex()}, "
+                f"expected node {self._owner[1]} of cluster {self._owner[0].hex()}",
+                begins_unfinished=False,
+            )
+        if header.file_number != number:
+            return _HeaderDamage(
+                f"says that it is journal file {header.file_number}", begins_unfinished=False
+            )
+        return None
+
+    def _flushes(self, path: Path, data: bytes, number: int, begin: int, *, last: bool) -> None:
+        at, flush, records = FILE_HEADER_BYTES, begin, 0
+        while True:
+            try:
+                scan = scan_flushes(data, number, flush, at)
+            except CorruptData as error:
+                self._damaged(path, str(error))
+                self._next_flush = None
+                return
+            records += len(scan.records)
+            self._collect(path, scan.records)
+            self._next_flush = scan.next_flush
+            if scan.damage:
+                self._tail(path, scan, last=last)
+            if scan.later_flush is None:
+                break
+            at = scan.later_flush
+            flush = flush_number_at(data, at) or 0
+        flushes = f"flushes {begin} to {scan.next_flush - 1}" if scan.next_flush > begin else "no flush"
+        self._report.add("journal", path, f"{flushes}, {records} records, {scan.end} of {len(data)} bytes")
+
+    def _tail(self, path: Path, scan: Scan, *, last: bool) -> None:
+        if scan.later_flush is None and last:
+            self._report.warn(
+                "journal",
+                path,
+                f"torn tail from byte {scan.end} on ({scan.damage}): never acknowledged, cut by the next start",
+            )
+            return
+        follows = (
+            "a later journal file" if scan.later_flush is None else f"a flush at byte {scan.later_flush}"
+        )
+        self._damaged(path, f"corrupt at byte {scan.end}: {scan.damage}; {follows} follows")
+        if scan.later_flush is None:
+            self._next_flush = None
+
+    def _collect(self, path: Path, records: list[JournalRecord]) -> None:
+        for record in records:
+            if record.kind is RecordKind.APPLIED_POSITIONS:
+                self._positions(path, record)
+            elif record.kind is RecordKind.ENTRY:
+                entry = self._entry(path, record)
+                if self.journal.whole:
+                    self._add(path, record.raft_group, entry)
+            elif self.journal.whole:
+                self.journal.groups.setdefault(record.raft_group, CheckedGroup()).hard_state = True
+
+    def _positions(self, path: Path, record: JournalRecord) -> None:
+        try:
+            positions = AppliedPositions.FromString(bytes(record.payload)).positions
+        except DecodeError as error:
+            self._damaged(path, f"applied positions cannot be decoded: {error}")
+            return
+        if self.journal.whole:
+            for position in positions:
+                self.journal.groups.setdefault(position.raft_group, CheckedGroup()).applied = position
+
+    def _entry(self, path: Path, record: JournalRecord) -> CheckedEntry:
+        offsets, command = 0, b""
+        if record.entry_type is EntryType.RECORD_BATCH:
+            try:
+                check_batch(record.payload)
+                offsets = read_header(record.payload).last_offset_delta + 1
+            except CorruptData as error:
+                self._damaged(path, f"raft group {record.raft_group}, entry {record.index}: {error}")
+        elif record.entry_type is EntryType.COMMAND:
+            command = bytes(record.payload)
+        return CheckedEntry(record.index, record.term, record.entry_type, command, offsets)
+
+    def _add(self, path: Path, raft_group: int, entry: CheckedEntry) -> None:
+        entries = self.journal.groups.setdefault(raft_group, CheckedGroup()).entries
+        if entries and entry.index <= entries[-1].index:
+            # A new leader's entries replace what is there.
+            del entries[max(0, entry.index - entries[0].index) :]
+        before = entries[-1] if entries else None
+        if before is not None and entry.index != before.index + 1:
+            self._damaged(
+                path,
+                f"raft group {raft_group} has entry {entry.index} where {before.index + 1} was expected",
+            )
+        elif before is not None and entry.term < before.term:
+            self._damaged(
+                path, f"raft group {raft_group}, entry {entry.index}: term {entry.term} after {before.term}"
+            )
+        entries.append(entry)
+
+    def _damaged(self, path: Path, found: str) -> None:
+        self.journal.whole = False
+        self._report.damaged("journal", path, found)
+
+
+class _HeaderDamage(NamedTuple):
+    """Why a file's header is refused, and whether a crash while the file was created can look like that."""
+
+    text: str
+    begins_unfinished: bool
+
+
+def check_checkpoints(disk: Disk, directory: Path, report: Report) -> Checkpoint | None:
+    """Check every checkpoint of one state group; returns the newest valid one. Blocks."""
+    newest: Checkpoint | None = None
+    valid = 0
+    for name in disk.names(directory):
+        path = directory / name
+        id = CheckpointId.from_file_name(name)
+        if name.endswith(_PART):
+            report.warn("checkpoint", path, "left from a crash: removed by the next start")
+            continue
+        if id is None:
+            report.damaged("checkpoint", path, "not a checkpoint: the next start is refused")
+            continue
+        report.bytes += _size(disk, path)
+        try:
+            checkpoint = Checkpoint(id, read_checkpoint(disk, path))
+            _check_places(disk, path, id)
+        except (CorruptData, DataDirectoryError) as error:
+            report.damaged("checkpoint", path, f"{error}")
+            continue
+        valid += 1
+        report.add("checkpoint", path, f"{len(checkpoint.records)} records up to entry {id.end_offset}")
+        newest = checkpoint if newest is None else max(newest, checkpoint, key=lambda each: each.id)
+    if valid > _CHECKPOINTS_KEPT:
+        report.warn("checkpoint", directory, f"{valid} checkpoints: the next one removes all but two")
+    return newest
+
+
+def _check_places(disk: Disk, path: Path, id: CheckpointId) -> None:
+    """Offsets and epochs lie outside the checksums, and recovery does not look at them."""
+    expected = 0
+    for position, header, _, _ in scan_batches(disk, path):
+        if (header.base_offset, header.leader_epoch) != (expected, id.epoch):
+            raise CorruptData(
+                f"corrupt at byte {position}: offset {header.base_offset} and epoch {header.leader_epoch}, "
+                f"expected {expected} and {id.epoch}"
+            )
+        expected = header.next_offset
+
+
+def _read(disk: Disk, path: Path) -> bytes:
+    file = disk.open(path)
+    try:
+        return file.read_at(file.size(), 0)
+    finally:
+        file.close()
+
+
+def _size(disk: Disk, path: Path) -> int:
+    file = disk.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()

@@ -1,0 +1,50 @@
+"""The file system for those who look and change nothing: every call that would change something fails with EROFS."""
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import NoReturn
+
+from pixy.storage.disk import RealDisk, RealFile
+
+__all__ = ["ReadOnlyDisk"]
+
+
+class ReadOnlyDisk(RealDisk):
+    """The file system of the machine, read only. What it opens cannot be written to either."""
+
+    def open(self, path: Path, *, create: bool = False) -> RealFile:
+        if create:
+            _refuse(path)
+        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def make_directory(self, path: Path) -> None:
+        _refuse(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        _refuse(old)
+
+    def unlink(self, path: Path) -> None:
+        _refuse(path)
+
+    def sync_directory(self, path: Path) -> None:
+        _refuse(path)
+
+    def lock(self, path: Path) -> RealFile | None:
+        """Keep writers away, not other readers; None if there is a writer.
+
+        Raises:
+            FileNotFoundError: there is no lock file, so nobody holds it.
+        """
+        file_number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(file_number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file_number)
+            return None
+        return RealFile(file_number)
+
+
+def _refuse(path: Path) -> NoReturn:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))

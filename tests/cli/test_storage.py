@@ -1,0 +1,135 @@
+"""`pixy storage check` and `pixy storage dump`: what they print, and their exit codes."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pixy.storage import RealDisk
+from tests.cluster.stopped import contents, make_stopped
+
+from .conftest import Run
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_stopped(tmp_path_factory.mktemp("cluster") / "default")
+
+
+@pytest.fixture
+def node(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / "data" / "default")
+
+
+def segment(node: Path) -> Path:
+    return sorted((node / "topics" / "topic-0").glob("*.log"))[0]
+
+
+def damage(path: Path, at: int = 70) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_whole_directory_is_ok_and_is_not_changed(node: Path, run_alone: Run) -> None:
+    before = contents(node)
+    result = run_alone("storage", "check", str(node))
+    assert (result.exit_code, result.stderr, contents(node)) == (0, "", before)
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["KIND", "WHERE", "FOUND", "VERDICT"]
+    assert lines[1].split()[:3] == ["identity", "identity", "node"]
+    assert all(line.endswith("ok") for line in lines[1:-2])
+    assert re.fullmatch(r"ok: checked \d+ bytes and 43 records in \d+\.\d\d s", lines[-1])
+
+
+def test_warnings_end_with_0_and_damage_with_1(node: Path, run_alone: Run) -> None:
+    (node / "notes").write_bytes(b"x")
+    result = run_alone("storage", "check", str(node))
+    assert (result.exit_code, result.stdout.splitlines()[-1][:8]) == (0, "warning:")
+    damage(segment(node))
+    result = run_alone("storage", "check", str(node))
+    assert (result.exit_code, result.stdout.splitlines()[-1][:8]) == (1, "damaged:")
+    assert re.search(rf"topics/topic-0/{segment(node).name} +corrupt at byte 0: record batch", result.stdout)
+
+
+def test_a_check_as_json_is_one_object(node: Path, run_alone: Run) -> None:
+    damage(segment(node))
+    result = run_alone("storage", "check", "--json", str(node))
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["verdict"]) == (1, "damaged")
+    assert found["bytes"] > found["records"] > 0 <= found["seconds"]
+    [directory] = found["directories"]
+    assert (directory["directory"], directory["verdict"]) == (str(node), "damaged")
+    worst = [
+        each for each in directory["findings"] if each["kind"] == "segment" and each["verdict"] == "damaged"
+    ]
+    assert [each["where"] for each in worst] == [f"topics/topic-0/{segment(node).name}"]
+
+
+def test_all_clusters_of_a_data_dir_are_checked(node: Path, run_alone: Run) -> None:
+    shutil.copytree(node, node.parent / "other")
+    damage(segment(node))
+    result = run_alone("storage", "check", str(node.parent))
+    assert result.exit_code == 1
+    headings = [line for line in result.stdout.splitlines() if line.startswith("/")]
+    assert headings == [f"{node}:", f"{node.parent / 'other'}:"]
+
+
+def test_what_cannot_be_checked_ends_with_2(node: Path, tmp_path: Path, run_alone: Run) -> None:
+    lock = RealDisk().lock(node / "lock")
+    assert lock is not None
+    (tmp_path / "empty").mkdir()
+    for path, reason in [
+        (node, "is in use by another process: stop the daemon first"),
+        (node / "identity", "is not a directory"),
+        (tmp_path / "empty", "is empty: there is no node in it"),
+        (tmp_path / "nowhere", "does not exist: there is no node in it"),
+    ]:
+        result = run_alone("storage", "check", str(path))
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith("pixy: ")
+        assert result.stderr.endswith(f"{path} {reason}\n")
+    lock.close()
+
+
+def test_a_dump_prints_a_line_for_each_thing(node: Path, run_alone: Run) -> None:
+    path = segment(node)
+    result = run_alone("storage", "dump", str(path), "--records", "--limit", "3")
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3
+    assert lines[0] == f"file path={path}"
+    assert lines[1].startswith("batch byte=0 base_offset=0 last_offset=0 records=1 bytes=")
+    assert re.match(r"record offset=0 timestamp=\d+ key=- value=value-0v+ headers=\[\]$", lines[2])
+
+
+def test_a_dump_as_json_is_an_object_per_line(node: Path, run_alone: Run) -> None:
+    result = run_alone("storage", "dump", str(node), "--records", "--json")
+    assert result.exit_code == 0
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert lines[1]["what"] == "identity"
+    assert {line["what"] for line in lines} >= {
+        "journal",
+        "flush",
+        "entry",
+        "hard_state",
+        "applied_position",
+        "record",
+    }
+    values = [line["value"] for line in lines if line["what"] == "record"]
+    assert "unsynced" in values
+
+
+def test_a_dump_ends_at_damage_with_1(node: Path, run_alone: Run) -> None:
+    damage(segment(node))
+    result = run_alone("storage", "dump", str(node / "topics" / "topic-0"))
+    assert result.exit_code == 1
+    assert len(result.stdout.splitlines()) == 2
+    assert f"damage path={segment(node)} reason=corrupt at byte 0: record batch" in result.stdout
+
+
+@pytest.mark.parametrize("args", [["check"], ["dump"], ["dump", "x", "--limit", "0"], ["dump", "/nowhere"]])
+def test_wrong_usage_ends_with_2(run_alone: Run, args: list[str]) -> None:
+    assert run_alone("storage", *args).exit_code == 2

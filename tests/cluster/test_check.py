@@ -1,0 +1,212 @@
+"""The directory of a stopped node as a whole: one that a real node wrote, damaged in every way; a check changes nothing."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster import check_node, node_directories
+from pixy.errors import DataDirectoryError
+from pixy.storage import ReadOnlyDisk, RealDisk, Verdict
+from tests.cluster.nodes import Cluster
+from tests.cluster.stopped import contents, make_stopped, wrong
+
+Damage = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_stopped(tmp_path_factory.mktemp("cluster") / "default")
+
+
+@pytest.fixture
+def node(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / "default")
+
+
+def newest(directory: Path, pattern: str) -> Path:
+    return sorted(directory.glob(pattern))[-1]
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_what_a_killed_node_leaves_is_ok(node: Path) -> None:
+    assert wrong(node) == []
+    report = check_node(ReadOnlyDisk(), node)
+    by_kind: dict[str, list[str]] = {}
+    for finding in report.findings:
+        by_kind.setdefault(finding.kind, []).append(finding.where)
+    assert by_kind["identity"] == ["identity"]
+    assert by_kind["state"] == ["metadata", "groups-0"]
+    assert by_kind["partition"] == ["topic-0", "topic-1", "other-0"]
+    assert len(by_kind["checkpoint"]) == 2 + 2 * (node / "state" / "metadata").is_dir()
+    assert report.records == 43
+    found = {finding.where: finding.found for finding in report.findings}
+    assert found["topic-0"].startswith("offsets 0 to 39 in 8 segments, ")
+    assert found["topic-0"].endswith("; 2 records in the journal to be applied again")
+    assert found["topic-1"] == "no synced records"
+
+
+async def test_what_a_stopped_node_leaves_is_ok_at_every_age(tmp_path: Path) -> None:
+    for _ in range(3):
+        async with Cluster(tmp_path / "data", checkpoint_entries=3).running() as cluster:
+            if not cluster.node.metadata.topics:
+                await cluster.create_topic()
+            await cluster.append(b"a", b"b")
+            await cluster.commit(1)
+        assert wrong(tmp_path / "data") == []
+
+
+async def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running():
+        with pytest.raises(DataDirectoryError, match="is in use by another process: stop the daemon first"):
+            check_node(ReadOnlyDisk(), tmp_path / "data")
+
+
+def test_a_check_lets_go_of_the_lock(node: Path) -> None:
+    check_node(ReadOnlyDisk(), node)
+    lock = RealDisk().lock(node / "lock")
+    assert lock is not None
+    lock.close()
+
+
+def test_a_copy_without_a_lock_is_checked_and_gets_none(node: Path) -> None:
+    (node / "lock").unlink()
+    assert wrong(node) == []
+
+
+def test_flipped_bytes_all_over_are_found(node: Path) -> None:
+    hints = (".index", ".timeindex")
+    last = newest(node, "journal/*")
+    for path in sorted(each for each in node.rglob("*") if each.is_file() and each.suffix not in hints):
+        whole = path.read_bytes()
+        for at in range(0, len(whole), max(1, len(whole) // 12)):
+            flip(path, at)
+            verdict = check_node(ReadOnlyDisk(), node).verdict
+            # The last flush may be torn, and behind the last flush there is nothing to lose.
+            expected = {Verdict.WARNING, Verdict.DAMAGED} if path == last else {Verdict.DAMAGED}
+            assert verdict in expected, (path.name, at)
+            path.write_bytes(whole)
+
+
+def test_every_file_that_is_removed_is_missed(node: Path) -> None:
+    for path in [node / "identity", *node.glob("topics/*/*.log")]:
+        whole = path.read_bytes()
+        path.unlink()
+        assert check_node(ReadOnlyDisk(), node).verdict is Verdict.DAMAGED, path.name
+        path.write_bytes(whole)
+
+
+async def test_a_hard_state_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic("topic", 2)
+    path = newest(tmp_path / "data", "journal/*")
+    data = path.read_bytes()
+    # Everything from the flush on that holds the hard states of the partitions.
+    path.write_bytes(data[: data.rindex(b"FLSH")])
+    assert [(verdict, found) for verdict, _, found in wrong(tmp_path / "data")] == [
+        ("warning", "no hard state of raft groups 1000, 1001: written by the next start")
+    ]
+
+
+def test_every_file_that_is_added_is_noticed(node: Path) -> None:
+    def add(directory: Path) -> None:
+        for place in (".", "topics", "topics/topic-0", "state"):
+            (directory / place / "notes").write_bytes(b"x")
+        (directory / "identity.part").write_bytes(b"x")
+        (directory / "topics" / "none-0").mkdir()
+
+    # The line of a partition is as bad as what is in it.
+    found = [each for each in wrong(node, add) if each[1] != "topic-0"]
+    assert sorted(found) == [
+        ("warning", "identity.part", "left from a crash at the first start"),
+        ("warning", "none-0", "no topic has it"),
+        ("warning", "notes", "does not belong here"),
+        ("warning", "state/notes", "does not belong here"),
+        ("warning", "topics/notes", "does not belong here"),
+        ("warning", "topics/topic-0/notes", "does not belong here"),
+    ]
+
+
+def test_segments_of_a_partition_that_no_topic_has_are_damage(node: Path) -> None:
+    found = "segments of a partition that no topic has: nobody can read them"
+    damage: Damage = lambda path: shutil.copytree(path / "topics/topic-0", path / "topics/topic-2")  # noqa: E731
+    assert wrong(node, damage) == [("damaged", "topic-2", found)]
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_is_used(node: Path) -> None:
+    damaged = newest(node, "state/groups-0/*")
+    [(verdict, where, _)] = wrong(node, lambda _: flip(damaged, 100))
+    assert (verdict, where) == ("damaged", str(damaged.relative_to(node)))
+
+
+def test_a_state_group_without_checkpoints_misses_its_first_entries(node: Path) -> None:
+    found = wrong(node, lambda path: shutil.rmtree(path / "state" / "groups-0"))
+    assert [(verdict, where) for verdict, where, _ in found] == [("damaged", "groups-0")]
+    assert found[0][2].startswith("durable up to entry 0, but the journal goes on with entry ")
+
+
+def test_a_lost_journal_is_damage_and_the_segments_are_checked_all_the_same(node: Path) -> None:
+    def lose(directory: Path) -> None:
+        shutil.rmtree(directory / "journal")
+        flip(newest(directory, "topics/topic-0/*.log"), 30)
+
+    found = wrong(node, lose)
+    assert ("damaged", "journal", "no journal files: the next start is refused") in found
+    assert [where for _, where, _ in found if where.endswith(".log")]
+
+
+def test_behind_a_damaged_journal_nothing_is_judged_that_hangs_on_it(node: Path) -> None:
+    oldest = sorted(node.glob("journal/*"))[0]
+    found = wrong(node, lambda _: flip(oldest, 64))
+    assert {(verdict, where) for verdict, where, _ in found} == {("damaged", f"journal/{oldest.name}")}
+
+
+async def test_a_commit_beyond_the_end_is_damage_and_one_of_no_topic_a_warning(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        await cluster.append(b"a", b"b")
+        await cluster.commit(2)
+        await cluster.commit(3, group="ahead")
+        await cluster.commit(1, topic="gone")
+    assert wrong(tmp_path / "data") == [
+        ("warning", "groups-0", "group group has committed offset 1 of gone-0, which no topic has"),
+        ("damaged", "groups-0", "group ahead has committed offset 3 of topic-0, which ends at 2"),
+    ]
+
+
+@pytest.mark.parametrize("names", [[], ["lock"], ["lock", "identity.part"]])
+def test_a_first_start_that_did_not_come_far(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    if not names:
+        with pytest.raises(DataDirectoryError, match=r"is empty: there is no node in it$"):
+            node_directories(ReadOnlyDisk(), tmp_path)
+        return
+    assert node_directories(ReadOnlyDisk(), tmp_path) == [tmp_path]
+    assert {verdict for verdict, _, _ in wrong(tmp_path)} == {"warning"}
+
+
+def test_a_data_dir_stands_for_the_clusters_in_it(node: Path) -> None:
+    (node.parent / "lost+found").mkdir()
+    shutil.copytree(node, node.parent / "journal")
+    before = contents(node.parent)
+    assert node_directories(ReadOnlyDisk(), node.parent) == [node, node.parent / "journal"]
+    assert contents(node.parent) == before
+    shutil.rmtree(node)
+    assert node_directories(ReadOnlyDisk(), node.parent) == [node.parent / "journal"]
+
+
+def test_what_is_no_node_is_refused(node: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataDirectoryError, match=r"identity is not a directory$"):
+        node_directories(ReadOnlyDisk(), node / "identity")
+    with pytest.raises(DataDirectoryError, match="nowhere does not exist"):
+        node_directories(ReadOnlyDisk(), tmp_path / "nowhere")
+    (tmp_path / "some" / "thing").mkdir(parents=True)
+    with pytest.raises(DataDirectoryError, match="has no node in it"):
+        node_directories(ReadOnlyDisk(), tmp_path / "some")

@@ -1,0 +1,128 @@
+"""What the files of a real node hold, told line by line."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pixy.cluster import DumpLine, dump
+from pixy.errors import DataDirectoryError
+from pixy.storage import ReadOnlyDisk
+from tests.cluster.stopped import contents, make_stopped
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_stopped(tmp_path_factory.mktemp("cluster") / "default")
+
+
+@pytest.fixture
+def node(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / "default")
+
+
+def dumped(path: Path, *, records: bool = False) -> list[DumpLine]:
+    return list(dump(ReadOnlyDisk(), path, records=records))
+
+
+def of_kind(lines: list[DumpLine], what: str) -> list[dict[str, Any]]:
+    return [dict(line.fields) for line in lines if line.what == what]
+
+
+def test_a_directory_is_shown_file_by_file_and_not_changed(node: Path) -> None:
+    before = contents(node)
+    lines = dumped(node, records=True)
+    assert contents(node) == before
+    files = [Path(fields["path"]).relative_to(node).parts[0] for fields in of_kind(lines, "file")]
+    assert sorted(set(files)) == ["identity", "journal", "state", "topics"]
+    assert of_kind(lines, "damage") == []
+    assert of_kind(lines, "identity")[0]["node_id"] == 1
+
+
+def test_a_journal_is_shown_with_what_its_records_mean(node: Path) -> None:
+    lines = dumped(node / "journal")
+    entries = of_kind(lines, "entry")
+    commits = [entry["commit_offsets"] for entry in entries if "commit_offsets" in entry]
+    assert commits[-1]["group"] == "group"
+    assert commits[-1]["offsets"] == [{"topic": "topic", "partition": 0, "offset": 40, "metadata": "m40"}]
+    batches = [entry for entry in entries if entry["type"] == "record_batch"]
+    assert (batches[-1]["raft_group"], batches[-1]["index"], batches[-1]["records"]) == (1000, 42, 1)
+    positions = {fields["raft_group"]: fields for fields in of_kind(lines, "applied_position")}
+    assert (positions[1000]["index"], positions[1000]["end_offset"]) == (40, 40)
+    assert {fields["raft_group"] for fields in of_kind(lines, "hard_state")} == {1, 2, 1000, 1001, 1002}
+    assert of_kind(lines, "hard_state")[-1]["voters"] == [1]
+    flushes = of_kind(lines, "flush")
+    assert [flush["number"] for flush in flushes] == list(
+        range(flushes[0]["number"], flushes[-1]["number"] + 1)
+    )
+
+
+def test_a_segment_is_shown_with_or_without_its_records(node: Path) -> None:
+    path = sorted((node / "topics" / "topic-0").glob("*.log"))[0]
+    lines = dumped(path)
+    assert [line.what for line in lines] == ["file"] + ["batch"] * (len(lines) - 1)
+    first = of_kind(lines, "batch")[0]
+    assert (first["byte"], first["base_offset"], first["records"], first["codec"], first["epoch"]) == (
+        0,
+        0,
+        1,
+        "none",
+        1,
+    )
+    records = of_kind(dumped(path, records=True), "record")
+    assert [record["offset"] for record in records] == list(range(len(records)))
+    assert (records[0]["key"], records[0]["value"][:8]) == (None, b"value-0v")
+
+
+def test_a_journal_shows_records_too(node: Path) -> None:
+    values = [record["value"] for record in of_kind(dumped(node / "journal", records=True), "record")]
+    assert values[-2:] == [b"last", b"unsynced"]
+
+
+def test_checkpoints_are_shown_with_their_records(node: Path) -> None:
+    lines = dumped(sorted((node / "state" / "groups-0").iterdir())[-1])
+    [offset] = of_kind(lines, "offset")
+    assert (offset["group"], offset["offset"]["topic"], offset["offset"]["offset"]) == ("group", "topic", 40)
+    for path in (node / "state" / "metadata").glob("*"):
+        lines = dumped(path)
+        assert of_kind(lines, "cluster")[0]["groups_count"] == 1
+        assert [topic["name"] for topic in of_kind(lines, "topic")][:1] == ["topic"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "at", "reason"),
+    [
+        ("identity", 25, "is damaged"),
+        ("journal/*", 20, "the file header's checksum is wrong"),
+        (
+            "journal/*",
+            110,
+            "corrupt at byte 64: a record's checksum is wrong; a later flush follows at byte ",
+        ),
+        ("topics/topic-0/*.log", 70, "corrupt at byte 0: record batch at offset 0 has CRC "),
+        ("topics/topic-0/*.log", 0, "corrupt at byte 0: a batch with base offset "),
+        ("topics/topic-0/*.log", 8, "corrupt at byte 0: a batch that says it has "),
+        ("state/groups-0/*", 70, "corrupt at byte 0: record batch at offset 0 has CRC "),
+    ],
+)
+def test_damage_is_shown_where_it_is_and_is_the_last_line(
+    node: Path, pattern: str, at: int, reason: str
+) -> None:
+    path = sorted(node.glob(pattern))[0]
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+    lines = dumped(path)
+    assert (lines[-1].what, lines[-1].fields["path"]) == ("damage", str(path))
+    assert lines[-1].fields["reason"].startswith(reason)
+
+
+def test_what_cannot_be_shown_is_refused(node: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataDirectoryError, match="lock is nothing that can be shown"):
+        dumped(node / "lock")
+    with pytest.raises(DataDirectoryError, match="nowhere does not exist"):
+        dumped(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataDirectoryError, match="empty is nothing that can be shown"):
+        dumped(tmp_path / "empty")

@@ -1,0 +1,53 @@
+"""The blocking part of a node's start: what it makes durable before anything relies on it."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pixy.cluster.recovery import recover_node
+from pixy.errors import DataDirectoryError
+from tests.fakes.disk import RecordingDisk
+
+
+def test_the_names_of_all_directories_above_are_durable_before_a_first_start_goes_on(tmp_path: Path) -> None:
+    directory = tmp_path / "made" / "node"
+    directory.mkdir(parents=True)  # a start that ended right here
+    disk = RecordingDisk()
+    recover_node(disk, directory, Random(1).randbytes).lock.close()
+    before = disk.calls[: [call.name for call in disk.calls].index("identity.part")]
+    assert [call.name for call in before] == [path.name for path in directory.parents]
+    assert {call.what for call in before} == {"sync_directory"}
+
+
+def test_later_starts_leave_the_directories_above_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    recover_node(RecordingDisk(), directory, Random(1).randbytes).lock.close()
+    disk = RecordingDisk()
+    recover_node(disk, directory, Random(1).randbytes).lock.close()
+    assert tmp_path.name not in [call.name for call in disk.did("sync_directory")]
+
+
+class _NotReadable(RecordingDisk):
+    """No directory above can be read; or it cannot be synced."""
+
+    def __init__(self, directory: Path, error: type[OSError]) -> None:
+        super().__init__()
+        self._directory = directory
+        self._error = error
+
+    def sync_directory(self, path: Path) -> None:
+        if not path.is_relative_to(self._directory):
+            raise self._error(13 if self._error is PermissionError else 5, "no", str(path))
+        super().sync_directory(path)
+
+
+def test_a_directory_above_that_may_not_be_read_is_passed(tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    recover_node(_NotReadable(directory, PermissionError), directory, Random(1).randbytes).lock.close()
+
+
+def test_a_directory_above_that_cannot_be_synced_is_refused(tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    with pytest.raises(DataDirectoryError, match=r"cannot be used: .*no"):
+        recover_node(_NotReadable(directory, OSError), directory, Random(1).randbytes)

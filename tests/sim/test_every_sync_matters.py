@@ -1,0 +1,210 @@
+"""Without any one of its syncs the storage loses something, and the simulation sees it.
+
+The sites are found in the source. Each is switched off alone: the disk ignores the syncs of that place, and some seed must fail.
+
+Some places do what another place does a moment later or at the next start, so that no crash shows their absence. They are named in
+`MASKED` with what masks them. For these the mask is switched off, with which the seed still passes, and then both, with which
+it fails: the place is what stands between.
+
+Two rules are about order, not about a sync: they are broken by changing the code under test.
+"""
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pixy
+from pixy.storage import Journal, JournalFile, PartitionLog, SegmentPosition
+from tests.sim.disk import SimulatedDisk
+from tests.sim.storage_simulation import SimulationFailure, run_seed
+
+SEEDS_MAX = 800
+"""A site whose absence no seed up to this one shows is dead or masked."""
+
+ORDER_SEEDS = 60
+WRITE = "storage/journal.py:Journal._write write_durably"
+
+ALONE = {
+    "cluster/recovery.py:_sync_ancestors sync_directory": 84,
+    "cluster/recovery.py:_sync_directories sync_directory": 392,
+    "storage/checkpoint.py:CheckpointStore._write_part sync": 8,
+    "storage/checkpoint.py:CheckpointStore.write make_directory": 15,
+    "storage/identity.py:_write sync": 4,
+    "storage/journal.py:Journal._create_file sync": 132,
+    "storage/journal.py:Journal._create_file sync_directory": 3,
+    "storage/journal.py:Journal._unlink sync_directory": 73,
+    "storage/journal.py:Journal._write write_durably": 1,
+    "storage/partition_log.py:PartitionLog._active make_directory": 6,
+    "storage/partition_log.py:PartitionLog.sync sync_directory": 4,
+    "storage/recovery.py:_make_durable sync": 111,
+    "storage/recovery.py:_make_durable sync_directory": 75,
+    "storage/segment.py:Segment.sync sync": 3,
+}
+"""Site -> a seed that fails without it. Only a hint: others are tried if it does not."""
+
+MASKED = {
+    # A start makes all names in the data directory durable, and at a first start all names above it.
+    "cluster/recovery.py:recover_node make_directory": (
+        "cluster/recovery.py:_sync_ancestors sync_directory",
+        1,
+    ),
+    "storage/identity.py:_write sync_directory": (
+        "cluster/recovery.py:_sync_directories sync_directory",
+        89,
+    ),
+    # What is cut is cut again, until the sync of the whole file a moment later.
+    "storage/recovery.py:_judge_damage sync": (
+        "storage/recovery.py:_make_durable sync",
+        678,
+    ),
+    # The two follow each other; between them only an older checkpoint goes, of which one more is left.
+    "storage/checkpoint.py:CheckpointStore.write sync_directory": (
+        "storage/checkpoint.py:CheckpointStore._remove_old sync_directory",
+        15,
+    ),
+    "storage/checkpoint.py:CheckpointStore._remove_old sync_directory": (
+        "storage/checkpoint.py:CheckpointStore.write sync_directory",
+        15,
+    ),
+}
+"""Site -> what masks it, and a seed that passes without the mask and fails without both."""
+
+REDUNDANT = {
+    "storage/recovery.py:_remove_leftover sync_directory": (
+        "a leftover that comes back is removed again, and the file that takes its name is created durably"
+    ),
+}
+"""Sites without which nothing is ever lost -> why."""
+
+FORWARDED = {
+    "storage/log_writer.py:_write_and_sync sync",
+    "storage/partition_log.py:PartitionLog.sync sync",
+}
+"""These call a `sync` of our own, which has a site in it."""
+
+NO_STORAGE = {"disk.py", "read_only.py"}
+"""Disks, not users of one."""
+
+
+def sites_in_the_source() -> set[str]:
+    """Every call that makes something durable, named as the simulated disk names it."""
+    root = Path(pixy.__file__).parent
+    found = set()
+    for part in ("storage", "cluster"):
+        for path in sorted((root / part).glob("*.py")):
+            if path.name not in NO_STORAGE:
+                found |= _sites(ast.parse(path.read_text()), f"{part}/{path.name}:")
+    return found - FORWARDED
+
+
+def _sites(node: ast.AST, name: str) -> set[str]:
+    found = set()
+    for child in ast.iter_child_nodes(node):
+        inner = name
+        if isinstance(child, ast.ClassDef):
+            inner = f"{name}{child.name}."
+        elif isinstance(child, ast.FunctionDef):
+            inner = f"{name}{child.name}"
+        elif isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute):
+            call = child.func.attr
+            if call in ("sync", "write_durably", "sync_directory", "make_directory"):
+                found.add(f"{name} {call}")
+        found |= _sites(child, inner)
+    return found
+
+
+def fails(seed: int, ignored: Sequence[str]) -> bool:
+    try:
+        run_seed(seed, ignored=ignored)
+    except SimulationFailure:
+        return True
+    return False
+
+
+def test_every_site_in_the_source_is_accounted_for_and_is_reached() -> None:
+    named = {*ALONE, *MASKED, *REDUNDANT}
+    assert sites_in_the_source() == named
+    reached: set[str] = set()
+    for seed in range(1, SEEDS_MAX):
+        reached |= set(run_seed(seed).disk.sites)
+        if named <= reached:
+            break
+    assert named <= reached
+    assert {site for site in reached if not site.startswith("test ")} == named
+
+
+@pytest.mark.parametrize("site", ALONE)
+def test_without_it_something_is_lost(site: str) -> None:
+    for seed in (ALONE[site], *range(1, SEEDS_MAX)):
+        if fails(seed, [site]):
+            return
+    pytest.fail(f"no crash of {SEEDS_MAX} seeds shows that {site} is missing")
+
+
+@pytest.mark.parametrize("site", MASKED)
+def test_without_it_and_what_masks_it_something_is_lost(site: str) -> None:
+    mask, hint = MASKED[site]
+    for seed in (hint, *range(1, SEEDS_MAX)):
+        if fails(seed, [site, mask]) and not fails(seed, [mask]):
+            return
+    pytest.fail(f"no crash of {SEEDS_MAX} seeds shows that {site} is missing, even without {mask}")
+
+
+# --- order --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_journal_file_is_synced_before_its_successor_is_created(
+    monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    """Every large flush goes half into one file and half into a new one, and is answered when both are synced.
+
+    That loses nothing if the first is synced before the second is created, and does otherwise.
+    """
+    write = Journal._write
+
+    def write_over_two_files(journal: Journal, gathered: Any) -> Any:
+        if (
+            len(gathered.tokens) < 2 or gathered.bytes < 2000
+        ):  # among them what compaction writes, which would never end
+            return write(journal, gathered)
+        first, rest = gathered.split(gathered.bytes // 2)
+        disk = journal._disk
+        assert isinstance(disk, SimulatedDisk)
+        disk.ignored = frozenset() if ordered else frozenset({WRITE})
+        try:
+            files = write(journal, first).files
+        finally:
+            disk.ignored = frozenset()
+        journal.files.extend(map(JournalFile, files))
+        journal.files[-1].last_index.update(gathered.last_index)
+        before, journal._size = journal._file, 0  # no room in it any more
+        assert before is not None
+        written = write(journal, rest)
+        before.sync()
+        return written
+
+    monkeypatch.setattr(Journal, "_write", write_over_two_files)
+    assert any(fails(seed, []) for seed in range(1, ORDER_SEEDS)) is not ordered
+
+
+def test_an_applied_position_is_written_only_after_the_segment_is_synced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A position that says what a later sync will make true is not enough."""
+    sync = PartitionLog.sync
+    late: set[int] = set()
+
+    def sync_the_next_time(log: PartitionLog) -> SegmentPosition:
+        if id(log) in late:
+            late.remove(id(log))
+            return sync(log)
+        late.add(id(log))
+        last = log._segments[-1]
+        return SegmentPosition(last.base_offset, last.size)
+
+    monkeypatch.setattr(PartitionLog, "sync", sync_the_next_time)
+    assert any(fails(seed, []) for seed in range(1, ORDER_SEEDS))

@@ -1,0 +1,272 @@
+"""The journal and the checkpoints of a stopped node: each verdict, on files that are damaged byte by byte."""
+
+from pathlib import Path
+
+import pytest
+
+from pixy.records import NewRecord, build_batch
+from pixy.storage import (
+    CheckpointId,
+    CheckpointStore,
+    ReadOnlyDisk,
+    RealDisk,
+    Report,
+    Verdict,
+    check_checkpoints,
+    check_journal,
+)
+from pixy.storage.check import CheckedJournal
+from tests.storage.journals import (
+    CLUSTER,
+    OWNER,
+    applied,
+    entry,
+    flush,
+    header,
+    journal_file,
+    record,
+    write_files,
+)
+
+BATCH = bytes(build_batch([NewRecord(None, b"value", (), 1), NewRecord(None, b"other", (), 2)]))
+FIRST = journal_file([[entry(1, BATCH), entry(1, BATCH, 1001)], [entry(2, BATCH)]], size=700)
+SECOND = journal_file(
+    [[entry(3, BATCH), applied(1000, 2)], [entry(4, BATCH)]], file=2, first_flush=3, size=700
+)
+Found = list[tuple[str, str]]
+
+
+def name(number: int) -> str:
+    return f"{number:020d}.journal"
+
+
+def checked(directory: Path, owner: tuple[bytes, int] | None = OWNER) -> tuple[CheckedJournal, Report]:
+    report = Report(directory)
+    return check_journal(ReadOnlyDisk(), directory, owner, report), report
+
+
+def wrong(report: Report) -> Found:
+    """What is not ok: verdict, and what was found."""
+    return [(str(each.verdict), each.found) for each in report.findings if each.verdict is not Verdict.OK]
+
+
+# --- the journal --------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_journal_is_ok_and_tells_what_every_group_has(tmp_path: Path) -> None:
+    write_files(tmp_path, FIRST, SECOND)
+    journal, report = checked(tmp_path)
+    assert wrong(report) == []
+    assert [finding.found for finding in report.findings] == [
+        "flushes 1 to 2, 3 records, 507 of 700 bytes",
+        f"flushes 3 to 4, 3 records, {SECOND.rindex(BATCH) + len(BATCH)} of 700 bytes",
+    ]
+    assert (journal.whole, journal.files, report.bytes) == (True, 2, 1400)
+    group = journal.group(1000)
+    assert [(each.index, each.offsets) for each in group.entries] == [(1, 2), (2, 2), (3, 2), (4, 2)]
+    assert [each.index for each in group.entries_after(2)] == [3, 4]
+    assert group.applied is not None
+    assert group.applied.index == 2
+
+
+def test_no_journal_is_an_empty_one(tmp_path: Path) -> None:
+    journal, report = checked(tmp_path / "journal")
+    assert (journal.files, journal.whole, report.findings) == (0, True, [])
+
+
+def test_every_flipped_byte_of_a_file_before_the_last_is_damage(tmp_path: Path) -> None:
+    for at in range(len(FIRST)):
+        data = bytearray(FIRST)
+        data[at] ^= 0xFF
+        write_files(tmp_path, bytes(data), SECOND)
+        journal, report = checked(tmp_path)
+        assert report.verdict is Verdict.DAMAGED, at
+        assert not journal.whole
+
+
+def test_every_flipped_byte_of_the_last_file_is_found(tmp_path: Path) -> None:
+    last_flush = SECOND.rindex(b"FLSH")
+    for at in range(len(SECOND)):
+        data = bytearray(SECOND)
+        data[at] ^= 0xFF
+        write_files(tmp_path, FIRST, bytes(data))
+        _, report = checked(tmp_path)
+        assert report.verdict is (Verdict.DAMAGED if at < last_flush else Verdict.WARNING), at
+
+
+def test_every_cut_of_the_last_file_is_a_torn_tail_or_the_end(tmp_path: Path) -> None:
+    ends = {64, SECOND.rindex(b"FLSH")}
+    for size in range(len(SECOND.rstrip(b"\0"))):
+        write_files(tmp_path, FIRST, SECOND[:size])
+        _, report = checked(tmp_path)
+        unfinished = size in {0} or size < 64
+        assert report.verdict is (Verdict.OK if size in ends and not unfinished else Verdict.WARNING), size
+
+
+def test_a_torn_tail_is_said_to_be_one(tmp_path: Path) -> None:
+    torn = len(SECOND.rstrip(b"\0")) - 1
+    write_files(tmp_path, FIRST, SECOND[:torn])
+    journal, report = checked(tmp_path)
+    [(verdict, found)] = wrong(report)
+    assert verdict == "warning"
+    assert found.startswith(f"torn tail from byte {SECOND.rindex(b'FLSH')} on (flush 4 has ")
+    assert found.endswith("never acknowledged, cut by the next start")
+    assert journal.whole
+
+
+def test_flushes_behind_damage_are_still_checked(tmp_path: Path) -> None:
+    records = [[entry(at, BATCH)] for at in range(1, 5)]
+    data = bytearray(journal_file(records, size=900))
+    flushes = [at for at in range(len(data)) if data[at : at + 4] == b"FLSH"]
+    data[flushes[1] + 50] ^= 1
+    data[flushes[2] + 50] ^= 1
+    write_files(tmp_path, bytes(data))
+    # From a damaged flush on the search goes on with the next frame that is valid.
+    assert [found for _, found in wrong(checked(tmp_path)[1])] == [
+        f"corrupt at byte {flushes[1]}: a record's checksum is wrong; a flush at byte {flushes[2]} follows",
+        f"corrupt at byte {flushes[2]}: a record's checksum is wrong; a flush at byte {flushes[3]} follows",
+    ]
+
+
+def test_missing_files_are_damage(tmp_path: Path) -> None:
+    third = journal_file([[entry(5, BATCH)]], file=3, first_flush=5)
+    write_files(tmp_path, FIRST, SECOND, third)
+    (tmp_path / name(2)).unlink()
+    assert wrong(checked(tmp_path)[1])[0] == ("damaged", "files 2 to 2 are missing")
+
+
+def test_a_file_that_a_crash_left_unfinished_is_a_warning(tmp_path: Path) -> None:
+    write_files(tmp_path, FIRST, SECOND, bytes(100))
+    [(verdict, found)] = wrong(checked(tmp_path)[1])
+    assert (verdict, found.startswith("a crash left it unfinished")) == ("warning", True)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (header(2, version=2) + bytes(100), "format version 2 is newer than 1"),
+        (header(2, cluster=b"f" * 16) + bytes(100), "belongs to node 1 of cluster 66666666"),
+        (header(2, node=2) + bytes(100), "belongs to node 2 of cluster 30313233"),
+        (header(3) + bytes(100), "says that it is journal file 3"),
+        (b"rubbish" * 20, "file begins with b'rubbishr'"),
+        (header(2) + flush(3, 64, [record(kind=9)], 2), "a valid record has kind 9"),
+        (
+            journal_file([[entry(9, BATCH)]], file=2, first_flush=3),
+            "raft group 1000 has entry 9 where 3 was expected",
+        ),
+        (
+            journal_file([[entry(3, b"x")]], file=2, first_flush=3),
+            "raft group 1000, entry 3: record batch of 1 bytes",
+        ),
+        (
+            journal_file([[record(index=3, term=0, payload=BATCH)]], file=2, first_flush=3),
+            "raft group 1000, entry 3: term 0 after 1",
+        ),
+        (
+            journal_file([[record(kind=3, entry_type=0, payload=b"\xff")]], file=2, first_flush=3),
+            "applied positions cannot be decoded",
+        ),
+    ],
+)
+def test_what_else_is_damage(tmp_path: Path, data: bytes, reason: str) -> None:
+    write_files(tmp_path, FIRST, data)
+    journal, report = checked(tmp_path)
+    [(verdict, found)] = wrong(report)
+    assert (verdict, found[: len(reason)], journal.whole) == ("damaged", reason, False)
+
+
+def test_the_oldest_file_without_a_flush_is_damage_if_others_were_before_it(tmp_path: Path) -> None:
+    (tmp_path / name(5)).write_bytes(header(5) + bytes(100))
+    assert wrong(checked(tmp_path)[1]) == [
+        ("damaged", "corrupt at byte 64: no valid flush frame; the files before it are gone")
+    ]
+
+
+def test_a_name_that_is_not_a_journal_files_is_damage_but_the_journal_is_whole(tmp_path: Path) -> None:
+    write_files(tmp_path, FIRST)
+    (tmp_path / "notes").write_bytes(b"x")
+    (tmp_path / "1.journal").mkdir()
+    journal, report = checked(tmp_path)
+    assert wrong(report) == [("damaged", "not a journal file: the next start is refused")] * 2
+    assert journal.whole
+
+
+def test_a_file_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
+    (tmp_path / name(1)).mkdir()
+    assert wrong(checked(tmp_path)[1]) == [("damaged", "cannot be read: Is a directory")]
+
+
+def test_an_owner_that_nobody_knows_is_that_of_the_first_file(tmp_path: Path) -> None:
+    write_files(tmp_path, FIRST, header(2, node=7))
+    [(_, found)] = wrong(checked(tmp_path, owner=None)[1])
+    assert found.startswith(f"belongs to node 7 of cluster {CLUSTER.hex()}, expected node 1")
+
+
+def test_entries_of_a_new_leader_replace_what_is_there(tmp_path: Path) -> None:
+    newer = record(index=2, term=2, payload=BATCH)
+    write_files(tmp_path, journal_file([[entry(1, BATCH), entry(2, BATCH), entry(3, BATCH)], [newer]]))
+    journal, report = checked(tmp_path)
+    assert wrong(report) == []
+    assert [(each.index, each.term) for each in journal.group(1000).entries] == [(1, 1), (2, 2)]
+
+
+# --- checkpoints --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """Two checkpoints."""
+    store = CheckpointStore(RealDisk(), tmp_path)
+    store.write(CheckpointId(1, 10), [(b"k", b"old")], 1)
+    store.write(CheckpointId(1, 20), [(b"k", b"new"), (b"l", b"new")], 2)
+    return tmp_path
+
+
+def checkpoints(directory: Path) -> tuple[int, Report]:
+    """The end offset of the newest valid one, 0 if there is none."""
+    report = Report(directory)
+    newest = check_checkpoints(ReadOnlyDisk(), directory, report)
+    return 0 if newest is None else newest.id.end_offset, report
+
+
+def test_the_newest_of_two_checkpoints_is_used(state: Path) -> None:
+    end, report = checkpoints(state)
+    assert (end, wrong(report)) == (20, [])
+    assert [each.found for each in report.findings] == [
+        "1 records up to entry 10",
+        "2 records up to entry 20",
+    ]
+    assert report.bytes == sum(path.stat().st_size for path in state.iterdir())
+
+
+def test_every_flipped_byte_of_a_checkpoint_is_damage(state: Path) -> None:
+    path = state / CheckpointId(1, 20).file_name
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        data = bytearray(whole)
+        data[at] ^= 0xFF
+        path.write_bytes(data)
+        end, report = checkpoints(state)
+        assert (end, report.verdict) == (10, Verdict.DAMAGED), at
+
+
+def test_every_cut_of_a_checkpoint_is_damage(state: Path) -> None:
+    path = state / CheckpointId(1, 20).file_name
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        end, report = checkpoints(state)
+        assert (end, report.verdict) == (10, Verdict.DAMAGED), size
+
+
+def test_leftovers_of_checkpoints_are_warnings_and_other_names_damage(state: Path) -> None:
+    (state / "00000000000000000030-0000000001.checkpoint.part").write_bytes(b"x")
+    (state / "00000000000000000015-0000000001.checkpoint").write_bytes(
+        (state / CheckpointId(1, 10).file_name).read_bytes()
+    )
+    (state / "notes").write_bytes(b"x")
+    assert sorted(wrong(checkpoints(state)[1])) == [
+        ("damaged", "not a checkpoint: the next start is refused"),
+        ("warning", "3 checkpoints: the next one removes all but two"),
+        ("warning", "left from a crash: removed by the next start"),
+    ]

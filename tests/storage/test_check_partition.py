@@ -1,0 +1,216 @@
+"""The segments and indexes of one partition: each verdict, on files that are damaged byte by byte."""
+
+from pathlib import Path
+
+import pytest
+
+from pixy.proto.state_pb2 import AppliedPosition
+from pixy.records import patch_batch, read_header
+from pixy.storage import (
+    PartitionLog,
+    ReadOnlyDisk,
+    RealDisk,
+    ReplayedEntries,
+    Report,
+    Verdict,
+    check_partition,
+)
+from pixy.storage.scan import scan_batches
+from tests.storage.batches import batch
+
+NOTHING = ReplayedEntries()
+
+
+class Partition:
+    """A log with segments of 400 bytes, synced."""
+
+    def __init__(self, directory: Path, batches: int, size: int = 10, segment_bytes: int = 400) -> None:
+        self.directory = directory
+        log = PartitionLog(RealDisk(), directory, segment_bytes)
+        written = [batch(2, size, 1000 + at) for at in range(batches)]
+        for each in written:
+            log.append(each, 1)
+        log.write(written)
+        position = log.sync()
+        self.applied = AppliedPosition(
+            raft_group=1000,
+            index=batches,
+            term=1,
+            end_offset=log.end_offset,
+            segment_base_offset=position.base_offset,
+            segment_bytes=position.size,
+        )
+
+    def segments(self) -> list[Path]:
+        return sorted(self.directory.glob("*.log"))
+
+    def checked(self, replayed: ReplayedEntries | None = NOTHING, *, applied: bool = True) -> Report:
+        report = Report(self.directory.parent)
+        position = self.applied if applied else None
+        check_partition(ReadOnlyDisk(), self.directory, position, replayed, report)
+        return report
+
+    def wrong(self, replayed: ReplayedEntries | None = NOTHING) -> list[tuple[str, str, str]]:
+        """All but the line of the partition itself that is not ok."""
+        return [
+            (str(each.verdict), each.where, each.found)
+            for each in self.checked(replayed).findings[:-1]
+            if each.verdict is not Verdict.OK
+        ]
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Partition:
+    return Partition(tmp_path / "topic-0", 10)
+
+
+def test_a_whole_partition_is_ok(partition: Partition) -> None:
+    report = partition.checked()
+    size = sum(path.stat().st_size for path in partition.segments())
+    [finding] = report.findings
+    assert (finding.where, finding.found) == ("topic-0", f"offsets 0 to 19 in 3 segments, {size} bytes")
+    assert (finding.verdict, report.bytes, report.records) == (Verdict.OK, size, 20)
+
+
+def test_a_partition_without_anything_is_ok(tmp_path: Path) -> None:
+    report = Report(tmp_path)
+    check_partition(ReadOnlyDisk(), tmp_path / "topic-0", None, NOTHING, report)
+    assert [(each.found, each.verdict) for each in report.findings] == [("no synced records", Verdict.OK)]
+
+
+def test_every_flipped_byte_of_every_segment_is_damage(partition: Partition) -> None:
+    for path in partition.segments():
+        whole = path.read_bytes()
+        for at in range(len(whole)):
+            data = bytearray(whole)
+            data[at] ^= 0xFF
+            path.write_bytes(data)
+            assert partition.checked().verdict is Verdict.DAMAGED, (path.name, at)
+        path.write_bytes(whole)
+
+
+def test_every_cut_of_every_segment_is_damage(partition: Partition) -> None:
+    for path in partition.segments():
+        whole = path.read_bytes()
+        for size in range(len(whole)):
+            path.write_bytes(whole[:size])
+            assert partition.checked().verdict is Verdict.DAMAGED, (path.name, size)
+        path.write_bytes(whole)
+
+
+def test_every_missing_segment_is_damage(partition: Partition) -> None:
+    paths = partition.segments()
+    found = []
+    for path in paths:
+        whole = path.read_bytes()
+        path.unlink()
+        found += [text for _, _, text in partition.wrong()]
+        path.write_bytes(whole)
+    assert found == [
+        f"no segment has offsets 0 to {int(paths[1].stem) - 1}",
+        f"the segment before it ends with offset {int(paths[1].stem) - 1}",
+        f"missing: {partition.applied.segment_bytes} bytes of it were synced",
+    ]
+
+
+def test_batches_behind_a_damaged_one_are_still_checked(tmp_path: Path) -> None:
+    partition = Partition(tmp_path / "topic-0", 5, segment_bytes=10_000)
+    [path] = partition.segments()
+    data = bytearray(path.read_bytes())
+    length = len(data) // 5
+    data[length + 70] ^= 1
+    data[3 * length + 70] ^= 1
+    path.write_bytes(data)
+    [(verdict, where, found)] = partition.wrong()
+    assert (verdict, where) == ("damaged", f"topic-0/{path.name}")
+    assert found.startswith(f"corrupt at byte {length}: record batch at offset 2 has CRC")
+    assert found.endswith("(and 1 more batches)")
+    assert partition.checked().records == 6
+
+
+def test_what_is_behind_the_applied_position_is_applied_again(partition: Partition) -> None:
+    last = partition.segments()[-1]
+    last.write_bytes(last.read_bytes() + b"rubbish")
+    (partition.directory / f"{20:020d}.log").write_bytes(b"more")
+    report = partition.checked(ReplayedEntries(1, 2))
+    assert report.verdict is Verdict.OK
+    assert report.findings[0].found == "11 bytes behind the applied position, to be applied again"
+    assert report.findings[1].found.endswith("; 2 records in the journal to be applied again")
+    assert partition.wrong() == [
+        ("warning", "topic-0", "11 bytes that no entry of the journal speaks of: cut by the next start")
+    ]
+
+
+def test_segments_without_an_applied_position(partition: Partition) -> None:
+    assert partition.checked(NOTHING, applied=False).verdict is Verdict.DAMAGED
+    assert partition.checked(ReplayedEntries(1, 2), applied=False).verdict is Verdict.OK
+    assert partition.checked(None, applied=False).verdict is Verdict.OK
+    last = partition.segments()[-1]
+    last.write_bytes(last.read_bytes()[:-1])
+    assert partition.checked(None, applied=False).verdict is Verdict.WARNING
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"end_offset": 21}, "offset 20 follows, the applied position says 21"),
+        ({"term": 0}, "leader epoch 1, the applied position has term 0"),
+    ],
+)
+def test_an_applied_position_that_does_not_fit_is_damage(
+    partition: Partition, change: dict[str, int], reason: str
+) -> None:
+    for name, value in change.items():
+        setattr(partition.applied, name, value)
+    assert [(verdict, found) for verdict, _, found in partition.wrong()] == [("damaged", reason)]
+
+
+def test_an_epoch_that_goes_back_is_damage(tmp_path: Path) -> None:
+    partition = Partition(tmp_path / "topic-0", 3, segment_bytes=10_000)
+    [path] = partition.segments()
+    data = bytearray(path.read_bytes())
+    patched = data[: len(data) // 3]
+    patch_batch(patched, 0, 2)
+    path.write_bytes(patched + data[len(patched) :])
+    partition.applied.term = 2
+    assert partition.wrong()[0][2].startswith(f"corrupt at byte {len(patched)}: leader epoch 1 after 2")
+
+
+def test_files_that_do_not_belong(partition: Partition) -> None:
+    (partition.directory / "notes").write_bytes(b"x")
+    (partition.directory / f"{99:020d}.index").write_bytes(b"")
+    (partition.directory / "x.log").write_bytes(b"x")
+    assert partition.wrong() == [
+        ("warning", f"topic-0/{99:020d}.index", "an index without its segment"),
+        ("warning", "topic-0/notes", "does not belong here"),
+        ("damaged", "topic-0/x.log", "not a segment: the next start is refused"),
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_that_is_wrong_or_missing_is_a_warning(tmp_path: Path, suffix: str) -> None:
+    partition = Partition(tmp_path / "topic-0", 12, 10_000, segment_bytes=1 << 20)
+    [path] = partition.segments()
+    index = path.with_suffix(suffix)
+    assert partition.wrong() == []
+    whole = index.read_bytes()
+    for at in range(len(whole)):
+        data = bytearray(whole)
+        data[at] ^= 0x01
+        index.write_bytes(data)
+        assert partition.checked().verdict <= Verdict.WARNING
+        assert [where for _, where, _ in partition.wrong()] == [f"topic-0/{index.name}"], at
+    index.unlink()
+    assert [(verdict, found) for verdict, _, found in partition.wrong()] == [
+        ("warning", "missing or empty: reads look from the segment's start")
+    ]
+
+
+def test_a_scan_finds_batches_larger_than_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    batches = [batch(1, 700_000), batch(1, 3_000_000), batch(1, 10)]
+    path.write_bytes(b"".join(batches))
+    found = [(position, bytes(view)) for position, _, view, _ in scan_batches(ReadOnlyDisk(), path)]
+    at = [0, len(batches[0]), len(batches[0]) + len(batches[1])]
+    assert found == list(zip(at, map(bytes, batches), strict=True))
+    assert read_header(batches[0]).records == 1
