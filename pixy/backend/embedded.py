@@ -42,7 +42,6 @@ class EmbeddedBackend:
 
     async def stop(self) -> None:
         self._stopped = True
-        self._node.wake_fetches()
         await self._node.stop()
 
     # --- topics -------------------------------------------------------------------------------------------------
@@ -70,9 +69,7 @@ class EmbeddedBackend:
     ) -> TopicDescription:
         check_topic_name(name)
         self._check_running()
-        topic = await self._node.create_topic(name, partitions, dict(config or {}))
-        self._coordinator.topic_changed(name)
-        return self._describe(topic)
+        return self._describe(await self._node.create_topic(name, partitions, dict(config or {})))
 
     def _describe(self, topic: Topic) -> TopicDescription:
         here = (self._node.node_id,)

@@ -48,12 +48,6 @@ class Coordinator:
         if not member.assigned:
             member.on_assignment(member.assigned)
 
-    def topic_changed(self, topic: str) -> None:
-        """Assign again where members asked for a topic that has come into being or has grown."""
-        for group, members in list(self._members.items()):
-            if any(topic in member.topics for member in members):
-                self._assign(group)
-
     def subscribe(self, member: Member, topics: Sequence[str]) -> None:
         """Replace the topics of a member and assign again."""
         member.topics = tuple(topics)

@@ -135,7 +135,8 @@ class Node:
             return
         self._stopped = True
         self._compaction.stop()
-        self.wake_fetches()
+        for replica in self._partitions.values():
+            replica.wake()
         if not self._broken:
             await self._journal.drained()
             await self._writer.stop()
@@ -184,11 +185,6 @@ class Node:
     def partition(self, partition: TopicPartition) -> PartitionReplica | None:
         """One partition, None if there is none of that name."""
         return self._partitions.get(partition)
-
-    def wake_fetches(self) -> None:
-        """Let every waiting fetch look again."""
-        for replica in self._partitions.values():
-            replica.wake()
 
     def offsets_of(self, consumer_group: str) -> GroupsState:
         """The state that holds the offsets of a consumer group."""
