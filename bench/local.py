@@ -24,6 +24,7 @@ from pixy.clock import SystemClock
 from pixy.cluster import Node, NodeOptions
 from pixy.config import ProxyConfig
 from pixy.consume import Offer
+from pixy.daemon import prepare_interpreter, settle_interpreter
 from pixy.errors import PixyError
 from pixy.proxy import Proxy
 from pixy.storage import RealDisk, ThreadWorker
@@ -33,7 +34,6 @@ __all__ = ["FILLED_TOPIC", "open_proxy"]
 FILLED_TOPIC = "filled"
 _IN_FLIGHT = 512
 _MESSAGE = bytes(100)
-_SWITCH_INTERVAL_S = 0.0005  # as the daemon's
 _DRAIN_SECONDS_MAX = 10.0
 
 
@@ -53,9 +53,10 @@ async def open_proxy(folder: Path) -> AsyncIterator[Proxy]:
         random_bytes=os.urandom,
         worker=ThreadWorker,
     )
-    backend = EmbeddedBackend(Node(RealDisk(), clock, options, _fault), clock)
+    backend = EmbeddedBackend(Node(RealDisk(), clock, options, _fault))
     proxy = Proxy("default", config, backend, client_id="bench", clock=clock, rng=Random(1), on_fault=_fault)
     await proxy.start()
+    settle_interpreter()
     try:
         yield proxy
     finally:
@@ -176,7 +177,7 @@ async def growth(first: str, second: str) -> dict[str, float]:
 
 def main(what: str, *arguments: str) -> None:
     """Run one of them and print what came of it."""
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    prepare_interpreter()
     work = (
         speed(*arguments) if what == "speed" else fill(*arguments) if what == "fill" else growth(*arguments)
     )

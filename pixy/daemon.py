@@ -10,6 +10,7 @@ A second signal ends the process at once, as a crash would: nothing that was ack
 """
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -31,12 +32,15 @@ from pixy.errors import Internal
 from pixy.proxy import Proxy
 from pixy.storage import RealDisk, ThreadWorker
 
-__all__ = ["Daemon", "run"]
+__all__ = ["Daemon", "prepare_interpreter", "run", "settle_interpreter"]
 
 log = structlog.get_logger(__name__)
 
 _SWITCH_INTERVAL_S = 0.0005
 """With the interpreter's 5 ms a busy loop delays every sync of the journal thread tenfold."""
+
+_GC_THRESHOLDS = (10_000, 20, 20)
+"""A full collection stops everything for as long as it takes to look at every object. Records and batches make no cycles."""
 
 _STOP_S = 5.0
 """What committing and writing may take once nobody is waited for any more."""
@@ -153,7 +157,7 @@ class Daemon:
         return Proxy(
             name,
             config,
-            EmbeddedBackend(node, self._clock),
+            EmbeddedBackend(node),
             client_id=effective_client_id(config.client_id),
             clock=self._clock,
             rng=Random(),
@@ -199,7 +203,9 @@ async def _run(config: Config, on_ready: OnReady) -> None:
     loop.set_exception_handler(daemon.on_loop_exception)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    on_ready(await daemon.start())
+    addresses = await daemon.start()
+    settle_interpreter()
+    on_ready(addresses)
     await daemon.wait()
     await daemon.drain_and_stop()
 
@@ -212,7 +218,7 @@ def run(config: Config, on_ready: OnReady) -> None:
         CorruptData: what is stored is damaged.
         DaemonFault: something broke that only a restart mends. What was not answered may or may not be written.
     """
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    prepare_interpreter()
     _raise_file_limit()
     try:
         import uvloop
@@ -220,6 +226,18 @@ def run(config: Config, on_ready: OnReady) -> None:
         uvloop.run(_run(config, on_ready))
     except ImportError:
         asyncio.run(_run(config, on_ready))
+
+
+def prepare_interpreter() -> None:
+    """Set the interpreter for a process whose event loop must not wait."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
+def settle_interpreter() -> None:
+    """Everything that lives as long as the process is there: let collections pass it by."""
+    gc.collect()
+    gc.freeze()
 
 
 def _raise_file_limit() -> None:

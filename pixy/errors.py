@@ -237,7 +237,9 @@ class ShuttingDown(Unavailable):
 
 
 class ServiceDisabled(Unavailable):
-    """The configuration switched this service off."""
+    """The configuration switched this service off. kafka-pixy's clients expect the status of `Unavailable`."""
+
+    retriable = False
 
     def __init__(self) -> None:
         super().__init__("service is disabled by configuration")

@@ -1,8 +1,9 @@
 """The embedded cluster as a backend: translates the protocol's calls to the node's, and decides nothing itself."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple, TypeVar
 
 from pixy.backend.protocol import (
     AppendDone,
@@ -11,14 +12,48 @@ from pixy.backend.protocol import (
     PartitionDescription,
     TopicDescription,
 )
-from pixy.clock import Clock
-from pixy.cluster import Coordinator, Member, Node, PartitionReplica, Topic
-from pixy.errors import OffsetOutOfRange, ShuttingDown, UnknownPartition, UnknownTopic
+from pixy.cluster import Coordinator, Member, Node, NodeObserver, PartitionReplica, Topic
+from pixy.errors import (
+    CorruptData,
+    OffsetOutOfRange,
+    PixyError,
+    ShuttingDown,
+    UnknownPartition,
+    UnknownTopic,
+)
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name, read_records
-from pixy.storage import run_on
+from pixy.storage import PartitionLog, run_on
 
 __all__ = ["EmbeddedBackend"]
+
+T = TypeVar("T")
+
+
+class _Observer(NodeObserver):
+    """Passes on what the node tells of topics."""
+
+    def __init__(self, coordinator: Coordinator, descriptions: dict[str, "_Described"]) -> None:
+        self._coordinator = coordinator
+        self._descriptions = descriptions
+
+    def topic_changed(self, name: str) -> None:
+        self._descriptions.pop(name, None)
+        self._coordinator.topic_changed(name)
+
+    def topic_deleted(self, name: str) -> None:
+        self._descriptions.pop(name, None)
+        self._coordinator.topic_deleted(name)
+
+    def has_members(self, consumer_group: str) -> bool:
+        return self._coordinator.exists(consumer_group)
+
+
+class _Described(NamedTuple):
+    """A description, and the state of the topic that it was made of."""
+
+    topic: Topic
+    description: TopicDescription
 
 
 class EmbeddedBackend:
@@ -26,15 +61,14 @@ class EmbeddedBackend:
 
     Args:
         node: not started yet; the backend owns it from here on.
-        clock: for the time of offset commits.
     """
 
-    def __init__(self, node: Node, clock: Clock) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
-        self._clock = clock
         self._coordinator = Coordinator(self._partition_count)
-        node.on_topic_created = self._coordinator.topic_created
-        self._descriptions: dict[str, TopicDescription] = {}
+        # Made anew when a topic changes.
+        self._descriptions: dict[str, _Described] = {}
+        node.observer = _Observer(self._coordinator, self._descriptions)
         self._stopped = False
 
     async def start(self) -> None:
@@ -50,10 +84,10 @@ class EmbeddedBackend:
         topic = self._node.metadata.topics.get(name)
         if topic is None:
             return None
-        description = self._descriptions.get(name)
-        if description is None or description.version != topic.version:
-            description = self._descriptions[name] = self._describe(topic)
-        return description
+        described = self._descriptions.get(name)
+        if described is None or described.topic is not topic:
+            described = self._descriptions[name] = _Described(topic, self._describe(topic))
+        return described.description
 
     async def describe_topic(self, name: str) -> TopicDescription:
         description = self.topic(name)
@@ -69,20 +103,35 @@ class EmbeddedBackend:
     ) -> TopicDescription:
         check_topic_name(name)
         self._check_running()
-        return self._describe(await self._node.create_topic(name, partitions, dict(config or {})))
+        return self._describe(await self._node.create_topic(name, partitions, config or {}))
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, str | None] | None = None,
+    ) -> TopicDescription:
+        self._check_running()
+        return self._describe(await self._node.alter_topic(name, partitions, config or {}))
+
+    async def delete_topic(self, name: str) -> None:
+        self._check_running()
+        await self._node.delete_topic(name)
 
     def _describe(self, topic: Topic) -> TopicDescription:
-        here = (self._node.node_id,)
-        return TopicDescription(
-            topic.name,
-            topic.topic_id,
-            topic.version,
-            topic.config,
-            tuple(
-                PartitionDescription(number, self._node.node_id, here, here)
-                for number in range(len(topic.raft_groups))
-            ),
+        partitions = tuple(
+            self._describe_partition(TopicPartition(topic.name, number))
+            for number in range(len(topic.raft_groups))
         )
+        return TopicDescription(topic.name, topic.topic_id, topic.version, topic.config, partitions)
+
+    def _describe_partition(self, partition: TopicPartition) -> PartitionDescription:
+        here = self._node.node_id
+        replica = self._node.partition(partition)
+        if replica is None or replica.fault is not None:
+            return PartitionDescription(partition.partition, -1, (here,), ())
+        return PartitionDescription(partition.partition, here, (here,), (here,))
 
     def _partition_count(self, name: str) -> int:
         topic = self._node.metadata.topics.get(name)
@@ -92,33 +141,46 @@ class EmbeddedBackend:
 
     def append(self, partition: TopicPartition, batch: bytearray, records: int, done: AppendDone) -> None:
         replica = self._replica(partition)
-        blocked = ShuttingDown() if self._stopped else self._node.blocked
+        blocked = ShuttingDown() if self._stopped else self._node.blocked or _fault(replica)
         if blocked is not None:
             done(-1, blocked)
             return
-        self._node.append(replica, batch, lambda offset: done(offset, None))
+
+        def appended(result: int | PixyError) -> None:
+            if isinstance(result, PixyError):
+                done(-1, result)
+            else:
+                done(result, None)
+
+        self._node.append(replica, batch, appended)
 
     async def fetch(
         self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None
     ) -> FetchResult:
         self._check_running()
-        replica = self._replica(partition)
+        replica = self._ready(partition)
         log = replica.log
-        if not log.begin_offset <= offset <= log.end_offset:
-            raise OffsetOutOfRange(
-                f"offset {offset} of {partition.topic}-{partition.partition} is out of range: "
-                f"{log.begin_offset} to {log.end_offset} are served",
-                log.begin_offset,
-                log.end_offset,
-            )
+        _check_range(partition, log, offset)
         if offset == log.end_offset:
             await self._wait_append(replica, max_wait)
             self._check_running()
+            replica = self._ready(partition, replica)
+            _check_range(partition, log, offset)
         chunk = log.read_memory(offset, max_bytes)
         if chunk is None:
-            self._check_running()
-            chunk = await run_on(self._node.files, partial(log.read, offset, max_bytes))
+            chunk = await self._read(replica, partial(log.read, offset, max_bytes))
         return FetchResult(chunk.batches, chunk.next_offset, log.begin_offset, log.end_offset)
+
+    async def _read(self, replica: PartitionReplica, read: Callable[[], T]) -> T:
+        """Read a partition's files on another thread. What is damaged makes the partition not ready."""
+        self._check_running()
+        try:
+            return await run_on(self._node.files, read)
+        except PixyError as error:
+            self._ready(replica.partition, replica)
+            if isinstance(error, CorruptData):
+                self._node.set_fault(replica, error)
+            raise
 
     async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
         count = self._partition_count(topic)
@@ -128,15 +190,18 @@ class EmbeddedBackend:
         return {number: OffsetRange(log.begin_offset, log.end_offset) for number, log in enumerate(logs)}
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
-        log = self._replica(partition).log
-        self._check_running()
+        replica = self._ready(partition)
+        log = replica.log
         # Batches may move from memory to the segments while those are searched; the search sees all below this offset.
         written_offset = log.written_offset
-        at = await run_on(self._node.files, partial(log.find_timestamp, timestamp_ms))
-        if at is None:
-            at = max(written_offset, log.begin_offset)
+        found = await self._read(replica, partial(log.find_timestamp, timestamp_ms))
+        at = max(written_offset if found is None else found, log.begin_offset)
         while at < log.end_offset:
-            chunk = await self.fetch(partition, at, max_bytes=1 << 20)
+            try:
+                chunk = await self.fetch(partition, at, max_bytes=1 << 20)
+            except OffsetOutOfRange as error:
+                at = error.begin  # the log was cut meanwhile
+                continue
             for batch in chunk.batches:
                 for record in read_records(batch):
                     if record.timestamp >= timestamp_ms and record.offset >= at:
@@ -152,6 +217,18 @@ class EmbeddedBackend:
         await _wait_append(replica, max_wait)
         if replica.log.end_offset == end_offset:
             self._check_running()
+
+    def _ready(
+        self, partition: TopicPartition, waited_on: PartitionReplica | None = None
+    ) -> PartitionReplica:
+        """A partition that can be read; the one that was waited on, if it is still there."""
+        replica = self._replica(partition)
+        if waited_on is not None and replica is not waited_on:
+            raise UnknownPartition(f"topic {partition.topic} was deleted")
+        fault = _fault(replica)
+        if fault is not None:
+            raise fault
+        return replica
 
     def _replica(self, partition: TopicPartition) -> PartitionReplica:
         replica = self._node.partition(partition)
@@ -175,19 +252,27 @@ class EmbeddedBackend:
         for partition in offsets:
             self._replica(partition)
         self._check_running()
+        topics = self._node.metadata.topics
         command = CommitOffsets(
             group=group,
             offsets=[
-                CommittedOffset(topic=topic, partition=partition, offset=offset, metadata=metadata)
+                CommittedOffset(
+                    topic=topic,
+                    topic_id=topics[topic].topic_id,
+                    partition=partition,
+                    offset=offset,
+                    metadata=metadata,
+                )
                 for (topic, partition), (offset, metadata) in offsets.items()
             ],
-            timestamp_ms=self._clock.wall_ms(),
+            timestamp_ms=self._node.now_ms(),
         )
         payload = GroupsCommand(commit_offsets=command).SerializeToString()
         await self._node.groups_command(group, payload)
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
-        return self._node.offsets_of(group).committed(group, topic)
+        known = self._node.metadata.topics.get(topic)
+        return {} if known is None else self._node.offsets_of(group).committed(group, known.topic_id)
 
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         return self._coordinator.consumers(topic)
@@ -210,6 +295,21 @@ class _Membership:
 
     async def leave(self) -> None:
         self._coordinator.leave(self._member)
+
+
+def _fault(replica: PartitionReplica) -> CorruptData | None:
+    """Why a partition is not ready. An exception that is raised again and again gathers tracebacks: each asker gets its own."""
+    return None if replica.fault is None else CorruptData(str(replica.fault))
+
+
+def _check_range(partition: TopicPartition, log: PartitionLog, offset: int) -> None:
+    if not log.begin_offset <= offset <= log.end_offset:
+        raise OffsetOutOfRange(
+            f"offset {offset} of {partition.topic}-{partition.partition} is out of range: "
+            f"{log.begin_offset} to {log.end_offset} are served",
+            log.begin_offset,
+            log.end_offset,
+        )
 
 
 async def _wait_append(replica: PartitionReplica, max_wait: float | None) -> None:

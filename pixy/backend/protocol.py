@@ -50,7 +50,7 @@ Assignment = Callable[[Mapping[str, Sequence[int]]], None]
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition and where it lives. Node ids; leader -1 while there is none."""
+    """One partition and where it lives. Node ids; leader -1 while there is none, or while the partition is not ready."""
 
     partition: int
     leader: int
@@ -60,7 +60,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic. `partitions` is ascending and has no holes."""
+    """One topic. `partitions` is ascending and has no holes; `version` grows with every change of partitions or options."""
 
     name: str
     topic_id: bytes
@@ -109,7 +109,10 @@ class Backend(Protocol):
     # --- topics -------------------------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicDescription | None:
-        """A topic as this process knows it at the moment, None if it knows of none."""
+        """A topic as this process knows it at the moment, None if it knows of none.
+
+        The same object as long as nothing of it has changed: callers ask for every record, and compare by identity first.
+        """
 
     async def describe_topic(self, name: str) -> TopicDescription:
         """A topic as the cluster knows it. Never creates it.
@@ -126,9 +129,42 @@ class Backend(Protocol):
     ) -> TopicDescription:
         """Create a topic with `partitions` >= 1 partitions.
 
+        Args:
+            config: options of the topic that differ from the cluster's, by name.
+
         Raises:
             InvalidTopic: the name breaks Kafka's rule.
+            InvalidArgument: the number of partitions is not allowed, or an option is unknown or has a value that is not.
             TopicExists: there is one of that name; also when somebody else was a moment quicker.
+        """
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, str | None] | None = None,
+    ) -> TopicDescription:
+        """Give a topic more partitions, or other options, or both as one change; its version grows if anything changed.
+
+        Args:
+            partitions: how many it has from then on; None: as many as before. They can only become more.
+            config: options to set by name; None as a value: as the cluster's. Options that are not named stay.
+
+        Raises:
+            UnknownTopic: there is none.
+            InvalidArgument: fewer partitions than there are, too many, or an option as in `create_topic`. Nothing has changed.
+        """
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic: its records, and what consumer groups have committed in it.
+
+        On return nothing of it can be read or written any more, and a topic of the same name may be created; it begins empty and
+        has another id. Appends and fetches that are under way end with `UnknownPartition`. Members of consumer groups lose its
+        partitions by the assignment callback.
+
+        Raises:
+            UnknownTopic: there is none.
         """
 
     # --- records ------------------------------------------------------------------------------------------------

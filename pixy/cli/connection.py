@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import grpc
 
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+    from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 
 __all__ = ["CallFailed", "Connection", "client_command", "status_name"]
 
@@ -61,15 +62,18 @@ class Connection:
     @contextmanager
     def open(self) -> "Iterator[KafkaPixyStub]":
         """Connects; the stub is good inside the `with` block, where errors of gRPC become `CallFailed`."""
-        import grpc
-
         from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 
-        with self._channel() as channel:
-            try:
-                yield KafkaPixyStub(channel)
-            except grpc.RpcError as error:
-                raise self.failure(error) from error
+        with self._connect() as channel:
+            yield KafkaPixyStub(channel)
+
+    @contextmanager
+    def open_topics(self) -> "Iterator[TopicsStub]":
+        """As `open`, for the service that changes and describes topics."""
+        from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
+
+        with self._connect() as channel:
+            yield TopicsStub(channel)
 
     def failure(self, error: "grpc.RpcError") -> CallFailed:
         """An error of gRPC in one line, with a hint if the daemon was not reached."""
@@ -82,6 +86,16 @@ class Connection:
         elif name == "DEADLINE_EXCEEDED":
             details = f"no answer from {self.address} within {self.timeout:g} s (--timeout)"
         return CallFailed(f"{name}: {' '.join(details.split())}")
+
+    @contextmanager
+    def _connect(self) -> "Iterator[grpc.Channel]":
+        import grpc
+
+        with self._channel() as channel:
+            try:
+                yield channel
+            except grpc.RpcError as error:
+                raise self.failure(error) from error
 
     def _channel(self) -> "grpc.Channel":
         import grpc

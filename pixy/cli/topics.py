@@ -1,21 +1,70 @@
-"""`pixy topics` and `pixy consumers`: what there is, and who reads it."""
+"""`pixy topics` and `pixy consumers`: what there is and who reads it; creating, changing and deleting topics."""
 
+import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pixy.cli.connection import Connection, client_command
-from pixy.cli.output import print_json, print_table
+from pixy.cli.connection import CallFailed, Connection, client_command
+from pixy.cli.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2 import GetTopicMetadataRs
+    from pixy.proto.pixy_topics_pb2 import PartitionDescription, TopicDescription
 
 __all__ = ["consumers", "topics"]
+
+_NUMBER = re.compile(r"-?[0-9]+")
+
+
+class TopicOption(click.ParamType[tuple[str, str]]):
+    """`NAME=VALUE`, the name as pixy or as Kafka writes it, the value a number or with a unit."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        name, sign, written = str(value).partition("=")
+        if not name or not sign:
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        name = name.replace(".", "_")
+        try:
+            return name, _option_value(name, written.strip())
+        except ValueError as error:
+            self.fail(f"{name} {error}", param, ctx)
+
+
+def _option_value(name: str, written: str) -> str:
+    """A duration in milliseconds, a size in bytes; what has no unit goes to the daemon as it is written.
+
+    Raises:
+        ValueError: the end of a sentence that begins with the option's name.
+    """
+    from pixy.config import parse_bytes, parse_duration
+
+    if _NUMBER.fullmatch(written):
+        return written
+    if name.endswith("_ms"):
+        milliseconds = parse_duration(written) * 1000
+        if abs(milliseconds - round(milliseconds)) > 1e-6:
+            raise ValueError(f"is {written}, which is not a whole number of milliseconds")
+        return str(round(milliseconds))
+    return str(parse_bytes(written)) if name.endswith("_bytes") else written
+
+
+_config = click.option(
+    "--config",
+    multiple=True,
+    type=TopicOption(),
+    help="Option of the topic, such as retention_ms=168h or segment_bytes=64MiB; may be repeated.",
+)
 
 
 @click.group()
 def topics() -> None:
-    """List topics, or show one."""
+    """List, show, create, change or delete topics."""
 
 
 @topics.command("list")
@@ -31,7 +80,7 @@ def list_(connection: Connection) -> None:
     with connection.open() as stub:
         found = dict(stub.ListTopics(request, timeout=connection.timeout).topics)
     if connection.as_json:
-        print_json({name: _described(found[name]) for name in sorted(found)})
+        print_json({name: _metadata(found[name]) for name in sorted(found)})
     else:
         print_table(["TOPIC", "PARTITIONS"], [[name, len(found[name].partitions)] for name in sorted(found)])
 
@@ -40,20 +89,116 @@ def list_(connection: Connection) -> None:
 @click.argument("topic")
 @client_command
 def show(connection: Connection, topic: str) -> None:
-    """Show the partitions and the options of TOPIC."""
-    from pixy.proto import kafkapixy_pb2
+    """Show the partitions of TOPIC with the offsets that they hold, and its options.
 
-    request = kafkapixy_pb2.GetTopicMetadataRq(cluster=connection.cluster, topic=topic, with_partitions=True)
-    with connection.open() as stub:
-        found = stub.GetTopicMetadata(request, timeout=connection.timeout)
+    With --json an object: topic, topic_id, version, config, partitions.
+    """
+    from pixy.proto import pixy_topics_pb2
+
+    request = pixy_topics_pb2.DescribeTopicRequest(cluster=connection.cluster, topic=topic)
+    with connection.open_topics() as stub:
+        found = stub.DescribeTopic(request, timeout=connection.timeout)
     if connection.as_json:
         print_json(_described(found))
         return
-    rows = [[p.partition, p.leader, _numbers(p.replicas), _numbers(p.isr)] for p in found.partitions]
-    print_table(["PARTITION", "LEADER", "REPLICAS", "IN SYNC"], rows)
+    rows = [
+        [p.partition, p.leader, _numbers(p.replicas), _numbers(p.isr), *_shown_offsets(p)]
+        for p in found.partitions
+    ]
+    print_table(["PARTITION", "LEADER", "REPLICAS", "IN SYNC", "BEGIN", "END"], rows)
     if found.config:
-        click.echo()
+        print_line("")
         print_table(["OPTION", "VALUE"], sorted(found.config.items()))
+
+
+@topics.command()
+@click.argument("topic")
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1, max=(1 << 31) - 1),
+    help="How many it gets. [default: the cluster's default_partitions]",
+)
+@_config
+@client_command
+def create(
+    connection: Connection, topic: str, partitions: int | None, config: tuple[tuple[str, str], ...]
+) -> None:
+    """Create TOPIC.
+
+    Options of a topic come before those of the cluster: retention_ms, retention_bytes, segment_bytes, segment_ms; Kafka's names
+    (retention.ms) mean the same. With --json an object as of `topics show`, without offsets.
+    """
+    from pixy.proto import pixy_topics_pb2
+
+    request = pixy_topics_pb2.CreateTopicRequest(
+        cluster=connection.cluster, topic=topic, partitions=partitions or 0, config=_named_once(config)
+    )
+    with connection.open_topics() as stub:
+        _print_done(connection, "created", stub.CreateTopic(request, timeout=connection.timeout))
+
+
+@topics.command()
+@click.argument("topic")
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1, max=(1 << 31) - 1),
+    help="How many it has from then on; they can only become more.",
+)
+@_config
+@click.option(
+    "--unset",
+    multiple=True,
+    metavar="NAME",
+    help="Option that is to be the cluster's again; may be repeated.",
+)
+@client_command
+def alter(
+    connection: Connection,
+    topic: str,
+    partitions: int | None,
+    config: tuple[tuple[str, str], ...],
+    unset: tuple[str, ...],
+) -> None:
+    """Give TOPIC more partitions, or other options, or both as one change.
+
+    With more partitions a key may go to another partition than before: messages with the same key are in order only from then on.
+    Options are those of `topics create`. With --json an object as of `topics show`, without offsets.
+    """
+    from pixy.proto import pixy_topics_pb2
+
+    if partitions is None and not config and not unset:
+        raise click.UsageError("nothing to change: give --partitions, --config or --unset")
+    request = pixy_topics_pb2.AlterTopicRequest(
+        cluster=connection.cluster,
+        topic=topic,
+        partitions=partitions or 0,
+        set=_named_once(config),
+        unset=unset,
+    )
+    with connection.open_topics() as stub:
+        _print_done(connection, "changed", stub.AlterTopic(request, timeout=connection.timeout))
+
+
+@topics.command()
+@click.argument("topic")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@client_command
+def delete(connection: Connection, topic: str, yes: bool) -> None:
+    """Delete TOPIC with all its messages, and what consumer groups have committed in it.
+
+    Asks first. Without a terminal there is nobody to ask, and --yes is needed. With --json an object: topic.
+    """
+    from pixy.proto import pixy_topics_pb2
+
+    if not yes:
+        _ask(topic)
+    request = pixy_topics_pb2.DeleteTopicRequest(cluster=connection.cluster, topic=topic)
+    with connection.open_topics() as stub:
+        stub.DeleteTopic(request, timeout=connection.timeout)
+    if connection.as_json:
+        print_json({"topic": topic})
+    else:
+        print_line(f"deleted {topic}")
 
 
 @click.command()
@@ -85,7 +230,43 @@ def consumers(connection: Connection, topic: str, group: str) -> None:
         print_table(["GROUP", "CLIENT", "PARTITIONS"], rows)
 
 
-def _described(topic: "GetTopicMetadataRs") -> dict[str, Any]:
+def _ask(topic: str) -> None:
+    """Have a person agree to a deletion.
+
+    Raises:
+        click.UsageError: there is no terminal to ask at.
+        CallFailed: the answer is not yes.
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError("standard input is not a terminal, so nobody can be asked: give --yes")
+    question = (
+        f"Delete topic {topic} with all its messages and what consumer groups have committed in it? [y/N] "
+    )
+    click.echo(question, nl=False, err=True)
+    # Not click.confirm: it makes the exit code of Ctrl-C another one than everywhere else.
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CallFailed(f"{topic} was not deleted")
+
+
+def _named_once(config: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    names = [name for name, _ in config]
+    for name in names:
+        if names.count(name) > 1:
+            raise click.UsageError(f"--config {name} is given more than once")
+    return dict(config)
+
+
+def _print_done(connection: Connection, done: str, topic: "TopicDescription") -> None:
+    if connection.as_json:
+        print_json(_described(topic))
+        return
+    count = len(topic.partitions)
+    words = [f"{count} partition{'' if count == 1 else 's'}"]
+    words += [f"{name}={value}" for name, value in sorted(topic.config.items())]
+    print_line(f"{done} {topic.topic}: {', '.join(words)}")
+
+
+def _metadata(topic: "GetTopicMetadataRs | TopicDescription") -> dict[str, Any]:
     return {
         "version": topic.version,
         "config": dict(sorted(topic.config.items())),
@@ -94,6 +275,20 @@ def _described(topic: "GetTopicMetadataRs") -> dict[str, Any]:
             for p in topic.partitions
         ],
     }
+
+
+def _described(topic: "TopicDescription") -> dict[str, Any]:
+    described = {"topic": topic.topic, "topic_id": topic.topic_id.hex(), **_metadata(topic)}
+    for shown, partition in zip(described["partitions"], topic.partitions, strict=True):
+        if partition.HasField("offsets"):
+            shown |= {"begin": partition.offsets.begin, "end": partition.offsets.end}
+    return described
+
+
+def _shown_offsets(partition: "PartitionDescription") -> list[object]:
+    if not partition.HasField("offsets"):
+        return ["-", "-"]
+    return [partition.offsets.begin, partition.offsets.end]
 
 
 def _numbers(values: Any) -> str:

@@ -4,7 +4,7 @@ from pixy.cluster.check import check_node, node_directories
 from pixy.cluster.coordinator import Coordinator, Member
 from pixy.cluster.dump import DumpLine, dump
 from pixy.cluster.metadata import MetadataState, Topic
-from pixy.cluster.node import Node, NodeOptions
+from pixy.cluster.node import Node, NodeObserver, NodeOptions
 from pixy.cluster.replica import PartitionReplica
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Member",
     "MetadataState",
     "Node",
+    "NodeObserver",
     "NodeOptions",
     "PartitionReplica",
     "Topic",

@@ -4,20 +4,24 @@ The files are the business of `storage`; here is what they mean together: whose 
 checkpoints and the journal, whether the journal goes on where every partition and every state group ends, whether every
 partition belongs to a topic, whether consumer groups have not committed more than there is.
 
+What a start makes of a directory below `topics` is decided in `storage.partition_directory`: what it removes is a warning here; what keeps
+it from starting, or a partition from being ready, is damage.
+
 What the damage of something else makes doubtful is not judged: behind a damaged journal nobody knows what should be there.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, MetadataState
 from pixy.errors import CorruptData, DataDirectoryError
-from pixy.proto.state_pb2 import OffsetRecord
-from pixy.records import TopicPartition
+from pixy.proto.state_pb2 import OffsetRecord, PartitionIdentity
 from pixy.storage import (
     CheckedEntry,
     CheckedJournal,
@@ -30,13 +34,17 @@ from pixy.storage import (
     check_journal,
     check_partition,
     read_identity,
+    read_partition_identity,
 )
 
 __all__ = ["check_node", "node_directories"]
 
-_FILES = ("identity", "lock")
+_FILES = ("identity", "lock", "reserve")
 _DIRECTORIES = ("journal", "state", "topics")
-_PARTITION = re.compile(r"(.+)-(0|[1-9]\d*)")
+_PARTITION = re.compile(r".+-\d+")
+_DELETED = re.compile(r"(\d+)-deleted")
+_UNFINISHED = {"identity", "identity.part"}
+_GROUP_KEY = b"group\0"
 
 
 def node_directories(disk: Disk, directory: Path) -> list[Path]:
@@ -112,6 +120,13 @@ class _StateGroup:
     whole: bool
 
 
+class _Partition(NamedTuple):
+    """A partition that a topic has, and whose directory should say so."""
+
+    name: str
+    identity: PartitionIdentity
+
+
 class _NodeCheck:
     """One pass over a node's directory, in the order of its recovery."""
 
@@ -120,9 +135,10 @@ class _NodeCheck:
         self._directory = directory
         self.report = Report(directory)
         self._journal = CheckedJournal()
-        # Offset behind the last record of each partition, replayed ones included.
-        self._ends: dict[TopicPartition, int] = {}
-        self._known: set[TopicPartition] = set()
+        self._cluster_id = b""
+        # By topic id and number: the partitions that there are, and the offset behind the last record, replayed ones included.
+        self._known: set[tuple[bytes, int]] = set()
+        self._ends: dict[tuple[bytes, int], int] = {}
 
     def run(self) -> None:
         names = self._disk.names(self._directory)
@@ -163,6 +179,7 @@ class _NodeCheck:
         except (CorruptData, DataDirectoryError, DecodeError) as error:
             self.report.damaged("identity", path, str(error).removeprefix(f"{path} "))
             return None
+        self._cluster_id = identity.cluster_id
         self.report.bytes += path.stat().st_size
         self.report.add("identity", path, f"node {identity.node_id} of cluster {identity.cluster_id.hex()}")
         return identity.cluster_id, identity.node_id
@@ -199,15 +216,14 @@ class _NodeCheck:
         return group
 
     def _entries_after(self, name: str, raft_group: int, index: int) -> list[CheckedEntry] | None:
-        """The entries of a raft group behind `index`; None if the first of them is missing, which is reported."""
-        entries = self._journal.group(raft_group).entries_after(index)
-        if not entries or entries[0].index == index + 1:
-            return entries
-        if self._journal.whole:
-            kind = "partition" if raft_group >= FIRST_PARTITION_GROUP else "state"
-            found = f"durable up to entry {index}, but the journal goes on with entry {entries[0].index}"
-            self.report.damaged(kind, name, found)
-        return None
+        """The entries of a raft group behind `index`; None if any are missing, which is reported."""
+        try:
+            return self._journal.group(raft_group).entries_after(raft_group, index)
+        except CorruptData as error:
+            if self._journal.whole:
+                kind = "partition" if raft_group >= FIRST_PARTITION_GROUP else "state"
+                self.report.damaged(kind, name, str(error))
+            return None
 
     def _foreign_states(self, known: set[str]) -> None:
         for name in self._disk.names(self._directory / "state"):
@@ -232,47 +248,133 @@ class _NodeCheck:
     def _partitions(self, metadata: _StateGroup) -> None:
         assert isinstance(metadata.machine, MetadataState)
         topics = self._directory / "topics"
-        known = {
-            f"{topic.name}-{number}": (TopicPartition(topic.name, number), raft_group)
-            for topic in metadata.machine.topics.values()
-            for number, raft_group in enumerate(topic.raft_groups)
-        }
         judged = metadata.whole and self._journal.whole
-        for name, (partition, raft_group) in known.items():
-            self._known.add(partition)
-            self._partition(topics / name, partition, raft_group)
-        for name in self._disk.names(topics):
-            if name in known:
-                continue
-            if not _PARTITION.fullmatch(name) or not (topics / name).is_dir():
-                self.report.warn("file", topics / name, "does not belong here")
-            elif not judged:
-                check_partition(self._disk, topics / name, None, None, self.report)
-            elif any(file.endswith(".log") for file in self._disk.names(topics / name)):
-                found = "segments of a partition that no topic has: nobody can read them"
-                self.report.damaged("partition", name, found)
-            else:
-                self.report.warn("partition", name, "no topic has it")
+        known = {each.name: each.identity for each in self._partitions_of(metadata.machine)}
+        used = {identity.raft_group for identity in known.values()}
+        next_raft_group = metadata.machine.next_raft_group
 
-    def _partition(self, directory: Path, partition: TopicPartition, raft_group: int) -> None:
-        applied = self._journal.group(raft_group).applied
-        entries = self._entries_after(directory.name, raft_group, applied.index if applied else 0)
+        def is_gone(raft_group: int) -> bool:
+            return raft_group not in used and raft_group < next_raft_group
+
+        for name in [*known, *(name for name in self._disk.names(topics) if name not in known)]:
+            path, owner = topics / name, known.get(name)
+            if path.exists() and not path.is_dir():
+                self.report.damaged("file", path, "not a directory: the next start is refused")
+            elif judged and not self._is_own(path, owner, is_gone):
+                continue
+            elif owner is not None:
+                self._partition(path, owner)
+            elif not judged:
+                check_partition(self._disk, path, None, None, self.report)
+
+    def _partitions_of(self, metadata: MetadataState) -> list[_Partition]:
+        return [
+            _Partition(
+                f"{topic.name}-{number}",
+                PartitionIdentity(
+                    cluster_id=self._cluster_id,
+                    topic_id=topic.topic_id,
+                    partition=number,
+                    raft_group=raft_group,
+                ),
+            )
+            for topic in metadata.topics.values()
+            for number, raft_group in enumerate(topic.raft_groups)
+        ]
+
+    def _is_own(
+        self, directory: Path, owner: PartitionIdentity | None, is_gone: Callable[[int], bool]
+    ) -> bool:
+        """Whether a directory is that of its partition, as far as one can see; reports what else it is.
+
+        Args:
+            owner: what its identity should be, None if no topic has a partition of that name.
+            is_gone: whether a raft group was that of a partition that is no more.
+        """
+        name = directory.name
+        deleted = _DELETED.fullmatch(name)
+        if deleted is not None:
+            if is_gone(int(deleted[1])):
+                self.report.warn("partition", name, "left from a deletion: removed by the next start")
+            else:
+                found = "left from a deletion that never was: the next start is refused"
+                self.report.damaged("partition", name, found)
+            return False
+        if _PARTITION.fullmatch(name) is None:
+            self.report.damaged("partition", name, "not a partition's: the next start is refused")
+            return False
+        files = self._disk.names(directory)
+        if owner is not None and not files:
+            return True
+        try:
+            identity = read_partition_identity(self._disk, directory / "identity")
+        except DataDirectoryError as error:
+            self.report.damaged("identity", directory / "identity", str(error))
+            return False
+        except (OSError, CorruptData, DecodeError) as error:
+            self._nameless(directory, owner, files, error)
+            return owner is not None
+        return self._belongs(directory, owner, identity, is_gone)
+
+    def _nameless(
+        self, directory: Path, owner: PartitionIdentity | None, files: list[str], error: Exception
+    ) -> None:
+        if set(files) <= _UNFINISHED:
+            self.report.warn("partition", directory.name, "left from a crash: removed by the next start")
+        else:
+            found = "missing" if isinstance(error, FileNotFoundError) else "damaged"
+            self.report.damaged("identity", directory / "identity", found + _refused(owner))
+
+    def _belongs(
+        self,
+        directory: Path,
+        owner: PartitionIdentity | None,
+        identity: PartitionIdentity,
+        is_gone: Callable[[int], bool],
+    ) -> bool:
+        if self._cluster_id and identity.cluster_id != self._cluster_id:
+            found = f"belongs to cluster {identity.cluster_id.hex()}: the next start is refused"
+            self.report.damaged("partition", directory.name, found)
+        elif owner is not None and (identity == owner or not self._cluster_id):
+            return True
+        elif is_gone(identity.raft_group):
+            self.report.warn(
+                "partition", directory.name, "left from a deleted topic: removed by the next start"
+            )
+        else:
+            found = f"belongs to raft group {identity.raft_group}, which is not its partition's"
+            self.report.damaged("partition", directory.name, found + _refused(owner))
+        return False
+
+    def _partition(self, directory: Path, identity: PartitionIdentity) -> None:
+        key = (identity.topic_id, identity.partition)
+        self._known.add(key)
+        applied = self._journal.group(identity.raft_group).applied
+        entries = self._entries_after(directory.name, identity.raft_group, applied.index if applied else 0)
         replayed: ReplayedEntries | None = None
         if entries is not None and self._journal.whole:
             replayed = ReplayedEntries(len(entries), sum(entry.offsets for entry in entries))
             self.report.records += replayed.records
-            self._ends[partition] = (applied.end_offset if applied else 0) + replayed.records
+            self._ends[key] = (applied.end_offset if applied else 0) + replayed.records
         check_partition(self._disk, directory, applied, replayed, self.report)
 
     def _committed(self, name: str, groups: GroupsState) -> None:
-        for _, value in groups.snapshot():
+        for key, value in groups.snapshot():
+            if key.startswith(_GROUP_KEY):
+                continue
             record = OffsetRecord.FromString(value)
             offset = record.offset
             where = f"{offset.topic}-{offset.partition}"
-            end = self._ends.get(TopicPartition(offset.topic, offset.partition))
-            if TopicPartition(offset.topic, offset.partition) not in self._known:
+            place = (offset.topic_id, offset.partition)
+            end = self._ends.get(place)
+            if place not in self._known:
                 found = f"group {record.group} has committed offset {offset.offset} of {where}, which no topic has"
                 self.report.warn("state", name, found)
             elif end is not None and offset.offset > end:
                 found = f"group {record.group} has committed offset {offset.offset} of {where}, which ends at {end}"
                 self.report.damaged("state", name, found)
+
+
+def _refused(owner: PartitionIdentity | None) -> str:
+    """What becomes of a start if a directory is nobody's; one of a partition is merely not ready."""
+    return "" if owner is not None else "; no topic has it: the next start is refused"

@@ -2,14 +2,18 @@
 
 The journal keeps a file until every raft group has what is in it elsewhere: a partition in synced segments with an applied position, a
 state group in the older of two checkpoints. What only the oldest file says (hard states, applied positions) is written again before
-it goes. A state group that holds back the oldest of several files is made to write a checkpoint.
+it goes. A state group that holds back the oldest of several files is made to write a checkpoint. A partition that is damaged cannot apply
+its entries: they are relocated, written again at the journal's end, when the journal has become large beside them.
 
 Order that recovery relies on: an applied position is written after the segments were synced; a file is unlinked after what replaces its
-contents is durable.
+contents is durable; a segment is unlinked after an applied position that begins behind it is durable.
+
+Whatever is written for many raft groups at once is written for some of them in each turn of the event loop.
 """
 
+import asyncio
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -19,7 +23,15 @@ from pixy.clock import Clock
 from pixy.cluster.replica import LogPosition, PartitionReplica, Replica, StateReplica
 from pixy.config import StorageConfig
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState
-from pixy.storage import CheckpointId, Journal, JournalFile, RecordKind, SyncedLog, Worker
+from pixy.storage import (
+    CheckpointId,
+    Journal,
+    JournalFile,
+    JournalRecord,
+    RecordKind,
+    SyncedLog,
+    Worker,
+)
 
 __all__ = ["TERM", "Compaction", "Mark"]
 
@@ -29,6 +41,8 @@ TERM = 1
 """The term of a single node."""
 
 _FILES_BEFORE_CHECKPOINT = 4
+_GROUPS_PER_TURN = 200
+_FULL_DISK_RETRY_S = 5.0
 
 
 class Mark(NamedTuple):
@@ -45,10 +59,14 @@ class Compaction:
         journal: where records go, and whose files may go.
         replicas: every raft group of the node by id; grows with new topics.
         node_id: this node, the only voter.
+        file_bytes: size of a journal file.
         storage: when a checkpoint is due.
         clock: for the time in checkpoints.
         files: the thread that writes checkpoints.
         propose_empty: proposes an empty entry to a state group, and calls back when it is applied.
+        read_journal: reads from a journal file the entries of raft groups above an index; blocks.
+        run_on_segments: runs work on the files of partitions, on the thread that writes them.
+        on_full: called when there is no room on the disk.
         on_fault: called with what broke when a checkpoint fails, unless it is for want of room: that is tried again.
     """
 
@@ -58,55 +76,79 @@ class Compaction:
         replicas: Mapping[int, Replica],
         *,
         node_id: int,
+        file_bytes: int,
         storage: StorageConfig,
         clock: Clock,
         files: Worker,
         propose_empty: Callable[[StateReplica, Callable[[], None]], None],
+        read_journal: Callable[[int, Mapping[int, int]], list[JournalRecord]],
+        run_on_segments: Callable[[Callable[[], None]], None],
+        on_full: Callable[[], None],
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._journal = journal
         self._replicas = replicas
         self._node_id = node_id
+        self._file_bytes = file_bytes
         self._storage = storage
         self._clock = clock
         self._files = files
         self._propose_empty = propose_empty
+        self._read_journal = read_journal
+        self._run_on_segments = run_on_segments
+        self._on_full = on_full
         self._on_fault = on_fault
         # What only the oldest file says is being written again.
         self._collecting = False
+        self._retry: asyncio.TimerHandle | None = None
         self._stopped = False
 
     def stop(self) -> None:
         """Let no further file go."""
         self._stopped = True
+        if self._retry is not None:
+            self._retry.cancel()
 
     def synced(self, synced: list[SyncedLog]) -> None:
         """Segments are on stable storage: say so in the journal."""
         positions = []
         for entry in synced:
             assert isinstance(entry.mark, Mark)
-            positions.append(_applied_position(entry.mark.replica, entry.mark.applied, entry))
-        self._write_positions(positions, self._collect)
+            if not entry.mark.replica.deleted:
+                positions.append(_applied_position(entry.mark, entry))
+        if positions:
+            self._write_positions(positions, self._collect)
 
     def _write_positions(self, positions: list[AppliedPosition], then: Callable[[], None]) -> None:
-        replicas = [self._replicas[position.raft_group] for position in positions]
-        for replica, position in zip(replicas, positions, strict=True):
+        written: list[tuple[PartitionReplica, AppliedPosition]] = []
+        for position in positions:
+            replica = self._replicas[position.raft_group]
             assert isinstance(replica, PartitionReplica)
             replica.position = position
+            written.append((replica, position))
 
         def durable() -> None:
-            for replica, position in zip(replicas, positions, strict=True):
-                assert isinstance(replica, PartitionReplica)
-                replica.durable_index = max(replica.durable_index, position.index)
-                replica.position_file = self._journal.files[-1].number
+            for replica, position in written:
+                self._position_durable(replica, position)
             then()
 
         payload = AppliedPositions(positions=positions).SerializeToString()
         self._journal.append(RecordKind.APPLIED_POSITIONS, 0, 0, 0, 0, payload, durable)
 
-    def write_hard_state(self, replica: Replica) -> None:
-        """Write the hard state of a raft group, and its configuration of one voter, to the journal."""
+    def _position_durable(self, replica: PartitionReplica, position: AppliedPosition) -> None:
+        replica.durable_index = max(replica.durable_index, position.index)
+        replica.position_file = self._journal.files[-1].number
+        if replica.log.has_segments_below(position.log_begin_offset):
+            self._run_on_segments(partial(replica.log.drop_segments, position.log_begin_offset))
 
+    def write_hard_states(self, replicas: Sequence[Replica]) -> None:
+        """Write the hard states of raft groups, and their configuration of one voter, to the journal."""
+        for replica in replicas[:_GROUPS_PER_TURN]:
+            self._write_hard_state(replica)
+        if len(replicas) > _GROUPS_PER_TURN and not self._stopped:
+            asyncio.get_running_loop().call_soon(self.write_hard_states, replicas[_GROUPS_PER_TURN:])
+
+    def _write_hard_state(self, replica: Replica) -> None:
         def durable() -> None:
             replica.hard_state_file = self._journal.files[-1].number
 
@@ -114,6 +156,19 @@ class Compaction:
         self._journal.append(
             RecordKind.HARD_STATE, 0, replica.raft_group, 0, TERM, state.SerializeToString(), durable
         )
+
+    def topic_deleted(self) -> None:
+        """A topic's raft groups are no more: nobody needs what the journal has of them."""
+        self._collect()
+
+    def _collect_later(self) -> None:
+        """After a checkpoint has found no room: what waits for it may be all that keeps the disk full."""
+        if self._retry is None and not self._stopped:
+            self._retry = asyncio.get_running_loop().call_later(_FULL_DISK_RETRY_S, self._collect_again)
+
+    def _collect_again(self) -> None:
+        self._retry = None
+        self._collect()
 
     def _collect(self) -> None:
         """Let the oldest journal files go that nobody needs."""
@@ -124,34 +179,91 @@ class Compaction:
             return
         oldest = files[0]
         needed_by = [
-            self._replicas[raft_group]
+            replica
             for raft_group, index in oldest.last_index.items()
-            if self._replicas[raft_group].durable_index < index
+            if (replica := self._replicas.get(raft_group)) is not None and replica.durable_index < index
         ]
         if not needed_by:
             self._collecting = True
-            self._carry_over(oldest)
+            self._begin_carry_over(oldest)
         elif len(files) > _FILES_BEFORE_CHECKPOINT:
             for replica in needed_by:
                 if isinstance(replica, StateReplica):
                     self._checkpoint(replica)
+            stuck = {
+                replica.raft_group: replica.durable_index
+                for replica in needed_by
+                if isinstance(replica, PartitionReplica) and replica.stuck_bytes
+            }
+            if len(stuck) == len(needed_by) and self._is_worth_relocating():
+                self._collecting = True
+                self._files.submit(
+                    partial(self._read_journal, oldest.number, stuck), partial(self._relocate, oldest)
+                )
 
-    def _carry_over(self, oldest: JournalFile) -> None:
+    def _is_worth_relocating(self) -> bool:
+        """Whether at least half of the journal would go. Less than that would be written again and again."""
+        stuck_bytes = sum(
+            replica.stuck_bytes
+            for replica in self._replicas.values()
+            if isinstance(replica, PartitionReplica)
+        )
+        stuck_files = stuck_bytes // self._file_bytes + 1
+        return len(self._journal.files) > _FILES_BEFORE_CHECKPOINT + 2 * stuck_files
+
+    def _relocate(
+        self, oldest: JournalFile, entries: list[JournalRecord] | None, error: BaseException | None
+    ) -> None:
+        """Write again the entries that only the oldest file has, and then what else only it says."""
+        if self._stopped:
+            return
+        if error is not None or entries is None:
+            assert error is not None
+            self._on_fault(error)
+            return
+        for entry in entries[:_GROUPS_PER_TURN]:
+            if entry.raft_group in self._replicas:
+                self._journal.append(
+                    RecordKind.RELOCATED_ENTRY,
+                    entry.entry_type,
+                    entry.raft_group,
+                    entry.index,
+                    entry.term,
+                    entry.payload,
+                    _nothing,
+                )
+        rest = entries[_GROUPS_PER_TURN:]
+        if rest:
+            asyncio.get_running_loop().call_soon(self._relocate, oldest, rest, None)
+        else:
+            self._begin_carry_over(oldest)
+
+    def _begin_carry_over(self, oldest: JournalFile) -> None:
+        self._carry_over(oldest, [each for each in self._replicas.values() if _is_in(each, oldest)])
+
+    def _carry_over(self, oldest: JournalFile, replicas: list[Replica]) -> None:
         """Write again what only the oldest file says, then unlink it."""
-        positions = []
-        for replica in self._replicas.values():
+        if self._stopped:
+            return
+        positions: list[AppliedPosition] = []
+        for replica in replicas[:_GROUPS_PER_TURN]:
             if replica.hard_state_file == oldest.number:
-                self.write_hard_state(replica)
+                self._write_hard_state(replica)
             if isinstance(replica, PartitionReplica) and replica.position_file == oldest.number:
                 assert replica.position is not None
-                positions.append(replica.position)
+                if not replica.deleted:
+                    positions.append(replica.position)
+        rest = replicas[_GROUPS_PER_TURN:]
+        if rest:
+            self._write_positions(positions, _nothing)
+            asyncio.get_running_loop().call_soon(self._carry_over, oldest, rest)
+        else:
+            self._write_positions(positions, partial(self._forget, oldest))
 
-        def forget() -> None:
-            self._collecting = False
-            self._journal.forget([oldest])
-            self._collect()
-
-        self._write_positions(positions, forget)
+    def _forget(self, oldest: JournalFile) -> None:
+        self._collecting = False
+        self._journal.forget([oldest])
+        self._collect()
 
     # --- checkpoints --------------------------------------------------------------------------------------------
 
@@ -191,7 +303,10 @@ class Compaction:
         if error is not None or ids is None:
             log.error("a checkpoint could not be written", state_group=replica.name, error=str(error))
             full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-            if error is not None and not full and not self._stopped:
+            if full:
+                self._on_full()
+                self._collect_later()
+            elif error is not None and not self._stopped:
                 # What a failed sync left behind looks durable to the next checkpoint, and is not.
                 self._on_fault(error)
             return
@@ -199,13 +314,23 @@ class Compaction:
         self._collect()
 
 
-def _applied_position(replica: PartitionReplica, at: LogPosition, entry: SyncedLog) -> AppliedPosition:
+def _nothing() -> None:
+    """Nobody waits for this to be durable: what follows it does."""
+
+
+def _is_in(replica: Replica, file: JournalFile) -> bool:
+    """Whether a file has the newest hard state or applied position of a raft group."""
+    in_position = isinstance(replica, PartitionReplica) and replica.position_file == file.number
+    return in_position or replica.hard_state_file == file.number
+
+
+def _applied_position(mark: Mark, entry: SyncedLog) -> AppliedPosition:
     return AppliedPosition(
-        raft_group=replica.raft_group,
-        index=at.index,
-        term=at.term,
-        log_begin_offset=replica.log.begin_offset,
+        raft_group=mark.replica.raft_group,
+        index=mark.applied.index,
+        term=mark.applied.term,
+        log_begin_offset=entry.position.log_begin_offset,
         end_offset=entry.end_offset,
-        segment_base_offset=entry.segment.base_offset,
-        segment_bytes=entry.segment.size,
+        segment_base_offset=entry.position.segment_base_offset,
+        segment_bytes=entry.position.segment_bytes,
     )

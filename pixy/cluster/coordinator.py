@@ -64,11 +64,22 @@ class Coordinator:
         else:
             del self._members[member.consumer_group]
 
-    def topic_created(self, topic: str) -> None:
-        """Assign again in every consumer group that has been waiting for a topic."""
-        for group, members in list(self._members.items()):
-            if any(topic in member.topics for member in members):
-                self._assign(group)
+    def topic_changed(self, topic: str) -> None:
+        """Assign again in every consumer group that wants a topic which is new or has more partitions."""
+        for group in self._groups_of(topic):
+            self._assign(group)
+
+    def topic_deleted(self, topic: str) -> None:
+        """Take the partitions of a topic away, also if there is a new one of that name already."""
+        for group in self._groups_of(topic):
+            self._assign(group, gone=topic)
+
+    def _groups_of(self, topic: str) -> list[str]:
+        return [
+            group
+            for group, members in self._members.items()
+            if any(topic in member.topics for member in members)
+        ]
 
     def exists(self, consumer_group: str) -> bool:
         """Whether a consumer group has any member."""
@@ -83,15 +94,14 @@ class Coordinator:
                 found[group] = of_topic
         return found
 
-    def _assign(self, consumer_group: str) -> None:
-        members = self._members[consumer_group]
+    def _assign(self, consumer_group: str, gone: str | None = None) -> None:
+        members = self._members.get(consumer_group, [])
         topics = sorted({topic for member in members for topic in member.topics})
         assigned: dict[int, dict[str, list[int]]] = {id(member): {} for member in members}
         for topic in topics:
             subscribed = [member for member in members if topic in member.topics]
-            for member, partitions in zip(
-                subscribed, assign_ranges(len(subscribed), self._partitions(topic)), strict=True
-            ):
+            count = 0 if topic == gone else self._partitions(topic)
+            for member, partitions in zip(subscribed, assign_ranges(len(subscribed), count), strict=True):
                 assigned[id(member)][topic] = partitions
         changed = [member for member in members if assigned[id(member)] != member.assigned]
         # Who loses partitions is told before who gains them, so that none has two owners for a moment.

@@ -18,10 +18,12 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import (
     AppliedPositions,
     ClusterRecord,
+    GroupRecord,
     GroupsCommand,
     HardState,
     MetadataCommand,
     OffsetRecord,
+    PartitionCommand,
     TopicRecord,
 )
 from pixy.records import COMPRESSION, BatchHeader, check_batch, read_header, read_records
@@ -32,10 +34,12 @@ from pixy.storage import (
     RecordKind,
     find_later_flush,
     first_flush_number,
+    journal_record,
     read_checkpoint,
     read_file_header,
     read_flush,
     read_identity,
+    read_partition_identity,
     scan_batches,
 )
 
@@ -43,6 +47,7 @@ __all__ = ["DumpLine", "dump"]
 
 _SUFFIXES = (".journal", ".checkpoint", ".log")
 _HEADER_BYTES = 64
+_GROUP_KEY = b"group\0"
 _CODECS = {number: name for name, number in COMPRESSION.items()}
 
 
@@ -98,8 +103,14 @@ def _dump_file(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
     elif path.suffix == ".log":
         yield from _dump_segment(disk, path, records)
     else:
-        identity = read_identity(disk, path)
-        yield DumpLine("identity", _plain(identity))
+        yield from _dump_identity(disk, path)
+
+
+def _dump_identity(disk: Disk, path: Path) -> Iterator[DumpLine]:
+    try:
+        yield DumpLine("identity", _plain(read_identity(disk, path)))
+    except CorruptData:
+        yield DumpLine("partition_identity", _plain(read_partition_identity(disk, path)))
 
 
 # --- journal ----------------------------------------------------------------------------------------------------------
@@ -129,8 +140,8 @@ def _dump_journal(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
     while not isinstance(flush := read_flush(view, at, header.file_number, number), str):
         fields = {"number": number, "byte": at, "bytes": flush.end - at, "records": len(flush.records)}
         yield DumpLine("flush", fields)
-        for record in flush.records:
-            yield from _dump_record(record, records)
+        for place in flush.records:
+            yield from _dump_record(journal_record(view, place), records)
         at, number = flush.end, number + 1
     if flush:
         later = find_later_flush(view, at, header.file_number, number)
@@ -157,7 +168,7 @@ def _dump_record(record: JournalRecord, records: bool) -> Iterator[DumpLine]:
         elif record.entry_type is EntryType.RECORD_BATCH:
             check_batch(record.payload)
             place |= {"records": read_header(record.payload).records}
-        yield DumpLine("entry", place)
+        yield DumpLine(record.kind.name.lower(), place)
         if records and record.entry_type is EntryType.RECORD_BATCH:
             yield from _dump_records(record.payload)
 
@@ -168,7 +179,7 @@ def _command(record: JournalRecord) -> Mapping[str, Any]:
         return _plain(MetadataCommand.FromString(payload))
     if FIRST_GROUPS_GROUP <= record.raft_group < FIRST_PARTITION_GROUP:
         return _plain(GroupsCommand.FromString(payload))
-    return {"command": payload}
+    return _plain(PartitionCommand.FromString(payload))
 
 
 # --- record batches ---------------------------------------------------------------------------------------------------
@@ -203,7 +214,7 @@ def _batch(position: int, header: BatchHeader) -> Mapping[str, Any]:
     } | ({"control": True} if header.is_control else {})
 
 
-def _dump_records(batch: memoryview) -> Iterator[DumpLine]:
+def _dump_records(batch: bytes | memoryview) -> Iterator[DumpLine]:
     for record in read_records(batch):
         headers = [{"key": name, "value": value} for name, value in record.headers]
         yield DumpLine(
@@ -224,7 +235,9 @@ def _dump_checkpoint(disk: Disk, path: Path) -> Iterator[DumpLine]:
             raise CorruptData(f"corrupt at byte {position}: {damage}")
         yield DumpLine("batch", _batch(position, header))
     for key, value in read_checkpoint(disk, path):
-        if path.parent.name != "metadata":
+        if path.parent.name != "metadata" and key.startswith(_GROUP_KEY):
+            yield DumpLine("group", _plain(GroupRecord.FromString(value)))
+        elif path.parent.name != "metadata":
             yield DumpLine("offset", _plain(OffsetRecord.FromString(value)))
         elif key == b"cluster":
             yield DumpLine("cluster", _plain(ClusterRecord.FromString(value)))

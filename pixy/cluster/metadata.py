@@ -5,13 +5,28 @@ never used again.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from pixy.errors import InvalidArgument, PixyError, TopicExists
-from pixy.proto.state_pb2 import ClusterRecord, CreateTopic, MetadataCommand, TopicRecord
+from pixy.errors import InvalidArgument, PixyError, TopicExists, UnknownTopic
+from pixy.proto.state_pb2 import (
+    AlterTopic,
+    ClusterRecord,
+    CreateTopic,
+    DeleteTopic,
+    MetadataCommand,
+    TopicRecord,
+)
 from pixy.records import check_topic_name
 
-__all__ = ["FIRST_PARTITION_GROUP", "METADATA_GROUP", "MetadataState", "Topic"]
+__all__ = [
+    "FIRST_PARTITION_GROUP",
+    "METADATA_GROUP",
+    "DeletedTopic",
+    "MetadataState",
+    "Topic",
+    "check_partitions",
+]
 
 METADATA_GROUP = 1
 """The raft group of this state machine."""
@@ -25,13 +40,29 @@ _CLUSTER_KEY = b"cluster"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. `raft_groups[n]` is the raft group of partition n."""
+    """One topic. `raft_groups[n]` is the raft group of partition n; `version` grows with every change."""
 
     name: str
     topic_id: bytes
     version: int
     config: Mapping[str, str]
     raft_groups: tuple[int, ...]
+
+
+def check_partitions(count: int) -> None:
+    """Refuse a number of partitions that no topic may have.
+
+    Raises:
+        InvalidArgument: says how many are allowed.
+    """
+    if not 1 <= count <= _PARTITIONS_MAX:
+        raise InvalidArgument(f"{count} partitions; 1 to {_PARTITIONS_MAX} are allowed")
+
+
+class DeletedTopic(NamedTuple):
+    """What a topic was when it was deleted."""
+
+    topic: Topic
 
 
 class MetadataState:
@@ -48,7 +79,7 @@ class MetadataState:
         self.next_raft_group = FIRST_PARTITION_GROUP
         self.topics: dict[str, Topic] = {}
 
-    def apply(self, payload: bytes) -> Topic | PixyError | None:
+    def apply(self, payload: bytes) -> Topic | DeletedTopic | PixyError | None:
         """Apply one command; what comes back is its result for whoever proposed it."""
         command = MetadataCommand.FromString(payload)
         match command.WhichOneof("command"):
@@ -57,6 +88,10 @@ class MetadataState:
                 return None
             case "create_topic":
                 return self._create_topic(command.create_topic)
+            case "alter_topic":
+                return self._alter_topic(command.alter_topic)
+            case "delete_topic":
+                return self._delete_topic(command.delete_topic)
             case other:
                 raise AssertionError(f"metadata command {other} is not known")
 
@@ -85,23 +120,42 @@ class MetadataState:
     def _create_topic(self, command: CreateTopic) -> Topic | PixyError:
         try:
             check_topic_name(command.name)
+            check_partitions(command.partitions)
         except PixyError as error:
             return error
         if command.name in self.topics:
             return TopicExists(f"topic {command.name} exists already")
-        if not 1 <= command.partitions <= _PARTITIONS_MAX:
-            return InvalidArgument(f"{command.partitions} partitions; 1 to {_PARTITIONS_MAX} are allowed")
-        first = self.next_raft_group
-        self.next_raft_group += command.partitions
-        topic = Topic(
-            command.name,
-            command.topic_id,
-            0,
-            dict(command.config),
-            tuple(range(first, self.next_raft_group)),
-        )
+        raft_groups = self._new_raft_groups(command.partitions)
+        topic = Topic(command.name, command.topic_id, 0, dict(command.config), raft_groups)
         self.topics[topic.name] = topic
         return topic
+
+    def _alter_topic(self, command: AlterTopic) -> Topic | PixyError:
+        topic = self.topics.get(command.name)
+        if topic is None:
+            return UnknownTopic(f"unknown topic {command.name}")
+        present = len(topic.raft_groups)
+        wanted = command.partitions or present
+        if not present <= wanted <= _PARTITIONS_MAX:
+            return InvalidArgument(
+                f"{wanted} partitions; topic {topic.name} has {present}, and {present} to {_PARTITIONS_MAX} are allowed"
+            )
+        config = {name: value for name, value in topic.config.items() if name not in command.unset_config}
+        config |= command.set_config
+        if wanted != present or config != topic.config:
+            raft_groups = topic.raft_groups + self._new_raft_groups(wanted - present)
+            topic = replace(topic, version=topic.version + 1, config=config, raft_groups=raft_groups)
+            self.topics[topic.name] = topic
+        return topic
+
+    def _delete_topic(self, command: DeleteTopic) -> DeletedTopic | PixyError:
+        topic = self.topics.pop(command.name, None)
+        return UnknownTopic(f"unknown topic {command.name}") if topic is None else DeletedTopic(topic)
+
+    def _new_raft_groups(self, count: int) -> tuple[int, ...]:
+        first = self.next_raft_group
+        self.next_raft_group += count
+        return tuple(range(first, self.next_raft_group))
 
 
 def _records(cluster: ClusterRecord, topics: list[Topic]) -> Iterable[tuple[bytes, bytes]]:

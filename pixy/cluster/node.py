@@ -11,23 +11,33 @@ Invariant: a partition's records are applied in the order of their indexes, and 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from pixy.clock import Clock
-from pixy.cluster.compaction import TERM, Compaction, Mark
+from pixy.cluster.compaction import TERM, Compaction
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
-from pixy.cluster.metadata import METADATA_GROUP, MetadataState, Topic
+from pixy.cluster.metadata import METADATA_GROUP, DeletedTopic, MetadataState, Topic, check_partitions
+from pixy.cluster.node_time import NodeTime
+from pixy.cluster.partitions import Partitions
 from pixy.cluster.recovery import RecoveredNode, recover_node
 from pixy.cluster.replica import LogPosition, PartitionReplica, Proposal, Replica, StateReplica
+from pixy.cluster.reserve import Reserve
+from pixy.cluster.retention import Retention
+from pixy.cluster.topic_config import check_topic_config
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import CorruptData, DataDirectoryError, PixyError, Unavailable
 from pixy.proto.state_pb2 import (
+    AlterTopic,
     CreateTopic,
+    DeleteTopic,
+    ForgetTopics,
+    GroupsCommand,
     InitCluster,
     MetadataCommand,
 )
@@ -39,17 +49,19 @@ from pixy.storage import (
     File,
     Journal,
     LogWriter,
-    PartitionLog,
     RecordKind,
     Worker,
+    read_entries,
     run_on,
 )
 
-__all__ = ["Node", "NodeOptions"]
+__all__ = ["Node", "NodeObserver", "NodeOptions"]
 
 log = structlog.get_logger(__name__)
 
 _GROUPS_COUNT = 1
+_UNSYNCED_LOGS_MAX = 2000
+"""Each of them holds a file open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,20 @@ class NodeOptions:
     worker: Callable[[str], Worker]
 
 
+class NodeObserver:
+    """Who wants to know of a node's topics; this one does not. Called from the event loop, soon after what it is told of."""
+
+    def topic_changed(self, name: str) -> None:
+        """A topic is new, or has other partitions or options, or one of its partitions is not ready any more."""
+
+    def topic_deleted(self, name: str) -> None:
+        """A topic is no more; one of the same name may be there already, of which `topic_changed` tells next."""
+
+    def has_members(self, consumer_group: str) -> bool:
+        """Whether anybody is in a consumer group."""
+        return False
+
+
 class Node:
     """Owns the data directory, the journal and every raft group.
 
@@ -80,7 +106,7 @@ class Node:
     Attributes:
         metadata: the topics.
         node_id: known from `start` on.
-        on_topic_created: called from the event loop with the name of a new topic, soon after it can be used.
+        observer: who is told of topics.
     """
 
     def __init__(
@@ -91,10 +117,15 @@ class Node:
         self._options = options
         self._on_fault = on_fault
         self._lock: File | None = None
+        self._loop: asyncio.AbstractEventLoop
         self._files: Worker
         self._journal: Journal
         self._writer: LogWriter
         self._compaction: Compaction
+        self._partitions: Partitions
+        self._reserve: Reserve
+        self._retention: Retention
+        self._time: NodeTime
         self._stopped = False
         self._broken = False
         self._first_entry: asyncio.Future[None] | None = None
@@ -102,10 +133,9 @@ class Node:
         self._groups: list[StateReplica] = []
         self._metadata_replica: StateReplica
         self._replicas: dict[int, Replica] = {}
-        self._partitions: dict[TopicPartition, PartitionReplica] = {}
         self.metadata = MetadataState()
         self.node_id = 0
-        self.on_topic_created: Callable[[str], None] | None = None
+        self.observer: NodeObserver = NodeObserver()
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -116,12 +146,16 @@ class Node:
             DataDirectoryError, CorruptData: the data directory cannot be used.
         """
         self._files = self._options.worker("pixy-files")
+        self._loop = asyncio.get_running_loop()
+        self._time = NodeTime(self._clock)
         try:
             recovered = await run_on(self._files, self._recover)
             self.node_id = recovered.identity.node_id
             self._open_journal(recovered)
             await self._restore(recovered)
             await self._write_what_is_missing()
+            self._reserve.start()
+            self._retention.start()
         except BaseException:
             self._release()
             raise
@@ -135,7 +169,9 @@ class Node:
             return
         self._stopped = True
         self._compaction.stop()
-        for replica in self._partitions.values():
+        self._reserve.stop()
+        self._retention.stop()
+        for replica in self._partitions:
             replica.wake()
         if not self._broken:
             await self._journal.drained()
@@ -163,6 +199,8 @@ class Node:
         # What follows is not answered; and the journal may wait for somebody who will never let it go on.
         self._journal.give_up()
         self._compaction.stop()
+        self._reserve.stop()
+        self._retention.stop()
         if self._first_entry is not None and not self._first_entry.done():
             reason = f"data directory {self._options.directory} cannot be used: {error}"
             self._first_entry.set_exception(DataDirectoryError(reason))
@@ -172,8 +210,8 @@ class Node:
 
     @property
     def blocked(self) -> Unavailable | None:
-        """Why nothing can be written at the moment, None if all is well."""
-        reason = self._journal.blocked or self._writer.blocked
+        """Why no messages can be written at the moment, None if all is well."""
+        reason = self._journal.blocked or self._writer.blocked or self._reserve.blocked
         # An exception that is raised again and again gathers tracebacks: each asker gets its own.
         return None if reason is None else Unavailable(str(reason))
 
@@ -192,21 +230,58 @@ class Node:
         assert isinstance(machine, GroupsState)
         return machine
 
-    def append(self, replica: PartitionReplica, batch: bytearray, done: Callable[[int], None]) -> None:
-        """Append a record batch to a partition; `done` gets the offset of its first record once it is durable."""
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch, ascending."""
+        return self._time.now_ms()
+
+    def set_fault(self, replica: PartitionReplica, error: CorruptData) -> None:
+        """A read has found that a partition is damaged."""
+        self._partitions.set_fault(replica, error)
+
+    def append(
+        self, replica: PartitionReplica, batch: bytearray, done: Callable[[int | PixyError], None]
+    ) -> None:
+        """Append a record batch to a partition; `done` gets the offset of its first record once it is durable, or an error."""
         self._propose(replica, EntryType.RECORD_BATCH, batch, done)
 
-    async def create_topic(self, name: str, partitions: int, config: dict[str, str]) -> Topic:
+    async def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
         """Create a topic.
 
         Raises:
             InvalidTopic, InvalidArgument, TopicExists.
         """
+        check_topic_config(config)
+        check_partitions(partitions)
         topic_id = self._options.random_bytes(16)
         command = CreateTopic(name=name, topic_id=topic_id, partitions=partitions, config=config)
-        topic = await self._command(
-            self._metadata_replica, MetadataCommand(create_topic=command).SerializeToString()
-        )
+        return await self._topic_command(MetadataCommand(create_topic=command))
+
+    async def alter_topic(self, name: str, partitions: int | None, config: Mapping[str, str | None]) -> Topic:
+        """Give a topic more partitions, or other options.
+
+        Raises:
+            UnknownTopic, InvalidArgument.
+        """
+        wanted = {option: value for option, value in config.items() if value is not None}
+        check_topic_config(wanted)
+        if partitions is not None:
+            check_partitions(partitions)
+        unset = [option for option, value in config.items() if value is None]
+        check_topic_config(dict.fromkeys(unset, "1"))
+        command = AlterTopic(name=name, partitions=partitions or 0, set_config=wanted, unset_config=unset)
+        return await self._topic_command(MetadataCommand(alter_topic=command))
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with all that is in it.
+
+        Raises:
+            UnknownTopic.
+        """
+        command = MetadataCommand(delete_topic=DeleteTopic(name=name))
+        await self._command(self._metadata_replica, command.SerializeToString())
+
+    async def _topic_command(self, command: MetadataCommand) -> Topic:
+        topic = await self._command(self._metadata_replica, command.SerializeToString())
         assert isinstance(topic, Topic)
         return topic
 
@@ -248,6 +323,11 @@ class Node:
             Proposal(replica, position, entry_type, payload, done),
         )
 
+    def _propose_command(self, replica: Replica, payload: bytes) -> None:
+        """Propose a command that nobody waits for; not while the journal has no room."""
+        if self._journal.blocked is None and not self._stopped:
+            self._propose(replica, EntryType.COMMAND, payload, lambda _: None)
+
     def _propose_empty(self, replica: StateReplica, applied: Callable[[], None]) -> None:
         self._propose(replica, EntryType.EMPTY, b"", lambda _: applied())
 
@@ -264,75 +344,107 @@ class Node:
     def _apply(self, proposal: Proposal) -> None:
         replica = proposal.replica
         if isinstance(replica, PartitionReplica):
-            assert isinstance(proposal.payload, bytearray)
-            result: Any = self._append_batch(replica, proposal.position, proposal.payload)
-            replica.wake()
+            result: Any = self._partitions.apply(
+                replica, proposal.position, proposal.entry_type, proposal.payload
+            )
         else:
             assert isinstance(replica, StateReplica)
             result = replica.apply(proposal.position, proposal.entry_type, bytes(proposal.payload))
             if isinstance(result, Topic):
-                for partition in self._add_topic(result):
-                    self._compaction.write_hard_state(partition)
-                if self.on_topic_created is not None:
-                    asyncio.get_running_loop().call_soon(self.on_topic_created, result.name)
+                self._topic_changed(result)
+            elif isinstance(result, DeletedTopic):
+                self._topic_deleted(result.topic)
             self._compaction.applied(replica)
         proposal.done(result)
 
-    def _append_batch(self, replica: PartitionReplica, position: LogPosition, batch: bytearray) -> int:
-        base = replica.log.append(batch, position.term)
-        replica.applied = position
-        self._writer.mark_dirty(replica.log, Mark(replica, position), len(batch))
-        return base
+    def _topic_changed(self, topic: Topic) -> None:
+        self._compaction.write_hard_states(self._partitions.put_topic(topic))
+        self._loop.call_soon(self.observer.topic_changed, topic.name)
 
-    def _add_topic(self, topic: Topic) -> list[PartitionReplica]:
-        added = []
-        for number, raft_group in enumerate(topic.raft_groups):
-            directory = self._options.directory / "topics" / f"{topic.name}-{number}"
-            partition_log = PartitionLog(self._disk, directory, self._options.storage.segment_bytes)
-            replica = PartitionReplica(raft_group, TopicPartition(topic.name, number), partition_log)
-            self._replicas[raft_group] = self._partitions[replica.partition] = replica
-            added.append(replica)
-        return added
+    def _topic_deleted(self, topic: Topic) -> None:
+        self._partitions.drop_topic(topic)
+        self._compaction.topic_deleted()
+        self._loop.call_soon(self.observer.topic_deleted, topic.name)
+        self._forget_offsets([topic.topic_id])
+
+    def _forget_offsets(self, topic_ids: list[bytes]) -> None:
+        command = GroupsCommand(forget_topics=ForgetTopics(topic_ids=topic_ids))
+        for replica in self._groups:
+            self._propose_command(replica, command.SerializeToString())
 
     # --- start --------------------------------------------------------------------------------------------------
 
     def _open_journal(self, recovered: RecoveredNode) -> None:
+        directory = self._options.directory / "journal"
+        owner = (recovered.identity.cluster_id, recovered.identity.node_id)
         self._journal = Journal(
             self._disk,
-            self._options.directory / "journal",
-            (recovered.identity.cluster_id, recovered.identity.node_id),
+            directory,
+            owner,
             file_bytes=self._options.journal.file_bytes,
             at=recovered.journal.at,
             files=recovered.journal.files,
             worker=self._options.worker("pixy-journal"),
             on_durable=self._durable,
             on_fault=self._fault,
+            on_full=self._disk_is_full,
         )
         self._compaction = Compaction(
             self._journal,
             self._replicas,
             node_id=self.node_id,
+            file_bytes=self._options.journal.file_bytes,
             storage=self._options.storage,
             clock=self._clock,
             files=self._files,
             propose_empty=self._propose_empty,
+            read_journal=partial(read_entries, self._disk, directory, owner),
+            run_on_segments=self._run_on_segments,
+            on_full=self._disk_is_full,
             on_fault=self._fault,
         )
         self._writer = LogWriter(
             self._options.worker("pixy-writer"),
             tail_cache_bytes=self._options.storage.tail_cache_bytes,
             sync_bytes=self._options.journal.max_unapplied_bytes // 2,
+            sync_logs=_UNSYNCED_LOGS_MAX,
             on_synced=self._compaction.synced,
             on_progress=self._wrote,
+            on_full=self._disk_is_full,
             on_fault=self._fault,
         )
         self._abandon = [self._writer.abandon, self._journal.abandon]
+        self._partitions = Partitions(
+            self._disk,
+            self._options.directory,
+            recovered.identity.cluster_id,
+            self._options.storage,
+            self._replicas,
+            self._writer,
+            lambda topic: self._loop.call_soon(self.observer.topic_changed, topic),
+        )
+        self._reserve = Reserve(
+            self._disk,
+            self._options.directory,
+            self._options.storage.reserve_bytes,
+            self._files,
+            lambda: (self._journal.blocked or self._writer.blocked) is not None,
+        )
+        self._retention = Retention(
+            self._time,
+            self._options.storage,
+            self._partitions,
+            self._groups,
+            self._has_members,
+            self._propose_command,
+        )
 
     async def _restore(self, recovered: RecoveredNode) -> None:
         metadata = await self._restore_state(recovered, METADATA_GROUP, "metadata", self.metadata)
         self._metadata_replica = metadata
-        for topic in self.metadata.topics.values():
-            self._add_topic(topic)
+        topics = list(self.metadata.topics.values())
+        for topic in topics:
+            self._partitions.put_topic(topic)
         for number in range(self.metadata.groups_count or _GROUPS_COUNT):
             self._groups.append(
                 await self._restore_state(
@@ -345,7 +457,7 @@ class Node:
                 raise CorruptData(
                     f"the journal has records of raft group {raft_group}, but the entry that created it is missing"
                 )
-        await self._restore_partitions(recovered)
+        await self._partitions.restore(recovered, topics, created, self._files)
 
     async def _restore_state(
         self, recovered: RecoveredNode, raft_group: int, name: str, machine: MetadataState | GroupsState
@@ -358,44 +470,22 @@ class Node:
             machine.restore(checkpoint.records)
             replica.applied = LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
         replica.set_checkpoints(ids)
-        for entry in recovered.entries_after(raft_group, replica.applied.index):
+        for entry in recovered.group(raft_group).entries_after(replica.applied.index):
             replica.apply(LogPosition(entry.term, entry.index), entry.entry_type, bytes(entry.payload))
         replica.last = replica.applied
         replica.hard_state_file = recovered.group(raft_group).hard_state_file
         return replica
 
-    async def _restore_partitions(self, recovered: RecoveredNode) -> None:
-        partitions = list(self._partitions.values())
-        positions = [recovered.group(replica.raft_group).applied for replica in partitions]
-        # All of this is known to be there before anything is cut.
-        tails = [
-            list(recovered.entries_after(replica.raft_group, position.index if position else 0))
-            for replica, position in zip(partitions, positions, strict=True)
-        ]
-
-        def open_logs() -> None:
-            for replica, position, tail in zip(partitions, positions, tails, strict=True):
-                replica.log.open(position, replayed=bool(tail))
-
-        await run_on(self._files, open_logs)
-        for replica, position, tail in zip(partitions, positions, tails, strict=True):
-            group = recovered.group(replica.raft_group)
-            if position is not None:
-                replica.applied = LogPosition(position.term, position.index)
-                replica.durable_index = position.index
-                replica.position, replica.position_file = position, group.applied_file
-            replica.hard_state_file = group.hard_state_file
-            for entry in tail:
-                if entry.entry_type is EntryType.RECORD_BATCH:
-                    at = LogPosition(entry.term, entry.index)
-                    self._append_batch(replica, at, bytearray(entry.payload))
-            replica.last = replica.applied
-
     async def _write_what_is_missing(self) -> None:
-        """What the first start writes, and what a crash right behind the creation of a topic left out."""
-        for replica in self._replicas.values():
-            if not replica.hard_state_file:
-                self._compaction.write_hard_state(replica)
+        """What the first start writes, and what a crash right behind the creation or deletion of a topic left out."""
+        self._compaction.write_hard_states(
+            [replica for replica in self._replicas.values() if not replica.hard_state_file]
+        )
+        live = {topic.topic_id for topic in self.metadata.topics.values()}
+        for group in self._groups:
+            assert isinstance(group.machine, GroupsState)
+            if gone := group.machine.topic_ids() - live:
+                self._forget_offsets(sorted(gone))
         if not self.metadata.groups_count:
             command = MetadataCommand(init_cluster=InitCluster(groups_count=_GROUPS_COUNT))
             written = self._first_entry = asyncio.get_running_loop().create_future()
@@ -407,6 +497,15 @@ class Node:
             payload = command.SerializeToString()
             self._propose(self._metadata_replica, EntryType.COMMAND, payload, done)
             await written
+
+    def _run_on_segments(self, work: Callable[[], None]) -> None:
+        self._writer.run(work)
+
+    def _has_members(self, consumer_group: str) -> bool:
+        return self.observer.has_members(consumer_group)
+
+    def _disk_is_full(self) -> None:
+        self._reserve.release()
 
     def _wrote(self) -> None:
         if self._writer.unwritten_bytes <= self._options.journal.max_unapplied_bytes:

@@ -1,16 +1,15 @@
 """The blocking part of a node's start: lock the data directory, find out whose it is, read its journal."""
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pixy.errors import CorruptData, DataDirectoryError
+from pixy.errors import DataDirectoryError
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.storage import (
     Disk,
     File,
-    JournalRecord,
     RecoveredGroup,
     RecoveredJournal,
     load_identity,
@@ -34,23 +33,6 @@ class RecoveredNode:
         """What the journal holds of one raft group."""
         return self.journal.groups.get(raft_group) or RecoveredGroup()
 
-    def entries_after(self, raft_group: int, index: int) -> Iterator[JournalRecord]:
-        """The entries of a raft group behind `index`.
-
-        Raises:
-            CorruptData: the first of them is missing.
-        """
-        for entry in self.group(raft_group).entries:
-            if entry.index <= index:
-                continue
-            if entry.index != index + 1:
-                raise CorruptData(
-                    f"raft group {raft_group} is applied up to entry {index}, "
-                    f"but the journal goes on with entry {entry.index}"
-                )
-            index = entry.index
-            yield entry
-
 
 def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], bytes]) -> RecoveredNode:
     """Lock and read the data directory of a node; an empty one becomes that of a new cluster's first node. Blocks.
@@ -73,8 +55,8 @@ def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], byte
             _sync_ancestors(disk, directory)
         new = NodeIdentity(cluster_id=random_bytes(16), node_id=_FIRST_NODE)
         identity = load_identity(disk, directory, new)
-        disk.make_directory(directory / "journal")
         _sync_directories(disk, directory)
+        disk.make_directory(directory / "journal")
         owner = (identity.cluster_id, identity.node_id)
         journal = recover_journal(disk, directory / "journal", owner)
         _check_not_lost(disk, directory, journal)

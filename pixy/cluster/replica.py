@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
+from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import TopicPartition
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog
@@ -61,9 +62,21 @@ class PartitionReplica(Replica):
         position: newest applied position that went to the journal, None if there is none.
         position_file: number of the journal file that holds it, 0 while it is not durable.
         waiters: fetches that wait for the next append, None if there are none.
+        fault: what is damaged, None if all is well: such a partition takes and gives nothing.
+        stuck_bytes: of its entries in the journal that cannot be applied, because it was damaged at the start.
+        deleted: its topic is no more.
     """
 
-    __slots__ = ("log", "partition", "position", "position_file", "waiters")
+    __slots__ = (
+        "deleted",
+        "fault",
+        "log",
+        "partition",
+        "position",
+        "position_file",
+        "stuck_bytes",
+        "waiters",
+    )
 
     def __init__(self, raft_group: int, partition: TopicPartition, log: PartitionLog) -> None:
         super().__init__(raft_group)
@@ -72,6 +85,9 @@ class PartitionReplica(Replica):
         self.position: AppliedPosition | None = None
         self.position_file = 0
         self.waiters: set[asyncio.Future[None]] | None = None
+        self.fault: CorruptData | None = None
+        self.stuck_bytes = 0
+        self.deleted = False
 
     def wake(self) -> None:
         """Let the waiting fetches look again."""
@@ -122,7 +138,7 @@ class StateReplica(Replica):
 class Proposal(NamedTuple):
     """An entry on its way from `propose` to `applied`.
 
-    `done` gets what applying it gave: the offset of the first record, or the result of the command.
+    `done` gets what applying it gave: the offset of the first record, the result of the command, or a `PixyError`.
     """
 
     replica: Replica

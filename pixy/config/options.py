@@ -310,8 +310,40 @@ class JournalConfig:
 class StorageConfig:
     """`proxies.<cluster>.storage`: the partition logs and checkpoints of an embedded cluster."""
 
+    retention: float = _seconds(
+        7 * 24 * 3600.0,
+        "How long records are kept, whether they were consumed or not. 0s: without end. A topic's own option\n"
+        "retention_ms comes first.",
+    )
+    retention_bytes: int = _bytes(
+        0,
+        "Bytes that a partition keeps: beyond them its oldest segments go. 0: without bound. A topic's own option\n"
+        "retention_bytes comes first.",
+        minimum=0,
+    )
+    retention_check: float = _seconds(
+        60.0, "How often it is looked whether records or committed offsets are to go.", above=0
+    )
+    offsets_retention: float = _seconds(
+        7 * 24 * 3600.0,
+        "How long the committed offsets of a consumer group are kept that nobody consumes in. 0s: without end.",
+    )
     segment_bytes: int = _bytes(
-        256 * _MIB, "Size at which a partition starts a new segment file.", minimum=_MIB
+        256 * _MIB,
+        "Size at which a partition starts a new segment file. A topic's own option segment_bytes comes first.",
+        minimum=_MIB,
+    )
+    segment_age: float = _seconds(
+        24 * 3600.0,
+        "Age of its oldest record at which a partition starts a new segment file; records go in whole segments. A\n"
+        "topic's own option segment_ms comes first.",
+        above=0,
+    )
+    reserve_bytes: int = _bytes(
+        128 * _MIB,
+        "Space on the disk that is set aside. When the disk is full, it is freed for offset commits and for what makes\n"
+        "room, and no messages are taken until it can be set aside again. 0: nothing is set aside.",
+        minimum=0,
     )
     tail_cache_bytes: int = _bytes(
         16 * _MIB, "Memory for the newest record batches of the partitions.", minimum=0

@@ -17,7 +17,7 @@ from pixy.clock import Clock
 from pixy.config import ConsumerConfig
 from pixy.consume import sparse_acks
 from pixy.consume.dispatcher import Cancellable, ConsumeDone
-from pixy.consume.environment import Counters, Environment
+from pixy.consume.environment import Counters, Environment, OnMissing
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.offers import OfferLimits
 from pixy.consume.offset_tracker import OffsetTracker
@@ -47,6 +47,7 @@ class Consumers:
         options: the `consumer` section.
         client_id: what this process is called in consumer groups.
         clock: tells the time.
+        on_missing: what to do about a topic that is deleted while somebody waits for its records.
         on_fault: called with an exception that is a bug.
         call_later: sets timers; None means the running event loop's.
     """
@@ -58,6 +59,7 @@ class Consumers:
         client_id: str,
         clock: Clock,
         *,
+        on_missing: OnMissing,
         on_fault: OnFault,
         call_later: CallLater | None = None,
     ) -> None:
@@ -69,7 +71,7 @@ class Consumers:
             buffer_bytes_max=options.fetch_max_bytes,
         )
         self._environment = Environment(
-            backend, options, client_id, Timers(clock, call_later), Tasks(on_fault), limits
+            backend, options, client_id, Timers(clock, call_later), Tasks(on_fault), limits, on_missing
         )
         self._groups: dict[str, ConsumerGroup] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}

@@ -6,8 +6,10 @@ records inside the backend, for room on an event. Never polls, and never decides
 What goes wrong:
 
     the backend says                    what happens
-    offset below the log begin offset   go on at the log begin offset; offers below are dropped; said once
+    the log begins above where the      go on at the log begin offset; offers below are dropped; said once. It is heard of with
+    group is                            the next fetch, so what is in memory by then may still be offered
     offset above the end                start over at the end with what still exists; said once
+    the topic was deleted               tried again without a word; the assignment that ends this is on its way
     anything else, also damaged data    said once per error, tried again with increasing delay; who waits in vain is told
 """
 
@@ -19,7 +21,7 @@ import structlog
 from pixy.backend import TopicPartition
 from pixy.consume.environment import Environment
 from pixy.consume.offers import PartitionOffers
-from pixy.errors import OffsetOutOfRange, PixyError
+from pixy.errors import OffsetOutOfRange, PixyError, UnknownPartition
 
 __all__ = ["Fetcher"]
 
@@ -135,6 +137,8 @@ class Fetcher:
         self._fetching = False
         if asked != (offers.fetch_offset, offers.generation):
             return
+        if result.log_begin_offset > offers.tracker.base:
+            self._cut(result.log_begin_offset)
         offers.feed(result)
         self._on_fed()
         if offers.fault is None:
@@ -146,13 +150,7 @@ class Fetcher:
         offers = self._offers
         offset = offers.fetch_offset
         if offset < error.begin:
-            dropped = offers.begin_at(error.begin)
-            self._warn(
-                "records are gone, continuing at the log begin offset",
-                offset=offset,
-                begin=error.begin,
-                dropped=dropped,
-            )
+            self._cut(error.begin)
         elif offset > error.end:
             offers.end_at(error.end)
             self._warn("offset is beyond the end, continuing at the end", offset=offset, end=error.end)
@@ -160,14 +158,25 @@ class Fetcher:
             await self._fail(error)
         self._on_fed()
 
+    def _cut(self, begin: int) -> None:
+        offset = self._offers.tracker.base
+        dropped = self._offers.begin_at(begin)
+        if offset < begin:
+            event = "records are gone, continuing at the log begin offset"
+            self._warn(event, offset=offset, begin=begin, dropped=dropped)
+
     async def _fail(self, error: PixyError) -> None:
-        if self._failing != str(error):
+        deleted = isinstance(error, UnknownPartition) and self._topic_is_gone()
+        if self._failing != str(error) and not deleted:
             self._failing = str(error)
             self._on_failing(error)
             self._warn("cannot fetch, trying again", offset=self._offers.fetch_offset, error=self._failing)
         delay = self._backoff
         self._backoff = min(delay * 2, _BACKOFF_MAX)
         await self._environment.timers.sleep(delay)
+
+    def _topic_is_gone(self) -> bool:
+        return self._environment.backend.topic(self._partition.topic) is None
 
     def _succeed(self) -> None:
         if self._failing:

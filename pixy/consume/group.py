@@ -12,10 +12,19 @@ So a topic that is given up and asked for again is committed before it is read. 
 Commits: partitions whose tracker moved are dirty; the first one sets a timer, and all of them go out in one call. One lock per
 group covers every commit together with the reading that it depends on, so that neither an older periodic commit nor the first
 one of a new group can overwrite offsets that were set by hand. A failed commit leaves its partitions dirty.
+
+A topic may be deleted and created again at any moment, so the name of a topic is not enough: whatever is kept across an await goes with
+the topic's id. A partition that is live for another id is closed, and what it had to commit is void. Only offsets of topics that are
+still the same ones are committed; so the commits of other topics do not fail with theirs, and a topic that is created again begins
+without them.
+
+Where a group begins in a partition without a commit: where `initial_offset` says; but if the partition came into being while the
+topic was consumed here already, at its beginning, because everything in it is newer than the group.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import NamedTuple
 
 import structlog
 
@@ -34,6 +43,21 @@ _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
 
 _log = structlog.get_logger()
+
+
+class _Commit(NamedTuple):
+    """What there is to commit for a partition of the topic with this id."""
+
+    topic_id: bytes
+    offset: OffsetCommit
+
+
+class _Remark(NamedTuple):
+    """Something to say about a partition that a group continues in."""
+
+    event: str
+    partition: TopicPartition
+    fields: dict[str, object]
 
 
 class ConsumerGroup:
@@ -66,7 +90,7 @@ class ConsumerGroup:
         # Live partitions with something to commit, in order of becoming so.
         self._dirty: dict[LivePartition, None] = {}
         # What partitions that are not live any more have left to commit.
-        self._leftover: dict[TopicPartition, OffsetCommit] = {}
+        self._leftover: dict[TopicPartition, _Commit] = {}
         self._commit_alarm = Alarm(environment.timers, self._commit_due)
         self._commit_failing = False
         self._lock = asyncio.Lock()
@@ -120,9 +144,13 @@ class ConsumerGroup:
             self._assignment.setdefault(topic, frozenset())
         for topic, subscription in list(self._subscriptions.items()):
             assigned = self._assignment.get(topic, frozenset())
+            description = self._environment.backend.topic(topic)
+            topic_id = None if description is None else description.topic_id
             for live in list(subscription.partitions):
-                if live.partition not in assigned:
+                if live.partition not in assigned or live.topic_id != topic_id:
                     self._bury(subscription.remove(live.partition))
+            if description is None:
+                subscription.topic_deleted()
             subscription.notify()
         self._work.set()
 
@@ -130,7 +158,7 @@ class ConsumerGroup:
         """Keep what a closed partition has to commit."""
         self._dirty.pop(live, None)
         if live.dirty:
-            self._leftover[live.key] = live.commit()
+            self._leftover[live.key] = _Commit(live.topic_id, live.commit())
 
     # --- the keeper -----------------------------------------------------------------------------------------------
 
@@ -145,14 +173,10 @@ class ConsumerGroup:
                 if failing != str(error):
                     failing = str(error)
                     _log.warning("cannot consume, trying again", group=self.name, error=failing)
-                for subscription in self.subscriptions:
-                    subscription.dispatcher.faults[self] = error
-                await self._environment.timers.sleep(backoff)
+                await self._environment.timers.wait(self._work, backoff)
                 backoff = min(backoff * 2, _BACKOFF_MAX)
                 continue
             failing, backoff = "", _BACKOFF_MIN
-            for subscription in self.subscriptions:
-                subscription.dispatcher.faults.pop(self, None)
             if not self._subscriptions and self._membership is None and not self._leftover:
                 self._keeper = None
                 self._commit_alarm.cancel()
@@ -161,22 +185,42 @@ class ConsumerGroup:
             await self._work.wait()
 
     async def _reconcile(self) -> None:
-        if self._leftover:
-            await self._commit()
-        topics = sorted(self._subscriptions)
-        if topics != self._topics:
-            await self._subscribe(topics)
+        try:
+            if self._leftover:
+                await self._commit()
+            topics = sorted(self._subscriptions)
+            if topics != self._topics:
+                await self._subscribe(topics)
+        except PixyError as error:
+            for subscription in self.subscriptions:
+                subscription.dispatcher.faults[self] = error
+            raise
         failed: PixyError | None = None
         for subscription in self.subscriptions:
-            assigned = self._assignment.get(subscription.topic, frozenset())
-            missing = sorted(partition for partition in assigned if subscription.live(partition) is None)
-            if missing:
-                try:
-                    await self._start(subscription, missing)
-                except PixyError as error:
-                    failed = error
+            try:
+                await self._start_assigned(subscription)
+            except PixyError as error:
+                failed = subscription.dispatcher.faults[self] = error
+            else:
+                subscription.dispatcher.faults.pop(self, None)
         if failed is not None:
             raise failed
+
+    async def _start_assigned(self, subscription: Subscription) -> None:
+        """Make live what is assigned of a topic and is not live yet."""
+        assigned = self._assignment.get(subscription.topic, frozenset())
+        missing = sorted(partition for partition in assigned if subscription.live(partition) is None)
+        if not missing:
+            return
+        description = self._environment.backend.topic(subscription.topic)
+        if description is None:
+            raise Unavailable(f"{subscription.topic} is assigned but not there yet")
+        try:
+            await self._start(subscription, missing, description.topic_id)
+        except PixyError:
+            if self._is_there(subscription.topic, description.topic_id):
+                raise
+            # It was deleted meanwhile; the assignment that says so has come or is on its way.
 
     async def _subscribe(self, topics: list[str]) -> None:
         environment = self._environment
@@ -195,7 +239,7 @@ class ConsumerGroup:
         if topics != sorted(self._subscriptions):
             self._work.set()
 
-    async def _start(self, subscription: Subscription, partitions: Sequence[int]) -> None:
+    async def _start(self, subscription: Subscription, partitions: Sequence[int], topic_id: bytes) -> None:
         """Make partitions live where the group is."""
         backend, topic = self._environment.backend, subscription.topic
         async with self._lock:
@@ -203,60 +247,64 @@ class ConsumerGroup:
             ranges = await backend.offset_ranges(topic)
             starts: dict[int, OffsetTracker] = {}
             changes: dict[TopicPartition, OffsetCommit] = {}
+            remarks: list[_Remark] = []
             for partition in partitions:
                 if partition not in ranges:
-                    raise Unavailable(f"{topic}/{partition} is assigned but not there yet")
-                tracker = self._position(
-                    TopicPartition(topic, partition), committed.get(partition), ranges[partition]
-                )
-                starts[partition] = tracker
-                commit = OffsetCommit(tracker.base, tracker.metadata())
-                if commit != committed.get(partition):
+                    continue
+                before, served = committed.get(partition), ranges[partition]
+                if before is None:
+                    starts[partition] = self._begin(subscription, partition, served, topic_id)
+                else:
+                    starts[partition] = _resume(TopicPartition(topic, partition), before, served, remarks)
+                commit = OffsetCommit(starts[partition].base, starts[partition].metadata())
+                if commit != before:
                     changes[TopicPartition(topic, partition)] = commit
-            if changes:
+            if changes and self._is_there(topic, topic_id):
                 await backend.commit_offsets(self.name, changes)
-            if self._subscriptions.get(topic) is not subscription or subscription.draining:
-                return
-            for partition, tracker in starts.items():
-                if partition in self._assignment.get(topic, ()):
-                    subscription.add(partition, tracker, ranges[partition].end)
+            for remark in remarks:
+                self._warn(remark)
+            self._add(subscription, topic_id, starts, ranges)
         subscription.notify()
+        absent = sorted(set(partitions) - set(ranges))
+        if absent:
+            raise Unavailable(f"{topic}/{absent[0]} is assigned but not there yet")
 
-    def _position(
-        self, key: TopicPartition, commit: OffsetCommit | None, served: OffsetRange
+    def _begin(
+        self, subscription: Subscription, partition: int, served: OffsetRange, topic_id: bytes
     ) -> OffsetTracker:
-        """Where a group continues in a partition, or begins."""
-        if commit is None:
-            oldest = self._environment.options.initial_offset == "oldest"
-            return OffsetTracker(served.begin if oldest else served.end)
-        try:
-            ranges = sparse_acks.decode(commit.offset, commit.metadata)
-        except InvalidOffset as error:
-            self._warn(
-                "sparse acks cannot be read and are discarded",
-                key,
-                metadata=commit.metadata,
-                error=str(error),
-            )
-            ranges = []
-        if commit.offset > served.end:
-            self._warn("committed offset is beyond the end", key, offset=commit.offset, end=served.end)
-            return OffsetTracker(served.end)
-        if commit.offset < served.begin:
-            self._warn(
-                "committed offset is below the log begin offset",
-                key,
-                offset=commit.offset,
-                begin=served.begin,
-            )
-        tracker = OffsetTracker(commit.offset)
-        for begin, end in ranges:
-            tracker.skip(begin, min(end, served.end))
-        tracker.adjust(served.begin)
-        return tracker
+        """Where a group begins that has committed nothing."""
+        oldest = self._environment.options.initial_offset == "oldest"
+        if oldest or subscription.has_seen_birth(topic_id, partition):
+            return OffsetTracker(served.begin)
+        return OffsetTracker(served.end)
 
-    def _warn(self, event: str, key: TopicPartition, **fields: object) -> None:
-        _log.warning(event, group=self.name, topic=key.topic, partition=key.partition, **fields)
+    def _add(
+        self,
+        subscription: Subscription,
+        topic_id: bytes,
+        starts: Mapping[int, OffsetTracker],
+        ranges: Mapping[int, OffsetRange],
+    ) -> None:
+        """Make partitions live, as far as that is still wanted."""
+        topic = subscription.topic
+        if self._subscriptions.get(topic) is not subscription or subscription.draining:
+            return
+        if not self._is_there(topic, topic_id):
+            self._work.set()
+            return
+        self._environment.voided.see(self.name, topic, topic_id)
+        for partition, tracker in starts.items():
+            if partition in self._assignment.get(topic, ()):
+                subscription.add(partition, tracker, ranges[partition].end, topic_id)
+
+    def _is_there(self, topic: str, topic_id: bytes) -> bool:
+        """Whether a topic is still the one with this id."""
+        description = self._environment.backend.topic(topic)
+        return description is not None and description.topic_id == topic_id
+
+    def _warn(self, remark: _Remark) -> None:
+        topic, partition = remark.partition
+        _log.warning(remark.event, group=self.name, topic=topic, partition=partition, **remark.fields)
 
     # --- commits --------------------------------------------------------------------------------------------------
 
@@ -288,13 +336,11 @@ class ConsumerGroup:
             partitions = list(self._dirty)
             self._dirty.clear()
             leftover = dict(self._leftover)
-            offsets = leftover | {live.key: live.commit() for live in partitions}
+            due = leftover | {live.key: _Commit(live.topic_id, live.commit()) for live in partitions}
             for live in partitions:
                 live.dirty = False
-            if not offsets:
-                return
             try:
-                await self._commit_existing(offsets)
+                await self._commit_existing(due)
             except BaseException:
                 self._restore(partitions)
                 raise
@@ -302,27 +348,30 @@ class ConsumerGroup:
                 if self._leftover.get(key) is commit:
                     del self._leftover[key]
 
-    async def _commit_existing(self, offsets: dict[TopicPartition, OffsetCommit]) -> None:
-        """Commit; if that is refused, leave out the partitions of topics that were deleted meanwhile."""
-        backend = self._environment.backend
-        try:
-            await backend.commit_offsets(self.name, offsets)
-        except (InvalidArgument, NotFound):
-            existing = {key: commit for key, commit in offsets.items() if self._exists(key)}
-            if len(existing) == len(offsets):
-                raise
-            if existing:
-                await backend.commit_offsets(self.name, existing)
+    async def _commit_existing(self, due: Mapping[TopicPartition, _Commit]) -> None:
+        """Commit without the topics that were deleted, also if that happens meanwhile."""
+        offsets = self._existing(due)
+        while offsets:
+            try:
+                await self._environment.backend.commit_offsets(self.name, offsets)
+            except (InvalidArgument, NotFound):
+                existing = self._existing(due)
+                if len(existing) == len(offsets):
+                    raise
+                offsets = existing
+            else:
+                return
 
-    def _exists(self, key: TopicPartition) -> bool:
-        topic = self._environment.backend.topic(key.topic)
-        return topic is not None and key.partition < len(topic.partitions)
+    def _existing(self, due: Mapping[TopicPartition, _Commit]) -> dict[TopicPartition, OffsetCommit]:
+        return {
+            key: commit.offset for key, commit in due.items() if self._is_there(key.topic, commit.topic_id)
+        }
 
     def _restore(self, partitions: list[LivePartition]) -> None:
         """Their commit failed: they are dirty as before."""
         for live in partitions:
             if live.closed:
-                self._leftover.setdefault(live.key, live.commit())
+                self._leftover.setdefault(live.key, _Commit(live.topic_id, live.commit()))
             elif not live.dirty:
                 live.dirty = True
                 self.mark_dirty(live)
@@ -377,3 +426,28 @@ class ConsumerGroup:
                 _log.warning("cannot leave the consumer group", group=self.name, error=str(error))
             self._membership = None
         self._on_empty(self)
+
+
+def _resume(
+    partition: TopicPartition, commit: OffsetCommit, served: OffsetRange, remarks: list[_Remark]
+) -> OffsetTracker:
+    """Where a group continues that has committed something. What is notable about that is added to `remarks`."""
+
+    def remark(event: str, **fields: object) -> None:
+        remarks.append(_Remark(event, partition, fields))
+
+    try:
+        ranges = sparse_acks.decode(commit.offset, commit.metadata)
+    except InvalidOffset as error:
+        remark("sparse acks cannot be read and are discarded", metadata=commit.metadata, error=str(error))
+        ranges = []
+    if commit.offset > served.end:
+        remark("committed offset is beyond the end", offset=commit.offset, end=served.end)
+        return OffsetTracker(served.end)
+    if commit.offset < served.begin:
+        remark("committed offset is below the log begin offset", offset=commit.offset, begin=served.begin)
+    tracker = OffsetTracker(commit.offset)
+    for begin, end in ranges:
+        tracker.skip(begin, min(end, served.end))
+    tracker.adjust(served.begin)
+    return tracker

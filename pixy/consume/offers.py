@@ -112,7 +112,7 @@ class PartitionOffers:
         limits: the bounds.
         tracker: what the group has acked; fetching begins at its first unacked offset.
         end: the partition's end as known so far, exclusive.
-        strict: acks count only for what is outstanding here, as after `reset`.
+        strict: acks count only for what is offered here, as after `reset`.
     """
 
     __slots__ = (
@@ -248,16 +248,19 @@ class PartitionOffers:
         self.notable = True
 
     def begin_at(self, begin: int) -> int:
-        """The log begins at `begin`, above `fetch_offset`: give up what is below, and fetch from there.
+        """The log begins at `begin`: give up what is below, and go on from there.
 
         Returns how many pending records were dropped.
         """
-        assert begin > self.fetch_offset, (begin, self.fetch_offset)
         gone = [offset for offset in (*self._out, *self._again) if offset < begin]
         for offset in gone:
             self._forget(offset)
         self.changed |= self.tracker.adjust(begin)
-        self._drop_fetched(self.tracker.next_unacked(begin))
+        self.end = max(self.end, begin)
+        if self.fetch_offset < begin:
+            self._drop_fetched(self.tracker.next_unacked(begin))
+        elif self._head is not None and self._head_offset < begin:
+            self._advance()
         self._refresh()
         return len(gone)
 

@@ -15,7 +15,7 @@ from pixy.consume.fetcher import Fetcher
 from pixy.consume.offers import Offer, PartitionOffers
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.timers import Alarm
-from pixy.errors import InvalidAck, PixyError
+from pixy.errors import AckBeyondEnd, InvalidAck, PixyError
 
 __all__ = ["LivePartition", "PartitionHost"]
 
@@ -46,6 +46,7 @@ class LivePartition:
         partition: its number.
         tracker: where the group is.
         end: the partition's end.
+        topic_id: of the topic that it is a partition of; the name may come to mean another one.
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class LivePartition:
         "_expiry_set",
         "_fetcher",
         "_host",
+        "_replaced",
         "closed",
         "dirty",
         "key",
@@ -61,17 +63,27 @@ class LivePartition:
         "partition",
         "queued",
         "topic",
+        "topic_id",
     )
 
     def __init__(
-        self, environment: Environment, host: PartitionHost, partition: int, tracker: OffsetTracker, end: int
+        self,
+        environment: Environment,
+        host: PartitionHost,
+        partition: int,
+        tracker: OffsetTracker,
+        end: int,
+        topic_id: bytes,
     ) -> None:
         self._environment = environment
         self._host = host
         self.topic = host.topic
+        self.topic_id = topic_id
         self.partition = partition
         self.key = TopicPartition(host.topic, partition)
-        strict = (host.group_name, self.key) in environment.voided
+        # There was another topic of that name before: acks may be meant for its records, also such that lie beyond the end of this one.
+        self._replaced = environment.voided.is_replaced(host.group_name, host.topic)
+        strict = self._replaced or (host.group_name, self.key) in environment.voided
         self.offers = PartitionOffers(self, environment.limits, tracker, end, strict=strict)
         # Belongs to the dispatcher: it has this partition in its queue.
         self.queued = False
@@ -112,7 +124,13 @@ class LivePartition:
         """
         if offset < 0:
             raise InvalidAck(f"invalid ack: bad offset: {offset}")
-        if self.offers.ack(offset, only_if_offered):
+        try:
+            counts = self.offers.ack(offset, only_if_offered)
+        except AckBeyondEnd:
+            if self._replaced:
+                return
+            raise
+        if counts:
             self._acked()
 
     def delivered(self, offer: Offer) -> None:

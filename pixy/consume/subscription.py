@@ -11,6 +11,10 @@ It is over when no request came or waited for `subscription_timeout`, and
     offers are outstanding      when the last one is acked, taken back or expired; at the latest `ack_timeout` after the last
                                 request
 One timer, set to the earliest time at which this can be true; requests do not touch it.
+
+When the topic is deleted, its partitions are closed and their offers void. Who waits for a record is then in the place of somebody
+who asks for a topic that does not exist, and `on_missing` decides: either the topic is created again and they go on waiting, or they
+are answered. Acks that wait are answered `UnknownTopic`.
 """
 
 import asyncio
@@ -32,6 +36,7 @@ from pixy.errors import (
     ShuttingDown,
     TooManyRequests,
     Unavailable,
+    UnknownTopic,
 )
 
 __all__ = ["AckDone", "Subscription", "SubscriptionHost"]
@@ -95,6 +100,8 @@ class Subscription:
         self.group_name = host.name
         self.topic = topic
         self._on_quiet = on_quiet
+        # The topic as it was when somebody first asked for it.
+        self._first = environment.backend.topic(topic)
         options = environment.options
         self.dispatcher = Dispatcher(options.channel_buffer_size, options.long_polling_timeout)
         self._live: dict[int, LivePartition] = {}
@@ -125,6 +132,11 @@ class Subscription:
     def live(self, partition: int) -> LivePartition | None:
         """A partition, if it is live here."""
         return self._live.get(partition)
+
+    def has_seen_birth(self, topic_id: bytes, partition: int) -> bool:
+        """Whether a partition came into being while the topic was consumed here already."""
+        first = self._first
+        return first is None or topic_id != first.topic_id or partition >= len(first.partitions)
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -207,6 +219,8 @@ class Subscription:
             await self._settle(request.ack, request.deadline, wait_elsewhere=False)
         except (InvalidArgument, ShuttingDown) as error:
             refused = error
+        except UnknownTopic:
+            pass  # the record is gone with its topic, and with it the ack
         except PixyError as error:
             partition, offset = request.ack
             _log.warning(
@@ -230,6 +244,8 @@ class Subscription:
         request.waiter = self.dispatcher.consume(request.done, request.auto_ack, request.deadline, now)
         if request.waiter is not None:
             self._polls.at(request.waiter.deadline)
+            if self._environment.backend.topic(self.topic) is None:
+                self.topic_deleted()
 
     def _ack_slowly(self, ack: tuple[int, int], done: AckDone) -> None:
         if self._slow_is_full():
@@ -270,6 +286,8 @@ class Subscription:
                 return live
             if self.draining:
                 raise ShuttingDown
+            if self._environment.backend.topic(self.topic) is None:
+                raise UnknownTopic(f"unknown topic {self.topic}")
             now = self._monotonic()
             elsewhere = self._host.is_elsewhere(self.topic, partition)
             if now >= deadline or (elsewhere and not wait_elsewhere):
@@ -294,10 +312,11 @@ class Subscription:
 
     # --- partitions -----------------------------------------------------------------------------------------------
 
-    def add(self, partition: int, tracker: OffsetTracker, end: int) -> LivePartition:
+    def add(self, partition: int, tracker: OffsetTracker, end: int, topic_id: bytes) -> LivePartition:
         """Make a partition live."""
         assert partition not in self._live
-        live = self._live[partition] = LivePartition(self._environment, self, partition, tracker, end)
+        live = LivePartition(self._environment, self, partition, tracker, end, topic_id)
+        self._live[partition] = live
         live.start()
         return live
 
@@ -311,6 +330,11 @@ class Subscription:
         counters.expired += offers.expired
         counters.dropped += offers.dropped
         return live
+
+    def topic_deleted(self) -> None:
+        """Whoever waits for a record waits for a topic that does not exist."""
+        if self.dispatcher.waiting:
+            self._environment.on_missing(self.topic, self.dispatcher.fail_all)
 
     def notify(self) -> None:
         """Partitions have come or gone: let those who wait for that look."""

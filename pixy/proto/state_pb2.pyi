@@ -49,6 +49,36 @@ class NodeIdentity(_message.Message):
 Global___NodeIdentity: _TypeAlias = NodeIdentity  # noqa: Y015
 
 @_typing.final
+class PartitionIdentity(_message.Message):
+    """Which partition a directory below `topics` belongs to; stored in its file `identity`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    raft_group: _builtins.int
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        raft_group: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "partition", b"partition", "raft_group", b"raft_group", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionIdentity: _TypeAlias = PartitionIdentity  # noqa: Y015
+
+@_typing.final
 class HardState(_message.Message):
     """Raft's hard state of one raft group, and its configuration."""
 
@@ -153,21 +183,29 @@ class MetadataCommand(_message.Message):
 
     INIT_CLUSTER_FIELD_NUMBER: _builtins.int
     CREATE_TOPIC_FIELD_NUMBER: _builtins.int
+    ALTER_TOPIC_FIELD_NUMBER: _builtins.int
+    DELETE_TOPIC_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def init_cluster(self) -> Global___InitCluster: ...
     @_builtins.property
     def create_topic(self) -> Global___CreateTopic: ...
+    @_builtins.property
+    def alter_topic(self) -> Global___AlterTopic: ...
+    @_builtins.property
+    def delete_topic(self) -> Global___DeleteTopic: ...
     def __init__(
         self,
         *,
         init_cluster: Global___InitCluster | None = ...,
         create_topic: Global___CreateTopic | None = ...,
+        alter_topic: Global___AlterTopic | None = ...,
+        delete_topic: Global___DeleteTopic | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "create_topic", b"create_topic", "init_cluster", b"init_cluster"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "init_cluster", b"init_cluster"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "create_topic", b"create_topic", "init_cluster", b"init_cluster"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "init_cluster", b"init_cluster"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["init_cluster", "create_topic"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["init_cluster", "create_topic", "alter_topic", "delete_topic"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -244,6 +282,76 @@ class CreateTopic(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateTopic: _TypeAlias = CreateTopic  # noqa: Y015
+
+@_typing.final
+class AlterTopic(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SetConfigEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    SET_CONFIG_FIELD_NUMBER: _builtins.int
+    UNSET_CONFIG_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    partitions: _builtins.int
+    """How many partitions there are from then on; 0: as many as before."""
+    @_builtins.property
+    def set_config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def unset_config(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        partitions: _builtins.int = ...,
+        set_config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        unset_config: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partitions", b"partitions", "set_config", b"set_config", "unset_config", b"unset_config"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterTopic: _TypeAlias = AlterTopic  # noqa: Y015
+
+@_typing.final
+class DeleteTopic(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteTopic: _TypeAlias = DeleteTopic  # noqa: Y015
 
 @_typing.final
 class ClusterRecord(_message.Message):
@@ -328,24 +436,84 @@ class TopicRecord(_message.Message):
 Global___TopicRecord: _TypeAlias = TopicRecord  # noqa: Y015
 
 @_typing.final
+class PartitionCommand(_message.Message):
+    """--- raft groups of partitions -----------------------------------------------------------------------------------
+
+    Takes no offset.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SET_LOG_BEGIN_OFFSET_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def set_log_begin_offset(self) -> Global___SetLogBeginOffset: ...
+    def __init__(
+        self,
+        *,
+        set_log_begin_offset: Global___SetLogBeginOffset | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "set_log_begin_offset", b"set_log_begin_offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "set_log_begin_offset", b"set_log_begin_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["set_log_begin_offset"]  # noqa: Y015
+    _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
+
+Global___PartitionCommand: _TypeAlias = PartitionCommand  # noqa: Y015
+
+@_typing.final
+class SetLogBeginOffset(_message.Message):
+    """Records below are served no more; an offset below the present one changes nothing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetLogBeginOffset: _TypeAlias = SetLogBeginOffset  # noqa: Y015
+
+@_typing.final
 class GroupsCommand(_message.Message):
     """--- raft groups `groups-n` --------------------------------------------------------------------------------------"""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMIT_OFFSETS_FIELD_NUMBER: _builtins.int
+    FORGET_TOPICS_FIELD_NUMBER: _builtins.int
+    TOUCH_GROUPS_FIELD_NUMBER: _builtins.int
+    EXPIRE_GROUPS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def commit_offsets(self) -> Global___CommitOffsets: ...
+    @_builtins.property
+    def forget_topics(self) -> Global___ForgetTopics: ...
+    @_builtins.property
+    def touch_groups(self) -> Global___TouchGroups: ...
+    @_builtins.property
+    def expire_groups(self) -> Global___ExpireGroups: ...
     def __init__(
         self,
         *,
         commit_offsets: Global___CommitOffsets | None = ...,
+        forget_topics: Global___ForgetTopics | None = ...,
+        touch_groups: Global___TouchGroups | None = ...,
+        expire_groups: Global___ExpireGroups | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "touch_groups", b"touch_groups"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit_offsets", b"commit_offsets", "expire_groups", b"expire_groups", "forget_topics", b"forget_topics", "touch_groups", b"touch_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["commit_offsets"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["commit_offsets", "forget_topics", "touch_groups", "expire_groups"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -388,11 +556,14 @@ class CommittedOffset(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
     metadata: _builtins.str
     """Sparse acks above the offset."""
+    topic_id: _builtins.bytes
+    """What is committed in a topic is nothing to a later one of the same name."""
     def __init__(
         self,
         *,
@@ -400,14 +571,112 @@ class CommittedOffset(_message.Message):
         partition: _builtins.int = ...,
         offset: _builtins.int = ...,
         metadata: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommittedOffset: _TypeAlias = CommittedOffset  # noqa: Y015
+
+@_typing.final
+class ForgetTopics(_message.Message):
+    """These topics are deleted: so is what was committed in them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        topic_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic_ids", b"topic_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetTopics: _TypeAlias = ForgetTopics  # noqa: Y015
+
+@_typing.final
+class TouchGroups(_message.Message):
+    """These consumer groups have members."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    timestamp_ms: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TouchGroups: _TypeAlias = TouchGroups  # noqa: Y015
+
+@_typing.final
+class ExpireGroups(_message.Message):
+    """Forget those of these consumer groups that have not been active since."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    BEFORE_MS_FIELD_NUMBER: _builtins.int
+    before_ms: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        before_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_ms", b"before_ms", "groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireGroups: _TypeAlias = ExpireGroups  # noqa: Y015
+
+@_typing.final
+class GroupRecord(_message.Message):
+    """Checkpoint record of one consumer group; its offsets have records of their own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    ACTIVE_MS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    active_ms: _builtins.int
+    """Time of the last commit, or when it last had members."""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        active_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_ms", b"active_ms", "group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupRecord: _TypeAlias = GroupRecord  # noqa: Y015
 
 @_typing.final
 class OffsetRecord(_message.Message):

@@ -7,21 +7,33 @@ sync cost many times what a record costs. `producer.flush_frequency` lets every 
 
 The buffer is bounded in messages and bytes, whether they wait here or are in flight. Who comes when it is full waits in a queue, in order;
 the queue is bounded as well. Nothing that was accepted is dropped: it is answered, or, for asynchronous records, counted and logged.
+
+A topic is known here by its description. A record that comes with another one than the last has the topic looked at again:
+
+    more partitions                   used from this record on; the others keep what has gathered
+    partitions without a leader       records without a key go to the others, as long as there are any
+    deleted                           what has gathered or is in flight gets the backend's error, what waits for room `TopicMissing`
+    deleted and created again         what has gathered goes into the new topic, in order, as if it had come a moment later; what
+                                      has gathered for a partition that the new topic lacks gets the backend's error
+
+What was accepted never creates a deleted topic again: who deletes a topic does not expect it back with the rest of its records.
+Topics that are gone are forgotten, when the known ones have doubled since that was last done.
 """
 
 import asyncio
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import NamedTuple
 
 import structlog
 
-from pixy.backend import Backend, TopicPartition
+from pixy.backend import Backend, TopicDescription, TopicPartition
 from pixy.clock import Clock
 from pixy.config import ProducerConfig
-from pixy.errors import PixyError, Unavailable
+from pixy.errors import PixyError, TopicMissing, Unavailable
 from pixy.records import COMPRESSION, Header, NewRecordFields, Partitioner, build_batch
 
 __all__ = ["Accumulators", "ProduceDone"]
@@ -34,9 +46,10 @@ ProduceDone = Callable[[int, int, PixyError | None], None]
 _LOST_LOG_INTERVAL_S = 10.0
 _GATHER_S = 0.002
 _NEVER = sys.maxsize
+_TOPICS_MIN = 64
 
 
-Produce = tuple[str, bytes | None, bytes, Sequence[Header], int, bool, ProduceDone]
+Produce = tuple[TopicDescription, bytes | None, bytes, Sequence[Header], int, bool, ProduceDone]
 """The arguments of `Accumulators.append`."""
 
 
@@ -76,6 +89,48 @@ class _Accumulator:
         self.dirty = False
 
 
+class _ReadyPartitions:
+    """A partitioner that gives records without a key to these partitions only."""
+
+    def __init__(self, partitioner: Partitioner, ready: list[int]) -> None:
+        self._partitioner = partitioner
+        self._ready = ready
+
+    def __call__(self, key: bytes | None, partitions: int) -> int:
+        if key is None:
+            return self._ready[self._partitioner(None, len(self._ready))]
+        return self._partitioner(key, partitions)
+
+
+class _Topic:
+    """The accumulators of a topic's partitions, and how to choose among them."""
+
+    __slots__ = ("_partitioner", "accumulators", "description", "partitioner")
+
+    def __init__(self, description: TopicDescription, partitioner: Partitioner) -> None:
+        self._partitioner = partitioner
+        # By partition. Invariant: as many as the description has.
+        self.accumulators: list[_Accumulator] = []
+        self.describe(description)
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether there is anything in its partitions that waits or is in flight."""
+        return any(each.records or each.in_flight for each in self.accumulators)
+
+    def describe(self, description: TopicDescription) -> None:
+        """The topic is described so from here on."""
+        self.description = description
+        partitions = description.partitions
+        kept = self.accumulators[: len(partitions)]
+        added = [TopicPartition(description.name, each.partition) for each in partitions[len(kept) :]]
+        self.accumulators = kept + [_Accumulator(partition) for partition in added]
+        ready = [each.partition for each in partitions if each.leader >= 0]
+        self.partitioner: Partitioner = self._partitioner
+        if 0 < len(ready) < len(partitions):
+            self.partitioner = _ReadyPartitions(self._partitioner, ready)
+
+
 class _Batch(NamedTuple):
     """A batch that is with the backend."""
 
@@ -90,7 +145,7 @@ class Accumulators:
     Args:
         backend: where batches go.
         options: the `producer` section.
-        partitioner: chooses the partition of a record.
+        partitioner: chooses the partition of a record. Each topic gets a copy, so that what it counts is counted by topic.
         clock: for the timestamps of records.
 
     Attributes:
@@ -109,7 +164,9 @@ class Accumulators:
         self._monotonic = clock.monotonic
         self._compression = COMPRESSION[options.compression]
         self._loop = asyncio.get_running_loop()
-        self._topics: dict[str, list[_Accumulator]] = {}
+        # By name. May hold topics that were deleted, until it has grown to `_topics_max`.
+        self._topics: dict[str, _Topic] = {}
+        self._topics_max = _TOPICS_MIN
         self._dirty: list[_Accumulator] = []
         self._flush_scheduled = False
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -129,7 +186,7 @@ class Accumulators:
 
     def append(
         self,
-        topic: str,
+        description: TopicDescription,
         key: bytes | None,
         value: bytes,
         headers: Sequence[Header],
@@ -137,7 +194,10 @@ class Accumulators:
         sync: bool,
         done: ProduceDone,
     ) -> _Waiting | None:
-        """Take a record of an existing topic. `size` is what key, value and headers have together.
+        """Take a record. `size` is what key, value and headers have together.
+
+        Args:
+            description: the topic as the backend knows it at the moment.
 
         Returns:
             What to cancel if the caller goes away while the record waits for room; None if it does not wait.
@@ -146,8 +206,8 @@ class Accumulators:
             Unavailable: the queue for room in the buffer is full.
         """
         if self._waiting or not self._has_room(size):
-            return self._wait((topic, key, value, headers, size, sync, done))
-        self._add(topic, key, value, headers, size, sync, done)
+            return self._wait((description, key, value, headers, size, sync, done))
+        self._add(description, key, value, headers, size, sync, done)
         return None
 
     async def drained(self) -> None:
@@ -193,7 +253,7 @@ class Accumulators:
 
     def _add(
         self,
-        topic: str,
+        description: TopicDescription,
         key: bytes | None,
         value: bytes,
         headers: Sequence[Header],
@@ -201,10 +261,11 @@ class Accumulators:
         sync: bool,
         done: ProduceDone,
     ) -> None:
-        accumulators = self._topics.get(topic)
-        if accumulators is None:
-            accumulators = self._open_topic(topic)
-        accumulator = accumulators[self._partitioner(key, len(accumulators))]
+        topic = self._topics.get(description.name)
+        if topic is None or topic.description is not description:
+            topic = self._look_at(description)
+        accumulators = topic.accumulators
+        accumulator = accumulators[topic.partitioner(key, len(accumulators))]
         if accumulator.dirty and accumulator.bytes + size > self._options.flush_bytes:
             self._flush(accumulator)
         accumulator.records.append((key, value, headers, self._wall_ms()))
@@ -228,18 +289,38 @@ class Accumulators:
             accumulator.dones.append(None)
             done(-1, -1, None)
 
-    def _open_topic(self, topic: str) -> list[_Accumulator]:
-        description = self._backend.topic(topic)
-        assert description is not None, f"topic {topic} was there a moment ago"
-        accumulators = [_Accumulator(TopicPartition(topic, p.partition)) for p in description.partitions]
-        self._topics[topic] = accumulators
-        return accumulators
+    def _look_at(self, description: TopicDescription) -> _Topic:
+        """The topic as it is described now."""
+        topic = self._topics.get(description.name)
+        if topic is None:
+            if len(self._topics) >= self._topics_max:
+                self._forget_deleted()
+            topic = self._topics[description.name] = _Topic(description, copy(self._partitioner))
+        if topic.description != description:
+            topic.describe(description)
+        topic.description = description
+        return topic
+
+    def _forget_deleted(self) -> None:
+        """Forget the topics that are gone. One that still has records to be answered stays: they go out in order."""
+        self._topics = {
+            name: topic
+            for name, topic in self._topics.items()
+            if self._backend.topic(name) is not None or topic.unanswered
+        }
+        self._topics_max = max(_TOPICS_MIN, 2 * len(self._topics))
 
     def _admit_waiting(self) -> None:
         while self._waiting and self._has_room(next(iter(self._waiting)).size):
             waiting, _ = self._waiting.popitem(last=False)
             self._waiting_bytes -= waiting.size
-            self._add(*waiting.produce)
+            before, key, value, headers, size, sync, done = waiting.produce
+            description = self._backend.topic(before.name)
+            if description is not None:
+                self._add(description, key, value, headers, size, sync, done)
+            else:
+                deleted = f"topic {before.name} was deleted while the message waited for room in the producer's buffer"
+                done(-1, -1, TopicMissing(deleted))
 
     def _maybe_empty(self) -> None:
         if not self.buffered and not self._waiting:

@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from pixy.backend import Backend, OffsetCommit, TopicDescription
+from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicDescription
 from pixy.clock import Clock
 from pixy.config import ProxyConfig
 from pixy.consume import AckDone, Cancellable, ConsumeDone, Consumers, decode, describe
@@ -93,7 +93,9 @@ class Proxy:
             backend, config.producer, make_partitioner(config.producer.partitioner, rng), clock
         )
         self._topics = TopicCreator(backend, config, on_fault)
-        self._consumers = Consumers(backend, config.consumer, client_id, clock, on_fault=on_fault)
+        self._consumers = Consumers(
+            backend, config.consumer, client_id, clock, on_missing=self._create_again, on_fault=on_fault
+        )
         self._draining = False
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -174,12 +176,13 @@ class Proxy:
         if self._draining:
             raise ShuttingDown
         append = self._accumulators.append
-        if self._backend.topic(topic) is not None:
-            return append(topic, key, value, headers, size, sync, done)
+        description = self._backend.topic(topic)
+        if description is not None:
+            return append(description, key, value, headers, size, sync, done)
         return self._create_first(
             topic,
             size,
-            lambda: append(topic, key, value, headers, size, sync, done),
+            lambda created: append(created, key, value, headers, size, sync, done),
             lambda error: done(-1, -1, error),
         )
 
@@ -217,13 +220,13 @@ class Proxy:
             raise ServiceDisabled
         if self._draining:
             raise ShuttingDown
-        return self._create_first(topic, 0, consume, lambda error: done(None, error))
+        return self._create_first(topic, 0, lambda _: consume(), lambda error: done(None, error))
 
     def _create_first(
         self,
         topic: str,
         size: int,
-        request: Callable[[], Cancellable | None],
+        request: Callable[[TopicDescription], Cancellable | None],
         fail: Callable[[PixyError], None],
     ) -> Cancellable:
         """Create a missing topic and then make a request of `size` bytes on it."""
@@ -232,13 +235,24 @@ class Proxy:
         def go_on() -> None:
             if deferred.cancelled:
                 return
+            created = self._backend.topic(topic)
             try:
-                deferred.next = request()
+                if created is not None:
+                    deferred.next = request(created)
+                else:  # deleted as soon as it was created
+                    self._topics.create(topic, size, go_on, fail)
             except PixyError as error:
                 fail(error)
 
         self._topics.create(topic, size, go_on, fail)
         return deferred
+
+    def _create_again(self, topic: str, fail: Callable[[PixyError], None]) -> None:
+        """A topic was deleted while somebody waits for its messages: do what is done for who asks for a missing topic."""
+        try:
+            self._topics.create(topic, 0, lambda: None, fail)
+        except PixyError as error:
+            fail(error)
 
     def ack(self, group: str, topic: str, partition: int, offset: int, done: AckDone) -> None:
         """Acknowledge one message; `done` gets None or an error.
@@ -292,6 +306,47 @@ class Proxy:
         check_topic_name(name)
         return await self._backend.describe_topic(name)
 
+    async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+        """What each partition of a topic serves.
+
+        Raises:
+            InvalidTopic, UnknownTopic.
+        """
+        check_topic_name(topic)
+        return await self._backend.offset_ranges(topic)
+
+    async def create_topic(
+        self, name: str, partitions: int | None, config: Mapping[str, str]
+    ) -> TopicDescription:
+        """Create a topic as `Backend.create_topic` does; with `default_partitions` if `partitions` is None.
+
+        Raises:
+            InvalidTopic, InvalidArgument, TopicExists, ShuttingDown.
+        """
+        self._check_change(name)
+        count = self._config.default_partitions if partitions is None else partitions
+        return await self._backend.create_topic(name, count, config)
+
+    async def alter_topic(
+        self, name: str, partitions: int | None, config: Mapping[str, str | None]
+    ) -> TopicDescription:
+        """Change a topic as `Backend.alter_topic` does.
+
+        Raises:
+            InvalidTopic, UnknownTopic, InvalidArgument, ShuttingDown.
+        """
+        self._check_change(name)
+        return await self._backend.alter_topic(name, partitions=partitions, config=config)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic as `Backend.delete_topic` does.
+
+        Raises:
+            InvalidTopic, UnknownTopic, ShuttingDown.
+        """
+        self._check_change(name)
+        await self._backend.delete_topic(name)
+
     async def list_consumers(self, topic: str, group: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         """Consumer group -> client id -> partitions, of all groups that consume a topic, or of `group` if it is not empty.
 
@@ -310,6 +365,12 @@ class Proxy:
         raise UnknownGroup(f"unknown consumer group {group}")
 
     # --- checks -------------------------------------------------------------------------------------------------
+
+    def _check_change(self, topic: str) -> None:
+        """A change to a topic begins: not while messages of it are being handed over, and not under an impossible name."""
+        check_topic_name(topic)
+        if self._draining:
+            raise ShuttingDown
 
     def _check(self, group: str, topic: str) -> None:
         _check_group(group)

@@ -4,7 +4,7 @@ from pixy.storage.check import CheckedEntry, CheckedJournal, check_checkpoints, 
 from pixy.storage.check_partition import ReplayedEntries, check_partition
 from pixy.storage.checkpoint import Checkpoint, CheckpointId, CheckpointStore, read_checkpoint
 from pixy.storage.disk import Disk, File, RealDisk
-from pixy.storage.identity import load_identity, read_identity
+from pixy.storage.identity import load_identity, read_identity, read_partition_identity
 from pixy.storage.journal import Journal, JournalFile, JournalPosition
 from pixy.storage.journal_format import (
     EntryType,
@@ -12,14 +12,17 @@ from pixy.storage.journal_format import (
     RecordKind,
     find_later_flush,
     first_flush_number,
+    journal_record,
     read_file_header,
     read_flush,
 )
 from pixy.storage.log_writer import LogWriter, SyncedLog
-from pixy.storage.partition_log import PartitionLog, SegmentPosition
+from pixy.storage.partition_directory import sort_partition_directories
+from pixy.storage.partition_log import PartitionLog, SyncedPosition
 from pixy.storage.read_only import ReadOnlyDisk
-from pixy.storage.recovery import RecoveredGroup, RecoveredJournal, recover_journal
+from pixy.storage.recovery import RecoveredGroup, RecoveredJournal, read_entries, recover_journal
 from pixy.storage.report import Finding, Report, Verdict
+from pixy.storage.retention import LogOptions
 from pixy.storage.scan import scan_batches
 from pixy.storage.segment import Chunk
 from pixy.storage.worker import ThreadWorker, Worker, run_on
@@ -39,6 +42,7 @@ __all__ = [
     "JournalFile",
     "JournalPosition",
     "JournalRecord",
+    "LogOptions",
     "LogWriter",
     "PartitionLog",
     "ReadOnlyDisk",
@@ -48,8 +52,8 @@ __all__ = [
     "RecoveredJournal",
     "ReplayedEntries",
     "Report",
-    "SegmentPosition",
     "SyncedLog",
+    "SyncedPosition",
     "ThreadWorker",
     "Verdict",
     "Worker",
@@ -58,12 +62,16 @@ __all__ = [
     "check_partition",
     "find_later_flush",
     "first_flush_number",
+    "journal_record",
     "load_identity",
     "read_checkpoint",
+    "read_entries",
     "read_file_header",
     "read_flush",
     "read_identity",
+    "read_partition_identity",
     "recover_journal",
     "run_on",
     "scan_batches",
+    "sort_partition_directories",
 ]

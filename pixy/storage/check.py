@@ -1,22 +1,23 @@
 """Checks the journal and the checkpoints of a stopped node, file by file, and changes nothing.
 
-Recovery stops at the first thing that it refuses; a check goes on and reports all of them. What each file should be is said where its
-format is: `journal_format`, `recovery`, `checkpoint`. The verdicts:
+Recovery stops at the first thing that it refuses; a check goes on and reports all of them. What each file should be is said where
+recovery decides it: `recovery`, `journal_entries`, `checkpoint`. The verdicts:
 
     found                                                          verdict
     -------------------------------------------------------------  --------
     journal: a torn tail, a last file that a crash left unfinished  warning
     journal: everything else that recovery refuses                  damaged
-    journal: terms that go back, entries that are no record batch   damaged
+    journal: entries that are no record batch                       damaged
     `.checkpoint.part`, more than two checkpoints                   warning
-    a checkpoint that is damaged, or whose batches have other       damaged
-    offsets or epochs than its place and name say
+    a checkpoint that recovery passes over or refuses               damaged
     any other name in these directories                             damaged: the next start is refused
 
 Behind damage that durable bytes have taken, flushes are still read, but what they say is not relied on: `whole` is false.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,20 +29,20 @@ from pixy.records import check_batch, read_header
 from pixy.storage.checkpoint import Checkpoint, CheckpointId, read_checkpoint
 from pixy.storage.disk import Disk
 from pixy.storage.journal import journal_path
+from pixy.storage.journal_entries import GroupEntries, entries_after
 from pixy.storage.journal_format import (
     FILE_HEADER_BYTES,
     EntryType,
+    FlushScan,
     JournalRecord,
     RecordKind,
-    Scan,
     first_flush_number,
     flush_number_at,
     is_zero,
+    journal_record,
     read_file_header,
-    scan_flushes,
 )
 from pixy.storage.report import Report
-from pixy.storage.scan import scan_batches
 
 __all__ = [
     "CheckedEntry",
@@ -56,10 +57,13 @@ _PART = ".checkpoint.part"
 
 
 class CheckedEntry(NamedTuple):
-    """What a check keeps of an entry: the payload of a command, or how many offsets a record batch takes."""
+    """What a check keeps of an entry: the payload of a command, or how many offsets a record batch takes.
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on an entry
+    The term comes first, as `GroupEntries` wants it.
+    """
+
     term: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on an entry
     entry_type: EntryType
     command: bytes
     offsets: int
@@ -67,15 +71,25 @@ class CheckedEntry(NamedTuple):
 
 @dataclass(slots=True)
 class CheckedGroup:
-    """What the journal holds of one raft group; entries without holes, unless the journal is not `whole`."""
+    """What the journal holds of one raft group.
+
+    Attributes:
+        entries: those behind `applied`, or all if that is None, in order.
+        applied: newest applied position of a partition.
+        hard_state: whether there is one.
+    """
 
     entries: list[CheckedEntry] = field(default_factory=list)
     applied: AppliedPosition | None = None
     hard_state: bool = False
 
-    def entries_after(self, index: int) -> list[CheckedEntry]:
-        """The entries behind `index`."""
-        return [entry for entry in self.entries if entry.index > index]
+    def entries_after(self, raft_group: int, index: int) -> list[CheckedEntry]:
+        """The entries behind `index`, up to which the group is applied.
+
+        Raises:
+            CorruptData: there is a hole, or terms go back.
+        """
+        return entries_after(raft_group, self.entries, index)
 
 
 @dataclass(slots=True)
@@ -120,6 +134,7 @@ class _JournalCheck:
         self._report = report
         # Flush number that the next file begins with, None if only the file itself can say.
         self._next_flush: int | None = None
+        self._entries: dict[int, GroupEntries[CheckedEntry]] = {}
         self.journal = CheckedJournal()
 
     def run(self) -> None:
@@ -130,6 +145,8 @@ class _JournalCheck:
                 self._damaged(self._directory, f"files {numbers[at - 1] + 1} to {number - 1} are missing")
                 self._next_flush = None
             self._file(number, first=not at, last=number == numbers[-1])
+        for raft_group, entries in self._entries.items():
+            self.journal.groups[raft_group].entries = [entry for _, entry in entries]
 
     def _file_numbers(self) -> list[int]:
         numbers = []
@@ -197,14 +214,15 @@ class _JournalCheck:
     def _flushes(self, path: Path, data: bytes, number: int, begin: int, *, last: bool) -> None:
         at, flush, records = FILE_HEADER_BYTES, begin, 0
         while True:
+            scan = FlushScan(data, number, flush, at)
             try:
-                scan = scan_flushes(data, number, flush, at)
+                for places in scan:
+                    records += len(places)
+                    self._collect(path, [journal_record(memoryview(data), place) for place in places])
             except CorruptData as error:
                 self._damaged(path, str(error))
                 self._next_flush = None
                 return
-            records += len(scan.records)
-            self._collect(path, scan.records)
             self._next_flush = scan.next_flush
             if scan.damage:
                 self._tail(path, scan, last=last)
@@ -215,7 +233,7 @@ class _JournalCheck:
         flushes = f"flushes {begin} to {scan.next_flush - 1}" if scan.next_flush > begin else "no flush"
         self._report.add("journal", path, f"{flushes}, {records} records, {scan.end} of {len(data)} bytes")
 
-    def _tail(self, path: Path, scan: Scan, *, last: bool) -> None:
+    def _tail(self, path: Path, scan: FlushScan, *, last: bool) -> None:
         if scan.later_flush is None and last:
             self._report.warn(
                 "journal",
@@ -234,12 +252,32 @@ class _JournalCheck:
         for record in records:
             if record.kind is RecordKind.APPLIED_POSITIONS:
                 self._positions(path, record)
-            elif record.kind is RecordKind.ENTRY:
+            elif record.kind is RecordKind.HARD_STATE:
+                if self.journal.whole:
+                    self._group(record.raft_group).hard_state = True
+            else:
                 entry = self._entry(path, record)
                 if self.journal.whole:
-                    self._add(path, record.raft_group, entry)
-            elif self.journal.whole:
-                self.journal.groups.setdefault(record.raft_group, CheckedGroup()).hard_state = True
+                    entries = self._entries_of(record.raft_group)
+                    take = entries.original if record.kind is RecordKind.ENTRY else entries.relocated
+                    self._refusal(path, partial(take, record.index, entry))
+
+    def _group(self, raft_group: int) -> CheckedGroup:
+        return self.journal.groups.setdefault(raft_group, CheckedGroup())
+
+    def _entries_of(self, raft_group: int) -> GroupEntries[CheckedEntry]:
+        entries = self._entries.get(raft_group)
+        if entries is None:
+            entries = self._entries[raft_group] = GroupEntries(raft_group)
+            self._group(raft_group)
+        return entries
+
+    def _refusal(self, path: Path, rule: Callable[[], None]) -> None:
+        """Report why recovery will refuse this, if it will."""
+        try:
+            rule()
+        except CorruptData as error:
+            self._damaged(path, str(error))
 
     def _positions(self, path: Path, record: JournalRecord) -> None:
         try:
@@ -249,7 +287,8 @@ class _JournalCheck:
             return
         if self.journal.whole:
             for position in positions:
-                self.journal.groups.setdefault(position.raft_group, CheckedGroup()).applied = position
+                self._group(position.raft_group).applied = position
+                self._entries_of(position.raft_group).applied(position.index)
 
     def _entry(self, path: Path, record: JournalRecord) -> CheckedEntry:
         offsets, command = 0, b""
@@ -261,24 +300,7 @@ class _JournalCheck:
                 self._damaged(path, f"raft group {record.raft_group}, entry {record.index}: {error}")
         elif record.entry_type is EntryType.COMMAND:
             command = bytes(record.payload)
-        return CheckedEntry(record.index, record.term, record.entry_type, command, offsets)
-
-    def _add(self, path: Path, raft_group: int, entry: CheckedEntry) -> None:
-        entries = self.journal.groups.setdefault(raft_group, CheckedGroup()).entries
-        if entries and entry.index <= entries[-1].index:
-            # A new leader's entries replace what is there.
-            del entries[max(0, entry.index - entries[0].index) :]
-        before = entries[-1] if entries else None
-        if before is not None and entry.index != before.index + 1:
-            self._damaged(
-                path,
-                f"raft group {raft_group} has entry {entry.index} where {before.index + 1} was expected",
-            )
-        elif before is not None and entry.term < before.term:
-            self._damaged(
-                path, f"raft group {raft_group}, entry {entry.index}: term {entry.term} after {before.term}"
-            )
-        entries.append(entry)
+        return CheckedEntry(record.term, record.index, record.entry_type, command, offsets)
 
     def _damaged(self, path: Path, found: str) -> None:
         self.journal.whole = False
@@ -308,7 +330,6 @@ def check_checkpoints(disk: Disk, directory: Path, report: Report) -> Checkpoint
         report.bytes += _size(disk, path)
         try:
             checkpoint = Checkpoint(id, read_checkpoint(disk, path))
-            _check_places(disk, path, id)
         except (CorruptData, DataDirectoryError) as error:
             report.damaged("checkpoint", path, f"{error}")
             continue
@@ -318,18 +339,6 @@ def check_checkpoints(disk: Disk, directory: Path, report: Report) -> Checkpoint
     if valid > _CHECKPOINTS_KEPT:
         report.warn("checkpoint", directory, f"{valid} checkpoints: the next one removes all but two")
     return newest
-
-
-def _check_places(disk: Disk, path: Path, id: CheckpointId) -> None:
-    """Offsets and epochs lie outside the checksums, and recovery does not look at them."""
-    expected = 0
-    for position, header, _, _ in scan_batches(disk, path):
-        if (header.base_offset, header.leader_epoch) != (expected, id.epoch):
-            raise CorruptData(
-                f"corrupt at byte {position}: offset {header.base_offset} and epoch {header.leader_epoch}, "
-                f"expected {expected} and {id.epoch}"
-            )
-        expected = header.next_offset
 
 
 def _read(disk: Disk, path: Path) -> bytes:

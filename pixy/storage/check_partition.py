@@ -110,6 +110,8 @@ class _PartitionCheck:
     def _base_offsets(self, names: list[str]) -> list[int]:
         bases = []
         for name in names:
+            if name == "identity":
+                continue
             match = _SEGMENT_FILE.fullmatch(name)
             if match is not None and match[2] == "log":
                 bases.append(int(match[1]))

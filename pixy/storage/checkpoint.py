@@ -9,18 +9,46 @@ The body is a sequence of Kafka v2 record batches with offsets from 0 on and the
 batch with a snapshot header (control type 3, version, time of the last contained record), then the records, last a control batch
 with a snapshot footer (control type 4). A file without a valid footer counts as absent.
 
-    found                                        done
-    -------------------------------------------  ------------------------------------------------------------
-    `.checkpoint.part`                           left from a crash: removed
-    a `.checkpoint` that is damaged or cut off   said, counts as absent: the one before it is used, and the next one
-                                                 that is written removes it
-    a snapshot header of a newer version         refused
-    any other name                               refused
+Base offset and leader epoch of a batch lie outside its checksum, and the name outside of all of them: so each batch must begin where the
+one before it ends, and have the epoch of the name. The end offset is in the name alone; it cannot be proven.
+
+    row                 found                                          done
+    ------------------  ---------------------------------------------  --------------------------------------------------------
+    absent              no file                                        the state group has only what the journal has
+    whole               header, records and footer, each batch right   the newest is used
+    temporary file      `.checkpoint.part`                             left from a crash: removed
+    half a rename       `.checkpoint.part` that is whole, because a    the same: nobody relies on it before the directory is
+                        crash forgot its new name                      synced
+    half a removal      more than two that are whole, because a crash  the newest is used; the next one that is written removes
+                        forgot that the oldest went                    all but two
+    foreign name        any other name                                 refused
+    foreign node        a whole one of another node or cluster         cannot be told, is used: `identity` and the journal say
+                                                                       whose a directory is
+    newer version       the header or the footer says a version above  refused: a newer release wrote it
+                        ours
+    version below 0     the header or the footer says that             damaged
+    short               cut off anywhere; nothing in it                damaged
+    no footer           cut off between two batches                    damaged
+    no header           the first batch is not a snapshot header       damaged
+    zero tail           zeros behind the footer                        damaged
+    torn                zeros in its middle                            damaged
+    bad checksum        a batch with another checksum than it says     damaged
+    batch missing       a base offset that leaves a hole               damaged
+    batch twice         a base offset that is there already            damaged
+    other epoch         a leader epoch that is not the name's: of      damaged
+                        another checkpoint, or renamed
+    control in between  a header or footer between the records, or a   damaged
+                        batch behind the footer
+    older neighbour     the newest is damaged, the one before is whole the one before is used
+    all damaged         none is whole                                  as absent; then the journal does not reach back far
+                                                                       enough, and the node refuses to start
+
+Damaged: said, counts as absent, and the next one that is written removes it.
 """
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -175,22 +203,31 @@ def read_checkpoint(disk: Disk, path: Path) -> list[tuple[bytes, bytes]]:
 
     Raises:
         DataDirectoryError: a newer release wrote it.
-        CorruptData: it is damaged, or has no valid footer.
+        CorruptData: it is damaged, or has no valid footer, or is not what its name says.
     """
+    id = CheckpointId.from_file_name(path.name)
+    if id is None:
+        raise CorruptData("its name is not a checkpoint's")
     file = disk.open(path)
     try:
         data = file.read_at(file.size(), 0)
     finally:
         file.close()
-    batches = _split(data)
-    if len(batches) < 2:
-        raise CorruptData(f"{len(batches)} batches, expected a header and a footer at least")
-    _check_header(path, batches[0])
-    if read_control_record(batches[-1])[0] != _SNAPSHOT_FOOTER:
-        raise CorruptData("the last batch is not a snapshot footer")
-    return [
-        (record.key or b"", record.value or b"") for batch in batches[1:-1] for record in read_records(batch)
-    ]
+    records: list[tuple[bytes, bytes]] = []
+    ended = False
+    for position, batch in _split(data, id.epoch):
+        if ended:
+            raise CorruptData(f"corrupt at byte {position}: a batch behind the snapshot footer")
+        if not position:
+            _check_version(path, batch, _SNAPSHOT_HEADER, _HEADER_VALUE)
+        elif read_header(batch).is_control:
+            _check_version(path, batch, _SNAPSHOT_FOOTER, _FOOTER_VALUE)
+            ended = True
+        else:
+            records += [(record.key or b"", record.value or b"") for record in read_records(batch)]
+    if not ended:
+        raise CorruptData(f"cut off at byte {len(data)}: no snapshot footer")
+    return records
 
 
 def _batches(epoch: int, records: Iterable[tuple[bytes, bytes]], timestamp_ms: int) -> Iterable[bytearray]:
@@ -218,11 +255,10 @@ def _batches(epoch: int, records: Iterable[tuple[bytes, bytes]], timestamp_ms: i
     )
 
 
-def _split(data: bytes) -> list[memoryview]:
-    """Whole batches, each checked."""
+def _split(data: bytes, epoch: int) -> Iterator[tuple[int, memoryview]]:
+    """Whole batches and where they begin, each checked, and each in its place."""
     view = memoryview(data)
-    batches = []
-    at = 0
+    at = offset = 0
     while at < len(view):
         if len(view) - at < HEADER_BYTES:
             raise CorruptData(f"cut off at byte {at}")
@@ -230,17 +266,26 @@ def _split(data: bytes) -> list[memoryview]:
         if end > len(view) or end <= at + LENGTH_PREFIX_BYTES:
             raise CorruptData(f"a batch at byte {at} ends at byte {end}, the file at byte {len(view)}")
         check_batch(view[at:end])
-        batches.append(view[at:end])
-        at = end
-    return batches
+        header = read_header(view, at)
+        if (header.base_offset, header.leader_epoch) != (offset, epoch):
+            raise CorruptData(
+                f"corrupt at byte {at}: offset {header.base_offset} and epoch {header.leader_epoch}, "
+                f"expected {offset} and {epoch}"
+            )
+        yield at, view[at:end]
+        at, offset = end, header.next_offset
 
 
-def _check_header(path: Path, batch: memoryview) -> None:
+def _check_version(path: Path, batch: memoryview, expected: int, layout: struct.Struct) -> None:
+    """Prove that a control batch is the expected one, of a version that this release reads."""
     control_type, value = read_control_record(batch)
-    if control_type != _SNAPSHOT_HEADER or len(value) < _HEADER_VALUE.size:
-        raise CorruptData("the first batch is not a snapshot header")
-    version: int = _HEADER_VALUE.unpack_from(value)[0]
+    name = "header" if expected == _SNAPSHOT_HEADER else "footer"
+    if control_type != expected or len(value) < layout.size:
+        raise CorruptData(f"a batch of control type {control_type} is not a snapshot {name}")
+    version: int = layout.unpack_from(value)[0]
     if version > _FORMAT_VERSION:
         raise DataDirectoryError(
             f"{path} has format version {version}, this release reads up to {_FORMAT_VERSION}: a newer one wrote it"
         )
+    if version < 0:
+        raise CorruptData(f"the snapshot {name} has version {version}")

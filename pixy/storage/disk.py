@@ -26,19 +26,33 @@ class File(Protocol):
     """An open file."""
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all buffers back to back from byte `position` on; short writes are continued."""
+        """Write all buffers back to back from byte `position` on; short writes are continued.
+
+        No buffers, or empty ones, write nothing and make no file longer.
+
+        Raises:
+            OSError: not all of it is written; any part from `position` on may be. ENOSPC or EDQUOT: there is no room.
+        """
 
     def write_durably(self, buffers: Sequence[Buffer], position: int) -> None:
-        """As `write_at` and `sync` of what was written, in one call where the system has one."""
+        """As `write_at` and `sync` of what was written, in one call where the system has one.
+
+        Raises:
+            OSError: any part may be written, and none of it need be durable. As a failed `sync`, this must never be retried.
+        """
 
     def read_at(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes from `position` on; fewer only at the end of the file."""
+        """Up to `size` bytes from `position` on; fewer only at the end of the file, none behind it."""
 
     def size(self) -> int:
         """Length in bytes."""
 
     def allocate(self, size: int) -> None:
-        """Make the file at least `size` bytes long, with the space for it taken; new bytes read as zeros."""
+        """Make the file at least `size` bytes long, with the space for it taken; new bytes read as zeros.
+
+        Raises:
+            OSError: ENOSPC or EDQUOT if there is no room; the file may be longer than before, by zeros.
+        """
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
@@ -50,22 +64,47 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """A file system."""
+    """A file system.
+
+    What has no name raises `FileNotFoundError`; a path through a file `NotADirectoryError`, and a directory in the place of a file
+    `IsADirectoryError`. Removing and renaming need no room.
+    """
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Open for reading and writing; with `create` a missing file is made."""
+        """Open for reading and writing; with `create` a missing file is made, whose name is durable after `sync_directory`."""
 
     def names(self, directory: Path) -> list[str]:
-        """Names in a directory, sorted; empty if there is no such directory."""
+        """Names in a directory, sorted; empty if there is no such directory.
+
+        Raises:
+            NotADirectoryError: the path is a file's, or leads through one.
+        """
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory and its parents, and make their entries durable."""
+        """Make a directory and its parents, and make their entries durable; what is there already is not synced.
+
+        Raises:
+            NotADirectoryError: the path, or one above it, is a file's; `filename` is that path.
+        """
 
     def rename(self, old: Path, new: Path) -> None:
-        """Atomically replace `new` by `old`; durable after `sync_directory`."""
+        """Atomically replace `new` by `old`, both in one directory; durable after `sync_directory` of that.
+
+        `old` may be a directory; then `new` must not be there. Files that are open in it, or below, stay open.
+
+        Raises:
+            OSError: `new` is a directory (EISDIR, ENOTEMPTY), or a file while `old` is a directory (ENOTDIR).
+        """
 
     def unlink(self, path: Path) -> None:
-        """Remove a file; durable after `sync_directory`."""
+        """Remove a file; durable after `sync_directory`. Who has it open keeps it, and its room on the disk, until it is closed."""
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory; durable after `sync_directory` of its parent.
+
+        Raises:
+            OSError: it is not empty (ENOTEMPTY), or a file (ENOTDIR).
+        """
 
     def sync_directory(self, path: Path) -> None:
         """Return when creations, renames and removals in a directory are on stable storage."""
@@ -152,14 +191,21 @@ class RealDisk:
             missing.append(at)
             at = at.parent
         for directory in reversed(missing):
-            directory.mkdir(exist_ok=True)
+            try:
+                directory.mkdir(exist_ok=True)
+            except FileExistsError as error:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from error
             self.sync_directory(directory.parent)
 
     def rename(self, old: Path, new: Path) -> None:
+        assert old.parent == new.parent, f"{old} and {new} are not in one directory"
         os.rename(old, new)
 
     def unlink(self, path: Path) -> None:
         os.unlink(path)
+
+    def remove_directory(self, path: Path) -> None:
+        os.rmdir(path)
 
     def sync_directory(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

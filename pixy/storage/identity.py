@@ -1,37 +1,60 @@
-"""The file `identity`: which node of which cluster a data directory belongs to. Written once, at the first start.
+"""Files that say whose a directory is: `identity` of a node, and `identity` of each partition's directory.
 
 All numbers are little-endian.
 
     byte  size  field
-    0     8     magic "PIXYNODE"
+    0     8     magic: "PIXYNODE", or "PIXYPART" for a partition
     8     4     format version, 1
-    12    4     CRC-32C of the payload
+    12    4     CRC-32C of bytes 0 to 11 and 16 to the end
     16    4     length of the payload
-    20          payload, a `NodeIdentity`
+    20          payload, a `NodeIdentity` or `PartitionIdentity`
 
-    found                              done
-    ---------------------------------  ---------------------------------------------------------------------
-    absent, and the directory is empty  a new node: written as `identity.part`, synced, renamed, synced
-    absent, and there is a journal,     refused: this is not what a crash leaves
-    are topics or states
-    short, wrong magic or checksum      refused
-    a newer version                     refused
-    `identity.part`                     left from a crash at the first start: overwritten
+Both are written as `identity.part`, synced, renamed, and the directory is synced: a valid one is never torn by writing it again.
+
+The node's:
+
+    found                                                       done
+    ----------------------------------------------------------  --------------------------------------------
+    absent          and no journal, topics or state             a new node: written
+    lost            absent, and there is one of these           refused: this is not what a crash leaves
+    own                                                         taken
+    short           or torn, wrong magic, length or checksum,   refused
+                    a partition's
+    newer version                                               refused
+    temporary file  `identity.part`, whatever is in it, and no  left from a crash at the first start:
+                    identity                                    overwritten
+
+What a partition's means to the start is the business of `partition_directory`.
 """
 
 import struct
 from pathlib import Path
 
 from pixy.errors import CorruptData, DataDirectoryError
-from pixy.proto.state_pb2 import NodeIdentity
+from pixy.proto.state_pb2 import NodeIdentity, PartitionIdentity
 from pixy.records import crc32c
 from pixy.storage.disk import Disk
 
-__all__ = ["load_identity", "read_identity"]
+__all__ = [
+    "IDENTITY_PART",
+    "load_identity",
+    "read_identity",
+    "read_partition_identity",
+    "write_partition_identity",
+]
 
-_MAGIC = b"PIXYNODE"
+IDENTITY_PART = "identity.part"
+"""What an identity file is called until it is whole."""
+
+_NODE = b"PIXYNODE"
+_PARTITION = b"PIXYPART"
 _FORMAT_VERSION = 1
-_HEAD = struct.Struct("<8sIII")
+_START = struct.Struct("<8sI")
+_CRC = struct.Struct("<I")
+_LENGTH = struct.Struct("<I")
+_CRC_AT = _START.size
+_LENGTH_AT = _CRC_AT + _CRC.size
+_PAYLOAD_AT = _LENGTH_AT + _LENGTH.size
 
 
 def load_identity(disk: Disk, directory: Path, new: NodeIdentity) -> NodeIdentity:
@@ -48,44 +71,73 @@ def load_identity(disk: Disk, directory: Path, new: NodeIdentity) -> NodeIdentit
     for other in ("journal", "topics", "state"):
         if other in names:
             raise DataDirectoryError(f"{path} is missing, although {directory} has {other!r}")
-    _write(disk, path, new)
+    _write(disk, path, _encode(_NODE, new.SerializeToString()))
     return new
 
 
 def read_identity(disk: Disk, path: Path) -> NodeIdentity:
-    """What an identity file says. Blocks.
+    """What a node's identity file says. Blocks.
 
     Raises:
         DataDirectoryError: a newer release wrote it.
         CorruptData: the file is damaged.
     """
-    file = disk.open(path)
-    try:
-        data = file.read_at(file.size(), 0)
-    finally:
-        file.close()
-    if len(data) < _HEAD.size:
-        raise CorruptData(f"{path} has {len(data)} bytes, expected {_HEAD.size} at least")
-    magic, version, crc, size = _HEAD.unpack_from(data)
-    payload = data[_HEAD.size : _HEAD.size + size]
-    if magic != _MAGIC or len(payload) != size or crc32c(payload) != crc:
-        raise CorruptData(f"{path} is damaged")
-    if version > _FORMAT_VERSION:
-        raise DataDirectoryError(
-            f"{path} has format version {version}, this release reads up to {_FORMAT_VERSION}: a newer one wrote it"
-        )
-    return NodeIdentity.FromString(payload)
+    return NodeIdentity.FromString(_read(disk, path, _NODE))
 
 
-def _write(disk: Disk, path: Path, identity: NodeIdentity) -> None:
-    payload = identity.SerializeToString()
-    part = path.with_name("identity.part")
+def read_partition_identity(disk: Disk, path: Path) -> PartitionIdentity:
+    """What a partition's identity file says. Blocks.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DataDirectoryError: a newer release wrote it.
+        CorruptData: the file is damaged.
+    """
+    return PartitionIdentity.FromString(_read(disk, path, _PARTITION))
+
+
+def write_partition_identity(disk: Disk, path: Path, identity: PartitionIdentity) -> None:
+    """Write a partition's identity file, or write it again; durable on return. Blocks."""
+    _write(disk, path, _encode(_PARTITION, identity.SerializeToString()))
+
+
+def _write(disk: Disk, path: Path, content: bytes) -> None:
+    part = path.with_name(IDENTITY_PART)
     file = disk.open(part, create=True)
     try:
         file.truncate(0)
-        file.write_at([_HEAD.pack(_MAGIC, _FORMAT_VERSION, crc32c(payload), len(payload)), payload], 0)
+        file.write_at([content], 0)
         file.sync()
     finally:
         file.close()
     disk.rename(part, path)
     disk.sync_directory(path.parent)
+
+
+def _encode(magic: bytes, payload: bytes) -> bytes:
+    start, rest = _START.pack(magic, _FORMAT_VERSION), _LENGTH.pack(len(payload)) + payload
+    return start + _CRC.pack(crc32c(rest, crc32c(start))) + rest
+
+
+def _read(disk: Disk, path: Path, magic: bytes) -> bytes:
+    """The payload of an identity file."""
+    file = disk.open(path)
+    try:
+        data = file.read_at(file.size(), 0)
+    finally:
+        file.close()
+    if len(data) < _PAYLOAD_AT:
+        raise CorruptData(f"{path} has {len(data)} bytes, expected {_PAYLOAD_AT} at least")
+    found, version = _START.unpack_from(data)
+    if found == magic and version > _FORMAT_VERSION:
+        raise DataDirectoryError(
+            f"{path} has format version {version}, this release reads {_FORMAT_VERSION}: a newer one wrote it"
+        )
+    (crc,) = _CRC.unpack_from(data, _CRC_AT)
+    (length,) = _LENGTH.unpack_from(data, _LENGTH_AT)
+    payload = data[_PAYLOAD_AT:]
+    if (found, version, length) != (magic, _FORMAT_VERSION, len(payload)) or crc32c(
+        data[_LENGTH_AT:], crc32c(data[:_CRC_AT])
+    ) != crc:
+        raise CorruptData(f"{path} is damaged")
+    return payload

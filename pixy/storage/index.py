@@ -9,6 +9,7 @@ A reader finds an entry by bisection in the file, so an index costs no memory ho
 """
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 from pixy.storage.disk import Disk, File
@@ -39,14 +40,22 @@ class _Index:
         finally:
             file.close()
 
-    def count(self) -> int:
-        """Number of whole entries."""
+    def count_below(self, limit: int) -> int:
+        """Number of leading entries whose second field is below `limit`."""
         try:
             file = self._disk.open(self.path)
         except FileNotFoundError:
             return 0
         try:
-            return file.size() // self._entry.size
+            return self._bisect(file, lambda entry: entry[1] < limit)
+        finally:
+            file.close()
+
+    def entry(self, at: int) -> tuple[int, int]:
+        """The entry at that place, which must be there."""
+        file = self._disk.open(self.path)
+        try:
+            return self._read(file, at)
         finally:
             file.close()
 
@@ -68,7 +77,7 @@ class _Index:
         except FileNotFoundError:
             return None
         try:
-            at = self._bisect(file, target)
+            at = self._bisect(file, lambda entry: entry[0] <= target)
             return self._read(file, at - 1) if at else None
         finally:
             file.close()
@@ -86,11 +95,12 @@ class _Index:
         whole = len(data) // self._entry.size * self._entry.size
         return [(first, second) for first, second in self._entry.iter_unpack(data[:whole])]
 
-    def _bisect(self, file: File, target: int) -> int:
+    def _bisect(self, file: File, before: Callable[[tuple[int, int]], bool]) -> int:
+        """Number of leading entries for which `before` holds."""
         low, high = 0, file.size() // self._entry.size
         while low < high:
             middle = (low + high) // 2
-            if self._read(file, middle)[0] <= target:
+            if before(self._read(file, middle)):
                 low = middle + 1
             else:
                 high = middle

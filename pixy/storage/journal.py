@@ -5,7 +5,7 @@ flush was under way goes into the next one, so one sync serves all groups and al
 a flush begins at the end of the loop turn in which the first record came in.
 
 Order, which recovery relies on: flush n+1 is written only after flush n was synced; a file is synced before its successor
-is created; a file exists durably (file and directory synced) before its first flush.
+is created; a file exists durably (file and directory synced) before its first flush; a file is durably gone before the next one goes.
 
 Faults: a failed sync or write is never retried. What the kernel did with the pages is unknown, so nothing outstanding is
 acknowledged and `on_fault` ends the process; recovery decides. A full disk while a file is created is not such a fault: nothing
@@ -17,7 +17,7 @@ sync.
 
 import asyncio
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +37,7 @@ from pixy.storage.worker import Worker
 
 __all__ = ["Journal", "JournalFile", "JournalPosition", "journal_path"]
 
+_ENTRIES = (RecordKind.ENTRY, RecordKind.RELOCATED_ENTRY)
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _FULL_DISK_RETRY_S = 0.5
 _FLUSH_BYTES_MAX = 4 << 20
@@ -60,11 +61,18 @@ class JournalPosition(NamedTuple):
 class JournalFile:
     """What the journal must remember of one of its files.
 
-    Invariant: `last_index` has every raft group that has an entry in the file, with the highest index there.
+    Invariant: `last_index` has every raft group that has an entry in the file, relocated ones included, with the highest index
+    there. So a file is held for a group whose entries were copied into it, and for entries that were replaced since.
     """
 
     number: int
     last_index: dict[int, int] = field(default_factory=dict)
+
+    def add(self, last_index: Mapping[int, int]) -> None:
+        """Take note of entries that are in the file: the highest index of each raft group among them."""
+        for raft_group, index in last_index.items():
+            if index > self.last_index.get(raft_group, 0):
+                self.last_index[raft_group] = index
 
 
 @dataclass(slots=True)
@@ -114,6 +122,7 @@ class Journal:
         worker: the journal thread. The journal owns it from here on.
         on_durable: called once a flush with the tokens of its records, in order.
         on_fault: called with what broke when nothing can be made durable any more.
+        on_full: called when there is no room on the disk.
     """
 
     def __init__(
@@ -128,6 +137,7 @@ class Journal:
         worker: Worker,
         on_durable: Callable[[list[Any]], None],
         on_fault: Callable[[BaseException], None],
+        on_full: Callable[[], None] = lambda: None,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -136,6 +146,7 @@ class Journal:
         self._worker = worker
         self._on_durable = on_durable
         self._on_fault = on_fault
+        self._on_full = on_full
         self._loop = asyncio.get_running_loop()
         # Touched by the worker only, while a flush is under way: the newest file, and the bytes allocated for it.
         self._file: File | None = None
@@ -156,13 +167,17 @@ class Journal:
     def append(
         self, kind: int, entry_type: int, raft_group: int, index: int, term: int, payload: Buffer, token: Any
     ) -> None:
-        """Add a record to the next flush. `payload` must not change until `on_durable` got `token`."""
+        """Add a record to the next flush. `payload` must not change until `on_durable` got `token`.
+
+        An entry is relocated by appending what `read_entries` gave with the kind RELOCATED_ENTRY. When that is durable, the group
+        needs it from the file in which it was before no more. Only what is in the group's Raft log at this moment may be relocated.
+        """
         gathered = self._gathered
         gathered.buffers.append(record_head(kind, entry_type, raft_group, index, term, payload))
         gathered.buffers.append(payload)
         gathered.bytes += RECORD_HEAD_BYTES + len(payload)
         gathered.tokens.append(token)
-        if kind == RecordKind.ENTRY:
+        if kind in _ENTRIES and index > gathered.last_index.get(raft_group, 0):
             gathered.last_index[raft_group] = index
         if not self._scheduled and not self._flushing:
             if self._held:
@@ -209,7 +224,7 @@ class Journal:
             self._file = None
 
     def forget(self, files: list[JournalFile]) -> None:
-        """Unlink the oldest files; the caller has proven that nothing in them is needed."""
+        """Unlink the oldest files, one after the other; the caller has proven that nothing in them is needed."""
         assert self.files[: len(files)] == files, "only the oldest files may go"
         assert len(files) < len(self.files), "the newest file stays"
         del self.files[: len(files)]
@@ -244,6 +259,7 @@ class Journal:
                 self.blocked = Unavailable(f"the disk is full: {error}")
                 self._idle.set()
                 self._retry = self._loop.call_later(_FULL_DISK_RETRY_S, self._submit, gathered)
+                self._on_full()
             else:
                 self._break(error)
 
@@ -255,7 +271,7 @@ class Journal:
             return
         self.blocked = None
         self.files.extend(JournalFile(number) for number in written.files)
-        self.files[-1].last_index.update(gathered.last_index)
+        self.files[-1].add(gathered.last_index)
         self._flushing = False
         if self._gathered.tokens:
             if not self._held:
@@ -332,7 +348,8 @@ class Journal:
     def _unlink(self, numbers: list[int]) -> None:
         for number in numbers:
             self._disk.unlink(journal_path(self._directory, number))
-        self._disk.sync_directory(self._directory)
+            # Removals that are not durable yet are forgotten in any order, and files with a hole between them are refused.
+            self._disk.sync_directory(self._directory)
 
     def _unlinked(self, _result: None, error: BaseException | None) -> None:
         if error is not None:

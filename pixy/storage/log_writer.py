@@ -1,8 +1,9 @@
 """Moves applied batches from memory to segments, behind everybody's back.
 
-One job at a time runs on a worker: it writes what has gathered in all partition logs, and, when enough is unsynced or some time has
-passed, syncs them. After a sync `on_synced` gets the positions that the journal may rely on. Nobody waits for any of this,
-except that appending must pause while `unwritten_bytes` is above its bound.
+One job at a time runs on a worker: it writes what has gathered in partition logs, and, when enough is unsynced or some time has
+passed, syncs them. A job has a bounded number of logs, so that what follows it on the event loop is short. After a sync
+`on_synced` gets the positions that the journal may rely on. Nobody waits for any of this, except that appending must pause while
+`unwritten_bytes` is above its bound.
 
 Also owns the bound on what all partition logs together keep in memory for readers at the tail: the oldest batches of all
 go first, once they are written.
@@ -11,20 +12,22 @@ go first, once they are written.
 import asyncio
 import errno
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import structlog
 
 from pixy.errors import Unavailable
-from pixy.storage.partition_log import PartitionLog, SegmentPosition, Unwritten
+from pixy.storage.partition_log import PartitionLog, SyncedPosition, Unwritten
 from pixy.storage.worker import Worker
 
 __all__ = ["LogWriter", "SyncedLog"]
 
 log = structlog.get_logger(__name__)
 
+_JOB_LOGS_MAX = 200
 _GATHER_S = 0.02
 _GATHER_BYTES = 1 << 18
 _SYNC_AFTER_S = 5.0
@@ -37,7 +40,7 @@ class SyncedLog(NamedTuple):
     log: PartitionLog
     mark: object
     end_offset: int
-    segment: SegmentPosition
+    position: SyncedPosition
 
 
 class _Dirty(NamedTuple):
@@ -53,8 +56,10 @@ class LogWriter:
         worker: the thread for it. The writer owns it from here on.
         tail_cache_bytes: what all logs together may keep in memory, beyond what is not written yet.
         sync_bytes: unsynced bytes at which a sync is due.
+        sync_logs: unsynced logs at which a sync is due; each of them holds a file open.
         on_synced: called with what became durable.
         on_progress: called whenever `unwritten_bytes` fell.
+        on_full: called when there is no room on the disk.
         on_fault: called with what broke; nothing goes on after that.
 
     Attributes:
@@ -68,15 +73,19 @@ class LogWriter:
         *,
         tail_cache_bytes: int,
         sync_bytes: int,
+        sync_logs: int,
         on_synced: Callable[[list[SyncedLog]], None],
         on_progress: Callable[[], None],
+        on_full: Callable[[], None],
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._worker = worker
         self._tail_cache_bytes = tail_cache_bytes
         self._sync_bytes = sync_bytes
+        self._sync_logs = sync_logs
         self._on_synced = on_synced
         self._on_progress = on_progress
+        self._on_full = on_full
         self._on_fault = on_fault
         self._loop = asyncio.get_running_loop()
         # Logs with unwritten batches, and logs that are written and not synced, with their newest mark.
@@ -86,6 +95,8 @@ class LogWriter:
         # Logs that may hold files open.
         self._open: set[PartitionLog] = set()
         self._sync_due = False
+        # How many logs the round of syncs under way still has. Invariant: they are the first of `_unsynced` and then of `_dirty`.
+        self._to_sync = 0
         self._sync_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -103,10 +114,14 @@ class LogWriter:
 
     def mark_dirty(self, partition_log: PartitionLog, mark: object, size: int) -> None:
         """A batch of `size` bytes was appended; `mark` is the caller's name for the log's new state."""
-        self._dirty[partition_log] = mark
         self._tail.append(partition_log)
         self._tail_bytes += size
         self.unwritten_bytes += size
+        self.mark_changed(partition_log, mark)
+
+    def mark_changed(self, partition_log: PartitionLog, mark: object) -> None:
+        """Something other than a batch has changed, which the next sync is to tell of."""
+        self._dirty[partition_log] = mark
         self._idle.clear()
         if self._running:
             return
@@ -114,6 +129,15 @@ class LogWriter:
             self._begin()
         elif self._write_timer is None:
             self._write_timer = self._loop.call_later(_GATHER_S, self._begin)
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do something else with a log's files, behind what was begun before. An error ends everything, as that of a write does."""
+
+        def done(_: None, error: BaseException | None) -> None:
+            if error is not None and not self._broken:
+                self._break(error)
+
+        self._worker.submit(work, done)
 
     async def flush(self) -> None:
         """Write and sync everything that was appended so far; `on_synced` has been called on return."""
@@ -148,14 +172,12 @@ class LogWriter:
             self._write_timer = None
         if self._running or self._broken:
             return
-        dirty = [_Dirty(log, mark, log.unwritten()) for log, mark in self._dirty.items()]
-        self._dirty = {}
+        self._maybe_begin_round()
+        dirty = [_Dirty(log, self._dirty.pop(log), log.unwritten()) for log in _first(self._dirty)]
         for entry in dirty:
             self._unsynced[entry.log] = (entry.mark, entry.unwritten.end_offset)
-        synced: dict[PartitionLog, tuple[object, int]] = {}
-        if self._sync_due or self._unsynced_bytes + self.unwritten_bytes >= self._sync_bytes:
-            self._sync_due = False
-            synced, self._unsynced = self._unsynced, {}
+        synced = {log: self._unsynced.pop(log) for log in _first(self._unsynced)[: self._to_sync]}
+        self._to_sync -= len(synced)
         if not dirty and not synced:
             self._idle.set()
             return
@@ -163,6 +185,19 @@ class LogWriter:
         self._idle.clear()
         self._open.update(entry.log for entry in dirty)
         self._submit(dirty, synced)
+
+    def _maybe_begin_round(self) -> None:
+        """Sync everything that is unsynced or dirty at this moment, if that is due; it may take several jobs."""
+        if self._to_sync:
+            return
+        if (
+            self._sync_due
+            or self._unsynced_bytes + self.unwritten_bytes >= self._sync_bytes
+            or len(self._unsynced) >= self._sync_logs
+        ):
+            self._sync_due = False
+            self._unsynced_bytes = 0
+            self._to_sync = len(self._unsynced.keys() | self._dirty.keys())
 
     def _submit(self, dirty: list[_Dirty], synced: dict[PartitionLog, tuple[object, int]]) -> None:
         self._retry_timer = None
@@ -172,7 +207,7 @@ class LogWriter:
         self,
         dirty: list[_Dirty],
         synced: dict[PartitionLog, tuple[object, int]],
-        result: "tuple[list[_Dirty], list[SegmentPosition] | None, OSError | None]",
+        result: "tuple[list[_Dirty], list[SyncedPosition] | None, OSError | None]",
         error: BaseException | None,
     ) -> None:
         if self._broken:
@@ -182,16 +217,19 @@ class LogWriter:
                 raise error
             self._wrote(dirty, synced, *result)
         except BaseException as fault:
-            self._broken = True
-            self._idle.set()
-            self._on_fault(fault)
+            self._break(fault)
+
+    def _break(self, fault: BaseException) -> None:
+        self._broken = True
+        self._idle.set()
+        self._on_fault(fault)
 
     def _wrote(
         self,
         dirty: list[_Dirty],
         synced: dict[PartitionLog, tuple[object, int]],
         written: list[_Dirty],
-        segments: list[SegmentPosition] | None,
+        positions: list[SyncedPosition] | None,
         full: OSError | None,
     ) -> None:
         size = 0
@@ -207,13 +245,12 @@ class LogWriter:
         self.blocked = None
         self._running = False
         if synced:
-            assert segments is not None
-            self._unsynced_bytes = 0
+            assert positions is not None
             self._open.difference_update(synced)
             self._on_synced(
                 [
-                    SyncedLog(log, mark, end, segment)
-                    for (log, (mark, end)), segment in zip(synced.items(), segments, strict=True)
+                    SyncedLog(log, mark, end, position)
+                    for (log, (mark, end)), position in zip(synced.items(), positions, strict=True)
                 ]
             )
         self._on_progress()
@@ -225,6 +262,7 @@ class LogWriter:
         if self.blocked is None:
             log.error("no room for applied records, waiting for some; the journal has them", error=str(full))
         self.blocked = Unavailable(f"the disk is full: {full}")
+        self._on_full()
         self._on_progress()
         if self._stopping:
             self._broken = True
@@ -235,8 +273,8 @@ class LogWriter:
     def _go_on(self) -> None:
         if self._unsynced and self._sync_timer is None and not self._stopping:
             self._sync_timer = self._loop.call_later(_SYNC_AFTER_S, self._sync_now)
-        if self._dirty or self._sync_due:
-            if self.unwritten_bytes >= _GATHER_BYTES or self._sync_due:
+        if self._dirty or self._sync_due or self._to_sync:
+            if self.unwritten_bytes >= _GATHER_BYTES or self._sync_due or self._to_sync:
                 self._begin()
             elif self._write_timer is None:
                 self._write_timer = self._loop.call_later(_GATHER_S, self._begin)
@@ -258,9 +296,14 @@ class LogWriter:
             self._tail_bytes -= size
 
 
+def _first(logs: Iterable[PartitionLog]) -> list[PartitionLog]:
+    """As many logs as go into one job."""
+    return list(islice(logs, _JOB_LOGS_MAX))
+
+
 def _write_and_sync(
     dirty: list[_Dirty], synced: list[PartitionLog]
-) -> tuple[list[_Dirty], list[SegmentPosition] | None, OSError | None]:
+) -> tuple[list[_Dirty], list[SyncedPosition] | None, OSError | None]:
     """On the worker: what was written, where the synced logs end, and the error if the disk is full."""
     for at, entry in enumerate(dirty):
         try:

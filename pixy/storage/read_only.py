@@ -28,6 +28,9 @@ class ReadOnlyDisk(RealDisk):
     def unlink(self, path: Path) -> None:
         _refuse(path)
 
+    def remove_directory(self, path: Path) -> None:
+        _refuse(path)
+
     def sync_directory(self, path: Path) -> None:
         _refuse(path)
 

@@ -8,12 +8,11 @@ that is under way.
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from pixy.errors import CorruptData
-from pixy.records import HEADER_BYTES, BatchHeader, batch_bytes, check_batch, read_header
+from pixy.records import HEADER_BYTES, LENGTH_PREFIX_BYTES, BatchHeader, batch_bytes, check_batch, read_header
 from pixy.storage.disk import Buffer, Disk, File
 from pixy.storage.index import INDEX_INTERVAL_BYTES, OffsetIndex, TimeIndex
 
@@ -41,6 +40,9 @@ class Segment:
     Attributes:
         base_offset: offset of its first record.
         size: bytes of whole batches in the file.
+        end_offset: offset behind its last record.
+        max_timestamp: largest timestamp in it, negative if it has none.
+        first_timestamp: timestamp of its first record.
     """
 
     __slots__ = (
@@ -49,38 +51,39 @@ class Segment:
         "_disk",
         "_entries",
         "_file",
-        "_max_timestamp",
         "_max_timestamp_offset",
         "_time_entries",
+        "_torn",
         "_unindexed_bytes",
         "base_offset",
+        "end_offset",
+        "first_timestamp",
+        "max_timestamp",
         "size",
     )
 
-    def __init__(self, disk: Disk, directory: Path, base_offset: int, size: int = 0) -> None:
+    def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:
         self._disk = disk
         self._directory = directory
-        self.base_offset = base_offset
-        self.size = size
+        self.base_offset = self.end_offset = base_offset
+        self.size = 0
+        self.first_timestamp = 0
+        self.max_timestamp = _NO_TIMESTAMP
         self._file: File | None = None
-        # The file was made shorter, which is not durable yet.
+        # The file may have been made shorter, which is not durable yet.
         self._cut = False
+        # A part of a write that has failed may be behind `size`.
+        self._torn = False
         # Entries in the index files. Invariant: they point below `size`.
         self._entries = 0
         self._time_entries = 0
         self._unindexed_bytes = 0
-        # Largest timestamp below `size`, and the last offset of the first batch that has it, relative to the base.
-        self._max_timestamp = _NO_TIMESTAMP
+        # Last offset of the first batch that has the largest timestamp, relative to the base.
         self._max_timestamp_offset = 0
 
     @property
     def path(self) -> Path:
         return segment_path(self._directory, self.base_offset)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the file is held open because there are writes to sync."""
-        return self._file is not None
 
     @property
     def is_unsynced(self) -> bool:
@@ -93,18 +96,26 @@ class Segment:
         """Append batches. They are durable after `sync`."""
         if self._file is None:
             self._file = self._disk.open(self.path, create=True)
-        self._file.write_at(batches, self.size)
+        try:
+            self._file.write_at(batches, self.size)
+        except OSError:
+            self._torn = True
+            raise
         for batch in batches:
             self._index(read_header(batch), len(batch))
 
     def sync(self) -> None:
         """Make what was written durable, and a cut, and close the file.
 
-        What a cut took away must not come back once another segment follows: the file's size is then taken as it is.
+        What a cut took away must not come back once another segment follows, and nothing of a write that has failed may stay: the
+        file's size is then taken as it is.
         """
         if self._file is None and self._cut:
             self._file = self._disk.open(self.path)
         if self._file is not None:
+            if self._torn:
+                self._file.truncate(self.size)
+                self._torn = False
             self._file.sync()
             self._file.close()
             self._file = None
@@ -116,55 +127,94 @@ class Segment:
             self._file.close()
             self._file = None
 
-    def cut(self, size: int) -> None:
-        """Cut the file to its first `size` bytes, and the indexes with it.
+    def measure(self, size: int | None = None) -> None:
+        """Find out what the file holds: all of it, or its first `size` bytes. Looks at the end only, as far as the indexes help.
 
         Raises:
-            CorruptData: the file is shorter: bytes that were synced are gone.
+            CorruptData: the file is missing, shorter than `size`, or does not end with a whole batch.
         """
-        file = self._disk.open(self.path)
+        try:
+            file = self._disk.open(self.path)
+        except FileNotFoundError as error:
+            raise CorruptData(f"{self.path} is missing, it was synced") from error
         try:
             found = file.size()
-            if found < size:
+            if size is not None and found < size:
                 raise CorruptData(f"{self.path} has {found} bytes, {size} were synced")
-            if found > size:
-                file.truncate(size)
-                self._cut = True
-            self.size = size
-            last_offset = self._cut_offset_index()
-            times = self._time_index()
-            kept = list(takewhile(lambda entry: entry[1] <= last_offset, times.entries()))
-            self._time_entries = len(kept)
-            times.truncate(self._time_entries)
-            self._find_max_timestamp(file, kept[-1] if kept else None)
+            self.size = found if size is None else size
+            if self.size:
+                self._measure(file)
         finally:
             file.close()
 
-    def _cut_offset_index(self) -> int:
-        """Keep the entries below `size`; returns the last offset that they name, relative to the base."""
-        index = self._offset_index()
-        kept = list(takewhile(lambda entry: entry[1] < self.size, index.entries()))
-        self._entries = len(kept)
-        index.truncate(self._entries)
-        return kept[-1][0] if kept else -1
+    def _measure(self, file: File) -> None:
+        start = self._indexed_position(file)
+        position, end = start, start
+        if start:
+            _, first = next(self._headers(file, 0, self.size))
+            self.first_timestamp = first.base_timestamp
+        for position, header in self._headers(file, start, self.size):
+            if not position:
+                self.first_timestamp = header.base_timestamp
+            self._count(header)
+            end = position + LENGTH_PREFIX_BYTES + header.length
+        if end != self.size:
+            raise CorruptData(
+                f"{self.path} is corrupt at byte {end}: {self.size - end} bytes are no record batch"
+            )
+        self._unindexed_bytes = self.size - start
 
-    def _find_max_timestamp(self, file: File, hint: tuple[int, int] | None) -> None:
-        """What new entries of the time index must count from; looks only at what is behind the last entry."""
+    def _indexed_position(self, file: File) -> int:
+        """The last position below `size` that both indexes know; takes over the largest timestamp up to there.
+
+        If they are not right, they count as empty.
+        """
+        index, times = self._offset_index(), self._time_index()
+        count = index.count_below(self.size)
+        if count:
+            count = min(count, times.count_below(index.entry(count - 1)[0] + 1))
+        if count:
+            position = self._checked_hint(file, index.entry(count - 1), self.size)
+            latest = times.entry(count - 1)
+            named = self._find(file, self.base_offset + latest[1], self.size)
+            # Zeros are what a crash leaves of an entry: they may fit a first record of 1970 and hide every later one.
+            if position and any(latest) and named is not None and named[1].max_timestamp == latest[0]:
+                self._entries = self._time_entries = count
+                self.max_timestamp, self._max_timestamp_offset = latest
+                return position
+        self._entries = self._time_entries = 0
+        return 0
+
+    def cut(self) -> None:
+        """Cut the file to what was measured, and the indexes with it."""
+        file = self._disk.open(self.path)
         try:
-            start = self._checked_time_hint(file, hint, self.size)
-            for _, header in self._headers(file, start, self.size):
-                self._count_timestamp(header)
-        except CorruptData:
-            # Reading that batch will say so. Until this segment is full its time index can promise nothing.
-            self._max_timestamp = 2**63 - 1
+            if file.size() > self.size:
+                file.truncate(self.size)
+            # Even if there was nothing to cut: an earlier start may have done it, and ended before that was durable.
+            self._cut = True
+        finally:
+            file.close()
+        self._offset_index().truncate(self._entries)
+        self._time_index().truncate(self._time_entries)
 
-    def _count_timestamp(self, header: BatchHeader) -> None:
-        if header.max_timestamp > self._max_timestamp:
-            self._max_timestamp = header.max_timestamp
+    def remove(self) -> None:
+        """Remove the file and its indexes. A reader that has opened it goes on."""
+        self.close()
+        for suffix in (".index", ".timeindex", ".log"):
+            with suppress(FileNotFoundError):
+                self._disk.unlink(self.path.with_suffix(suffix))
+
+    def _count(self, header: BatchHeader) -> None:
+        self.end_offset = header.next_offset
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
             self._max_timestamp_offset = header.next_offset - 1 - self.base_offset
 
     def _index(self, header: BatchHeader, size: int) -> None:
-        self._count_timestamp(header)
+        if not self.size:
+            self.first_timestamp = header.base_timestamp
+        self._count(header)
         if self._unindexed_bytes >= INDEX_INTERVAL_BYTES:
             self._unindexed_bytes = 0
             last = header.next_offset - 1 - self.base_offset
@@ -173,7 +223,7 @@ class Segment:
                 self._offset_index().append([(last, self.size)], self._entries)
                 self._entries += 1
                 self._time_index().append(
-                    [(self._max_timestamp, self._max_timestamp_offset)], self._time_entries
+                    [(self.max_timestamp, self._max_timestamp_offset)], self._time_entries
                 )
                 self._time_entries += 1
         self._unindexed_bytes += size
@@ -265,8 +315,8 @@ class Segment:
             position += batch_bytes(block, at)
 
     def _check_step(self, header: BatchHeader, position: int, size: int) -> None:
-        end = position + 12 + header.length
-        if header.magic != 2 or header.length < HEADER_BYTES - 12 or end > size:
+        end = position + LENGTH_PREFIX_BYTES + header.length
+        if header.magic != 2 or header.length < HEADER_BYTES - LENGTH_PREFIX_BYTES or end > size:
             raise CorruptData(
                 f"{self.path} is corrupt at byte {position}: a batch with magic {header.magic} that ends at byte {end}; "
                 f"the segment has {size} bytes"

@@ -12,9 +12,17 @@ import pytest
 from pixy.backend import EmbeddedBackend, FetchResult, TopicPartition
 from pixy.cluster import Node, NodeOptions, PartitionReplica
 from pixy.config import JournalConfig, StorageConfig
-from pixy.errors import CorruptData, PixyError, ShuttingDown, Unavailable
-from pixy.records import NewRecord, build_batch, read_records
-from pixy.storage import ThreadWorker, Worker, log_writer
+from pixy.errors import (
+    CorruptData,
+    OffsetOutOfRange,
+    PixyError,
+    ShuttingDown,
+    Unavailable,
+    UnknownPartition,
+    UnknownTopic,
+)
+from pixy.records import NewRecord, OffsetCommit, build_batch, read_records
+from pixy.storage import ThreadWorker, Worker, log_writer, run_on
 from pixy.storage import journal as journal_module
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import Call, RecordingDisk
@@ -37,12 +45,12 @@ class Embedded:
         options = NodeOptions(
             directory,
             JournalConfig(file_bytes=file_bytes),
-            StorageConfig(segment_bytes=1000, tail_cache_bytes=tail_cache_bytes),
+            StorageConfig(segment_bytes=1000, tail_cache_bytes=tail_cache_bytes, reserve_bytes=0),
             Random(1).randbytes,
             self._worker,
         )
         self.node = Node(self.disk, self.clock, options, self.faults.append)
-        self.backend = EmbeddedBackend(self.node, self.clock)
+        self.backend = EmbeddedBackend(self.node)
 
     def _worker(self, name: str) -> Worker:
         worker = self.workers[name] = ThreadWorker(name)
@@ -140,7 +148,8 @@ async def test_what_left_the_memory_is_read_from_the_segments_by_the_files_worke
     assert got == [b"%d" % number for number in range(30)]
 
 
-async def test_damage_in_a_segment_is_answered_and_the_rest_is_served(cold: Embedded) -> None:
+async def test_a_damaged_partition_is_not_ready_and_says_where_and_the_others_go_on(cold: Embedded) -> None:
+    await cold.backend.create_topic("other", 1)
     for number in range(3):
         await cold.append(b"value %d" % number)
     await cold.write()
@@ -148,9 +157,21 @@ async def test_damage_in_a_segment_is_answered_and_the_rest_is_served(cold: Embe
     damaged = bytearray(segment.read_bytes())
     damaged[-3] ^= 1
     segment.write_bytes(damaged)
-    with pytest.raises(CorruptData, match=r"0000\.log is corrupt at byte \d+: record batch at offset 2"):
-        await cold.fetch(2)
     assert values(await cold.fetch(1, max_bytes=1)) == [b"value 1"]
+    where = r"0000\.log is corrupt at byte \d+: record batch at offset 2"
+    for offset in (2, 1, 3):
+        with pytest.raises(CorruptData, match=where):
+            await cold.fetch(offset)
+    with pytest.raises(CorruptData, match=where):
+        await cold.append(b"more")
+    await asyncio.sleep(0)
+    assert (await cold.backend.describe_topic("topic")).partitions[0].leader == -1
+    assert (await cold.backend.describe_topic("other")).partitions[0].leader == 1
+    other = TopicPartition("other", 0)
+    appended = asyncio.get_running_loop().create_future()
+    new = build_batch([NewRecord(None, b"value", (), 1000)])
+    cold.backend.append(other, new, 1, lambda offset, error: appended.set_result((offset, error)))
+    assert await appended == (0, None)
 
 
 async def test_a_waiting_fetch_is_woken_by_the_append_and_leaves_no_waiter(embedded: Embedded) -> None:
@@ -189,6 +210,116 @@ async def test_a_cancelled_cold_fetch_disturbs_nothing(cold: Embedded) -> None:
     with pytest.raises(asyncio.CancelledError):
         await fetching
     assert values(await cold.fetch(0)) == [b"value"]
+
+
+# --- topics that change, and records that go ------------------------------------------------------------------------
+
+
+async def test_a_fetch_that_waits_when_its_topic_is_deleted_ends_also_if_there_is_a_new_one(
+    embedded: Embedded,
+) -> None:
+    waiting = asyncio.create_task(embedded.fetch(0, max_wait=None))
+    await asyncio.sleep(0)
+    await embedded.backend.delete_topic("topic")
+    await embedded.backend.create_topic("topic", 1)
+    with pytest.raises(UnknownPartition):
+        await waiting
+    await embedded.append(b"new")
+    assert values(await embedded.fetch(0)) == [b"new"]
+
+
+async def test_a_fetch_that_reads_files_when_its_topic_is_deleted_says_so_and_damages_nothing(
+    cold: Embedded,
+) -> None:
+    for _ in range(5):
+        await cold.append(b"x" * 500)
+    await cold.write()
+    busy = threading.Event()
+    cold.workers["pixy-files"].submit(lambda: busy.wait(PATIENCE), lambda _result, _error: None)
+    fetching = asyncio.create_task(cold.fetch(0))
+    await asyncio.sleep(0)
+    await cold.backend.delete_topic("topic")
+    await run_on(cold.workers["pixy-writer"], lambda: None)
+    await cold.backend.create_topic("topic", 1)
+    busy.set()
+    with pytest.raises(UnknownPartition, match="topic topic was deleted"):
+        await fetching
+    assert cold.replica.fault is None
+
+
+async def test_a_fetch_below_what_went_meanwhile_is_out_of_range_and_damages_nothing(cold: Embedded) -> None:
+    await cold.backend.alter_topic("topic", config={"retention_bytes": "1", "retention_ms": "-1"})
+    for _ in range(5):
+        await cold.append(b"x" * 900)
+    await cold.write()
+    busy = threading.Event()
+    cold.workers["pixy-files"].submit(lambda: busy.wait(PATIENCE), lambda _result, _error: None)
+    fetching = asyncio.create_task(cold.fetch(1))
+    searching = asyncio.create_task(cold.backend.offset_for_timestamp(TOPIC, 0))
+    await asyncio.sleep(0)
+    cold.node._retention.stop()
+    cold.node._retention._look()
+    await cold.node._journal.drained()
+    await cold.write()
+    await cold.node._journal.drained()
+    await run_on(cold.workers["pixy-writer"], lambda: None)
+    assert len(list((cold.directory / "topics" / "topic-0").glob("*.log"))) == 1
+    busy.set()
+    with pytest.raises(OffsetOutOfRange, match="offset 1 is out of range: 4 to 5 are served") as caught:
+        await fetching
+    assert (caught.value.begin, caught.value.end) == (4, 5)
+    assert await searching == 4
+    assert cold.replica.fault is None
+    with pytest.raises(OffsetOutOfRange):
+        await cold.fetch(3)
+    assert values(await cold.fetch(4)) == [b"x" * 900]
+
+
+async def test_a_description_follows_the_topic(embedded: Embedded) -> None:
+    backend = embedded.backend
+    first = await backend.describe_topic("topic")
+    assert backend.topic("topic") is first
+    grown = await backend.alter_topic("topic", partitions=3, config={"retention_ms": "5"})
+    assert (len(grown.partitions), grown.config, grown.version) == (3, {"retention_ms": "5"}, 1)
+    assert backend.topic("topic") == await backend.describe_topic("topic") == grown
+    await backend.delete_topic("topic")
+    assert backend.topic("topic") is None
+    with pytest.raises(UnknownTopic):
+        await backend.describe_topic("topic")
+    again = await backend.create_topic("topic", 1)
+    assert again.topic_id != first.topic_id
+    assert backend.topic("topic") == again
+
+
+async def test_members_lose_the_partitions_of_a_deleted_topic_before_they_get_those_of_a_new_one(
+    embedded: Embedded,
+) -> None:
+    told: list[dict[str, list[int]]] = []
+    membership = await embedded.backend.join_consumer_group(
+        "group", "client", ["topic"], lambda assigned: told.append({k: list(v) for k, v in assigned.items()})
+    )
+    await embedded.backend.delete_topic("topic")
+    await embedded.backend.create_topic("topic", 2)
+    await asyncio.sleep(0)
+    assert told == [{"topic": [0]}, {"topic": []}, {"topic": [0, 1]}]
+    await membership.leave()
+
+
+async def test_what_was_committed_in_a_deleted_topic_is_nothing_to_a_new_one(embedded: Embedded) -> None:
+    await embedded.append(b"value")
+    await embedded.backend.commit_offsets("group", {TOPIC: OffsetCommit(1, "m")})
+    assert await embedded.backend.committed_offsets("group", "topic") == {0: OffsetCommit(1, "m")}
+    await embedded.backend.delete_topic("topic")
+    await embedded.backend.create_topic("topic", 1)
+    assert await embedded.backend.committed_offsets("group", "topic") == {}
+
+
+async def test_after_stop_no_topic_is_changed_or_deleted(embedded: Embedded) -> None:
+    await embedded.backend.stop()
+    with pytest.raises(ShuttingDown):
+        await embedded.backend.alter_topic("topic", partitions=2)
+    with pytest.raises(ShuttingDown):
+        await embedded.backend.delete_topic("topic")
 
 
 # --- timestamps ---------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import grpc
 
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyServicer, add_KafkaPixyServicer_to_server
+from pixy.proto.pixy_topics_pb2_grpc import TopicsServicer, add_TopicsServicer_to_server
 
 
 class Refused(Exception):
@@ -19,7 +20,7 @@ class Refused(Exception):
 
 
 @dataclass
-class FakePixy(KafkaPixyServicer):
+class FakePixy(KafkaPixyServicer, TopicsServicer):
     """Records every request and answers what the test put into `answers`: a message, or a function of the request."""
 
     calls: list[tuple[str, Any]] = field(default_factory=list)
@@ -69,11 +70,24 @@ class FakePixy(KafkaPixyServicer):
     def GetTopicMetadata(self, request: Any, context: Any) -> Any:
         return self._answer("GetTopicMetadata", request, context)
 
+    def CreateTopic(self, request: Any, context: Any) -> Any:
+        return self._answer("CreateTopic", request, context)
+
+    def AlterTopic(self, request: Any, context: Any) -> Any:
+        return self._answer("AlterTopic", request, context)
+
+    def DeleteTopic(self, request: Any, context: Any) -> Any:
+        return self._answer("DeleteTopic", request, context)
+
+    def DescribeTopic(self, request: Any, context: Any) -> Any:
+        return self._answer("DescribeTopic", request, context)
+
 
 def start(fake: FakePixy) -> grpc.Server:
     """Starts a server for the fake and writes its address into it."""
     server = grpc.server(futures.ThreadPoolExecutor(8))
     add_KafkaPixyServicer_to_server(fake, server)
+    add_TopicsServicer_to_server(fake, server)
     fake.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     return server

@@ -1,23 +1,63 @@
+import asyncio
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+import grpc
+import pytest
+from click.testing import CliRunner, Result
+
+from pixy.cli import main
 from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_topics_pb2 as topics_pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.fakes.door import FakeDoor, open_door
 
 from .conftest import Run
 from .fake_server import FakePixy
 
-FOO = pb.GetTopicMetadataRs(
+SECONDS = 20.0
+
+METADATA = pb.GetTopicMetadataRs(
     version=1,
-    config={"retention.ms": "604800000", "compression.type": "producer"},
+    config={"retention_ms": "604800000"},
     partitions=[
         pb.PartitionMetadata(partition=0, leader=1, replicas=[1, 2], isr=[1]),
         pb.PartitionMetadata(partition=1, leader=-1, replicas=[1, 2], isr=[]),
     ],
 )
 
+FOO = topics_pb.TopicDescription(
+    topic="foo",
+    topic_id=bytes(range(16)),
+    version=1,
+    config={"segment_bytes": "1048576", "retention_ms": "604800000"},
+    partitions=[
+        topics_pb.PartitionDescription(
+            partition=0, leader=1, replicas=[1, 2], isr=[1], offsets=topics_pb.OffsetRange(begin=5, end=120)
+        ),
+        topics_pb.PartitionDescription(partition=1, leader=-1, replicas=[1, 2], isr=[]),
+    ],
+)
+
 
 def test_topics_list_counts_partitions(pixy: FakePixy, run: Run) -> None:
-    pixy.answers["ListTopics"] = pb.ListTopicRs(topics={"foo": FOO, "a": pb.GetTopicMetadataRs()})
+    pixy.answers["ListTopics"] = pb.ListTopicRs(topics={"foo": METADATA, "a": pb.GetTopicMetadataRs()})
     assert run("topics", "list").stdout == "TOPIC  PARTITIONS\na               0\nfoo             2\n"
+    assert json.loads(run("topics", "list", "--json").stdout)["foo"] == {
+        "version": 1,
+        "config": {"retention_ms": "604800000"},
+        "partitions": [
+            {"partition": 0, "leader": 1, "replicas": [1, 2], "isr": [1]},
+            {"partition": 1, "leader": -1, "replicas": [1, 2], "isr": []},
+        ],
+    }
 
 
 def test_topics_list_of_nothing_is_a_heading(pixy: FakePixy, run: Run) -> None:
@@ -26,25 +66,226 @@ def test_topics_list_of_nothing_is_a_heading(pixy: FakePixy, run: Run) -> None:
     assert json.loads(run("topics", "list", "--json").stdout) == {}
 
 
-def test_topics_show_prints_partitions_and_options(pixy: FakePixy, run: Run) -> None:
-    pixy.answers["GetTopicMetadata"] = FOO
-    assert run("topics", "show", "foo").stdout == (
-        "PARTITION  LEADER  REPLICAS  IN SYNC\n"
-        "        0       1  1,2       1\n"
-        "        1      -1  1,2\n"
+# --- show ---------------------------------------------------------------------------------------------------------
+
+
+def test_topics_show_prints_partitions_with_offsets_and_options(pixy: FakePixy, run: Run) -> None:
+    pixy.answers["DescribeTopic"] = FOO
+    assert run("topics", "show", "foo", "--cluster", "c").stdout == (
+        "PARTITION  LEADER  REPLICAS  IN SYNC  BEGIN  END\n"
+        "        0       1  1,2       1        5      120\n"
+        "        1      -1  1,2                -      -\n"
         "\n"
-        "OPTION            VALUE\n"
-        "compression.type  producer\n"
-        "retention.ms      604800000\n"
+        "OPTION         VALUE\n"
+        "retention_ms   604800000\n"
+        "segment_bytes  1048576\n"
     )
-    assert pixy.calls == [("GetTopicMetadata", pb.GetTopicMetadataRq(topic="foo", with_partitions=True))]
+    assert pixy.calls == [("DescribeTopic", topics_pb.DescribeTopicRequest(cluster="c", topic="foo"))]
 
 
 def test_topics_show_prints_json(pixy: FakePixy, run: Run) -> None:
-    pixy.answers["GetTopicMetadata"] = FOO
-    found = json.loads(run("topics", "show", "foo", "--json").stdout)
-    assert found["config"]["retention.ms"] == "604800000"
-    assert found["partitions"][0] == {"partition": 0, "leader": 1, "replicas": [1, 2], "isr": [1]}
+    pixy.answers["DescribeTopic"] = FOO
+    assert json.loads(run("topics", "show", "foo", "--json").stdout) == {
+        "topic": "foo",
+        "topic_id": "000102030405060708090a0b0c0d0e0f",
+        "version": 1,
+        "config": {"retention_ms": "604800000", "segment_bytes": "1048576"},
+        "partitions": [
+            {"partition": 0, "leader": 1, "replicas": [1, 2], "isr": [1], "begin": 5, "end": 120},
+            {"partition": 1, "leader": -1, "replicas": [1, 2], "isr": []},
+        ],
+    }
+
+
+# --- create, alter, delete: on a cluster in memory ----------------------------------------------------------------
+
+RunOnDoor = Callable[..., Awaitable[Result]]
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[FakeDoor]:
+    async with open_door() as door:
+        yield door
+
+
+@pytest.fixture
+def run_on(door: FakeDoor) -> RunOnDoor:
+    """Runs a client command against the door."""
+
+    async def invoke(*args: str) -> Result:
+        variables = {"PIXY_ADDRESS": door.address}
+        return await asyncio.to_thread(CliRunner().invoke, main, args, env=variables)
+
+    return invoke
+
+
+async def test_a_topic_is_created_with_the_clusters_partitions(run_on: RunOnDoor, door: FakeDoor) -> None:
+    result = await run_on("topics", "create", "orders")
+    assert (result.exit_code, result.stdout) == (0, "created orders: 3 partitions\n")
+    assert len((await door.backend.describe_topic("orders")).partitions) == 3
+
+
+async def test_a_topic_is_created_with_partitions_and_options(run_on: RunOnDoor, door: FakeDoor) -> None:
+    options = ("--config", "retention_ms=168h", "--config", "segment.bytes=64MiB")
+    result = await run_on("topics", "create", "orders", "--partitions", "1", *options)
+    assert result.stdout == "created orders: 1 partition, retention_ms=604800000, segment_bytes=67108864\n"
+    created = await door.backend.describe_topic("orders")
+    assert created.config == {"retention_ms": "604800000", "segment_bytes": "67108864"}
+
+
+async def test_a_topic_is_altered(run_on: RunOnDoor, door: FakeDoor) -> None:
+    await door.backend.create_topic("orders", 1, {"retention_ms": "1", "segment_ms": "2"})
+    options = ("--config", "segment_ms=1.5s", "--unset", "retention.ms")
+    result = await run_on("topics", "alter", "orders", "--partitions", "2", *options)
+    assert (result.exit_code, result.stdout) == (0, "changed orders: 2 partitions, segment_ms=1500\n")
+    altered = await door.backend.describe_topic("orders")
+    assert (len(altered.partitions), altered.config) == (2, {"segment_ms": "1500"})
+
+
+async def test_a_topic_is_deleted(run_on: RunOnDoor, door: FakeDoor) -> None:
+    await door.backend.create_topic("orders", 1)
+    result = await run_on("topics", "delete", "orders", "--yes")
+    assert (result.exit_code, result.stdout) == (0, "deleted orders\n")
+    assert await door.backend.list_topics() == []
+
+
+async def test_what_was_done_is_told_in_json(run_on: RunOnDoor) -> None:
+    created = await run_on(
+        "topics", "create", "orders", "--partitions", "1", "--config", "segment_ms=1", "--json"
+    )
+    assert json.loads(created.stdout) == {
+        "topic": "orders",
+        "topic_id": f"{1:032x}",
+        "version": 0,
+        "config": {"segment_ms": "1"},
+        "partitions": [{"partition": 0, "leader": 1, "replicas": [1], "isr": [1]}],
+    }
+    altered = await run_on("topics", "alter", "orders", "--partitions", "2", "--json")
+    assert [each["partition"] for each in json.loads(altered.stdout)["partitions"]] == [0, 1]
+    deleted = await run_on("topics", "delete", "orders", "--yes", "--json")
+    assert json.loads(deleted.stdout) == {"topic": "orders"}
+
+
+async def test_what_a_topic_holds_is_shown(run_on: RunOnDoor, door: FakeDoor) -> None:
+    await run_on("topics", "create", "orders", "--partitions", "1")
+    async with grpc.aio.insecure_channel(door.address) as channel:
+        await KafkaPixyStub(channel).Produce(pb.ProdRq(topic="orders", message=b"m"))
+    (partition,) = json.loads((await run_on("topics", "show", "orders", "--json")).stdout)["partitions"]
+    assert (partition["begin"], partition["end"]) == (0, 1)
+
+
+async def test_what_the_daemon_refuses_is_one_line_and_1(run_on: RunOnDoor) -> None:
+    await run_on("topics", "create", "orders")
+    for args, line in [
+        (("create", "orders"), "INVALID_ARGUMENT: topic orders exists already"),
+        (("create", "a b"), "INVALID_ARGUMENT: invalid topic name 'a b'"),
+        (("create", "new", "--config", "nosuch=1"), "INVALID_ARGUMENT: unknown option nosuch"),
+        (("alter", "orders", "--partitions", "1"), "INVALID_ARGUMENT: topic orders"),
+        (("alter", "none", "--partitions", "1"), "NOT_FOUND: unknown topic none"),
+        (("delete", "none", "--yes"), "NOT_FOUND: unknown topic none"),
+        (("show", "none"), "NOT_FOUND: unknown topic none"),
+    ]:
+        result = await run_on("topics", *args)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith(f"pixy: {line}")
+        assert result.stderr.count("\n") == 1
+
+
+# --- wrong usage ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (("create", "t", "--partitions", "0"), "0 is not in the range"),
+        (("create", "t", "--config", "retention_ms"), "'retention_ms' is not NAME=VALUE"),
+        (("create", "t", "--config", "=1"), "'=1' is not NAME=VALUE"),
+        (("create", "t", "--config", "retention.ms=7d"), 'retention_ms is "7d"; expected a duration'),
+        (("create", "t", "--config", "segment_ms=1us"), "segment_ms is 1us, which is not a whole number"),
+        (("create", "t", "--config", "segment_bytes=1 cow"), 'segment_bytes is "1 cow"; expected a number'),
+        (
+            ("create", "t", "--config", "segment_ms=1", "--config", "segment.ms=2"),
+            "--config segment_ms is given more than once",
+        ),
+        (("alter", "t"), "nothing to change: give --partitions, --config or --unset"),
+        (("delete", "t"), "standard input is not a terminal, so nobody can be asked: give --yes"),
+    ],
+)
+def test_wrong_usage_is_told_and_nothing_is_changed(
+    pixy: FakePixy, run: Run, args: tuple[str, ...], text: str
+) -> None:
+    result = run("topics", *args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert text in result.stderr
+    assert pixy.calls == []
+
+
+def test_a_number_goes_to_the_daemon_as_it_is_written(pixy: FakePixy, run: Run) -> None:
+    pixy.answers["CreateTopic"] = FOO
+    options = ("--config", "retention_ms=-1", "--config", "segment.bytes=007", "--config", "other=x=y")
+    assert run("topics", "create", "foo", *options).exit_code == 0
+    (request,) = pixy.named("CreateTopic")
+    assert dict(request.config) == {"retention_ms": "-1", "segment_bytes": "007", "other": "x=y"}
+
+
+# --- a person is asked ----------------------------------------------------------------------------------------------
+
+QUESTION = "Delete topic foo with all its messages and what consumer groups have committed in it? [y/N] "
+
+
+@contextmanager
+def asked(pixy: FakePixy) -> "Iterator[tuple[subprocess.Popen[str], int]]":
+    """A `pixy topics delete foo` at a terminal that has asked its question, and the terminal to answer at."""
+    person, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "pixy", "topics", "delete", "foo", "--address", pixy.address],
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.read(len(QUESTION)) == QUESTION
+            yield process, person
+        finally:
+            process.kill()
+            os.close(person)
+            os.close(terminal)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("answer", [b"y\n", b" YES \n"])
+def test_a_person_who_agrees_has_the_topic_deleted(pixy: FakePixy, answer: bytes) -> None:
+    pixy.answers["DeleteTopic"] = topics_pb.DeleteTopicResponse()
+    with asked(pixy) as (process, person):
+        assert pixy.calls == []
+        os.write(person, answer)
+        assert process.communicate(timeout=SECONDS) == ("deleted foo\n", "")
+        assert process.returncode == 0
+    assert pixy.calls == [("DeleteTopic", topics_pb.DeleteTopicRequest(topic="foo"))]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("answer", [b"\n", b"n\n", b"yesterday\n", b"\x04"])
+def test_a_person_who_does_not_agree_keeps_the_topic(pixy: FakePixy, answer: bytes) -> None:
+    with asked(pixy) as (process, person):
+        os.write(person, answer)
+        assert process.communicate(timeout=SECONDS) == ("", "pixy: foo was not deleted\n")
+        assert process.returncode == 1
+    assert pixy.calls == []
+
+
+@pytest.mark.process
+def test_ctrl_c_at_the_question_ends_it_as_everywhere(pixy: FakePixy) -> None:
+    with asked(pixy) as (process, _):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 130
+    assert pixy.calls == []
+
+
+# --- consumers ------------------------------------------------------------------------------------------------------
 
 
 def test_consumers_tells_who_has_which_partitions(pixy: FakePixy, run: Run) -> None:

@@ -2,14 +2,17 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any
 from unittest.mock import patch
 
 from pixy.cluster import Node, NodeOptions, Topic
 from pixy.config import JournalConfig, StorageConfig
+from pixy.errors import PixyError
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
 from pixy.records import NewRecord, TopicPartition, build_batch, read_records
 from pixy.storage import log_writer
@@ -18,6 +21,10 @@ from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import InlineWorker
 
 __all__ = ["Cluster", "commit_command", "copy_of", "prompt_writer", "turns_until"]
+
+
+_LIVES = count()
+"""No two processes draw the same ids."""
 
 
 class Cluster:
@@ -33,6 +40,8 @@ class Cluster:
         max_unapplied_bytes: int = 1 << 20,
         tail_cache_bytes: int = 1 << 20,
         seed: int = 1,
+        reserve_bytes: int = 0,
+        storage: Mapping[str, Any] | None = None,
         disk: RecordingDisk | None = None,
         clock: FakeClock | None = None,
     ) -> None:
@@ -47,8 +56,10 @@ class Cluster:
                 segment_bytes=segment_bytes,
                 tail_cache_bytes=tail_cache_bytes,
                 checkpoint_entries=checkpoint_entries,
+                reserve_bytes=reserve_bytes,
+                **(storage or {}),
             ),
-            Random(seed).randbytes,
+            Random(f"{seed} {next(_LIVES)}").randbytes,
             InlineWorker,
         )
         self.node = Node(self.disk, self.clock, options, self.faults.append)
@@ -70,7 +81,14 @@ class Cluster:
         assert replica is not None
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         batch = build_batch([NewRecord(None, value, (), self.clock.wall_ms())])
-        self.node.append(replica, batch, answer.set_result)
+
+        def done(result: int | PixyError) -> None:
+            if isinstance(result, PixyError):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+
+        self.node.append(replica, batch, done)
         return answer
 
     async def append(self, *values: bytes, topic: str = "topic", partition: int = 0) -> None:
@@ -80,12 +98,14 @@ class Cluster:
     async def commit(
         self, offset: int, group: str = "group", topic: str = "topic", partition: int = 0
     ) -> None:
+        topic_id = self.node.metadata.topics[topic].topic_id
         await self.node.groups_command(
-            group, commit_command(offset, group, topic, partition, self.clock.wall_ms())
+            group, commit_command(offset, group, topic, partition, self.clock.wall_ms(), topic_id)
         )
 
     def committed(self, group: str = "group", topic: str = "topic") -> dict[int, int]:
-        stored = self.node.offsets_of(group).committed(group, topic)
+        known = self.node.metadata.topics.get(topic)
+        stored = {} if known is None else self.node.offsets_of(group).committed(group, known.topic_id)
         return {partition: commit.offset for partition, commit in stored.items()}
 
     def values(self, topic: str = "topic", partition: int = 0) -> list[bytes]:
@@ -119,8 +139,17 @@ class Cluster:
         return sorted((self.directory / "state" / name).glob("*.checkpoint"))
 
 
-def commit_command(offset: int, group: str, topic: str, partition: int, timestamp_ms: int = 0) -> bytes:
-    committed = CommittedOffset(topic=topic, partition=partition, offset=offset, metadata=f"m{offset}")
+def commit_command(
+    offset: int, group: str, topic: str, partition: int, timestamp_ms: int = 0, topic_id: bytes = b""
+) -> bytes:
+    """A commit; without an id the topic's is its name."""
+    committed = CommittedOffset(
+        topic=topic,
+        topic_id=topic_id or topic.encode(),
+        partition=partition,
+        offset=offset,
+        metadata=f"m{offset}",
+    )
     command = CommitOffsets(group=group, offsets=[committed], timestamp_ms=timestamp_ms)
     return GroupsCommand(commit_offsets=command).SerializeToString()
 

@@ -6,10 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import check_node, node_directories
+from pixy.cluster import check_node, dump, node_directories
 from pixy.errors import DataDirectoryError
-from pixy.storage import ReadOnlyDisk, RealDisk, Verdict
-from tests.cluster.nodes import Cluster
+from pixy.records import NewRecord, build_batch
+from pixy.storage import (
+    EntryType,
+    ReadOnlyDisk,
+    RealDisk,
+    RecordKind,
+    Verdict,
+    read_identity,
+    read_partition_identity,
+    recover_journal,
+)
+from pixy.storage.identity import write_partition_identity
+from pixy.storage.journal_format import flush_frame, record_head
+from tests.cluster.nodes import Cluster, commit_command
 from tests.cluster.stopped import contents, make_stopped, wrong
 
 Damage = Callable[[Path], object]
@@ -116,7 +128,7 @@ async def test_a_hard_state_that_is_not_there_is_a_warning(tmp_path: Path) -> No
 
 def test_every_file_that_is_added_is_noticed(node: Path) -> None:
     def add(directory: Path) -> None:
-        for place in (".", "topics", "topics/topic-0", "state"):
+        for place in (".", "topics/topic-0", "state"):
             (directory / place / "notes").write_bytes(b"x")
         (directory / "identity.part").write_bytes(b"x")
         (directory / "topics" / "none-0").mkdir()
@@ -125,18 +137,96 @@ def test_every_file_that_is_added_is_noticed(node: Path) -> None:
     found = [each for each in wrong(node, add) if each[1] != "topic-0"]
     assert sorted(found) == [
         ("warning", "identity.part", "left from a crash at the first start"),
-        ("warning", "none-0", "no topic has it"),
+        ("warning", "none-0", "left from a crash: removed by the next start"),
         ("warning", "notes", "does not belong here"),
         ("warning", "state/notes", "does not belong here"),
-        ("warning", "topics/notes", "does not belong here"),
         ("warning", "topics/topic-0/notes", "does not belong here"),
     ]
 
 
-def test_segments_of_a_partition_that_no_topic_has_are_damage(node: Path) -> None:
-    found = "segments of a partition that no topic has: nobody can read them"
-    damage: Damage = lambda path: shutil.copytree(path / "topics/topic-0", path / "topics/topic-2")  # noqa: E731
-    assert wrong(node, damage) == [("damaged", "topic-2", found)]
+NOBODYS = "; no topic has it: the next start is refused"
+
+
+def own(raft_group: int, cluster: bytes = b"") -> Damage:
+    """Give the directory `topic-0` to another raft group, or even cluster."""
+
+    def damage(directory: Path) -> None:
+        path = directory / "topics" / "topic-0" / "identity"
+        identity = read_partition_identity(RealDisk(), path)
+        identity.raft_group = raft_group
+        identity.cluster_id = cluster or identity.cluster_id
+        write_partition_identity(RealDisk(), path, identity)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (
+            lambda node: (node / "topics/notes").touch(),
+            "damaged topics/notes: not a directory: the next start is refused",
+        ),
+        (
+            lambda node: shutil.copytree(node / "topics/topic-0", node / "topics/topic-2"),
+            f"damaged topic-2: belongs to raft group 1000, which is not its partition's{NOBODYS}",
+        ),
+        (
+            lambda node: (node / "topics/999-deleted").mkdir(),
+            "warning 999-deleted: left from a deletion: removed by the next start",
+        ),
+        (
+            lambda node: (node / "topics/1000-deleted").mkdir(),
+            "damaged 1000-deleted: left from a deletion that never was: the next start is refused",
+        ),
+        (
+            lambda node: (node / "topics/lost").mkdir(),
+            "damaged lost: not a partition's: the next start is refused",
+        ),
+        (own(1002), "damaged topic-0: belongs to raft group 1002, which is not its partition's"),
+        (own(9999), "damaged topic-0: belongs to raft group 9999, which is not its partition's"),
+        (own(999), "warning topic-0: left from a deleted topic: removed by the next start"),
+        (own(1000, b"c"), "damaged topic-0: belongs to cluster 63: the next start is refused"),
+        (
+            lambda node: (node / "topics/topic-0/identity").unlink(),
+            "damaged topics/topic-0/identity: missing",
+        ),
+        (
+            lambda node: flip(node / "topics/topic-0/identity", 30),
+            "damaged topics/topic-0/identity: damaged",
+        ),
+    ],
+)
+def test_whose_a_directory_is(node: Path, damage: Damage, expected: str) -> None:
+    found = [f"{verdict} {where}: {what}" for verdict, where, what in wrong(node, damage)]
+    assert expected in found
+    worst = {each.split()[0] for each in found}
+    assert worst == {expected.split(maxsplit=1)[0]} or expected.startswith("damaged")
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+async def test_relocated_entries_are_counted_and_shown_and_a_hole_in_them_is_damage(
+    tmp_path: Path, missing: int
+) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic(partitions=2)
+    journal = newest(tmp_path / "data", "journal/*")
+    owner = read_identity(RealDisk(), tmp_path / "data" / "identity")
+    end = recover_journal(RealDisk(), journal.parent, (owner.cluster_id, owner.node_id)).at
+    batch = bytes(build_batch([NewRecord(None, b"c", (), 1)]))
+    indexes = [1, 2 + missing]
+    body = b"".join(
+        record_head(RecordKind.RELOCATED_ENTRY, EntryType.RECORD_BATCH, 1001, index, 1, batch) + batch
+        for index in indexes
+    )
+    frame = flush_frame(owner.cluster_id, end.flush_number, end.file_number, end.position, len(body), 2)
+    journal.write_bytes(journal.read_bytes()[: end.position] + frame + body)
+    hole = "raft group 1001 has entries 1 and 3, but not those in between"
+    assert wrong(tmp_path / "data") == [("damaged", "topic-1", hole)] * missing
+    assert check_node(ReadOnlyDisk(), tmp_path / "data").records == 2 * (1 - missing)
+    shown = [line for line in dump(ReadOnlyDisk(), journal) if line.what == "relocated_entry"]
+    assert [line.fields["index"] for line in shown] == indexes
+    assert {(line.fields["raft_group"], line.fields["records"]) for line in shown} == {(1001, 1)}
 
 
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_is_used(node: Path) -> None:
@@ -148,7 +238,9 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_is_used(node: Pa
 def test_a_state_group_without_checkpoints_misses_its_first_entries(node: Path) -> None:
     found = wrong(node, lambda path: shutil.rmtree(path / "state" / "groups-0"))
     assert [(verdict, where) for verdict, where, _ in found] == [("damaged", "groups-0")]
-    assert found[0][2].startswith("durable up to entry 0, but the journal goes on with entry ")
+    assert found[0][2].startswith(
+        "raft group 2 is applied up to entry 0, but the journal goes on with entry "
+    )
 
 
 def test_a_lost_journal_is_damage_and_the_segments_are_checked_all_the_same(node: Path) -> None:
@@ -173,7 +265,7 @@ async def test_a_commit_beyond_the_end_is_damage_and_one_of_no_topic_a_warning(t
         await cluster.append(b"a", b"b")
         await cluster.commit(2)
         await cluster.commit(3, group="ahead")
-        await cluster.commit(1, topic="gone")
+        await cluster.node.groups_command("group", commit_command(1, "group", "gone", 0))
     assert wrong(tmp_path / "data") == [
         ("warning", "groups-0", "group group has committed offset 1 of gone-0, which no topic has"),
         ("damaged", "groups-0", "group ahead has committed offset 3 of topic-0, which ends at 2"),

@@ -90,7 +90,7 @@ def test_a_topic_that_comes_later_is_assigned_when_it_is_there() -> None:
     shared.join(other)
     assert one.told == [{"new": []}]
     partitions["new"] = 2
-    shared.topic_created("new")
+    shared.topic_changed("new")
     assert one.told[1:] == [{"new": [0, 1]}]
     assert len(other.told) == 1
 
@@ -136,3 +136,55 @@ def test_every_partition_that_somebody_wants_has_one_owner(steps: list[tuple[str
             assert owned == (list(range(count)) if wanting else [])
         for each in inside:
             assert set(members[each].assigned) == set(members[each].topics)
+
+
+def test_more_partitions_are_shared_out_again() -> None:
+    partitions = {"a": 2, "b": 1}
+    shared = Coordinator(lambda topic: partitions.get(topic, 0))
+    one, two, other = Consumer("one", "a"), Consumer("two", "a"), Consumer("other", "b", group="other")
+    for member in (one, two, other):
+        shared.join(member)
+    partitions["a"] = 5
+    shared.topic_changed("a")
+    assert (one.told[-1], two.told[-1]) == ({"a": [0, 1, 2]}, {"a": [3, 4]})
+    assert len(other.told) == 1
+
+
+def test_who_loses_partitions_is_told_before_who_gains_them() -> None:
+    partitions = {"a": 3}
+    shared = Coordinator(lambda topic: partitions["a"])
+    order: list[str] = []
+
+    class Ordered(Consumer):
+        def _remember(self, assigned: Mapping[str, Sequence[int]]) -> None:
+            super()._remember(assigned)
+            order.append(self.client_id)
+
+    one, two = Ordered("one", "a"), Ordered("two", "a")
+    shared.join(one)
+    shared.join(two)
+    partitions["a"] = 6
+    order.clear()
+    shared.topic_changed("a")  # partition 2 goes from the second to the first
+    assert order == ["two", "one"]
+
+
+def test_the_partitions_of_a_deleted_topic_are_taken_away_also_if_there_is_a_new_one() -> None:
+    shared = coordinator()
+    one, two, other = Consumer("one", "a", "b"), Consumer("two", "a"), Consumer("other", "b", group="other")
+    for member in (one, two, other):
+        shared.join(member)
+    shared.topic_deleted("a")
+    assert (one.told[-1], two.told[-1]) == ({"a": [], "b": [0]}, {"a": []})
+    shared.topic_changed("a")
+    assert (one.told[-1], two.told[-1]) == ({"a": [0, 1], "b": [0]}, {"a": [2, 3]})
+    assert len(other.told) == 1
+
+
+def test_a_topic_that_nobody_wants_changes_nothing() -> None:
+    shared = coordinator()
+    one = Consumer("one", "a")
+    shared.join(one)
+    shared.topic_deleted("b")
+    shared.topic_changed("b")
+    assert len(one.told) == 1

@@ -38,6 +38,7 @@ def test_a_directory_is_shown_file_by_file_and_not_changed(node: Path) -> None:
     assert sorted(set(files)) == ["identity", "journal", "state", "topics"]
     assert of_kind(lines, "damage") == []
     assert of_kind(lines, "identity")[0]["node_id"] == 1
+    assert {each["raft_group"] for each in of_kind(lines, "partition_identity")} == {1000, 1002}
 
 
 def test_a_journal_is_shown_with_what_its_records_mean(node: Path) -> None:
@@ -45,7 +46,9 @@ def test_a_journal_is_shown_with_what_its_records_mean(node: Path) -> None:
     entries = of_kind(lines, "entry")
     commits = [entry["commit_offsets"] for entry in entries if "commit_offsets" in entry]
     assert commits[-1]["group"] == "group"
-    assert commits[-1]["offsets"] == [{"topic": "topic", "partition": 0, "offset": 40, "metadata": "m40"}]
+    [offset] = commits[-1]["offsets"]
+    assert (offset["topic"], offset["partition"], offset["offset"]) == ("topic", 0, 40)
+    assert (offset["metadata"], len(offset["topic_id"])) == ("m40", 32)
     batches = [entry for entry in entries if entry["type"] == "record_batch"]
     assert (batches[-1]["raft_group"], batches[-1]["index"], batches[-1]["records"]) == (1000, 42, 1)
     positions = {fields["raft_group"]: fields for fields in of_kind(lines, "applied_position")}
@@ -84,6 +87,7 @@ def test_checkpoints_are_shown_with_their_records(node: Path) -> None:
     lines = dumped(sorted((node / "state" / "groups-0").iterdir())[-1])
     [offset] = of_kind(lines, "offset")
     assert (offset["group"], offset["offset"]["topic"], offset["offset"]["offset"]) == ("group", "topic", 40)
+    assert [group["group"] for group in of_kind(lines, "group")] == ["group"]
     for path in (node / "state" / "metadata").glob("*"):
         lines = dumped(path)
         assert of_kind(lines, "cluster")[0]["groups_count"] == 1

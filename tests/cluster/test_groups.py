@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.cluster.groups import GroupsState, groups_index
-from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
+from pixy.proto.state_pb2 import (
+    CommitOffsets,
+    CommittedOffset,
+    ExpireGroups,
+    ForgetTopics,
+    GroupsCommand,
+    TouchGroups,
+)
 from pixy.records import OffsetCommit
 from tests.cluster.nodes import commit_command
 
@@ -26,23 +33,25 @@ def test_a_commit_replaces_what_it_names_and_nothing_else() -> None:
         (4, "g", "a", 0),
     ]:
         assert state.apply(commit_command(offset, group, topic, partition)) is None
-    assert state.committed("g", "a") == {0: OffsetCommit(4, "m4"), 1: OffsetCommit(2, "m2")}
-    assert state.committed("h", "a") == {0: OffsetCommit(3, "m3")}
-    assert state.committed("g", "b") == state.committed("x", "a") == {}
+    assert state.committed("g", b"a") == {0: OffsetCommit(4, "m4"), 1: OffsetCommit(2, "m2")}
+    assert state.committed("h", b"a") == {0: OffsetCommit(3, "m3")}
+    assert state.committed("g", b"b") == state.committed("x", b"a") == {}
 
 
 def test_one_commit_may_name_many_partitions() -> None:
-    offsets = [CommittedOffset(topic="a", partition=number, offset=number * 10) for number in range(5)]
+    offsets = [
+        CommittedOffset(topic="a", topic_id=b"a", partition=number, offset=number * 10) for number in range(5)
+    ]
     state = GroupsState()
     state.apply(GroupsCommand(commit_offsets=CommitOffsets(group="g", offsets=offsets)).SerializeToString())
-    assert state.committed("g", "a") == {number: OffsetCommit(number * 10) for number in range(5)}
+    assert state.committed("g", b"a") == {number: OffsetCommit(number * 10) for number in range(5)}
 
 
 def test_an_offset_may_go_back() -> None:
     state = GroupsState()
     state.apply(commit_command(9, "g", "a", 0, timestamp_ms=100))
     state.apply(commit_command(3, "g", "a", 0, timestamp_ms=50))
-    assert state.committed("g", "a") == {0: OffsetCommit(3, "m3")}
+    assert state.committed("g", b"a") == {0: OffsetCommit(3, "m3")}
 
 
 def test_an_unknown_command_is_a_bug() -> None:
@@ -60,7 +69,7 @@ def test_a_snapshot_restores_an_equal_state(commits: list[tuple[int, str, str, i
     restored = GroupsState()
     restored.apply(commit_command(1, "gone", "a", 0))
     restored.restore(iter(records))
-    assert restored._offsets == state._offsets
+    assert restored._groups == state._groups
     assert list(restored.snapshot()) == records
 
 
@@ -72,7 +81,7 @@ def test_a_snapshot_shows_the_state_of_its_moment() -> None:
     state.apply(commit_command(3, "h", "a", 0))
     restored = GroupsState()
     restored.restore(records)
-    assert (restored.committed("g", "a"), restored.committed("h", "a")) == ({0: OffsetCommit(1, "m1")}, {})
+    assert (restored.committed("g", b"a"), restored.committed("h", b"a")) == ({0: OffsetCommit(1, "m1")}, {})
 
 
 @given(st.text(), st.integers(1, 50))
@@ -83,3 +92,83 @@ def test_a_consumer_group_belongs_to_one_state_group(name: str, count: int) -> N
 
 def test_where_a_consumer_group_belongs_never_changes() -> None:
     assert [groups_index(name, 16) for name in ("orders", "bills", "")] == [10, 15, 0]
+
+
+# --- topics that go, and consumer groups that nobody consumes in ----------------------------------------------------
+
+
+def forget(*topic_ids: bytes) -> bytes:
+    return GroupsCommand(forget_topics=ForgetTopics(topic_ids=topic_ids)).SerializeToString()
+
+
+def touch(at: int, *groups: str) -> bytes:
+    return GroupsCommand(touch_groups=TouchGroups(groups=groups, timestamp_ms=at)).SerializeToString()
+
+
+def expire(before: int, *groups: str) -> bytes:
+    return GroupsCommand(expire_groups=ExpireGroups(groups=groups, before_ms=before)).SerializeToString()
+
+
+def test_what_is_committed_in_a_topic_is_nothing_to_a_later_one_of_its_name() -> None:
+    state = GroupsState()
+    state.apply(commit_command(5, "g", "a", 0, topic_id=b"first"))
+    assert state.committed("g", b"second") == {}
+    state.apply(commit_command(1, "g", "a", 0, topic_id=b"second"))
+    assert state.committed("g", b"first") == {0: OffsetCommit(5, "m5")}
+    assert state.committed("g", b"second") == {0: OffsetCommit(1, "m1")}
+    assert state.topic_ids() == {b"first", b"second"}
+
+
+def test_deleted_topics_take_what_was_committed_in_them_and_groups_that_have_nothing_else() -> None:
+    state = GroupsState()
+    for group, topic in (("g", "a"), ("g", "b"), ("h", "a"), ("i", "c")):
+        state.apply(commit_command(1, group, topic, 0, timestamp_ms=7))
+    state.apply(forget(b"a", b"x"))
+    assert (state.committed("g", b"a"), state.committed("h", b"a")) == ({}, {})
+    assert state.committed("g", b"b") == state.committed("i", b"c") == {0: OffsetCommit(1, "m1")}
+    assert state.inactive_since(8) == ["g", "i"]
+    assert state.topic_ids() == {b"b", b"c"}
+
+
+def test_a_group_is_as_active_as_its_newest_commit_or_touch_says() -> None:
+    state = GroupsState()
+    state.apply(commit_command(1, "g", "a", 0, timestamp_ms=100))
+    state.apply(commit_command(2, "g", "a", 1, timestamp_ms=50))  # a clock that was set back
+    assert (state.inactive_since(100), state.inactive_since(101)) == ([], ["g"])
+    state.apply(touch(150, "g", "unknown"))
+    state.apply(touch(120, "g"))
+    assert (state.inactive_since(150), state.inactive_since(151)) == ([], ["g"])
+    assert state.committed("g", b"a") == {0: OffsetCommit(1, "m1"), 1: OffsetCommit(2, "m2")}
+
+
+def test_a_group_is_forgotten_unless_it_was_active_meanwhile() -> None:
+    state = GroupsState()
+    for group, at in (("old", 10), ("new", 20)):
+        state.apply(commit_command(1, group, "a", 0, timestamp_ms=at))
+    state.apply(expire(20, "old", "new", "unknown"))
+    assert (state.committed("old", b"a"), state.committed("new", b"a")) == ({}, {0: OffsetCommit(1, "m1")})
+    state.apply(expire(21, "old"))
+    assert state.inactive_since(99) == ["new"]
+
+
+def test_a_checkpoint_has_when_groups_were_active() -> None:
+    state = GroupsState()
+    state.apply(commit_command(1, "g", "a", 0, timestamp_ms=10))
+    state.apply(touch(30, "g"))
+    restored = GroupsState()
+    restored.restore(state.snapshot())
+    assert (restored.inactive_since(30), restored.inactive_since(31)) == ([], ["g"])
+
+
+def test_a_snapshot_is_not_changed_by_what_is_forgotten_later() -> None:
+    state = GroupsState()
+    for group in ("g", "h"):
+        state.apply(commit_command(1, group, "a", 0, timestamp_ms=10))
+        state.apply(commit_command(2, group, "b", 0, timestamp_ms=10))
+    records = state.snapshot()
+    state.apply(forget(b"a"))
+    state.apply(expire(99, "h"))
+    restored = GroupsState()
+    restored.restore(records)
+    assert restored.topic_ids() == {b"a", b"b"}
+    assert restored.inactive_since(99) == ["g", "h"]

@@ -1,17 +1,28 @@
 """The state machine of topics: what each command gives, ids that are never used again, checkpoints."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP, MetadataState, Topic
-from pixy.errors import InvalidArgument, InvalidTopic, TopicExists
-from pixy.proto.state_pb2 import CreateTopic, InitCluster, MetadataCommand
+from pixy.cluster.metadata import FIRST_PARTITION_GROUP, DeletedTopic, MetadataState, Topic, check_partitions
+from pixy.errors import InvalidArgument, InvalidTopic, PixyError, TopicExists, UnknownTopic
+from pixy.proto.state_pb2 import AlterTopic, CreateTopic, DeleteTopic, InitCluster, MetadataCommand
 
 
 def create(name: str, partitions: int = 1, topic_id: bytes = b"id", **config: str) -> bytes:
     command = CreateTopic(name=name, topic_id=topic_id, partitions=partitions, config=config)
     return MetadataCommand(create_topic=command).SerializeToString()
+
+
+def alter(name: str, partitions: int = 0, unset: Sequence[str] = (), **config: str) -> bytes:
+    command = AlterTopic(name=name, partitions=partitions, set_config=config, unset_config=unset)
+    return MetadataCommand(alter_topic=command).SerializeToString()
+
+
+def delete(name: str) -> bytes:
+    return MetadataCommand(delete_topic=DeleteTopic(name=name)).SerializeToString()
 
 
 def init(groups_count: int) -> bytes:
@@ -35,11 +46,16 @@ def test_topics_get_raft_groups_one_after_the_other() -> None:
         (create(".."), InvalidTopic),
         (create("b", 0), InvalidArgument),
         (create("b", 10_001), InvalidArgument),
+        (alter("a", 1), InvalidArgument),
+        (alter("a", 10_001), InvalidArgument),
+        (alter("a", -1), InvalidArgument),
+        (alter("b", 3), UnknownTopic),
+        (delete("b"), UnknownTopic),
     ],
 )
 def test_a_refused_command_changes_nothing_and_says_why(command: bytes, error: type[Exception]) -> None:
     state = MetadataState()
-    state.apply(create("a"))
+    state.apply(create("a", 2))
     before = list(state.snapshot())
     assert type(state.apply(command)) is error
     assert list(state.snapshot()) == before
@@ -80,3 +96,92 @@ def test_a_snapshot_shows_the_state_of_its_moment() -> None:
     restored = MetadataState()
     restored.restore(records)
     assert (list(restored.topics), restored.next_raft_group) == (["a"], 1001)
+
+
+# --- changes and deletions ------------------------------------------------------------------------------------------
+
+
+def applied(state: MetadataState, command: bytes) -> Topic:
+    topic = state.apply(command)
+    assert isinstance(topic, Topic)
+    return topic
+
+
+def test_more_partitions_get_new_raft_groups_behind_those_that_stay() -> None:
+    state = MetadataState()
+    first = applied(state, create("a", 2))
+    state.apply(create("b"))
+    grown = applied(state, alter("a", 4))
+    assert grown.raft_groups == (*first.raft_groups, 1003, 1004)
+    assert (grown.topic_id, grown.version, state.next_raft_group) == (first.topic_id, 1, 1005)
+    assert state.topics["a"] is grown
+    assert first.raft_groups == (1000, 1001)
+
+
+def test_a_topic_grows_up_to_the_highest_number() -> None:
+    state = MetadataState()
+    state.apply(create("a"))
+    assert len(applied(state, alter("a", 10_000)).raft_groups) == 10_000
+    assert isinstance(state.apply(alter("a", 10_001)), InvalidArgument)
+
+
+def test_options_are_set_replaced_and_unset_each_for_itself() -> None:
+    state = MetadataState()
+    state.apply(create("a", x="1", y="2"))
+    topic = applied(state, alter("a", unset=["y", "z"], x="3", w="4"))
+    assert topic.config == {"x": "3", "w": "4"}
+    assert applied(state, alter("a", unset=["x"], x="5")).config == {"x": "5", "w": "4"}
+
+
+def test_a_change_that_changes_nothing_is_no_new_version() -> None:
+    state = MetadataState()
+    first = applied(state, create("a", 2, x="1"))
+    for command in (alter("a"), alter("a", 2), alter("a", x="1"), alter("a", unset=["y"])):
+        assert state.apply(command) is first
+    assert applied(state, alter("a", x="2")).version == 1
+    assert applied(state, alter("a", x="1")).version == 2
+
+
+def test_a_deleted_topic_is_told_and_its_raft_groups_are_never_used_again() -> None:
+    state = MetadataState()
+    first = applied(state, create("a", 2, b"first"))
+    assert state.apply(delete("a")) == DeletedTopic(first)
+    assert state.topics == {}
+    assert applied(state, create("a", 2, b"second")).raft_groups == (1002, 1003)
+    restored = MetadataState()
+    state.apply(delete("a"))
+    restored.restore(state.snapshot())
+    assert applied(restored, create("a")).raft_groups == (1004,)
+
+
+@pytest.mark.parametrize("count", [-1, 0, 10_001])
+def test_a_number_of_partitions_that_no_topic_may_have_is_refused(count: int) -> None:
+    with pytest.raises(InvalidArgument, match=f"{count} partitions; 1 to 10000 are allowed"):
+        check_partitions(count)
+    check_partitions(1)
+    check_partitions(10_000)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(create, st.sampled_from("ab"), st.integers(0, 4)),
+            st.builds(alter, st.sampled_from("ab"), st.integers(0, 9)),
+            st.builds(delete, st.sampled_from("ab")),
+        ),
+        max_size=25,
+    )
+)
+def test_no_raft_group_is_ever_given_twice_and_replicas_agree(commands: list[bytes]) -> None:
+    state, given_out = MetadataState(), dict[int, tuple[str, int]]()
+    for number, command in enumerate(commands):
+        result = state.apply(command)
+        other = MetadataState()
+        other.restore(state.snapshot())
+        assert (other.topics, other.next_raft_group) == (state.topics, state.next_raft_group)
+        if isinstance(result, PixyError | DeletedTopic) or result is None:
+            continue
+        for at, raft_group in enumerate(result.raft_groups):
+            owner = (result.name, at)
+            assert given_out.setdefault(raft_group, owner) == owner, number
+            assert FIRST_PARTITION_GROUP <= raft_group < state.next_raft_group

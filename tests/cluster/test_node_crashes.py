@@ -144,7 +144,7 @@ def tear(rng: Random, cluster: Cluster, copy: Path) -> None:
                     if rng.random() < 0.5:
                         data[at : at + 64] = bytes(len(data[at : at + 64]))
         path.write_bytes(data)
-    for replica in cluster.node._partitions.values():
+    for replica in cluster.node._partitions:
         synced = replica.position
         for path in sorted(
             (copy / "topics" / f"{replica.partition.topic}-{replica.partition.partition}").glob("*.log")

@@ -28,6 +28,16 @@ def test_later_starts_leave_the_directories_above_alone(tmp_path: Path) -> None:
     assert tmp_path.name not in [call.name for call in disk.did("sync_directory")]
 
 
+def test_what_a_start_has_found_is_durable_before_anything_follows_from_it(tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    recover_node(RecordingDisk(), directory, Random(1).randbytes).lock.close()
+    (directory / "journal").rmdir()  # it ended right before
+    disk = RecordingDisk()
+    recover_node(disk, directory, Random(1).randbytes).lock.close()
+    did = [(call.what, call.name) for call in disk.calls]
+    assert did.index(("sync_directory", "node")) < did.index(("make_directory", "journal"))
+
+
 class _NotReadable(RecordingDisk):
     """No directory above can be read; or it cannot be synced."""
 

@@ -40,8 +40,8 @@ async def test_topic_ids_are_sixteen_bytes_and_differ(backend: Backend) -> None:
 
 
 async def test_a_topic_keeps_its_configuration(backend: Backend) -> None:
-    created = await backend.create_topic("orders", 1, {"retention.ms": "1000"})
-    assert created.config["retention.ms"] == "1000"
+    created = await backend.create_topic("orders", 1, {"retention_ms": "1000"})
+    assert created.config["retention_ms"] == "1000"
     assert (await backend.describe_topic("orders")).config == created.config
 
 

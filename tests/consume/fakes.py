@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import count
 from math import inf, nextafter
 from typing import Any
 
@@ -18,7 +19,7 @@ from pixy.backend import (
 )
 from pixy.config import ConsumerConfig
 from pixy.consume import Cancellable, Consumers, Offer
-from pixy.errors import InvalidArgument, OffsetOutOfRange, PixyError
+from pixy.errors import OffsetOutOfRange, PixyError, TopicMissing, UnknownPartition, UnknownTopic
 from pixy.records import NewRecord, build_batch, patch_batch, read_header
 
 
@@ -90,6 +91,7 @@ class FakeLog:
     begin: int = 0
     end: int = 0
     batches: list[bytes] = field(default_factory=list)
+    deleted: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def append(self, *values: bytes) -> int:
@@ -99,9 +101,14 @@ class FakeLog:
         self.changed.set()
         return base
 
-    def gap(self, count: int) -> None:
+    def move_begin(self, begin: int) -> None:
+        """What retention does."""
+        self.begin = begin
+        self.batches = [batch for batch in self.batches if read_header(batch).next_offset > begin]
+
+    def gap(self, offsets: int) -> None:
         """Offsets without a record."""
-        self.end += count
+        self.end += offsets
         self.changed.set()
 
 
@@ -128,17 +135,48 @@ class FakeBackend:
     """Topics in memory. Any call can be made to fail (`failures`) or to hang (`gates`), by name."""
 
     def __init__(self, **topics: int) -> None:
-        self.logs = {name: [FakeLog() for _ in range(count)] for name, count in topics.items()}
+        self.logs: dict[str, list[FakeLog]] = {}
+        self.topic_ids: dict[str, bytes] = {}
+        self._ids = count(1)
         self.commits: dict[str, dict[TopicPartition, OffsetCommit]] = {}
         self.members: dict[str, FakeMembership] = {}
         self.events: list[tuple[str, ...]] = []
         self.commit_calls: list[dict[TopicPartition, OffsetCommit]] = []
         self.withheld: set[TopicPartition] = set()
+        # Partitions that are assigned, and not told of otherwise.
+        self.unready: set[TopicPartition] = set()
         self.failures: dict[str, PixyError] = {}
         self.gates: dict[str, asyncio.Event] = {}
         self.fetches = 0
         self.fetched: list[tuple[TopicPartition, int, int]] = []
         self.progress = asyncio.Event()
+        for name, partitions in topics.items():
+            self.create(name, partitions)
+
+    def create(self, name: str, partitions: int) -> None:
+        """Create a topic, and say so by the assignment callbacks."""
+        self.logs[name] = [FakeLog() for _ in range(partitions)]
+        self.topic_ids[name] = next(self._ids).to_bytes(16, "big")
+        self.assign_all()
+
+    def grow(self, name: str, partitions: int) -> None:
+        self.logs[name] += [FakeLog() for _ in range(partitions - len(self.logs[name]))]
+        self.assign_all()
+
+    def delete(self, name: str, *, silently: bool = False) -> None:
+        """Delete a topic. `silently`: the assignment callbacks are late."""
+        for log in self.logs.pop(name):
+            log.deleted = True
+            log.changed.set()
+        for commits in self.commits.values():
+            for key in [key for key in commits if key.topic == name]:
+                del commits[key]
+        if not silently:
+            self.assign_all()
+
+    def assign_all(self) -> None:
+        for group in list(self.members):
+            self.assign(group)
 
     async def step(self, name: str) -> None:
         self.progress.set()
@@ -163,7 +201,7 @@ class FakeBackend:
         if name not in self.logs:
             return None
         partitions = tuple(PartitionDescription(p, 1, (1,), (1,)) for p in range(len(self.logs[name])))
-        return TopicDescription(name, b"0" * 16, 1, {}, partitions)
+        return TopicDescription(name, self.topic_ids[name], 1, {}, partitions)
 
     async def fetch(
         self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None
@@ -171,8 +209,10 @@ class FakeBackend:
         self.fetches += 1
         self.fetched.append((partition, offset, max_bytes))
         await self.step("fetch")
-        log = self.logs[partition.topic][partition.partition]
+        log = self._log(partition)
         while True:
+            if log.deleted:
+                raise UnknownPartition(f"{partition} was deleted")
             if not log.begin <= offset <= log.end:
                 raise OffsetOutOfRange(f"{offset} is not in {log.begin}..{log.end}", log.begin, log.end)
             if offset < log.end:
@@ -192,7 +232,13 @@ class FakeBackend:
 
     async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
         await self.step("offset_ranges")
-        return {p: OffsetRange(log.begin, log.end) for p, log in enumerate(self.logs[topic])}
+        if topic not in self.logs:
+            raise UnknownTopic(f"unknown topic {topic}")
+        return {
+            p: OffsetRange(log.begin, log.end)
+            for p, log in enumerate(self.logs[topic])
+            if TopicPartition(topic, p) not in self.unready
+        }
 
     async def join_consumer_group(
         self, group: str, client_id: str, topics: Sequence[str], on_assignment: Assignment
@@ -207,8 +253,8 @@ class FakeBackend:
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
         self.commit_calls.append(dict(offsets))
         await self.step("commit")
-        if any(key.topic not in self.logs for key in offsets):
-            raise InvalidArgument("unknown topic")
+        for key in offsets:
+            self._log(key)
         self.commits.setdefault(group, {}).update(offsets)
         self.events.append(("commit", group))
 
@@ -217,6 +263,12 @@ class FakeBackend:
         return {
             key.partition: commit for key, commit in self.commits.get(group, {}).items() if key.topic == topic
         }
+
+    def _log(self, partition: TopicPartition) -> FakeLog:
+        logs = self.logs.get(partition.topic, [])
+        if partition.partition >= len(logs):
+            raise UnknownPartition(f"unknown partition {partition.partition} of topic {partition.topic}")
+        return logs[partition.partition]
 
     # --- not of interest here ---------------------------------------------------------------------------------------
 
@@ -235,6 +287,18 @@ class FakeBackend:
     async def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None
     ) -> TopicDescription:
+        raise NotImplementedError
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, str | None] | None = None,
+    ) -> TopicDescription:
+        raise NotImplementedError
+
+    async def delete_topic(self, name: str) -> None:
         raise NotImplementedError
 
     def append(
@@ -294,6 +358,9 @@ class World:
         self.backend = backend
         self.clock = FakeClock()
         self.faults: list[BaseException] = []
+        # The topics that were deleted while somebody waited; with how many partitions they are created again, 0: not at all.
+        self.missed: list[str] = []
+        self.created_again = 0
         self.options = ConsumerConfig(**options)
         self.consumers = self.restarted()
 
@@ -304,10 +371,18 @@ class World:
             self.options,
             "me",
             self.clock,
+            on_missing=self._missing,
             on_fault=self.faults.append,
             call_later=self.clock.call_later,
         )
         return self.consumers
+
+    def _missing(self, topic: str, fail: Callable[[PixyError], None]) -> None:
+        self.missed.append(topic)
+        if self.created_again:
+            asyncio.get_running_loop().call_soon(self.backend.create, topic, self.created_again)
+        else:
+            fail(TopicMissing(f"topic {topic} does not exist"))
 
     def log(self, partition: int = 0, topic: str = "t") -> FakeLog:
         return self.backend.logs[topic][partition]

@@ -104,6 +104,21 @@ async def test_a_failing_fetch_is_said_once_and_tried_with_increasing_delay(make
     assert (await world.consume()).values == [b"a"]
 
 
+async def test_the_end_of_a_deleted_topic_is_not_said_before_the_assignment_says_it(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    answers = await world.consume()
+    with capture_logs() as logs:
+        world.backend.delete("t", silently=True)
+        await world.pass_time(0.3)
+        fetches = world.backend.fetches
+        world.backend.assign_all()
+        await world.pass_time(10)
+    assert logs == []
+    assert (world.backend.fetches, len(answers.errors)) == (fetches, 1)
+
+
 async def test_damaged_data_stops_there_and_heals(make_world: MakeWorld) -> None:
     world = make_world()
     good = make_batch(0, [b"abc"] * 4)

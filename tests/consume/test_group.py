@@ -115,7 +115,7 @@ async def test_who_waits_for_a_group_that_cannot_start_is_told_why(make_world: M
 
 async def test_a_second_topic_is_added_to_the_membership(make_world: MakeWorld) -> None:
     world = make_world(long_polling_timeout=1.0)
-    world.backend.logs["u"] = [FakeLog()]
+    world.backend.create("u", 1)
     await world.consume()
     await world.pass_time(10)
     world.backend.logs["u"][0].append(b"u")
@@ -210,12 +210,12 @@ async def test_gaps_are_committed_without_any_ack(make_world: MakeWorld) -> None
 
 async def test_a_deleted_topic_does_not_block_the_others(make_world: MakeWorld) -> None:
     world = make_world()
-    world.backend.logs["u"] = [FakeLog()]
+    world.backend.create("u", 1)
     for topic in "tu":
         world.log(0, topic).append(b"x")
         answers = await world.consume(topic=topic, auto_ack=True)
         answers.offers[0].delivered()
-    del world.backend.logs["u"]
+    world.backend.delete("u", silently=True)
     await world.pass_time(0.5)
     assert world.committed() == OffsetCommit(1)
 

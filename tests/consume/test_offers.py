@@ -393,6 +393,38 @@ def test_where_the_log_begins_everything_below_is_dropped() -> None:
     assert take_all(offers) == [20]
 
 
+def test_what_was_fetched_from_the_new_begin_on_stays_when_the_log_is_cut_below() -> None:
+    offers = offers_from(0, 10)
+    taken = [offers.take(0.0) for _ in range(4)]
+    offers.ack(1)
+    assert taken[2] is not None
+    assert taken[3] is not None
+    offers.put_back(taken[3])
+    assert offers.begin_at(3) == 2
+    offers.check_invariants()
+    assert (offers.tracker.base, offers.fetch_offset, offers.outstanding) == (3, 10, 0)
+    assert not offers.ack(2)
+    assert not offers.put_back(taken[2])
+    assert take_all(offers) == [3, 4, 5, 6, 7, 8, 9]
+    assert offers.begin_at(8) == 5
+    assert (offers.tracker.base, offers.outstanding, offers.fetch_offset) == (8, 2, 10)
+
+
+def test_a_record_that_was_next_goes_with_what_is_below_the_new_begin() -> None:
+    offers = offers_from(0, 10, ranges=[AckRange(6, 8)])
+    assert offers.begin_at(6) == 0
+    offers.check_invariants()
+    assert (offers.tracker.base, take_all(offers)) == (8, [8, 9])
+
+
+def test_an_ack_below_the_new_begin_is_no_ack_beyond_the_end() -> None:
+    offers = offers_from(0, 2)
+    offers.begin_at(20)
+    assert not offers.ack(15)
+    with pytest.raises(AckBeyondEnd):
+        offers.ack(20)
+
+
 def test_where_the_log_ends_what_still_exists_is_offered_again() -> None:
     offers = offers_from(0, 9)
     take_all(offers)

@@ -6,7 +6,8 @@ same in every run. Beyond the protocol it does on request what real clusters do 
 - `hold_appends`, `release_appends`: appends that take their time;
 - `fail_appends`, `fail_fetches`, `fail_commits`: errors for the next n calls;
 - `add_control_batch`, `add_gap`, `compact`: offsets without a record;
-- `move_log_begin`: retention; `corrupt`: a damaged batch;
+- `move_log_begin`: retention; `corrupt`: a damaged batch; `damage`: a partition that serves nothing any more;
+- `set_leader`: partitions that have a leader, or none;
 - `join_consumer_group` as another client, `revoke`, `rebalance`: partitions that come and go.
 
 What it is strict about, because a mistake there is a bug of the layer above: a batch handed to `append` is whole, its count is
@@ -19,15 +20,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
-
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from pixy.backend import (
     AppendDone,
     Assignment,
-    Batch,
     FetchResult,
     OffsetCommit,
     OffsetRange,
@@ -38,7 +36,6 @@ from pixy.backend import (
 from pixy.errors import (
     CorruptData,
     InvalidArgument,
-    OffsetOutOfRange,
     PixyError,
     ShuttingDown,
     StartError,
@@ -50,88 +47,22 @@ from pixy.records import (
     build_control_batch,
     check_batch,
     check_topic_name,
-    crc32c,
-    patch_batch,
     read_header,
-    read_records,
 )
+from tests.fakes.partition_log import FakeLog
 
 __all__ = ["FakeBackend", "FakeMembership"]
 
-_LEADER_EPOCH = 3
-"""Not the default of a built batch, so that a batch that was not patched is noticed."""
-
-
-class _Log:
-    """One partition: batches in order of offset, possibly with holes between them."""
-
-    def __init__(self, partition: TopicPartition) -> None:
-        self.partition = partition
-        self.batches: list[bytearray] = []
-        self.begin = 0
-        # One past the last offset. Invariant: >= the next offset of the last batch.
-        self.end = 0
-        self.waiters: set[asyncio.Future[None]] = set()
-
-    def append(self, batch: bytearray) -> int:
-        base_offset = self.end
-        patch_batch(batch, base_offset, _LEADER_EPOCH)
-        self.batches.append(batch)
-        self.end = read_header(batch).next_offset
-        self.wake()
-        return base_offset
-
-    def wake(self) -> None:
-        for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def check_range(self, offset: int) -> None:
-        if not self.begin <= offset <= self.end:
-            raise OffsetOutOfRange(
-                f"offset {offset} of {self.partition.topic}-{self.partition.partition} is out of range: "
-                f"{self.begin} to {self.end} are served",
-                self.begin,
-                self.end,
-            )
-
-    async def wait(self) -> None:
-        """Return after the next change."""
-        waiter = asyncio.get_running_loop().create_future()
-        self.waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            self.waiters.discard(waiter)
-
-    def read(self, offset: int, max_bytes: int) -> FetchResult:
-        self.check_range(offset)
-        found: list[Batch] = []
-        size = 0
-        # If no batch is left, what remains up to the end is a hole, and passed at once.
-        next_offset = self.end
-        for batch in self.batches:
-            if read_header(batch).next_offset <= offset:
-                continue
-            if found and size + len(batch) > max_bytes:
-                break
-            try:
-                check_batch(batch)
-            except CorruptData:
-                if found:
-                    break
-                raise
-            found.append(memoryview(batch).toreadonly())
-            size += len(batch)
-            next_offset = read_header(batch).next_offset
-        return FetchResult(found, next_offset, self.begin, self.end)
+_PARTITIONS_MAX = 10_000
+_TOPIC_OPTIONS = {"retention_ms": -1, "retention_bytes": -1, "segment_bytes": 1, "segment_ms": 1}
+"""The options that a topic may have, and the smallest value of each."""
 
 
 @dataclass(slots=True)
 class _Append:
     """An append that was accepted and not yet answered."""
 
-    log: _Log
+    log: FakeLog
     batch: bytearray
     done: AppendDone
     error: PixyError | None
@@ -209,7 +140,7 @@ class FakeBackend:
         self._start_error = start_error
         self._running = False
         self._topics: dict[str, TopicDescription] = {}
-        self._logs: dict[TopicPartition, _Log] = {}
+        self._logs: dict[TopicPartition, FakeLog] = {}
         self._groups: dict[str, _Group] = {}
         self._topic_ids = count(1)
         # Accepted appends of all partitions, in the order of the calls.
@@ -256,27 +187,74 @@ class FakeBackend:
     ) -> TopicDescription:
         self._check_running()
         check_topic_name(name)
-        if partitions < 1:
-            raise InvalidArgument(f"topic {name} needs at least one partition, not {partitions}")
+        _check_partitions(partitions)
+        config = config or {}
+        _check_options(config)
         # A real cluster takes its time here, and somebody else may be quicker.
         await asyncio.sleep(0)
         if name in self._topics:
             raise TopicExists(f"topic {name} exists already")
+        description = TopicDescription(name, next(self._topic_ids).to_bytes(16, "big"), 0, dict(config), ())
+        return self._set_topic(self._grown(description, partitions))
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, str | None] | None = None,
+    ) -> TopicDescription:
+        self._check_running()
+        config = config or {}
+        _check_options(config)
+        await asyncio.sleep(0)
+        before = self._known(name)
+        if partitions is not None:
+            _check_partitions(partitions)
+            if partitions < len(before.partitions):
+                raise InvalidArgument(f"topic {name} has {len(before.partitions)} partitions already")
+        options = {
+            option: value for option, value in {**before.config, **config}.items() if value is not None
+        }
+        after = self._grown(replace(before, config=options), partitions or 0)
+        if after == before:
+            return before
+        return self._set_topic(replace(after, version=before.version + 1))
+
+    async def delete_topic(self, name: str) -> None:
+        self._check_running()
+        await asyncio.sleep(0)
+        deleted = [
+            self._logs.pop(TopicPartition(name, each.partition)) for each in self._known(name).partitions
+        ]
+        del self._topics[name]
+        for log in deleted:
+            log.delete()
+        under_way = [append for append in self._appends if append.log in deleted]
+        self._appends = deque(append for append in self._appends if append.log not in deleted)
+        for append in under_way:
+            asyncio.get_running_loop().call_soon(append.done, -1, append.log.refusal)
+        for group in self._groups.values():
+            group.revoked = {each for each in group.revoked if each.topic != name}
+            group.commits = {each: commit for each, commit in group.commits.items() if each.topic != name}
+            self._assign(group)
+
+    def _grown(self, topic: TopicDescription, partitions: int) -> TopicDescription:
+        """The topic with as many partitions, or as it is if it has them."""
         node = (self._node_id,)
-        description = TopicDescription(
-            name,
-            next(self._topic_ids).to_bytes(16, "big"),
-            0,
-            dict(config or {}),
-            tuple(PartitionDescription(number, self._node_id, node, node) for number in range(partitions)),
-        )
-        self._topics[name] = description
-        for number in range(partitions):
-            partition = TopicPartition(name, number)
-            self._logs[partition] = _Log(partition)
+        added = range(len(topic.partitions), partitions)
+        new = tuple(PartitionDescription(number, self._node_id, node, node) for number in added)
+        return replace(topic, partitions=topic.partitions + new)
+
+    def _set_topic(self, topic: TopicDescription) -> TopicDescription:
+        self._topics[topic.name] = topic
+        for each in topic.partitions:
+            partition = TopicPartition(topic.name, each.partition)
+            if partition not in self._logs:
+                self._logs[partition] = FakeLog(partition)
         for group in self._groups.values():
             self._assign(group)
-        return description
+        return topic
 
     # --- records ------------------------------------------------------------------------------------------------
 
@@ -299,8 +277,9 @@ class FakeBackend:
             if self._answerable is not None:
                 self._answerable -= 1
             append = self._appends.popleft()
-            if append.error is not None:
-                append.done(-1, append.error)
+            error = append.error or append.log.refusal
+            if error is not None:
+                append.done(-1, error)
             else:
                 append.done(append.log.append(append.batch), None)
 
@@ -311,13 +290,13 @@ class FakeBackend:
         log = self._log(partition)
         if self._fetch_errors:
             raise self._fetch_errors.popleft()
-        log.check_range(offset)
+        log.check(offset)
         with suppress(TimeoutError):
             async with asyncio.timeout(max_wait):
                 while offset == log.end:
                     await log.wait()
                     self._check_running()
-                    log.check_range(offset)
+                    log.check(offset)
         return log.read(offset, max_bytes)
 
     async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
@@ -328,12 +307,7 @@ class FakeBackend:
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         self._check_running()
-        log = self._log(partition)
-        for batch in log.batches:
-            for record in read_records(batch):
-                if record.offset >= log.begin and record.timestamp >= timestamp_ms:
-                    return record.offset
-        return None
+        return self._log(partition).find_timestamp(timestamp_ms)
 
     # --- consumer groups ----------------------------------------------------------------------------------------
 
@@ -435,31 +409,34 @@ class FakeBackend:
 
     def add_gap(self, partition: TopicPartition, offsets: int) -> None:
         """Use up offsets without anything stored for them, as when compaction removed whole batches."""
-        log = self._log(partition)
-        log.end += offsets
-        log.wake()
+        self._log(partition).add_gap(offsets)
 
     def compact(self, partition: TopicPartition, *offsets: int) -> None:
         """Remove the records at these offsets; their batches keep their range, empty ones disappear."""
-        log = self._log(partition)
-        kept = [_without(batch, set(offsets)) for batch in log.batches]
-        log.batches = [batch for batch in kept if batch is not None]
+        self._log(partition).compact(set(offsets))
 
     def move_log_begin(self, partition: TopicPartition, begin: int) -> None:
         """Let retention take what lies below `begin`. A batch across it stays whole."""
-        log = self._log(partition)
-        assert log.begin <= begin <= log.end, f"{begin} is not in {log.begin} .. {log.end}"
-        log.begin = begin
-        log.batches = [batch for batch in log.batches if read_header(batch).next_offset > begin]
-        log.wake()
+        self._log(partition).move_begin(begin)
 
     def corrupt(self, partition: TopicPartition, offset: int) -> None:
         """Flip a byte of the batch that holds `offset`; fetches that reach it raise CorruptData."""
-        for batch in self._log(partition).batches:
-            if read_header(batch).base_offset <= offset < read_header(batch).next_offset:
-                batch[-1] ^= 0xFF
-                return
-        raise AssertionError(f"no batch holds offset {offset}")
+        self._log(partition).corrupt(offset)
+
+    def damage(self, partition: TopicPartition) -> None:
+        """Answer every append and fetch of a partition with CorruptData from here on; it has no leader any more."""
+        topic, number = partition
+        self._log(partition).refuse(
+            CorruptData(f"{topic}-{number}/00000000000000000000.log, byte 0: damaged")
+        )
+        self.set_leader(partition, -1)
+
+    def set_leader(self, partition: TopicPartition, leader: int) -> None:
+        """Say that a partition is led by another node, or by none: -1. It serves as before."""
+        topic = self._known(partition.topic)
+        partitions = list(topic.partitions)
+        partitions[partition.partition] = replace(partitions[partition.partition], leader=leader)
+        self._topics[topic.name] = replace(topic, version=topic.version + 1, partitions=tuple(partitions))
 
     def waiting_fetches(self, partition: TopicPartition) -> int:
         """How many fetches wait for the end of a partition to move."""
@@ -489,7 +466,7 @@ class FakeBackend:
             raise UnknownTopic(f"unknown topic {topic}")
         return description
 
-    def _log(self, partition: TopicPartition) -> _Log:
+    def _log(self, partition: TopicPartition) -> FakeLog:
         log = self._logs.get(partition)
         if log is None:
             raise UnknownPartition(f"unknown partition {partition.partition} of topic {partition.topic}")
@@ -502,22 +479,15 @@ def _loses(member: FakeMembership, target: Mapping[str, Sequence[int]]) -> bool:
     return bool(owned - {(topic, number) for topic, numbers in target.items() for number in numbers})
 
 
-def _without(batch: bytearray, removed: set[int]) -> bytearray | None:
-    """The batch without the records at these offsets, None if it had no others."""
-    header = read_header(batch)
-    records = list(read_records(batch))
-    kept = [record for record in records if record.offset not in removed]
-    if len(kept) == len(records):
-        return batch
-    if not kept:
-        return None
-    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 2**31 - 1)
-    for record in kept:
-        delta = record.offset - header.base_offset
-        builder.append(delta, record.timestamp, record.key, record.value, list(record.headers))
-    compacted: bytearray = builder.build()
-    # Compaction keeps the last offset of a batch.
-    compacted[23:27] = header.last_offset_delta.to_bytes(4, "big")
-    compacted[17:21] = crc32c(memoryview(compacted)[21:]).to_bytes(4, "big")
-    patch_batch(compacted, header.base_offset, header.leader_epoch)
-    return compacted
+def _check_partitions(partitions: int) -> None:
+    if not 1 <= partitions <= _PARTITIONS_MAX:
+        raise InvalidArgument(f"{partitions} partitions; 1 to {_PARTITIONS_MAX} are allowed")
+
+
+def _check_options(config: Mapping[str, str | None]) -> None:
+    for option, value in config.items():
+        minimum = _TOPIC_OPTIONS.get(option)
+        if minimum is None:
+            raise InvalidArgument(f"unknown option {option}")
+        if value is not None and (not value.removeprefix("-").isdecimal() or int(value) < minimum):
+            raise InvalidArgument(f"{option} must be a whole number from {minimum} on, not {value!r}")

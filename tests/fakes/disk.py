@@ -15,7 +15,8 @@ __all__ = ["Call", "RecordingDisk", "full"]
 
 
 class Call(NamedTuple):
-    """One thing done: `create`, `write`, `allocate`, `truncate`, `sync`, `rename`, `unlink`, `sync_directory`.
+    """One thing done: `create`, `write`, `allocate`, `truncate`, `sync`, `rename`, `unlink`, `remove_directory`, `make_directory`,
+    `sync_directory`.
 
     `at` is the position of a write, or the size for `allocate` and `truncate`.
     """
@@ -25,6 +26,11 @@ class Call(NamedTuple):
     at: int = 0
 
 
+class _UnsyncedDisk(RealDisk):
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+
 class RecordingDisk:
     """The real disk, with a list of the calls that change something.
 
@@ -32,7 +38,7 @@ class RecordingDisk:
     """
 
     def __init__(self) -> None:
-        self._disk = RealDisk()
+        self._disk = _UnsyncedDisk()
         self.calls: list[Call] = []
         self.before: Callable[[Call], None] = lambda _: None
 
@@ -68,7 +74,7 @@ class RecordingDisk:
     def make_directory(self, path: Path) -> None:
         if not path.is_dir():
             self.do(Call("make_directory", path.name))
-        path.mkdir(parents=True, exist_ok=True)
+        self._disk.make_directory(path)
 
     def rename(self, old: Path, new: Path) -> None:
         self.do(Call("rename", new.name))
@@ -77,6 +83,10 @@ class RecordingDisk:
     def unlink(self, path: Path) -> None:
         self.do(Call("unlink", path.name))
         self._disk.unlink(path)
+
+    def remove_directory(self, path: Path) -> None:
+        self.do(Call("remove_directory", path.name))
+        self._disk.remove_directory(path)
 
     def sync_directory(self, path: Path) -> None:
         self.do(Call("sync_directory", path.name))

@@ -36,7 +36,7 @@ def make_embedded(
         random_bytes=os.urandom,
         worker=ThreadWorker,
     )
-    return EmbeddedBackend(Node(disk or RealDisk(), clock, options, on_fault), clock)
+    return EmbeddedBackend(Node(disk or RealDisk(), clock, options, on_fault))
 
 
 @asynccontextmanager

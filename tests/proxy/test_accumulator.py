@@ -9,56 +9,12 @@ import structlog
 
 from pixy.backend import TopicPartition
 from pixy.config import ProducerConfig
-from pixy.errors import PixyError, Unavailable
+from pixy.errors import Unavailable
 from pixy.proxy.accumulator import Accumulators
 from pixy.records import make_partitioner, read_header, read_records
 from tests.fakes.backend import FakeBackend
 from tests.fakes.clock import FakeClock
-
-TOPIC = "letters"
-
-
-class Answers:
-    """Collects what `done` was called with, in order."""
-
-    def __init__(self) -> None:
-        self.all: list[tuple[int, int, PixyError | None]] = []
-        self._arrived = asyncio.Event()
-
-    def __call__(self, partition: int, offset: int, error: PixyError | None) -> None:
-        self.all.append((partition, offset, error))
-        self._arrived.set()
-
-    async def wait(self, count: int) -> None:
-        while len(self.all) < count:
-            self._arrived.clear()
-            await self._arrived.wait()
-
-
-async def make(
-    options: ProducerConfig | None = None, partitions: int = 1
-) -> tuple[Accumulators, FakeBackend, Answers]:
-    backend = FakeBackend()
-    await backend.start()
-    await backend.create_topic(TOPIC, partitions)
-    options = options or ProducerConfig()
-    partitioner = make_partitioner(options.partitioner, Random(1))
-    return Accumulators(backend, options, partitioner, FakeClock()), backend, Answers()
-
-
-def append(
-    accumulators: Accumulators, value: bytes, answers: Answers, *, key: bytes | None = b"k", sync: bool = True
-) -> object:
-    return accumulators.append(TOPIC, key, value, (), len(value) + len(key or b""), sync, answers)
-
-
-async def batches(backend: FakeBackend, partition: int = 0) -> list[list[bytes | None]]:
-    fetched = await backend.fetch(TopicPartition(TOPIC, partition), 0, max_bytes=1 << 30, max_wait=0)
-    return [[record.value for record in read_records(batch)] for batch in fetched.batches]
-
-
-def flat(batched: list[list[bytes | None]]) -> list[bytes | None]:
-    return [value for batch in batched for value in batch]
+from tests.proxy.producing import TOPIC, Answers, append, batches, flat, make
 
 
 async def test_records_of_one_turn_share_a_batch_and_get_consecutive_offsets() -> None:
@@ -204,9 +160,10 @@ async def test_a_cancelled_request_gives_its_place_in_the_queue_back_at_once() -
 
 
 async def test_the_buffer_is_empty_again_after_batches_were_cut() -> None:
-    accumulators, _, answers = await make(ProducerConfig(flush_bytes=100))
+    accumulators, backend, answers = await make(ProducerConfig(flush_bytes=100))
+    topic = await backend.describe_topic(TOPIC)
     for _ in range(7):
-        accumulators.append(TOPIC, b"k", b"v", [("\u00fc" * 20, b"x")], 43, True, answers)
+        accumulators.append(topic, b"k", b"v", [("\u00fc" * 20, b"x")], 43, True, answers)
     await answers.wait(7)
     assert (accumulators.buffered, accumulators.buffered_bytes) == (0, 0)
 

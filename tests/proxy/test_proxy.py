@@ -27,12 +27,14 @@ from pixy.errors import (
     PixyError,
     ServiceDisabled,
     ShuttingDown,
+    TopicExists,
     TopicMissing,
     UnknownGroup,
     UnknownPartition,
     UnknownTopic,
 )
 from pixy.proxy import Proxy
+from tests.fakes.backend import FakeBackend
 from tests.fakes.node import make_embedded
 
 Open = Callable[..., Awaitable[Proxy]]
@@ -63,6 +65,24 @@ async def open_proxy(tmp_path: Path) -> AsyncIterator[Open]:
     for proxy in opened:
         await proxy.drain(0)
         await proxy.stop()
+
+
+@pytest.fixture
+async def fake_proxy() -> AsyncIterator[Proxy]:
+    """A proxy on a cluster in memory."""
+    proxy = Proxy(
+        "test",
+        ProxyConfig(),
+        FakeBackend(),
+        client_id="me",
+        clock=SystemClock(),
+        rng=Random(1),
+        on_fault=_fault,
+    )
+    await proxy.start()
+    yield proxy
+    await proxy.drain(0)
+    await proxy.stop()
 
 
 def _fault(error: BaseException) -> None:
@@ -176,6 +196,7 @@ async def test_what_only_reads_never_creates_a_topic(open_proxy: Open) -> None:
         proxy.get_offsets("g", "t"),
         proxy.set_offsets("g", "t", []),
         proxy.describe_topic("t"),
+        proxy.offset_ranges("t"),
         proxy.list_consumers("t", ""),
         ack(proxy, 0),
     ):
@@ -205,10 +226,48 @@ async def test_impossible_topic_names_are_bad_input_everywhere(open_proxy: Open,
         ack(proxy, 0, topic=name),
         proxy.get_offsets("g", name),
         proxy.describe_topic(name),
+        proxy.offset_ranges(name),
+        proxy.create_topic(name, 1, {}),
+        proxy.alter_topic(name, 2, {}),
+        proxy.delete_topic(name),
         proxy.list_consumers(name, ""),
     ):
         with pytest.raises(InvalidTopic):
             await call
+
+
+async def test_a_topic_is_created_with_the_partitions_that_are_asked_for_or_the_default(
+    open_proxy: Open,
+) -> None:
+    proxy = await open_proxy(default_partitions=4)
+    assert len((await proxy.create_topic("default", None, {})).partitions) == 4
+    assert len((await proxy.create_topic("two", 2, {})).partitions) == 2
+    with pytest.raises(TopicExists):
+        await proxy.create_topic("two", 2, {})
+
+
+async def test_a_topic_grows_and_goes(fake_proxy: Proxy) -> None:
+    proxy = fake_proxy
+    await proxy.create_topic("t", 1, {"retention_ms": "1", "segment_ms": "2"})
+    await produce(proxy, b"x")
+    altered = await proxy.alter_topic("t", 2, {"retention_ms": None, "segment_ms": "3"})
+    assert (len(altered.partitions), altered.config) == (2, {"segment_ms": "3"})
+    assert await proxy.offset_ranges("t") == {0: (0, 1), 1: (0, 0)}
+    assert len((await proxy.alter_topic("t", None, {})).partitions) == 2
+    await proxy.delete_topic("t")
+    for call in (proxy.describe_topic("t"), proxy.alter_topic("t", 3, {}), proxy.delete_topic("t")):
+        with pytest.raises(UnknownTopic, match="unknown topic t"):
+            await call
+
+
+async def test_a_drain_refuses_changes_to_topics(open_proxy: Open) -> None:
+    proxy = await open_proxy()
+    created = await proxy.create_topic("t", 1, {})
+    proxy.begin_drain()
+    for call in (proxy.create_topic("u", 1, {}), proxy.alter_topic("t", 2, {}), proxy.delete_topic("t")):
+        with pytest.raises(ShuttingDown):
+            await call
+    assert await proxy.list_topics() == [created]
 
 
 async def test_a_message_of_exactly_the_limit_is_taken_and_one_byte_more_is_not(open_proxy: Open) -> None:

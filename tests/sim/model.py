@@ -1,189 +1,172 @@
-"""What a log must hold after everything that was sent to it: the plainest description there is.
+"""What a log must hold after everything that was asked of it: the plainest description there is.
 
-Between two ends of a process, of what was sent and not acknowledged any beginning may be there. Once a start has shown what is
-there, it stays: a reader may have seen it.
+Between two ends of a process, of what was sent and not acknowledged any beginning may be there: of the batches of a partition, of the
+commits of a consumer group, of the changes of topics. Whatever has been shown once stays: a reader may have seen it.
+
+A topic is what was created, not its name: of a deleted one nothing may be seen again. Records go from the front only, and only as far
+as options of the topic allow, or have allowed before.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pixy.records import OffsetCommit, TopicPartition
+from pixy.cluster import MetadataState
+from pixy.cluster.topic_config import log_options
+from pixy.config import StorageConfig
+from pixy.records import OffsetCommit
+from pixy.storage import LogOptions
+from tests.sim.clock import SimulatedClock
+from tests.sim.model_offsets import OffsetsModel, PartitionId
+from tests.sim.model_partition import Allowed, PartitionModel, Sent
+from tests.sim.model_topics import Change, TopicModel, TopicsModel
 
-__all__ = ["Found", "Model", "Sent"]
+__all__ = [
+    "Change",
+    "Found",
+    "FoundPartition",
+    "Model",
+    "PartitionId",
+    "PartitionModel",
+    "Sent",
+    "TopicModel",
+]
 
 
-class Sent(NamedTuple):
-    """One record."""
+class FoundPartition(NamedTuple):
+    """Records from the log begin offset on."""
 
-    key: bytes | None
-    value: bytes | None
-    timestamp_ms: int
+    begin: int
+    records: Sequence[Sent]
 
 
 class Found(NamedTuple):
-    """What a started log shows: topic ids and numbers of partitions, every record, every committed offset.
+    """What a started log shows.
 
     `damaged` has the partitions that were refused, with as many records as were read before.
     """
 
-    topics: Mapping[str, tuple[bytes, int]]
-    records: Mapping[TopicPartition, Sequence[Sent]]
-    committed: Mapping[tuple[str, TopicPartition], OffsetCommit]
-    damaged: frozenset[TopicPartition] = frozenset()
+    metadata: MetadataState
+    partitions: Mapping[PartitionId, FoundPartition]
+    committed: Mapping[tuple[str, PartitionId], OffsetCommit]
+    damaged: frozenset[PartitionId] = frozenset()
 
 
-@dataclass(slots=True)
-class _Partition:
-    """Batches as they were sent, and how many of them are acknowledged."""
+class Promised(NamedTuple):
+    """Where the records of a partition begin at least, and up to which offset they go at least."""
 
-    batches: list[list[Sent]] = field(default_factory=list)
-    acknowledged: int = 0
-    end: int = 0
-
-    def records(self, batches: int) -> list[Sent]:
-        return [record for batch in self.batches[:batches] for record in batch]
+    begin: int
+    end: int
 
 
-@dataclass(slots=True)
+class _Storage(NamedTuple):
+    storage: StorageConfig
+    from_ms: int
+    until_ms: int | None = None
+
+
 class Model:
-    """Everything that was sent, and how far it is acknowledged.
+    """Everything that was asked for, and how far it is acknowledged.
 
-    Attributes:
-        topics: acknowledged topics, by name: id and number of partitions.
-        asked: topics that may or may not exist, with their number of partitions.
-        committed: for each consumer group and partition the acknowledged offset, then those that were sent after it.
+    Args:
+        clock: what time it is.
     """
 
-    topics: dict[str, tuple[bytes, int]] = field(default_factory=dict)
-    asked: dict[str, int] = field(default_factory=dict)
-    partitions: dict[TopicPartition, _Partition] = field(default_factory=dict)
-    committed: dict[tuple[str, TopicPartition], list[OffsetCommit | None]] = field(default_factory=dict)
+    def __init__(self, clock: SimulatedClock) -> None:
+        self.clock = clock
+        # What each process was told, and until when that has counted.
+        self._storages: list[_Storage] = []
+        self.topics = TopicsModel(clock)
+        self.offsets = OffsetsModel(clock)
 
-    # --- what was sent ------------------------------------------------------------------------------------------
+    def begin_life(self, storage: StorageConfig) -> None:
+        """A process begins that is told this."""
+        self.offsets.begin_life(round(storage.offsets_retention * 1000))
+        if self._storages:
+            self._storages[-1] = self._storages[-1]._replace(until_ms=self.clock.true_ms())
+        self._storages.append(_Storage(storage, self.clock.true_ms()))
 
-    def send_topic(self, name: str, partitions: int) -> None:
-        self.asked[name] = partitions
+    def see(self, metadata: MetadataState) -> Mapping[str, TopicModel]:
+        """Raise AssertionError if there cannot be these topics; returns what they are."""
+        self.topics.see(metadata)
+        for topic in self.topics.deleted:
+            self.offsets.forget_topic(topic.topic_id)
+        return self.topics.live
 
-    def topic_created(self, name: str, topic_id: bytes, partitions: int) -> None:
-        assert self.asked.pop(name) == partitions
-        self.topics[name] = (topic_id, partitions)
-        for number in range(partitions):
-            self.partitions[TopicPartition(name, number)] = _Partition()
-
-    def send(self, partition: TopicPartition, batch: list[Sent]) -> tuple[int, int]:
-        """Note a batch; returns its number and the offset that it must get."""
-        of = self.partitions[partition]
-        of.batches.append(batch)
-        of.end += len(batch)
-        return len(of.batches) - 1, of.end - len(batch)
-
-    def take_back(self, partition: TopicPartition) -> None:
-        """The newest batch was refused: it must not appear."""
-        of = self.partitions[partition]
-        of.end -= len(of.batches.pop())
-
-    def acknowledge(self, partition: TopicPartition, number: int) -> None:
-        of = self.partitions[partition]
-        assert of.acknowledged == number, (
-            f"batch {number} of {partition} is answered, {of.acknowledged} is due"
-        )
-        of.acknowledged += 1
-
-    def send_commit(self, group: str, partition: TopicPartition, commit: OffsetCommit) -> None:
-        self.committed.setdefault((group, partition), [None]).append(commit)
-
-    def take_back_commit(self, group: str, partition: TopicPartition, commit: OffsetCommit) -> None:
-        self.committed[group, partition].remove(commit)
-
-    def commit_acknowledged(self, group: str, partition: TopicPartition, commit: OffsetCommit) -> None:
-        commits = self.committed[group, partition]
-        assert commit in commits, f"{commit} of {group} is answered after a later one"
-        del commits[: commits.index(commit)]
+    def partition(self, partition: PartitionId) -> PartitionModel:
+        """A partition that was seen, also of a deleted topic."""
+        return self.topics.by_id(partition.topic_id).partitions[partition.partition]
 
     @property
     def outstanding(self) -> str:
         """What is not answered, empty if nothing."""
+        topics = [*self.topics.live.values(), *self.topics.deleted]
         parts = [
-            str(partition) for partition, of in self.partitions.items() if of.acknowledged < len(of.batches)
+            f"{topic.name}-{number}"
+            for topic in topics
+            for number, partition in enumerate(topic.partitions)
+            if partition.outstanding
         ]
-        parts += [str(key) for key, commits in self.committed.items() if len(commits) > 1]
-        return ", ".join([*parts, *self.asked])
+        if self.topics.unanswered:
+            parts.append(f"{self.topics.unanswered} changes of topics")
+        return ", ".join([*parts, *self.offsets.outstanding])
 
-    # --- what is found ------------------------------------------------------------------------------------------
+    def promised(self) -> dict[PartitionId, Promised]:
+        """What whoever begins to read must find."""
+        return {
+            PartitionId(topic.topic_id, number): Promised(partition.begin, partition.promised)
+            for topic in self.topics.live.values()
+            if topic.topic_id
+            for number, partition in enumerate(topic.partitions)
+        }
 
-    def promised(self) -> dict[TopicPartition, int]:
-        """How many batches of each partition are acknowledged: what whoever begins to read must find."""
-        return {partition: of.acknowledged for partition, of in self.partitions.items()}
+    def show_begin(self, partition: PartitionId, begin: int) -> None:
+        """Raise AssertionError if a partition's log cannot begin there; from here on it does."""
+        allowed = self._allowed(self.topics.by_id(partition.topic_id))
+        self.partition(partition).check_begin(begin, allowed, self.clock.latest_ms)
 
-    def check(self, found: Found, promised: Mapping[TopicPartition, int]) -> None:
+    def options(self, topic: TopicModel) -> LogOptions:
+        """What the logs of a topic are told."""
+        return log_options(self._storages[-1].storage, topic.state.config)
+
+    def check(self, found: Found, promised: Mapping[PartitionId, Promised]) -> None:
         """Raise AssertionError if a log that shows this has lost, invented or changed anything.
 
         Args:
-            promised: what was acknowledged when the reading began.
+            promised: what was promised when the reading began.
         """
-        self._check_topics(found)
-        for partition, batches in promised.items():
-            of = self.partitions[partition]
-            records = list(found.records[partition])
-            acknowledged = of.records(batches)
-            if partition in found.damaged:
-                assert records == of.records(len(of.batches))[: len(records)], f"{partition}: wrong records"
-                continue
-            assert records[: len(acknowledged)] == acknowledged, (
-                f"{partition}: {len(acknowledged)} records were acknowledged, {len(records)} are there, "
-                f"the first wrong one is {_first_difference(records, acknowledged)}"
+        live = {topic.topic_id for topic in self.see(found.metadata).values()}
+        for partition, (begin, records) in found.partitions.items():
+            of = self.partition(partition)
+            name = f"{self.topics.by_id(partition.topic_id).name}-{partition.partition}"
+            try:
+                if partition in found.damaged:
+                    of.check_some(begin, records)
+                else:
+                    expected = promised.get(partition, Promised(0, 0))
+                    of.check(begin, records, expected.end)
+                    assert begin >= expected.begin, f"the log began at {expected.begin}, now at {begin}"
+                    self.show_begin(partition, max(begin, of.begin))
+            except AssertionError as error:
+                raise AssertionError(f"{name}: {error}") from error
+        for partition in promised:
+            assert partition in found.partitions or partition.topic_id not in live, (
+                f"{partition} is not found"
             )
-            self._check_unacknowledged(partition, records)
-        for key, commits in self.committed.items():
-            assert found.committed.get(key) in commits, f"{key}: {found.committed.get(key)} not in {commits}"
-        for key in found.committed:
-            assert key in self.committed, f"{key} was never committed"
+        self.offsets.check(found.committed)
 
     def adopt(self, found: Found) -> None:
-        """From here on, what is there was acknowledged, and nothing else was sent."""
-        for name, partitions in list(self.asked.items()):
-            if name in found.topics:
-                self.topic_created(name, found.topics[name][0], partitions)
-        self.asked.clear()
-        for partition, of in self.partitions.items():
-            count, at = len(found.records.get(partition, ())), 0
-            kept = 0
-            while at < count:
-                at += len(of.batches[kept])
-                kept += 1
-            del of.batches[kept:]
-            of.acknowledged, of.end = kept, at
-        for key in self.committed:
-            self.committed[key] = [found.committed.get(key)]
+        """What a start shows: from here on, that was acknowledged, and nothing else was sent."""
+        self.see(found.metadata)
+        self.topics.adopt(found.metadata)
+        for partition, (begin, records) in found.partitions.items():
+            if partition not in found.damaged:
+                self.partition(partition).adopt(begin + len(records))
+        self.offsets.adopt(found.committed)
 
-    def _check_topics(self, found: Found) -> None:
-        for name, topic in self.topics.items():
-            assert found.topics.get(name) == topic, (
-                f"topic {name}: {found.topics.get(name)}, created as {topic}"
-            )
-        for name, (_, partitions) in found.topics.items():
-            if name not in self.topics:
-                assert self.asked.get(name) == partitions, f"topic {name} was never created"
-                assert not any(found.records.get(TopicPartition(name, at)) for at in range(partitions)), name
-        ids = [topic_id for topic_id, _ in found.topics.values()]
-        assert len(ids) == len(set(ids)), "two topics have one id"
-
-    def _check_unacknowledged(self, partition: TopicPartition, records: list[Sent]) -> None:
-        of = self.partitions[partition]
-        sent: list[Sent] = []
-        for batch in of.batches:
-            if len(sent) >= len(records):
-                break
-            sent += batch
-        assert records == sent, (
-            f"{partition}: {len(records)} records are there, no whole batches of those sent; "
-            f"the first wrong one is {_first_difference(records, sent)}"
-        )
-
-
-def _first_difference(found: list[Sent], expected: list[Sent]) -> int:
-    for at, (left, right) in enumerate(zip(found, expected, strict=False)):
-        if left != right:
-            return at
-    return min(len(found), len(expected))
+    def _allowed(self, topic: TopicModel) -> Iterator[Allowed]:
+        """Every options that may have counted for a topic."""
+        for storage, began_ms, ended_ms in self._storages:
+            for config, from_ms, until_ms in topic.configs:
+                if (ended_ms is None or from_ms <= ended_ms) and (until_ms is None or began_ms <= until_ms):
+                    ends = [end for end in (ended_ms, until_ms) if end is not None]
+                    yield Allowed(log_options(storage, config), min(ends, default=None))

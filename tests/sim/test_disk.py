@@ -1,229 +1,13 @@
-"""The simulated disk: what a process sees, what a loss of power leaves, and where it fails."""
+"""The simulated disk: where a process ends or a call fails, and what there is room for. What a loss of power leaves is in `test_nodes`."""
 
 import errno
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.sim.disk import PAGE_BYTES, SECTOR_BYTES, Ended, SimulatedDisk
-
-DIRECTORY = Path("/data")
-PATH = DIRECTORY / "file"
-OLD, NEW = b"o" * PAGE_BYTES, b"n" * PAGE_BYTES
-SEEDS = range(200)
-
-
-def make(seed: int = 1) -> SimulatedDisk:
-    """A disk with an empty, durable file."""
-    disk = SimulatedDisk(Random(seed))
-    disk.make_directory(DIRECTORY)
-    disk.open(PATH, create=True).sync()
-    disk.sync_directory(DIRECTORY)
-    return disk
-
-
-def content(disk: SimulatedDisk, path: Path = PATH) -> bytes:
-    file = disk.open(path)
-    return file.read_at(file.size(), 0)
-
-
-def outcomes(act: Callable[[SimulatedDisk], object], path: Path = PATH) -> set[bytes | None]:
-    """What a file may hold after a loss of power behind `act`, None if it is gone."""
-    found: set[bytes | None] = set()
-    for seed in SEEDS:
-        disk = make(seed)
-        act(disk)
-        disk.lose_power()
-        disk.restart()
-        found.add(content(disk, path) if path.name in disk.names(path.parent) else None)
-    return found
-
-
-# --- files --------------------------------------------------------------------------------------------------------
-
-
-def test_what_is_written_is_read_and_holes_are_zeros() -> None:
-    disk = make()
-    file = disk.open(PATH)
-    file.write_at([b"ab", bytearray(b"c")], PAGE_BYTES - 1)
-    assert content(disk) == bytes(PAGE_BYTES - 1) + b"abc"
-    assert file.read_at(5, PAGE_BYTES) == b"bc"
-    file.truncate(PAGE_BYTES + 1)
-    file.allocate(PAGE_BYTES + 3)
-    file.allocate(2)
-    assert content(disk)[-4:] == b"ab\0\0"
-
-
-def test_what_was_synced_survives() -> None:
-    def act(disk: SimulatedDisk) -> None:
-        disk.open(PATH).write_at([OLD, NEW], 0)
-        disk.open(PATH).sync()
-
-    assert outcomes(act) == {OLD + NEW}
-
-
-def test_each_unsynced_page_is_old_or_new_or_torn_at_a_sector() -> None:
-    def act(disk: SimulatedDisk) -> None:
-        disk.open(PATH).write_at([OLD, OLD], 0)
-        disk.open(PATH).sync()
-        disk.open(PATH).write_at([NEW, NEW], 0)
-
-    found = outcomes(act)
-    whole = {OLD + OLD, OLD + NEW, NEW + OLD, NEW + NEW}
-    assert whole < found
-    for data in found - whole:
-        assert data is not None
-        sectors = [data[at : at + SECTOR_BYTES] for at in range(0, len(data), SECTOR_BYTES)]
-        assert set(sectors) == {OLD[:SECTOR_BYTES], NEW[:SECTOR_BYTES]}
-
-
-def test_a_page_that_was_written_twice_may_be_as_it_was_in_between() -> None:
-    def act(disk: SimulatedDisk) -> None:
-        for value in (b"1", b"2", b"3"):
-            disk.open(PATH).write_at([value], 0)
-            if value == b"1":
-                disk.open(PATH).sync()
-
-    assert outcomes(act) == {b"1", b"2", b"3"}
-
-
-def test_an_unsynced_length_is_any_since_the_last_sync() -> None:
-    def act(disk: SimulatedDisk) -> None:
-        file = disk.open(PATH)
-        file.allocate(10)
-        file.sync()
-        file.allocate(20)
-        file.truncate(5)
-
-    assert {len(data or b"") for data in outcomes(act)} == {10, 20, 5}
-
-
-def test_a_cut_takes_its_bytes_away_only_with_the_length() -> None:
-    def act(disk: SimulatedDisk) -> None:
-        file = disk.open(PATH)
-        file.write_at([b"ab"], 0)
-        file.sync()
-        file.truncate(1)
-        file.allocate(3)
-
-    assert outcomes(act) == {b"ab", b"a", b"a\0\0"}
-
-
-def test_a_durable_write_makes_what_it_wrote_durable_and_nothing_else() -> None:
-    def act(disk: SimulatedDisk) -> None:
-        file = disk.open(PATH)
-        file.allocate(4 * PAGE_BYTES)
-        file.write_at([NEW], 0)
-        file.write_durably([NEW], PAGE_BYTES)
-
-    found = outcomes(act)
-    assert all(data and data[PAGE_BYTES : 2 * PAGE_BYTES] == NEW for data in found)
-    assert {(data or b"")[:PAGE_BYTES] for data in found} > {bytes(PAGE_BYTES), NEW}
-
-
-def test_what_a_failed_sync_has_dropped_no_later_one_writes() -> None:
-    def act(disk: SimulatedDisk) -> None:
-        file = disk.open(PATH)
-        file.write_at([b"x"], 0)
-        disk.fail_at = disk.operations + 1
-        with pytest.raises(OSError, match="Input/output error"):
-            file.sync()
-        file.sync()
-        assert content(disk) == b"x"
-
-    assert outcomes(act) == {b"x", b"\0"}
-
-    def write_again(disk: SimulatedDisk) -> None:
-        act(disk)
-        disk.open(PATH).write_at([b"x"], 0)
-        disk.open(PATH).sync()
-
-    assert outcomes(write_again) == {b"x"}
-
-
-# --- names --------------------------------------------------------------------------------------------------------
-
-
-def test_names_are_durable_with_their_directory() -> None:
-    def create(disk: SimulatedDisk) -> None:
-        disk.open(DIRECTORY / "new", create=True).sync()
-
-    def create_durably(disk: SimulatedDisk) -> None:
-        create(disk)
-        disk.sync_directory(DIRECTORY)
-
-    assert outcomes(create, DIRECTORY / "new") == {None, b""}
-    assert outcomes(create_durably, DIRECTORY / "new") == {b""}
-    assert outcomes(lambda disk: disk.unlink(PATH)) == {None, b""}
-
-
-def test_a_rename_has_happened_or_not_and_loses_nothing() -> None:
-    found = set()
-    for seed in SEEDS:
-        disk = make(seed)
-        for name, value in (("old", b"1"), ("new", b"2")):
-            disk.open(DIRECTORY / name, create=True).write_durably([value], 0)
-        disk.sync_directory(DIRECTORY)
-        disk.rename(DIRECTORY / "old", DIRECTORY / "new")
-        assert content(disk, DIRECTORY / "new") == b"1"
-        disk.lose_power()
-        disk.restart()
-        found.add(tuple(content(disk, DIRECTORY / name) for name in disk.names(DIRECTORY)))
-    assert found == {(b"", b"1"), (b"", b"2", b"1")}
-
-
-def test_names_are_kept_independently_of_each_other() -> None:
-    found = set()
-    for seed in SEEDS:
-        disk = make(seed)
-        for name in ("a", "b"):
-            disk.open(DIRECTORY / name, create=True)
-        disk.lose_power()
-        disk.restart()
-        found.add(tuple(disk.names(DIRECTORY)))
-    assert found == {("file",), ("a", "file"), ("b", "file"), ("a", "b", "file")}
-
-
-def test_a_new_directory_is_durable_with_its_parents() -> None:
-    for seed in SEEDS:
-        disk = SimulatedDisk(Random(seed))
-        disk.make_directory(DIRECTORY / "a" / "b")
-        disk.lose_power()
-        disk.restart()
-        assert disk.names(DIRECTORY / "a") == ["b"]
-
-
-def test_a_forgotten_directory_takes_everything_with_it() -> None:
-    disk = SimulatedDisk(Random(1))
-    disk.ignored = frozenset({"test make_directory"})
-    left = set()
-    for _ in range(50):
-        disk.make_directory(DIRECTORY)
-        disk.open(PATH, create=True).sync()
-        disk.sync_directory(DIRECTORY)
-        disk.lose_power()
-        disk.restart()
-        left.add((*disk.names(Path("/")), *disk.names(DIRECTORY)))
-        if disk.names(Path("/")):
-            break
-    assert left <= {(), ("data", "file")}
-    assert () in left
-
-
-def test_names_that_are_not_there() -> None:
-    disk = make()
-    assert disk.names(DIRECTORY / "nothing") == []
-    with pytest.raises(FileNotFoundError):
-        disk.open(DIRECTORY / "nothing")
-    with pytest.raises(FileNotFoundError):
-        disk.open(DIRECTORY / "nothing" / "file", create=True)
-    with pytest.raises(FileNotFoundError):
-        disk.unlink(DIRECTORY / "nothing")
-    with pytest.raises(FileNotFoundError):
-        disk.rename(DIRECTORY / "nothing", PATH)
-
+from tests.sim.disk import PAGE_BYTES, Ended, SimulatedDisk
+from tests.sim.disks import DIRECTORY, PATH, SEEDS, content, make, make_directory, put, put_durably
 
 # --- processes and faults -----------------------------------------------------------------------------------------
 
@@ -268,29 +52,39 @@ def test_in_the_middle_of_a_write_its_first_pages_are_there() -> None:
         disk = make(seed)
         disk.die_at, disk.die_phase = disk.operations + 1, "middle"
         with pytest.raises(Ended):
-            disk.open(PATH).write_at([NEW * 3], 0)
+            disk.open(PATH).write_at([b"n" * PAGE_BYTES * 3], 0)
         disk.restart()
-        assert content(disk) in NEW * 3
+        assert content(disk) in b"n" * PAGE_BYTES * 3
         found.add(len(content(disk)) // PAGE_BYTES)
     assert found == {0, 1, 2, 3}
 
 
-def test_a_full_disk_takes_nothing_new_and_lets_be_overwritten() -> None:
+@pytest.mark.parametrize(
+    ("what", "act"),
+    [
+        ("remove_directory", lambda disk: disk.remove_directory(DIRECTORY / "d")),
+        ("rename", lambda disk: disk.rename(DIRECTORY / "d", DIRECTORY / "e")),
+    ],
+)
+def test_a_directory_whose_removal_or_rename_fails_is_as_it_was(
+    what: str, act: Callable[[SimulatedDisk], object]
+) -> None:
     disk = make()
-    file = disk.open(PATH)
-    file.allocate(10)
-    disk.full = True
-    file.write_at([b"x" * 10], 0)
-    for act in (
-        lambda: file.write_at([b"y"], 10),
-        lambda: file.allocate(11),
-        lambda: disk.open(DIRECTORY / "new", create=True),
-        lambda: disk.make_directory(DIRECTORY / "new"),
-    ):
-        with pytest.raises(OSError, match="No space left") as caught:
-            act()
-        assert caught.value.errno == errno.ENOSPC
-    assert content(disk) == b"x" * 10
+    disk.make_directory(DIRECTORY / "d")
+    disk.fail_at = disk.operations + 1
+    with pytest.raises(OSError, match="Input/output error"):
+        act(disk)
+    assert disk.failed is not None
+    assert disk.failed.what == what
+    assert disk.names(DIRECTORY) == ["d", "file"]
+
+
+def test_a_directory_never_replaces_another_one_although_the_real_disk_would_let_it() -> None:
+    disk = make()
+    for name in ("d", "e"):
+        disk.make_directory(DIRECTORY / name)
+    with pytest.raises(OSError, match="not empty"):
+        disk.rename(DIRECTORY / "d", DIRECTORY / "e")
 
 
 def test_one_read_fails_when_told_to() -> None:
@@ -325,3 +119,165 @@ def test_one_seed_gives_one_outcome() -> None:
 
     assert run(3) == run(3)
     assert run(3) != run(4)
+
+
+# --- room ---------------------------------------------------------------------------------------------------------
+
+NO_ROOM = "No space left|quota exceeded"
+
+
+def test_a_full_disk_takes_nothing_new_and_lets_be_overwritten() -> None:
+    disk = make()
+    file = disk.open(PATH)
+    file.allocate(10)
+    disk.full = True
+    assert (disk.full, disk.room) == (True, 0)
+    file.write_at([b"x" * 10], 0)
+    for act in (
+        lambda: file.write_at([b"y"], 10),
+        lambda: file.allocate(11),
+        lambda: disk.open(DIRECTORY / "new", create=True),
+        lambda: disk.make_directory(DIRECTORY / "new"),
+    ):
+        with pytest.raises(OSError, match=NO_ROOM):
+            act()
+    assert content(disk) == b"x" * 10
+    assert disk.names(DIRECTORY) == ["file"]
+    disk.full = False
+    assert (disk.full, disk.room) == (False, None)
+    file.write_at([b"y"], 10)
+
+
+def test_a_full_disk_lets_be_renamed_cut_and_removed() -> None:
+    disk = make()
+    make_directory(disk)
+    disk.full = True
+    disk.rename(DIRECTORY / "d", DIRECTORY / "e")
+    disk.rename(DIRECTORY / "e" / "a", DIRECTORY / "e" / "b")
+    disk.open(DIRECTORY / "e" / "b").truncate(0)
+    disk.unlink(DIRECTORY / "e" / "b")
+    disk.remove_directory(DIRECTORY / "e")
+    assert disk.names(DIRECTORY) == ["file"]
+
+
+def test_room_is_taken_by_what_becomes_longer_and_given_back_by_what_becomes_shorter_or_goes() -> None:
+    disk = make()
+    disk.room = 100
+    file = disk.open(PATH)
+    disk.make_directory(DIRECTORY / "d")
+    other = disk.open(DIRECTORY / "d" / "other", create=True)
+    seen = [disk.room]
+    acts: list[Callable[[], object]] = [
+        lambda: file.write_at([b"x" * 10], 0),
+        lambda: file.write_at([b"x" * 10], 5),
+        lambda: file.write_durably([b"x"], 19),
+        lambda: file.allocate(50),
+        lambda: file.allocate(40),
+        lambda: file.truncate(30),
+        lambda: other.write_at([b"x" * 70], 0),
+        other.close,
+        lambda: disk.unlink(DIRECTORY / "d" / "other"),
+    ]
+    for act in acts:
+        act()
+        seen.append(disk.room)
+    assert seen == [100, 90, 85, 80, 50, 50, 70, 0, 0, 70]
+
+
+def test_a_file_keeps_its_room_until_it_has_no_name_and_nobody_holds_it_open() -> None:
+    disk = make()
+    disk.room = 100
+    put(disk, "old", "x" * 10)
+    put(disk, "new", "x" * 20)
+    first, second = disk.open(DIRECTORY / "new"), disk.open(DIRECTORY / "new")
+    assert disk.room == 70
+    disk.rename(DIRECTORY / "old", DIRECTORY / "new")
+    first.close()
+    assert disk.room == 70
+    second.close()
+    assert disk.room == 90
+    disk.open(DIRECTORY / "new")
+    disk.unlink(DIRECTORY / "new")
+    assert disk.room == 90
+    disk.end()
+    assert disk.room == 100
+
+
+def test_a_loss_of_power_gives_back_the_room_of_what_it_takes_and_takes_that_of_what_comes_back() -> None:
+    seen = set()
+    for seed in SEEDS:
+        disk = make(seed)
+        put_durably(disk, "old", "x" * 10)
+        disk.room = 100
+        disk.unlink(DIRECTORY / "old")
+        put(disk, "new", "x" * 20)
+        disk.lose_power()
+        seen.add((tuple(sorted(path.name for path in disk.files())), disk.room))
+    assert seen == {
+        (("file",), 110),
+        (("file", "new"), 90),
+        (("file", "new", "old"), 80),
+        (("file", "old"), 100),
+    }
+
+
+def refusals(act: Callable[[SimulatedDisk], object], room: int) -> tuple[set[int], set[bytes]]:
+    """The errors with which `act` is refused for want of room, and what the file may hold then; it had 10 bytes `o`."""
+    errors, left = set(), set()
+    for seed in SEEDS:
+        disk = make(seed)
+        disk.open(PATH).write_at([b"o" * 10], 0)
+        disk.room = room
+        with pytest.raises(OSError, match=NO_ROOM) as raised:
+            act(disk)
+        assert raised.value.errno is not None
+        errors.add(raised.value.errno)
+        left.add(content(disk))
+        assert disk.room == room + 10 - len(content(disk))
+        disk.room = 100
+        act(disk)
+    return errors, left
+
+
+def test_a_write_without_room_for_all_leaves_any_first_part_that_fits() -> None:
+    errors, left = refusals(lambda disk: disk.open(PATH).write_at([b"nnn", b"nnn"], 8), 2)
+    assert errors == {errno.ENOSPC, errno.EDQUOT}
+    assert left == {
+        b"o" * 10,
+        b"o" * 8 + b"n" + b"o",
+        b"o" * 8 + b"nn",
+        b"o" * 8 + b"nnn",
+        b"o" * 8 + b"nnnn",
+    }
+    _, left = refusals(lambda disk: disk.open(PATH).write_durably([b"nnnn"], 10), 0)
+    assert left == {b"o" * 10}
+    _, left = refusals(lambda disk: disk.open(PATH).write_at([b"nn"], 20), 11)
+    assert left == {b"o" * 10, b"o" * 10 + bytes(10) + b"n"}
+    _, left = refusals(lambda disk: disk.open(PATH).write_at([b"nn"], 20), 5)
+    assert left == {b"o" * 10}
+
+
+def test_an_allocation_without_room_for_all_leaves_any_part_that_fits() -> None:
+    errors, left = refusals(lambda disk: disk.open(PATH).allocate(13), 2)
+    assert errors == {errno.ENOSPC, errno.EDQUOT}
+    assert left == {b"o" * 10, b"o" * 10 + b"\0", b"o" * 10 + b"\0\0"}
+
+
+def test_a_write_that_just_fits_is_whole() -> None:
+    disk = make()
+    disk.room = 6
+    disk.open(PATH).write_at([b"nnn", b"nnn"], 0)
+    disk.open(PATH).allocate(6)
+    assert (content(disk), disk.room) == (b"nnnnnn", 0)
+
+
+def test_a_write_in_the_middle_of_which_the_process_ends_takes_no_more_room_than_there_is() -> None:
+    found = set()
+    for seed in SEEDS:
+        disk = make(seed)
+        disk.room = PAGE_BYTES + 1
+        disk.die_at, disk.die_phase = disk.operations + 1, "middle"
+        with pytest.raises(Ended):
+            disk.open(PATH).write_at([b"n" * PAGE_BYTES * 3], 0)
+        found.add(disk.files()[PATH])
+    assert found == {0, PAGE_BYTES, PAGE_BYTES + 1}

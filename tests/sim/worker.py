@@ -18,6 +18,8 @@ __all__ = ["SimulatedWorker"]
 Work = Callable[[], Any]
 
 _DELAYS_S = (0.0, 0.0, 0.0, 0.0005, 0.01)
+_PAUSE_S = 8.0
+"""Long enough for a log to be cut, and its segments to go, before a read begins that was asked for before."""
 
 
 class SimulatedWorker:
@@ -25,11 +27,13 @@ class SimulatedWorker:
 
     Args:
         rng: when things happen; None for work in place.
+        pauses: whether it does nothing for seconds now and then, as a thread whose disk is busy.
     """
 
-    def __init__(self, disk: SimulatedDisk, rng: Random | None) -> None:
+    def __init__(self, disk: SimulatedDisk, rng: Random | None, *, pauses: bool = False) -> None:
         self._disk = disk
         self._rng = rng
+        self._pauses = pauses
         self._queue: deque[tuple[Work, Done]] = deque()
         self._running = False
         self._stopped = False
@@ -72,4 +76,7 @@ class SimulatedWorker:
 
     def _later(self, callback: Callable[[], None]) -> None:
         assert self._rng is not None
-        asyncio.get_running_loop().call_later(self._rng.choice(_DELAYS_S), callback)
+        delay = self._rng.choice(_DELAYS_S)
+        if self._pauses and self._rng.random() < 0.02:
+            delay = _PAUSE_S
+        asyncio.get_running_loop().call_later(delay, callback)

@@ -19,6 +19,7 @@ __all__ = [
     "header",
     "journal_file",
     "record",
+    "relocated",
     "write_files",
 ]
 
@@ -35,8 +36,9 @@ def crc32c(data: bytes) -> int:
 
 
 def header(number: int = 1, version: int = 1, cluster: bytes = CLUSTER, node: int = 1) -> bytes:
+    start = b"PIXYJRNL" + version.to_bytes(4, "little")
     rest = number.to_bytes(8, "little") + cluster + node.to_bytes(4, "little") + bytes(20)
-    return b"PIXYJRNL" + version.to_bytes(4, "little") + crc32c(rest).to_bytes(4, "little") + rest
+    return start + crc32c(start + rest).to_bytes(4, "little") + rest
 
 
 def record(
@@ -52,8 +54,12 @@ def record(
     return len(payload).to_bytes(4, "little") + crc32c(rest).to_bytes(4, "little") + rest
 
 
-def entry(index: int, payload: bytes = b"payload", raft_group: int = 1000) -> bytes:
-    return record(RecordKind.ENTRY, EntryType.RECORD_BATCH, raft_group, index, 1, payload)
+def entry(index: int, payload: bytes = b"payload", raft_group: int = 1000, term: int = 1) -> bytes:
+    return record(RecordKind.ENTRY, EntryType.RECORD_BATCH, raft_group, index, term, payload)
+
+
+def relocated(index: int, payload: bytes = b"payload", raft_group: int = 1000, term: int = 1) -> bytes:
+    return record(RecordKind.RELOCATED_ENTRY, EntryType.RECORD_BATCH, raft_group, index, term, payload)
 
 
 def applied(raft_group: int, index: int) -> bytes:
@@ -61,10 +67,13 @@ def applied(raft_group: int, index: int) -> bytes:
     return record(RecordKind.APPLIED_POSITIONS, 0, 0, 0, 0, positions.SerializeToString())
 
 
-def flush(number: int, position: int, records: Sequence[bytes], file: int = 1) -> bytes:
+def flush(
+    number: int, position: int, records: Sequence[bytes], file: int = 1, count: int | None = None
+) -> bytes:
     body = b"".join(records)
     rest = b"".join(value.to_bytes(8, "little") for value in (number, file, position))
-    rest += len(body).to_bytes(4, "little") + len(records).to_bytes(4, "little")
+    rest += len(body).to_bytes(4, "little")
+    rest += (len(records) if count is None else count).to_bytes(4, "little")
     return b"FLSH" + crc32c(CLUSTER + rest).to_bytes(4, "little") + rest + body
 
 

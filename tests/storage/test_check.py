@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pixy.errors import CorruptData
 from pixy.records import NewRecord, build_batch
 from pixy.storage import (
     CheckpointId,
@@ -25,6 +26,7 @@ from tests.storage.journals import (
     header,
     journal_file,
     record,
+    relocated,
     write_files,
 )
 
@@ -63,8 +65,9 @@ def test_a_whole_journal_is_ok_and_tells_what_every_group_has(tmp_path: Path) ->
     ]
     assert (journal.whole, journal.files, report.bytes) == (True, 2, 1400)
     group = journal.group(1000)
-    assert [(each.index, each.offsets) for each in group.entries] == [(1, 2), (2, 2), (3, 2), (4, 2)]
-    assert [each.index for each in group.entries_after(2)] == [3, 4]
+    assert [(each.index, each.offsets) for each in group.entries] == [(3, 2), (4, 2)]
+    assert [each.index for each in group.entries_after(1000, 3)] == [4]
+    assert [each.index for each in journal.group(1001).entries] == [1]
     assert group.applied is not None
     assert group.applied.index == 2
 
@@ -159,12 +162,24 @@ def test_a_file_that_a_crash_left_unfinished_is_a_warning(tmp_path: Path) -> Non
             "raft group 1000, entry 3: record batch of 1 bytes",
         ),
         (
-            journal_file([[record(index=3, term=0, payload=BATCH)]], file=2, first_flush=3),
-            "raft group 1000, entry 3: term 0 after 1",
-        ),
-        (
             journal_file([[record(kind=3, entry_type=0, payload=b"\xff")]], file=2, first_flush=3),
             "applied positions cannot be decoded",
+        ),
+        (header(2, version=0) + bytes(100), "format version 0 was never written"),
+        (header(2) + flush(3, 64, [entry(3, BATCH)], 2, count=2), "flush 3 at byte 64 has 1 records"),
+        (
+            journal_file([[entry(2, BATCH)]], file=2, first_flush=2),
+            "corrupt at byte 64: flush 2 of file 2 at byte 64, expected flush 3",
+        ),
+        (
+            journal_file(
+                [[relocated(7, BATCH, 1002), relocated(7, BATCH, 1002, term=2)]], file=2, first_flush=3
+            ),
+            "raft group 1002 has two relocated entries 7, of terms 1 and 2",
+        ),
+        (
+            journal_file([[relocated(7, b"x", 1002)]], file=2, first_flush=3),
+            "raft group 1002, entry 7: record batch of 1 bytes",
         ),
     ],
 )
@@ -208,6 +223,27 @@ def test_entries_of_a_new_leader_replace_what_is_there(tmp_path: Path) -> None:
     journal, report = checked(tmp_path)
     assert wrong(report) == []
     assert [(each.index, each.term) for each in journal.group(1000).entries] == [(1, 1), (2, 2)]
+
+
+def test_relocated_entries_are_those_of_their_group(tmp_path: Path) -> None:
+    third = [entry(5, BATCH), relocated(1, BATCH, 1001), relocated(2, BATCH, 1001), relocated(2, BATCH)]
+    (tmp_path / name(2)).write_bytes(SECOND)
+    (tmp_path / name(3)).write_bytes(journal_file([third], file=3, first_flush=5))
+    journal, report = checked(tmp_path)
+    assert wrong(report) == []
+    assert [each.index for each in journal.group(1000).entries] == [3, 4, 5]
+    assert [each.index for each in journal.group(1001).entries] == [1, 2]
+
+
+def test_holes_and_terms_are_judged_by_who_knows_what_is_needed(tmp_path: Path) -> None:
+    write_files(
+        tmp_path, journal_file([[entry(1, BATCH, term=2), entry(2, BATCH), relocated(1, BATCH, 1001)]])
+    )
+    journal, report = checked(tmp_path)
+    assert wrong(report) == []
+    assert [each.index for each in journal.group(1000).entries_after(1000, 1)] == [2]
+    with pytest.raises(CorruptData, match="raft group 1000, entry 2: term 1 after 2"):
+        journal.group(1000).entries_after(1000, 0)
 
 
 # --- checkpoints --------------------------------------------------------------------------------------------------

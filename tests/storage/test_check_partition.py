@@ -7,7 +7,6 @@ import pytest
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import patch_batch, read_header
 from pixy.storage import (
-    PartitionLog,
     ReadOnlyDisk,
     RealDisk,
     ReplayedEntries,
@@ -17,6 +16,7 @@ from pixy.storage import (
 )
 from pixy.storage.scan import scan_batches
 from tests.storage.batches import batch
+from tests.storage.logs import partition_log
 
 NOTHING = ReplayedEntries()
 
@@ -26,7 +26,7 @@ class Partition:
 
     def __init__(self, directory: Path, batches: int, size: int = 10, segment_bytes: int = 400) -> None:
         self.directory = directory
-        log = PartitionLog(RealDisk(), directory, segment_bytes)
+        log = partition_log(RealDisk(), directory, segment_bytes)
         written = [batch(2, size, 1000 + at) for at in range(batches)]
         for each in written:
             log.append(each, 1)
@@ -37,8 +37,8 @@ class Partition:
             index=batches,
             term=1,
             end_offset=log.end_offset,
-            segment_base_offset=position.base_offset,
-            segment_bytes=position.size,
+            segment_base_offset=position.segment_base_offset,
+            segment_bytes=position.segment_bytes,
         )
 
     def segments(self) -> list[Path]:

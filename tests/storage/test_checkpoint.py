@@ -1,4 +1,4 @@
-"""Checkpoint files: their bytes, the order of writing, and the decision table of `pixy.storage.checkpoint`."""
+"""Checkpoint files: their bytes, and the order of writing. What is found is judged in `test_checkpoint_decisions`."""
 
 import errno
 from pathlib import Path
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pixy.errors import CorruptData, DataDirectoryError
-from pixy.records import build_control_batch, patch_batch, read_control_record, read_header, read_records
-from pixy.storage import Checkpoint, CheckpointId, CheckpointStore, RealDisk
+from pixy.errors import CorruptData
+from pixy.records import read_control_record, read_header, read_records
+from pixy.storage import Checkpoint, CheckpointId, CheckpointStore, RealDisk, read_checkpoint
 from pixy.storage.checkpoint import _split
 from tests.fakes.disk import RecordingDisk
 
@@ -36,7 +36,8 @@ def test_names_are_those_of_kip_630_and_a_later_checkpoint_is_greater() -> None:
 
 def test_the_file_is_a_header_batch_the_records_and_a_footer_batch(store: Store, tmp_path: Path) -> None:
     store.write(CheckpointId(7, 10), RECORDS, TIME)
-    batches = _split((tmp_path / "state" / CheckpointId(7, 10).file_name).read_bytes())
+    data = (tmp_path / "state" / CheckpointId(7, 10).file_name).read_bytes()
+    batches = [batch for _, batch in _split(data, 7)]
     headers = [read_header(batch) for batch in batches]
     assert [header.is_control for header in headers] == [True, False, True]
     assert [header.base_offset for header in headers] == [0, 1, 4]
@@ -101,30 +102,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_others_and_no_bytes(
     assert store.write(C, RECORDS, TIME) == [B, C]
 
 
-# --- the decision table -------------------------------------------------------------------------------------------
-
-
-def test_a_part__removed(store: Store, tmp_path: Path) -> None:
-    store.write(A, RECORDS, TIME)
-    (tmp_path / "state" / (B.file_name + ".part")).write_bytes(b"half")
-    assert store.load() == (Checkpoint(A, RECORDS), [A])
-    assert files(tmp_path) == [A.file_name]
-
-
-def test_a_checkpoint_that_is_damaged_or_cut_off__counts_as_absent(store: Store, tmp_path: Path) -> None:
-    store.write(A, [], TIME)
-    store.write(B, RECORDS, TIME)
-    path = tmp_path / "state" / B.file_name
-    whole = path.read_bytes()
-    for size in range(len(whole)):
-        path.write_bytes(whole[:size])
-        assert store.load() == (Checkpoint(A, []), [A]), size
-    for at in range(len(whole)):
-        flipped = bytearray(whole)
-        flipped[at] ^= 0xFF
-        path.write_bytes(flipped)
-        # Base offset and epoch of a batch lie outside its checksum, and nothing is made of them here.
-        assert store.load() in [(Checkpoint(A, []), [A]), (Checkpoint(B, RECORDS), [A, B])], at
+# --- damaged ones -------------------------------------------------------------------------------------------------
 
 
 def test_a_damaged_checkpoint_is_not_one_of_the_two_that_are_kept(store: Store, tmp_path: Path) -> None:
@@ -146,30 +124,22 @@ def test_a_damaged_checkpoint_that_is_written_again_counts(store: Store, tmp_pat
     assert store.load() == (Checkpoint(B, RECORDS), [A, B])
 
 
-def test_a_snapshot_header_of_a_newer_version__refused(store: Store, tmp_path: Path) -> None:
-    store.write(A, [], TIME)
-    path = tmp_path / "state" / A.file_name
-    newer = build_control_batch(3, bytes.fromhex("0001 0000018bcfe56800 00"), TIME)
-    patch_batch(newer, 0, 1)
-    path.write_bytes(bytes(newer) + b"".join(_split(path.read_bytes())[1:]))
-    with pytest.raises(DataDirectoryError, match="format version 1, this release reads up to 0"):
-        store.load()
-
-
-@pytest.mark.parametrize("name", ["notes.txt", "1-1.checkpoint", A.file_name + ".old"])
-def test_any_other_name__refused(store: Store, tmp_path: Path, name: str) -> None:
-    store.write(A, RECORDS, TIME)
-    (tmp_path / "state" / name).touch()
-    with pytest.raises(DataDirectoryError, match="is not a checkpoint; move it out of the way"):
-        store.load()
-
-
-def test_a_file_without_its_header_or_footer_batch_is_damaged(store: Store, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_checkpoint_is_said(store: Store, tmp_path: Path) -> None:
     store.write(A, RECORDS, TIME)
     path = tmp_path / "state" / A.file_name
-    header, records, footer = (bytes(batch) for batch in _split(path.read_bytes()))
-    for damaged in (records + footer, header + records, footer + records + header, header, b""):
+    whole = path.read_bytes()
+    for damaged, reason in [
+        (whole[:60], "cut off at byte 0"),
+        (whole[:-1], r"a batch at byte \d+ ends at byte \d+, the file at byte \d+"),
+        (b"", "cut off at byte 0: no snapshot footer"),
+        (whole[:15] + b"\2" + whole[16:], "corrupt at byte 0: offset 0 and epoch 2, expected 0 and 1"),
+    ]:
         path.write_bytes(damaged)
-        assert store.load() == (None, [])
-    with pytest.raises(CorruptData, match="cut off at byte"):
-        _split(header + records[:30])
+        with pytest.raises(CorruptData, match=reason):
+            read_checkpoint(RealDisk(), path)
+
+
+def test_a_file_of_another_name_is_no_checkpoint(store: Store, tmp_path: Path) -> None:
+    store.write(A, RECORDS, TIME)
+    with pytest.raises(CorruptData, match="its name is not a checkpoint's"):
+        read_checkpoint(RealDisk(), (tmp_path / "state" / A.file_name).rename(tmp_path / "x.checkpoint"))

@@ -1,23 +1,265 @@
-"""The real file system: vectored writes, reads at the end, locks, and directories."""
+"""What every disk does alike, the real one, the one that records and the one that is simulated; then what the real one does with
+short writes, flags and syncs."""
 
 import errno
 import os
-from collections.abc import Sequence
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from pixy.storage import RealDisk
+from pixy.storage import Disk, RealDisk
+from tests.fakes.disk import RecordingDisk
+from tests.sim.disk import SimulatedDisk
 
 DISK = RealDisk()
 
 
-def test_buffers_are_written_back_to_back_however_many_there_are(tmp_path: Path) -> None:
-    file = DISK.open(tmp_path / "file", create=True)
+@pytest.fixture(params=["real", "recording", "simulated"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
+    """A disk that has the directory `tmp_path`."""
+    if request.param == "simulated":
+        simulated = SimulatedDisk(Random(1))
+        simulated.make_directory(tmp_path)
+        return simulated
+    return RecordingDisk() if request.param == "recording" else DISK
+
+
+def write(disk: Disk, path: Path, content: bytes = b"") -> Path:
+    file = disk.open(path, create=True)
+    file.write_at([content], 0)
+    file.close()
+    return path
+
+
+def read(disk: Disk, path: Path) -> bytes:
+    file = disk.open(path)
+    try:
+        return file.read_at(file.size() + 1, 0)
+    finally:
+        file.close()
+
+
+@contextmanager
+def refused(*numbers: int) -> Iterator[None]:
+    """An `OSError` with one of these errors, which names a file."""
+    with pytest.raises(OSError, match="/") as raised:
+        yield
+    assert raised.value.errno in numbers
+
+
+# --- every disk: files ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durably", [False, True])
+def test_buffers_are_written_back_to_back_however_many_there_are(
+    disk: Disk, tmp_path: Path, durably: bool
+) -> None:
+    file = disk.open(tmp_path / "file", create=True)
     buffers = [b"%d," % number for number in range(3000)]
-    file.write_at(buffers, 5)
+    (file.write_durably if durably else file.write_at)(buffers, 5)
     assert file.read_at(1 << 20, 0) == bytes(5) + b"".join(buffers)
     file.close()
+
+
+@pytest.mark.parametrize("durably", [False, True])
+@pytest.mark.parametrize("nothing", [[], [b""], [b""] * 2000])
+def test_writing_nothing_makes_no_file_longer(
+    disk: Disk, tmp_path: Path, nothing: list[bytes], durably: bool
+) -> None:
+    file = disk.open(tmp_path / "file", create=True)
+    file.write_at([b"abc"], 0)
+    for position in (1, 3, 50):
+        (file.write_durably if durably else file.write_at)(nothing, position)
+        assert file.read_at(100, 0) == b"abc"
+    file.close()
+
+
+def test_reading_returns_less_only_at_the_end(disk: Disk, tmp_path: Path) -> None:
+    file = disk.open(tmp_path / "file", create=True)
+    file.write_at([b"abc"], 0)
+    assert (file.read_at(2, 0), file.read_at(5, 1), file.read_at(5, 3)) == (b"ab", b"bc", b"")
+    assert (file.read_at(0, 0), file.read_at(3, 0), file.read_at(5, 100)) == (b"", b"abc", b"")
+    file.close()
+
+
+def test_allocated_space_reads_as_zeros_and_keeps_what_is_there(disk: Disk, tmp_path: Path) -> None:
+    file = disk.open(tmp_path / "file", create=True)
+    file.write_at([b"abc"], 0)
+    file.allocate(6)
+    assert (file.size(), file.read_at(6, 0)) == (6, b"abc\0\0\0")
+    file.allocate(4)
+    assert file.size() == 6
+    file.truncate(2)
+    assert file.size() == 2
+    file.allocate(3)
+    assert file.read_at(3, 0) == b"ab\0"
+    file.sync()
+    file.close()
+
+
+def test_a_missing_file_is_made_only_on_request(disk: Disk, tmp_path: Path) -> None:
+    with refused(errno.ENOENT):
+        disk.open(tmp_path / "file")
+    disk.open(tmp_path / "file", create=True).close()
+    disk.open(tmp_path / "file").close()
+
+
+def test_a_file_that_is_open_outlives_its_name(disk: Disk, tmp_path: Path) -> None:
+    file = disk.open(write(disk, tmp_path / "file", b"abc"))
+    disk.unlink(tmp_path / "file")
+    write(disk, tmp_path / "file", b"other")
+    assert file.read_at(10, 0) == b"abc"
+    file.close()
+
+
+def test_a_lock_is_held_until_its_file_is_closed(disk: Disk, tmp_path: Path) -> None:
+    lock = disk.lock(tmp_path / "lock")
+    assert lock is not None
+    assert disk.lock(tmp_path / "lock") is None
+    lock.close()
+    again = disk.lock(tmp_path / "lock")
+    assert again is not None
+    again.close()
+
+
+# --- every disk: names ------------------------------------------------------------------------------------------
+
+
+def test_names_are_sorted_and_a_missing_directory_has_none(disk: Disk, tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        write(disk, tmp_path / name)
+    disk.make_directory(tmp_path / "c" / "d")
+    assert disk.names(tmp_path) == ["a", "b", "c"]
+    assert disk.names(tmp_path / "missing") == []
+
+
+def test_a_directory_is_made_with_its_parents_and_may_be_there(disk: Disk, tmp_path: Path) -> None:
+    for _ in range(2):
+        disk.make_directory(tmp_path / "a" / "b")
+        assert disk.names(tmp_path / "a") == ["b"]
+        write(disk, tmp_path / "a" / "b" / "file")
+    assert disk.names(tmp_path / "a" / "b") == ["file"]
+
+
+def test_rename_replaces_a_file_and_unlink_removes_it(disk: Disk, tmp_path: Path) -> None:
+    old, new = write(disk, tmp_path / "old", b"old"), write(disk, tmp_path / "new", b"new")
+    disk.rename(old, new)
+    disk.rename(new, new)
+    disk.sync_directory(tmp_path)
+    assert (disk.names(tmp_path), read(disk, new)) == (["new"], b"old")
+    disk.unlink(new)
+    assert disk.names(tmp_path) == []
+
+
+def test_a_directory_is_renamed_with_all_that_is_in_it(disk: Disk, tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    disk.make_directory(old / "inner")
+    file = disk.open(write(disk, old / "inner" / "file", b"abc"))
+    disk.rename(old, new)
+    file.write_at([b"d"], 3)
+    file.close()
+    assert disk.names(tmp_path) == ["new"]
+    assert read(disk, new / "inner" / "file") == b"abcd"
+    disk.make_directory(old)
+    assert (disk.names(old), disk.names(new)) == ([], ["inner"])
+
+
+def test_only_an_empty_directory_can_be_removed(disk: Disk, tmp_path: Path) -> None:
+    directory = tmp_path / "directory"
+    disk.make_directory(directory)
+    write(disk, directory / "file")
+    with refused(errno.ENOTEMPTY):
+        disk.remove_directory(directory)
+    disk.unlink(directory / "file")
+    disk.remove_directory(directory)
+    disk.sync_directory(tmp_path)
+    assert disk.names(tmp_path) == []
+    with refused(errno.ENOENT):
+        disk.remove_directory(directory)
+
+
+def test_what_is_not_there_is_refused(disk: Disk, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    acts: list[Callable[[], object]] = [
+        lambda: disk.open(missing),
+        lambda: disk.open(missing / "file", create=True),
+        lambda: disk.lock(missing / "file"),
+        lambda: disk.unlink(missing),
+        lambda: disk.unlink(missing / "file"),
+        lambda: disk.rename(missing, tmp_path / "new"),
+        lambda: disk.remove_directory(missing),
+    ]
+    for act in acts:
+        with refused(errno.ENOENT):
+            act()
+
+
+def test_a_file_is_no_directory(disk: Disk, tmp_path: Path) -> None:
+    file = write(disk, tmp_path / "file")
+    disk.make_directory(tmp_path / "directory")
+    acts: list[Callable[[], object]] = [
+        lambda: disk.names(file),
+        lambda: disk.names(file / "below"),
+        lambda: disk.open(file / "below"),
+        lambda: disk.open(file / "below", create=True),
+        lambda: disk.unlink(file / "below"),
+        lambda: disk.remove_directory(file),
+        lambda: disk.remove_directory(file / "below"),
+        lambda: disk.rename(tmp_path / "directory", file),
+    ]
+    for act in acts:
+        with refused(errno.ENOTDIR):
+            act()
+    assert disk.names(tmp_path) == ["directory", "file"]
+
+
+@pytest.mark.parametrize("below", [".", "below", "below/further"])
+def test_no_directory_is_made_in_the_place_of_a_file_or_below_it(
+    disk: Disk, tmp_path: Path, below: str
+) -> None:
+    file = write(disk, tmp_path / "file")
+    with pytest.raises(NotADirectoryError) as raised:
+        disk.make_directory(file / below)
+    assert raised.value.filename == str(file)
+    assert disk.names(tmp_path) == ["file"]
+
+
+def test_a_directory_is_no_file(disk: Disk, tmp_path: Path) -> None:
+    directory = tmp_path / "directory"
+    disk.make_directory(directory)
+    file = write(disk, tmp_path / "file")
+    with refused(errno.EISDIR):
+        disk.open(directory)
+    with refused(errno.EISDIR):
+        disk.open(directory, create=True)
+    with refused(errno.EISDIR):
+        disk.rename(file, directory)
+    with refused(errno.EISDIR, errno.EPERM):  # which POSIX asks for
+        disk.unlink(directory)
+    assert disk.names(tmp_path) == ["directory", "file"]
+
+
+def test_a_directory_does_not_take_the_place_of_another_one(disk: Disk, tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        disk.make_directory(tmp_path / name)
+        write(disk, tmp_path / name / "file")
+    with refused(errno.ENOTEMPTY):
+        disk.rename(tmp_path / "old", tmp_path / "new")
+    assert disk.names(tmp_path) == ["new", "old"]
+
+
+def test_names_move_within_one_directory(disk: Disk, tmp_path: Path) -> None:
+    disk.make_directory(tmp_path / "directory")
+    file = write(disk, tmp_path / "file")
+    with pytest.raises(AssertionError, match="one directory"):
+        disk.rename(file, tmp_path / "directory" / "file")
+
+
+# --- the real disk ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("durably", [False, True])
@@ -34,41 +276,28 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file.close()
 
 
-def test_a_durable_write_of_many_buffers_writes_all(tmp_path: Path) -> None:
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file of this process can become longer than `size` bytes meanwhile."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("durably", [False, True])
+def test_a_write_that_finds_too_little_room_fails_and_leaves_what_fitted(
+    tmp_path: Path, durably: bool
+) -> None:
     file = DISK.open(tmp_path / "file", create=True)
-    file.write_durably([b"x"] * 2500, 10)
-    assert file.read_at(5000, 0) == bytes(10) + b"x" * 2500
+    with room_for(5), pytest.raises(OSError, match="too large"):
+        (file.write_durably if durably else file.write_at)([b"abc", b"def"], 1)
+    assert file.read_at(100, 0) == b"\0abcd"
+    (file.write_durably if durably else file.write_at)([b"abc", b"def"], 1)
+    assert file.read_at(100, 0) == b"\0abcdef"
     file.close()
-
-
-def test_reading_returns_less_only_at_the_end(tmp_path: Path) -> None:
-    file = DISK.open(tmp_path / "file", create=True)
-    file.write_at([b"abc"], 0)
-    assert (file.read_at(2, 0), file.read_at(5, 1), file.read_at(5, 3)) == (b"ab", b"bc", b"")
-    file.close()
-
-
-def test_allocated_space_reads_as_zeros_and_keeps_what_is_there(tmp_path: Path) -> None:
-    file = DISK.open(tmp_path / "file", create=True)
-    file.write_at([b"abc"], 0)
-    file.allocate(6)
-    assert (file.size(), file.read_at(6, 0)) == (6, b"abc\0\0\0")
-    file.truncate(2)
-    assert file.size() == 2
-    file.sync()
-    file.close()
-
-
-def test_a_missing_file_is_made_only_on_request(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        DISK.open(tmp_path / "file")
-
-
-def test_names_are_sorted_and_a_missing_directory_has_none(tmp_path: Path) -> None:
-    for name in ("b", "a"):
-        DISK.open(tmp_path / name, create=True).close()
-    assert DISK.names(tmp_path) == ["a", "b"]
-    assert DISK.names(tmp_path / "missing") == []
 
 
 def test_a_directory_is_made_with_its_parents_and_every_entry_is_synced(
@@ -80,32 +309,6 @@ def test_a_directory_is_made_with_its_parents_and_every_entry_is_synced(
     DISK.make_directory(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
     assert synced == [tmp_path, tmp_path / "a"]
-
-
-def test_a_file_below_a_file_cannot_be_a_directory(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="file"):
-        DISK.make_directory(tmp_path / "file" / "below")
-
-
-def test_a_lock_is_held_until_its_file_is_closed(tmp_path: Path) -> None:
-    lock = DISK.lock(tmp_path / "lock")
-    assert lock is not None
-    assert DISK.lock(tmp_path / "lock") is None
-    lock.close()
-    again = DISK.lock(tmp_path / "lock")
-    assert again is not None
-    again.close()
-
-
-def test_rename_replaces_and_unlink_removes(tmp_path: Path) -> None:
-    (tmp_path / "old").write_bytes(b"old")
-    (tmp_path / "new").write_bytes(b"new")
-    DISK.rename(tmp_path / "old", tmp_path / "new")
-    DISK.sync_directory(tmp_path)
-    assert (tmp_path / "new").read_bytes() == b"old"
-    DISK.unlink(tmp_path / "new")
-    assert DISK.names(tmp_path) == []
 
 
 def test_a_file_system_that_does_not_know_durable_writes_gets_a_write_and_a_sync(

@@ -189,14 +189,19 @@ async def test_a_file_is_synced_before_its_successor_is_created(tmp_path: Path) 
     assert bench.recover().files == bench.journal.files
 
 
-async def test_forgotten_files_are_unlinked_and_the_directory_synced(tmp_path: Path) -> None:
+async def test_forgotten_files_go_one_after_the_other_each_durably(tmp_path: Path) -> None:
     bench = Bench(tmp_path, file_bytes=64 + FLUSH_OF_ONE + 7)
     for _ in range(3):
         bench.append()
         await bench.flush()
     bench.journal.forget(bench.journal.files[:2])
     await bench.flush()
-    assert [call.what for call in bench.disk.calls[-3:]] == ["unlink", "unlink", "sync_directory"]
+    assert [(call.what, call.name) for call in bench.disk.calls[-4:]] == [
+        ("unlink", journal_path(tmp_path, 1).name),
+        ("sync_directory", tmp_path.name),
+        ("unlink", journal_path(tmp_path, 2).name),
+        ("sync_directory", tmp_path.name),
+    ]
     await bench.journal.stop()
     assert content(bench.recover()) == [(1000, 3, b"payload")]
 
@@ -210,6 +215,18 @@ async def test_only_the_oldest_files_may_go_and_never_the_newest(tmp_path: Path)
         with pytest.raises(AssertionError):
             bench.journal.forget(wrong)
     await bench.journal.stop()
+
+
+async def test_a_file_is_held_for_what_was_relocated_into_it_and_for_what_was_replaced(bench: Bench) -> None:
+    original, copy = RecordKind.ENTRY, RecordKind.RELOCATED_ENTRY
+    flushes = [[(original, 1000, 1), (original, 1000, 2), (original, 1000, 3)]]
+    flushes += [[(original, 1000, 2)], [(copy, 1000, 1), (copy, 1001, 7), (RecordKind.HARD_STATE, 1002, 9)]]
+    for records in flushes:
+        for kind, group, index in records:
+            bench.journal.append(kind, 0, group, index, 1, b"", None)
+        await bench.flush()
+    await bench.journal.stop()
+    assert bench.journal.files == bench.recover().files == [JournalFile(1, {1000: 3, 1001: 7})]
 
 
 # --- rotation and splitting ---------------------------------------------------------------------------------------

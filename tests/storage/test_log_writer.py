@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pixy.storage import LogWriter, PartitionLog, SyncedLog
+from pixy.storage import LogWriter, SyncedLog
 from pixy.storage import log_writer as log_writer_module
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
 from tests.storage.batches import batch
+from tests.storage.logs import partition_log
 
 ONE = len(batch())
 FOREVER = 1000.0
@@ -28,13 +29,15 @@ class Bench:
         self.synced: list[list[SyncedLog]] = []
         self.progress: list[int] = []
         self.faults: list[BaseException] = []
-        self.logs = [PartitionLog(self.disk, directory / f"topic-{number}", 1 << 20) for number in range(3)]
+        self.logs = [partition_log(self.disk, directory / f"topic-{number}") for number in range(3)]
         self.writer = LogWriter(
             self.worker,
             tail_cache_bytes=tail_cache_bytes,
             sync_bytes=sync_bytes,
+            sync_logs=1000,
             on_synced=self.synced.append,
             on_progress=lambda: self.progress.append(self.writer.unwritten_bytes),
+            on_full=lambda: None,
             on_fault=self.faults.append,
         )
 
@@ -61,7 +64,8 @@ class Bench:
 
     def ends(self) -> list[list[tuple[object, int, int]]]:
         return [
-            [(each.mark, each.end_offset, each.segment.size) for each in synced] for synced in self.synced
+            [(each.mark, each.end_offset, each.position.segment_bytes) for each in synced]
+            for synced in self.synced
         ]
 
 
@@ -178,7 +182,7 @@ async def test_stop_flushes_ends_the_worker_and_leaves_no_file_open(tmp_path: Pa
     await bench.drive(asyncio.create_task(bench.writer.stop()))
     assert bench.ends() == [[(2, 2, 2 * ONE)]]
     assert bench.worker.stopped
-    assert not bench.logs[0]._segments[-1].is_open
+    assert not bench.logs[0]._segments[-1].is_unsynced
 
 
 async def test_when_nothing_comes_any_more_a_sync_comes_after_a_while(

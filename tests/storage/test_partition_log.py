@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from pixy.errors import CorruptData, DataDirectoryError, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header, read_records
-from pixy.storage import PartitionLog, RealDisk, SegmentPosition
+from pixy.storage import PartitionLog, RealDisk, SyncedPosition
 from tests.fakes.disk import RecordingDisk, full
 from tests.storage.batches import batch
+from tests.storage.logs import partition_log
 
 ONE = len(batch())
 
@@ -28,10 +29,10 @@ class Model:
         self.log = self._new()
         self.batches: list[bytes] = []
         self.bases: list[int] = []
-        self.synced = SegmentPosition(0, 0)
+        self.synced = SyncedPosition(0, 0, 0)
 
     def _new(self) -> PartitionLog:
-        return PartitionLog(self.disk, self.directory, self.segment_bytes)
+        return partition_log(self.disk, self.directory, self.segment_bytes)
 
     def append(self, new: bytearray) -> int:
         base = self.log.append(new, 1)
@@ -48,15 +49,16 @@ class Model:
         self.write()
         self.synced = self.log.sync()
         return AppliedPosition(
+            log_begin_offset=self.synced.log_begin_offset,
             end_offset=self.log.end_offset,
-            segment_base_offset=self.synced.base_offset,
-            segment_bytes=self.synced.size,
+            segment_base_offset=self.synced.segment_base_offset,
+            segment_bytes=self.synced.segment_bytes,
         )
 
     def reopen(self, applied: AppliedPosition | None) -> None:
         self.log.close()
         self.log = self._new()
-        self.log.open(applied)
+        self.log.open(applied, exists=self.directory.exists())
 
     def read(self, offset: int, max_bytes: int) -> tuple[list[bytes], int]:
         chunk = self.log.read_memory(offset, max_bytes) or self.log.read(offset, max_bytes)
@@ -177,7 +179,7 @@ def test_a_segment_is_begun_when_a_batch_does_not_fit(tmp_path: Path) -> None:
         model.append(batch())
     model.sync()
     assert model.names() == [f"{base:020d}.log" for base in (0, 3, 6)]
-    assert model.synced == SegmentPosition(6, ONE)
+    assert model.synced == SyncedPosition(0, 6, ONE)
     model.check()
 
 
@@ -208,6 +210,8 @@ def test_files_are_synced_and_then_the_directory_of_a_new_segment(tmp_path: Path
     model.sync()
     syncs = [(call.what, call.name) for call in disk.calls if call.what.startswith("sync")]
     assert syncs == [
+        ("sync", "identity.part"),
+        ("sync_directory", "topic-0"),
         ("sync", "00000000000000000000.log"),
         ("sync", "00000000000000000002.log"),
         ("sync_directory", "topic-0"),
@@ -282,11 +286,11 @@ def test_without_an_applied_position_everything_goes(tmp_path: Path) -> None:
 
 
 def test_without_an_applied_position_and_without_entries_segments_are_corruption(model: Model) -> None:
-    PartitionLog(RealDisk(), model.directory, 100).open(None, replayed=False)
+    partition_log(RealDisk(), model.directory).open(None, exists=False, replayed=False)
     model.append(batch())
     model.sync()
     with pytest.raises(CorruptData, match="has segments, but the journal does not know of any record there"):
-        PartitionLog(RealDisk(), model.directory, 100).open(None, replayed=False)
+        partition_log(RealDisk(), model.directory).open(None, exists=True, replayed=False)
     assert model.names() == ["00000000000000000000.log"]
 
 

@@ -16,6 +16,7 @@ from pixy.storage import ReadOnlyDisk, RealDisk
         lambda disk, path: disk.make_directory(path),
         lambda disk, path: disk.rename(path, path),
         lambda disk, path: disk.unlink(path),
+        lambda disk, path: disk.remove_directory(path),
         lambda disk, path: disk.sync_directory(path),
     ],
 )

@@ -1,22 +1,38 @@
-"""Reading the journal at a start: the decision table of `pixy.storage.recovery`, and what every group has then."""
+"""Reading the journal at a start: what every group has then, and what is read for relocation.
 
+What is taken, cut and refused is in `test_journal_decisions`.
+"""
+
+import tracemalloc
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import HardState
-from pixy.storage import JournalFile, JournalPosition, RealDisk, RecordKind, RecoveredJournal, recover_journal
+from pixy.storage import (
+    EntryType,
+    JournalFile,
+    JournalPosition,
+    JournalRecord,
+    RealDisk,
+    RecordKind,
+    RecoveredJournal,
+    read_entries,
+    recover_journal,
+)
 from tests.fakes.disk import Call, RecordingDisk
 from tests.storage.journals import (
     OWNER,
+    Content,
     applied,
     content,
     entry,
-    flush,
     header,
     journal_file,
     record,
+    relocated,
     write_files,
 )
 
@@ -87,145 +103,149 @@ def test_an_index_that_is_there_already_replaces_it_and_what_is_behind(tmp_path:
 
 def test_a_hole_in_the_indexes_is_corruption(tmp_path: Path) -> None:
     write_files(tmp_path, journal_file([[entry(1)], [entry(3)]]))
-    with pytest.raises(CorruptData, match="raft group 1000 has entry 3 where 2 was expected"):
+    with pytest.raises(CorruptData, match=r"0001\.journal: raft group 1000 has entry 3 where 2 was expected"):
         recover(tmp_path)
 
 
-# --- the decision table -------------------------------------------------------------------------------------------
+def test_a_hole_is_refused_if_the_group_needs_what_is_missing(tmp_path: Path) -> None:
+    copies = [relocated(3, b"three"), relocated(6, b"six")]
+    write_files(tmp_path, journal_file([[entry(7, b"seven")], copies]))
+    group = recover(tmp_path).groups[1000]
+    assert content(group.entries) == [(1000, 3, b"three"), (1000, 6, b"six"), (1000, 7, b"seven")]
+    with pytest.raises(CorruptData, match="raft group 1000 has entries 3 and 6, but not those in between"):
+        group.entries_after(2)
+    with pytest.raises(CorruptData, match="applied up to entry 4, but the journal goes on with entry 6"):
+        group.entries_after(4)
+    assert content(group.entries_after(5)) == [(1000, 6, b"six"), (1000, 7, b"seven")]
 
 
-@pytest.mark.parametrize("other", ["1.journal", "notes.txt", name(1) + ".bak"])
-def test_a_name_that_is_not_a_journal_files__refused(tmp_path: Path, other: str) -> None:
-    (tmp_path / other).touch()
-    with pytest.raises(DataDirectoryError, match="is not a journal file; move it out of the way"):
+def test_applied_positions_that_cannot_be_decoded_are_corruption(tmp_path: Path) -> None:
+    write_files(tmp_path, journal_file([[record(RecordKind.APPLIED_POSITIONS, 0, 0, 0, 0, b"\xff")]]))
+    with pytest.raises(CorruptData, match=r"0001\.journal: applied positions cannot be decoded"):
         recover(tmp_path)
 
 
-def test_file_numbers_with_a_hole__refused(tmp_path: Path) -> None:
-    write_files(tmp_path, FIRST, SECOND, journal_file([], file=3))
-    (tmp_path / name(2)).unlink()
-    with pytest.raises(CorruptData, match="holds journal files 1 and 3"):
-        recover(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "leftover", [b"", bytes(10), bytes(64), header(2)[:40], header(2)[:40] + bytes(500), bytes(800)]
-)
-def test_the_last_file_with_no_valid_header_and_zeros__removed(tmp_path: Path, leftover: bytes) -> None:
-    write_files(tmp_path, FIRST, leftover)
-    disk = RecordingDisk()
-    journal = recover_journal(disk, tmp_path, OWNER)
-    assert of_1000(journal) == EVERYTHING[:3]
-    assert journal.at == JournalPosition(1, len(FIRST.rstrip(b"\0")), 4)
-    calls = [(call.what, call.name) for call in disk.calls]
-    assert calls[:2] == [("unlink", name(2)), ("sync_directory", tmp_path.name)]
-
-
-def test_the_very_first_file_may_be_a_leftover(tmp_path: Path) -> None:
-    write_files(tmp_path, bytes(100))
-    assert recover(tmp_path) == RecoveredJournal()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_same_with_no_file_before_it_and_a_number_above_1__refused(tmp_path: Path) -> None:
-    (tmp_path / name(2)).write_bytes(bytes(800))
-    with pytest.raises(CorruptData, match="file begins with"):
-        recover(tmp_path)
-    assert (tmp_path / name(2)).exists()
-
-
-@pytest.mark.parametrize(
-    "damage", [header(2), header(2) + b"x" + flush(3, 65, [], 2), header(2) + bytes(500)]
-)
-def test_the_first_file_above_1_without_a_valid_first_flush__refused(tmp_path: Path, damage: bytes) -> None:
-    (tmp_path / name(2)).write_bytes(damage)
-    with pytest.raises(
-        CorruptData, match=r"corrupt at byte 64: no valid flush frame; the files before it are gone"
-    ):
-        recover(tmp_path)
-
-
-def test_any_other_header_that_is_not_valid__refused(tmp_path: Path) -> None:
-    write_files(tmp_path, b"X" + FIRST[1:])
-    with pytest.raises(CorruptData, match="file begins with b'XIXYJRNL'"):
-        recover(tmp_path)
-    write_files(tmp_path, bytes(800), SECOND)
-    with pytest.raises(CorruptData, match="file begins with"):
-        recover(tmp_path)
-
-
-def test_the_number_in_the_header_is_that_of_the_name(tmp_path: Path) -> None:
-    write_files(tmp_path, FIRST, FIRST)
-    with pytest.raises(CorruptData, match="says that it is journal file 1"):
-        recover(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("foreign", "reason"),
-    [
-        (header(cluster=b"x" * 16), "belongs to node 1 of cluster 7878"),
-        (header(node=2), "belongs to node 2"),
-        (header(version=9), "format version 9 is newer"),
-    ],
-)
-def test_somebody_elses_or_a_newer_version__refused(tmp_path: Path, foreign: bytes, reason: str) -> None:
-    write_files(tmp_path, foreign)
-    with pytest.raises(DataDirectoryError, match=reason):
-        recover(tmp_path)
-
-
-def test_the_last_file_with_a_torn_tail__cut_and_the_cut_synced(tmp_path: Path) -> None:
-    torn = bytearray(SECOND)
-    end = len(SECOND.rstrip(b"\0"))
-    torn[end - 3] ^= 1
-    write_files(tmp_path, FIRST, bytes(torn))
-    disk = RecordingDisk()
-    journal = recover_journal(disk, tmp_path, OWNER)
-    assert of_1000(journal) == EVERYTHING[:4]
-    calls = [(call.what, call.name) for call in disk.calls]
-    assert calls[:3] == [("truncate", name(2)), ("allocate", name(2)), ("sync", name(2))]
-    cut = (tmp_path / name(2)).read_bytes()
-    assert cut == SECOND[: journal.at.position] + bytes(800 - journal.at.position)
-    again = recover(tmp_path)
-    assert (again.at, content(again)) == (journal.at, content(journal))
-
-
-def test_damage_before_a_later_valid_flush__refused_with_file_byte_and_reason(tmp_path: Path) -> None:
-    damaged = bytearray(FIRST)
-    damaged[64 + 50] ^= 1
-    write_files(tmp_path, bytes(damaged))
-    with pytest.raises(
-        CorruptData, match=r"0001\.journal is corrupt at byte 64: .* a valid flush follows at byte"
-    ):
-        recover(tmp_path)
-
-
-def test_damage_before_a_later_file__refused(tmp_path: Path) -> None:
-    damaged = bytearray(FIRST)
-    damaged[len(FIRST.rstrip(b"\0")) - 2] ^= 1
-    write_files(tmp_path, bytes(damaged), SECOND)
-    with pytest.raises(
-        CorruptData, match=r"0001\.journal is corrupt at byte \d+: .* a later journal file follows"
-    ):
-        recover(tmp_path)
-
-
-def test_a_flush_that_vanished_before_a_later_file__refused(tmp_path: Path) -> None:
+def test_entries_up_to_the_applied_position_are_left_out_wherever_it_is(tmp_path: Path) -> None:
     write_files(
         tmp_path,
-        journal_file(FLUSHES[:2], size=800),
-        journal_file([[entry(4, b"four")]], file=2, first_flush=4, size=800),
+        journal_file([[entry(1), entry(2, b"two"), entry(1, b"one", 1001), applied(1002, 1)]]),
+        journal_file([[entry(3, b"three"), entry(2, b"two", 1001)]], file=2, first_flush=2),
+        journal_file([[applied(1000, 1), applied(1001, 2), entry(1, b"x", 1002)]], file=3, first_flush=3),
     )
-    with pytest.raises(
-        CorruptData, match=r"0002\.journal is corrupt at byte 64: flush 4 .* expected flush 3"
-    ):
-        recover(tmp_path)
+    journal = recover(tmp_path)
+    assert content(journal) == [(1000, 2, b"two"), (1000, 3, b"three")]
+    assert sorted(journal.groups) == [1000, 1001, 1002]
+    assert [file.last_index for file in journal.files] == [{1000: 2, 1001: 1}, {1000: 3, 1001: 2}, {1002: 1}]
 
 
-def test_a_record_of_a_newer_release__refused_with_its_file(tmp_path: Path) -> None:
-    write_files(tmp_path, journal_file([[record(77)]]))
-    with pytest.raises(CorruptData, match=r"0001\.journal: a valid record has kind 77"):
-        recover(tmp_path)
+def test_relocated_entries_come_in_front_of_younger_ones_and_hold_their_file(tmp_path: Path) -> None:
+    second = journal_file(
+        [[entry(3, b"three"), relocated(1, b"one")], [relocated(2, b"two")]], file=2, first_flush=4
+    )
+    (tmp_path / name(2)).write_bytes(second)
+    journal = recover(tmp_path)
+    assert content(journal) == [(1000, 1, b"one"), (1000, 2, b"two"), (1000, 3, b"three")]
+    assert [each.kind for each in journal.groups[1000].entries] == [
+        RecordKind.RELOCATED_ENTRY,
+        RecordKind.RELOCATED_ENTRY,
+        RecordKind.ENTRY,
+    ]
+    assert journal.files == [JournalFile(2, {1000: 3})]
+
+
+def test_a_crash_before_the_old_file_went_leaves_originals_and_copies(tmp_path: Path) -> None:
+    copies = journal_file([[relocated(1, b"one"), relocated(2, b"two")]], file=2, first_flush=4)
+    write_files(tmp_path, FIRST, copies)
+    assert of_1000(recover(tmp_path)) == EVERYTHING[:3]
+
+
+# --- memory -------------------------------------------------------------------------------------------------------
+
+
+def test_payloads_are_copies_so_no_entry_keeps_a_file_alive(tmp_path: Path) -> None:
+    write_files(tmp_path, FIRST, SECOND)
+    groups = recover(tmp_path).groups.values()
+    assert {type(each.payload) for group in groups for each in group.entries} == {bytes}
+
+
+def test_one_file_at_a_time_is_in_memory_and_of_what_is_applied_nothing_stays(tmp_path: Path) -> None:
+    size, files, of_a_slow_group = 1 << 20, 8, b"needed"
+    write_files(
+        tmp_path,
+        *(
+            journal_file(
+                [[entry(at, bytes(size - 500)), entry(at, of_a_slow_group, 1001)], [applied(1000, at)]],
+                file=at,
+                first_flush=2 * at - 1,
+                size=size,
+            )
+            for at in range(1, files + 1)
+        ),
+    )
+    recover(tmp_path)
+    tracemalloc.start()
+    try:
+        journal = recover(tmp_path)
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert content(journal) == [(1001, at, of_a_slow_group) for at in range(1, files + 1)]
+    # A file, and the last flush of one; the double would be three.
+    assert size < peak < 2.2 * size
+    assert kept < size / 10
+
+
+# --- entries to relocate ------------------------------------------------------------------------------------------
+
+
+def entries_of(directory: Path, number: int, above: Mapping[int, int]) -> Content:
+    return content(read_entries(RealDisk(), directory, OWNER, number, above))
+
+
+def test_the_entries_of_the_groups_that_are_asked_for_are_read_from_a_file(tmp_path: Path) -> None:
+    write_files(tmp_path, FIRST, SECOND)
+    assert entries_of(tmp_path, 1, {1001: 0, 1000: 1}) == [*EVERYTHING[1:3], (1001, 1, b"other")]
+    assert entries_of(tmp_path, 1, {1000: 3, 1001: 1, 1002: 0}) == []
+    assert entries_of(tmp_path, 1, {}) == []
+    found = read_entries(RealDisk(), tmp_path, OWNER, 1, {1000: 2})
+    assert found == [JournalRecord(RecordKind.ENTRY, EntryType.RECORD_BATCH, 1000, 3, 1, b"three")]
+
+
+def test_relocated_entries_are_read_too_and_what_was_replaced_in_the_file_is_not(tmp_path: Path) -> None:
+    records = [
+        entry(8, b"old"),
+        entry(9, b"old"),
+        relocated(5, b"copy"),
+        relocated(9, b"copy"),
+        entry(8, b"new", term=2),
+    ]
+    write_files(
+        tmp_path,
+        journal_file([records, [applied(1000, 7)]]),
+        journal_file([[entry(9)]], file=2, first_flush=3),
+    )
+    assert entries_of(tmp_path, 1, {1000: 0}) == [(1000, 5, b"copy"), (1000, 8, b"new")]
+
+
+def test_every_flipped_byte_of_a_file_that_is_read_for_relocation_is_noticed(tmp_path: Path) -> None:
+    write_files(tmp_path, FIRST, SECOND)
+    for at in range(len(FIRST)):
+        (tmp_path / name(1)).write_bytes(FIRST[:at] + bytes([FIRST[at] ^ 0x55]) + FIRST[at + 1 :])
+        with pytest.raises((CorruptData, DataDirectoryError), match=r"0001\.journal"):
+            entries_of(tmp_path, 1, {1000: 0})
+
+
+def test_a_file_that_is_read_for_relocation_ends_where_the_next_one_begins(tmp_path: Path) -> None:
+    last = FIRST.rindex(b"FLSH")
+    for lost in (FIRST[:last], FIRST[:last] + bytes(300), header(1) + bytes(700)):
+        write_files(tmp_path, lost, SECOND)
+        with pytest.raises(
+            CorruptData,
+            match=r"0001\.journal is corrupt at byte \d+: it ends there, but .*0002.journal begins",
+        ):
+            entries_of(tmp_path, 1, {1000: 0})
+    write_files(tmp_path, FIRST, header(2) + bytes(100))  # nothing was written there yet
+    assert entries_of(tmp_path, 1, {1000: 0}) == EVERYTHING[:3]
 
 
 # --- every damage -------------------------------------------------------------------------------------------------

@@ -2,19 +2,24 @@
 
 import random
 import struct
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from pixy.errors import CorruptData
-from pixy.records import check_batch, patch_batch, read_header
+from pixy.records import BatchHeader, check_batch, patch_batch, read_header
 from pixy.storage import RealDisk
+from pixy.storage.disk import File
 from pixy.storage.index import INDEX_INTERVAL_BYTES
 from pixy.storage.segment import Segment, segment_path
+from tests.fakes.disk import RecordingDisk, full
+from tests.sim.disk import SimulatedDisk
 from tests.storage.batches import batch
 
 DISK = RealDisk()
+SIMULATED = Path("/topics/topic-0")
 BASE = 100
 LARGE = 7000
 
@@ -45,7 +50,8 @@ class Written:
 
     def reopened(self, size: int | None = None) -> Segment:
         segment = Segment(DISK, self.segment.path.parent, BASE)
-        segment.cut(self.segment.size if size is None else size)
+        segment.measure(self.segment.size if size is None else size)
+        segment.cut()
         return segment
 
     def check(self, segment: Segment) -> None:
@@ -71,7 +77,7 @@ def test_the_file_holds_the_batches_and_nothing_else(written: Written) -> None:
     assert written.segment.path.name == "00000000000000000100.log"
     assert written.segment.path.read_bytes() == b"".join(written.batches)
     assert written.segment.size == sum(map(len, written.batches))
-    assert not written.segment.is_open
+    assert not written.segment.is_unsynced
 
 
 def test_every_offset_and_timestamp_is_found(written: Written) -> None:
@@ -233,8 +239,135 @@ def test_a_file_that_became_shorter_is_found(tmp_path: Path) -> None:
 def test_closing_without_a_sync_gives_the_file_back(tmp_path: Path) -> None:
     segment = Segment(DISK, tmp_path, 0)
     segment.write([batch()])
-    before = segment.is_open
+    before = segment.is_unsynced
     segment.close()
     segment.close()
-    assert (before, segment.is_open) == (True, False)
+    assert (before, segment.is_unsynced) == (True, False)
     check_batch(segment_path(tmp_path, 0).read_bytes())
+
+
+# --- what a start finds out ---------------------------------------------------------------------------------------
+
+
+def facts(segment: Segment) -> tuple[int, int, int, int]:
+    return segment.size, segment.end_offset, segment.first_timestamp, segment.max_timestamp
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_measuring_finds_what_writing_has_told_also_of_a_beginning(tmp_path: Path, seed: int) -> None:
+    written = Written(tmp_path, 40, seed=seed)
+    told = []
+    size = 0
+    for count, stored in enumerate(written.batches, 1):
+        size += len(stored)
+        timestamps = written.timestamps[:count]
+        first = read_header(written.batches[0]).base_timestamp
+        told.append((size, [*written.bases, written.end][count], first, max(timestamps)))
+    for expected in told:
+        segment = Segment(DISK, tmp_path, BASE)
+        segment.measure(expected[0])
+        assert facts(segment) == expected
+    whole = Segment(DISK, tmp_path, BASE)
+    whole.measure()
+    assert facts(whole) == facts(written.segment) == told[-1]
+
+
+def test_measuring_looks_at_the_end_only(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    headers = Segment._headers
+
+    def watched(self: Segment, file: File, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
+        for at, header in headers(self, file, position, size):
+            looked.append(at)
+            yield at, header
+
+    monkeypatch.setattr(Segment, "_headers", watched)
+    Segment(DISK, written.segment.path.parent, BASE).measure()
+    assert written.segment.size > 4 * INDEX_INTERVAL_BYTES
+    # The batch that an entry names may have to be looked for from the entry before it.
+    assert len(set(looked)) * LARGE // 2 < 3 * (INDEX_INTERVAL_BYTES + 3 * LARGE)
+
+
+def early_peak(directory: Path) -> Segment:
+    """A segment that begins in 1970, has its largest timestamp soon after that, and small ones from there on."""
+    segment = Segment(DISK, directory, 0)
+    for number in range(30):
+        new = batch(1, LARGE, 9_000 if number == 3 else number)
+        patch_batch(new, number, 1)
+        segment.write([new])
+    segment.sync()
+    assert segment.max_timestamp == 9_000
+    return segment
+
+
+@pytest.mark.parametrize("entry", [(0, 0), (0, 5), (4, 7), (-1, 0), (1 << 62, 3)])
+def test_a_time_index_that_does_not_name_the_largest_timestamp_hides_none(
+    tmp_path: Path, entry: tuple[int, int]
+) -> None:
+    segment = early_peak(tmp_path)
+    times = segment.path.with_suffix(".timeindex")
+    count = times.stat().st_size // 12
+    assert count >= 4
+    times.write_bytes(struct.pack(">qI", *entry) * count)
+    again = Segment(DISK, tmp_path, 0)
+    again.measure()
+    assert facts(again) == facts(segment)
+
+
+def test_an_empty_segment_has_no_timestamps(tmp_path: Path) -> None:
+    segment_path(tmp_path, 7).touch()
+    segment = Segment(DISK, tmp_path, 7)
+    segment.measure()
+    assert (segment.size, segment.end_offset) == (0, 7)
+    assert segment.max_timestamp < 0
+
+
+def test_an_index_that_cannot_be_written_is_no_fault_and_is_used_as_far_as_it_is_right(
+    tmp_path: Path,
+) -> None:
+    disk = RecordingDisk()
+    segment = Segment(disk, tmp_path, 0)
+    for number in range(60):
+        full(disk, "write", (".timeindex", ".index", ".nothing")[number // 10 % 3])
+        new = batch(1, LARGE, 1000 + number)
+        patch_batch(new, number, 1)
+        segment.write([new])
+    segment.sync()
+    for size in range(segment.size // 60, segment.size + 1, segment.size // 60):
+        again = Segment(disk, tmp_path, 0)
+        again.measure(size)
+        assert again.max_timestamp == 1000 + again.end_offset - 1
+    for number in range(60):
+        assert segment.read(number, 1, segment.size).next_offset == number + 1
+        assert segment.offset_for_timestamp(1000 + number, segment.size) == (number * len(new), number)
+
+
+def test_a_removed_segment_leaves_nothing_and_may_be_removed_again(written: Written) -> None:
+    written.segment.remove()
+    written.segment.remove()
+    assert list(written.segment.path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("smaller", [True, False])
+def test_nothing_of_a_write_that_found_no_room_outlives_the_next_sync(smaller: bool) -> None:
+    torn = 0
+    for seed in range(20):
+        disk = SimulatedDisk(random.Random(seed))
+        disk.make_directory(SIMULATED)
+        segment = Segment(disk, SIMULATED, 0)
+        first, second = batch(1, 100), batch(1, LARGE)
+        segment.write([first])
+        disk.room = LARGE // 2
+        with pytest.raises(OSError, match=r"No space left|quota"):
+            segment.write([second])
+        torn += disk.files()[segment.path] > segment.size
+        disk.room = None
+        if smaller:  # what comes next need not be what has failed
+            third = batch(1, 100)
+            patch_batch(third, 1, 1)
+            segment.write([third])
+        segment.sync()
+        again = Segment(disk, SIMULATED, 0)
+        again.measure()
+        assert again.size == disk.files()[segment.path] == segment.size
+    assert torn > 0

@@ -6,23 +6,19 @@ second lets the server see when the answer is with the transport, which is when 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import grpc
-import structlog
 
+from pixy.api.grpc.call import answering, proxy_of, serialize
 from pixy.backend import OffsetCommit, TopicDescription
 from pixy.clock import Clock
 from pixy.consume import Offer
-from pixy.errors import Internal, PixyError, Unavailable, UnknownCluster
+from pixy.errors import PixyError, Unavailable
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proxy import Proxy
 
 __all__ = ["KafkaPixyService"]
-
-log = structlog.get_logger(__name__)
-
-_STATUS = {code.value[0]: code for code in grpc.StatusCode}
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -57,17 +53,19 @@ class KafkaPixyService:
             "GetTopicMetadata": (self.get_topic_metadata, pb.GetTopicMetadataRq),
         }
         handlers: dict[str, Handler] = {
-            name: grpc.unary_unary_rpc_method_handler(self._answering(method), request.FromString, _serialize)
+            name: grpc.unary_unary_rpc_method_handler(
+                answering(method, self._on_fault), request.FromString, serialize
+            )
             for name, (method, request) in unary.items()
         }
         handlers["ConsumeNAck"] = grpc.unary_stream_rpc_method_handler(
-            self._answering(self.consume_n_ack), pb.ConsNAckRq.FromString, _serialize
+            answering(self.consume_n_ack, self._on_fault), pb.ConsNAckRq.FromString, serialize
         )
         return handlers
 
     async def produce(self, request: pb.ProdRq, context: "Context") -> pb.ProdRs:
         """# kafkapixy.proto: Produce"""
-        proxy = self._proxy(request.cluster)
+        proxy = proxy_of(self._proxies, request.cluster)
         answer: asyncio.Future[pb.ProdRs] = asyncio.get_running_loop().create_future()
 
         def done(partition: int, offset: int, error: PixyError | None) -> None:
@@ -95,7 +93,7 @@ class KafkaPixyService:
 
     async def consume_n_ack(self, request: pb.ConsNAckRq, context: "Context") -> None:
         """# kafkapixy.proto: ConsumeNAck"""
-        proxy = self._proxy(request.cluster)
+        proxy = proxy_of(self._proxies, request.cluster)
         taken: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
 
         def done(offer: Offer | None, error: PixyError | None) -> None:
@@ -142,7 +140,7 @@ class KafkaPixyService:
 
     async def ack(self, request: pb.AckRq, context: "Context") -> pb.AckRs:
         """# kafkapixy.proto: Ack"""
-        proxy = self._proxy(request.cluster)
+        proxy = proxy_of(self._proxies, request.cluster)
         acked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: PixyError | None) -> None:
@@ -159,7 +157,7 @@ class KafkaPixyService:
 
     async def get_offsets(self, request: pb.GetOffsetsRq, context: "Context") -> pb.GetOffsetsRs:
         """# kafkapixy.proto: GetOffsets"""
-        offsets = await self._proxy(request.cluster).get_offsets(request.group, request.topic)
+        offsets = await proxy_of(self._proxies, request.cluster).get_offsets(request.group, request.topic)
         return pb.GetOffsetsRs(
             offsets=[
                 pb.PartitionOffset(
@@ -179,19 +177,19 @@ class KafkaPixyService:
     async def set_offsets(self, request: pb.SetOffsetsRq, context: "Context") -> pb.SetOffsetsRs:
         """# kafkapixy.proto: SetOffsets"""
         offsets = [(of.partition, OffsetCommit(of.offset, of.metadata)) for of in request.offsets]
-        await self._proxy(request.cluster).set_offsets(request.group, request.topic, offsets)
+        await proxy_of(self._proxies, request.cluster).set_offsets(request.group, request.topic, offsets)
         return pb.SetOffsetsRs()
 
     async def list_topics(self, request: pb.ListTopicRq, context: "Context") -> pb.ListTopicRs:
         """# kafkapixy.proto: ListTopics"""
-        topics = await self._proxy(request.cluster).list_topics()
+        topics = await proxy_of(self._proxies, request.cluster).list_topics()
         return pb.ListTopicRs(
             topics={topic.name: _topic_metadata(topic, request.with_partitions) for topic in topics}
         )
 
     async def list_consumers(self, request: pb.ListConsumersRq, context: "Context") -> pb.ListConsumersRs:
         """# kafkapixy.proto: ListConsumers"""
-        groups = await self._proxy(request.cluster).list_consumers(request.topic, request.group)
+        groups = await proxy_of(self._proxies, request.cluster).list_consumers(request.topic, request.group)
         return pb.ListConsumersRs(
             groups={
                 group: pb.ConsumerGroups(
@@ -208,31 +206,8 @@ class KafkaPixyService:
         self, request: pb.GetTopicMetadataRq, context: "Context"
     ) -> pb.GetTopicMetadataRs:
         """# kafkapixy.proto: GetTopicMetadata"""
-        topic = await self._proxy(request.cluster).describe_topic(request.topic)
+        topic = await proxy_of(self._proxies, request.cluster).describe_topic(request.topic)
         return _topic_metadata(topic, request.with_partitions)
-
-    def _answering(
-        self, method: "Callable[[Any, Context], Awaitable[Any]]"
-    ) -> "Callable[[Any, Context], Awaitable[Any]]":
-        """A handler that turns errors into statuses, and a bug into a fault."""
-
-        async def handle(request: Any, context: "Context") -> Any:
-            try:
-                return await method(request, context)
-            except PixyError as error:
-                refused = error
-            except Exception as bug:
-                self._on_fault(bug)
-                refused = Internal("internal error; the daemon's log has the details")
-            return await _abort(context, refused)
-
-        return handle
-
-    def _proxy(self, cluster: str) -> Proxy:
-        proxy = self._proxies.get(cluster)
-        if proxy is None:
-            raise UnknownCluster(f"proxy `{cluster}` does not exist")
-        return proxy
 
 
 def _message(offer: Offer) -> pb.ConsRs:
@@ -258,13 +233,3 @@ def _topic_metadata(topic: TopicDescription, with_partitions: bool) -> pb.GetTop
                 isr=partition.isr,
             )
     return metadata
-
-
-def _serialize(message: Any) -> bytes:
-    serialized: bytes = message.SerializeToString()
-    return serialized
-
-
-async def _abort(context: "Context", error: PixyError) -> NoReturn:
-    await context.abort(_STATUS[error.grpc_status], str(error))
-    raise AssertionError("abort raises")

@@ -1,7 +1,7 @@
-"""The gRPC server: listens, serves the kafkapixy service, tells of health, answers reflection.
+"""The gRPC server: listens, serves `KafkaPixy` and `Topics`, tells of health, answers reflection.
 
-Health follows the daemon's life: NOT_SERVING until every cluster is ready and from the first moment of a drain on, both for
-the whole server ("") and for `KafkaPixy`.
+Health follows the daemon's life: NOT_SERVING until every cluster is ready and from the first moment of a drain on, for the whole
+server ("") and for each of the two services.
 """
 
 import os
@@ -17,15 +17,17 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from pixy.api.grpc.kafkapixy import KafkaPixyService
+from pixy.api.grpc.topics import TopicsService
 from pixy.clock import Clock
 from pixy.config import Config, TlsConfig, is_socket_path, split_address
 from pixy.errors import StartError
-from pixy.proto import kafkapixy_pb2
+from pixy.proto import kafkapixy_pb2, pixy_topics_pb2
 from pixy.proxy import Proxy
 
 __all__ = ["GrpcServer"]
 
-_SERVICE = kafkapixy_pb2.DESCRIPTOR.services_by_name["KafkaPixy"].full_name
+_KAFKA_PIXY = kafkapixy_pb2.DESCRIPTOR.services_by_name["KafkaPixy"].full_name
+_TOPICS = pixy_topics_pb2.DESCRIPTOR.services_by_name["Topics"].full_name
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -63,13 +65,16 @@ class GrpcServer:
         )
         self._socket_paths: list[str] = []
         self._health = health.aio.HealthServicer()
-        service = KafkaPixyService(proxies, clock, on_fault)
+        services = {
+            _KAFKA_PIXY: KafkaPixyService(proxies, clock, on_fault).handlers(),
+            _TOPICS: TopicsService(proxies, on_fault).handlers(),
+        }
         self._server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(_SERVICE, service.handlers())]
+            [grpc.method_handlers_generic_handler(name, handlers) for name, handlers in services.items()]
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
-            [_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
+            [*services, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
         )
 
     async def start(self) -> dict[str, str]:
@@ -106,7 +111,7 @@ class GrpcServer:
                 os.unlink(path)
 
     async def _set_health(self, status: int) -> None:
-        for service in ("", _SERVICE):
+        for service in ("", _KAFKA_PIXY, _TOPICS):
             await self._health.set(service, status)
 
     def _listen(self, address: str) -> str:

@@ -31,9 +31,10 @@ async def health(channel: grpc.aio.Channel, service: str) -> int:
 async def test_health_is_serving_and_from_the_first_moment_of_a_drain_not(
     door: Door, channel: grpc.aio.Channel
 ) -> None:
-    assert [await health(channel, name) for name in ("", "KafkaPixy")] == [SERVING, SERVING]
+    names = ("", "KafkaPixy", "pixy.topics.v1.Topics")
+    assert [await health(channel, name) for name in names] == [SERVING] * 3
     await door.server.begin_drain()
-    assert [await health(channel, name) for name in ("", "KafkaPixy")] == [NOT_SERVING, NOT_SERVING]
+    assert [await health(channel, name) for name in names] == [NOT_SERVING] * 3
 
 
 async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
@@ -44,7 +45,12 @@ async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
     requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
     answers = [answer async for answer in stub.ServerReflectionInfo(requests)]
     names = {service.name for service in answers[0].list_services_response.service}
-    assert names == {"KafkaPixy", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+    assert names == {
+        "KafkaPixy",
+        "pixy.topics.v1.Topics",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
 
 
 async def test_port_zero_is_told_as_the_real_port(door: Door) -> None:

@@ -1,0 +1,107 @@
+"""The service `pixy.topics.v1.Topics` of pixy_topics.proto: translates requests to calls of a proxy and results to answers.
+
+The one thing that it decides is how options may be written: Kafka's dotted names become pixy's here, so that nothing behind the
+door knows two names for one option. What options there are and which values they take is the backend's business.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from pixy.api.grpc.call import Method, proxy_of, unary_handler
+from pixy.backend import OffsetRange, TopicDescription
+from pixy.errors import InvalidArgument
+from pixy.proto import pixy_topics_pb2 as pb
+from pixy.proxy import Proxy
+
+if TYPE_CHECKING:
+    from pixy.api.grpc.call import Handler
+
+__all__ = ["TopicsService"]
+
+V = TypeVar("V", str, str | None)
+
+
+class TopicsService:
+    """Serves `Topics`.
+
+    Args:
+        proxies: by the name of the cluster; the one named "" is the default.
+        on_fault: called with an exception that is a bug.
+    """
+
+    def __init__(self, proxies: Mapping[str, Proxy], on_fault: Callable[[BaseException], None]) -> None:
+        self._proxies = proxies
+        self._on_fault = on_fault
+
+    def handlers(self) -> "dict[str, Handler]":
+        """A handler for each method of the service."""
+        methods: dict[str, tuple[Method, type]] = {
+            "CreateTopic": (self.create_topic, pb.CreateTopicRequest),
+            "AlterTopic": (self.alter_topic, pb.AlterTopicRequest),
+            "DeleteTopic": (self.delete_topic, pb.DeleteTopicRequest),
+            "DescribeTopic": (self.describe_topic, pb.DescribeTopicRequest),
+        }
+        return {
+            name: unary_handler(method, request, self._on_fault)
+            for name, (method, request) in methods.items()
+        }
+
+    async def create_topic(self, request: pb.CreateTopicRequest) -> pb.TopicDescription:
+        """# pixy_topics.proto: CreateTopic"""
+        proxy = proxy_of(self._proxies, request.cluster)
+        config = _options(request.config.items())
+        return _description(await proxy.create_topic(request.topic, request.partitions or None, config))
+
+    async def alter_topic(self, request: pb.AlterTopicRequest) -> pb.TopicDescription:
+        """# pixy_topics.proto: AlterTopic"""
+        proxy = proxy_of(self._proxies, request.cluster)
+        changes: list[tuple[str, str | None]] = [
+            *request.set.items(),
+            *((name, None) for name in request.unset),
+        ]
+        return _description(
+            await proxy.alter_topic(request.topic, request.partitions or None, _options(changes))
+        )
+
+    async def delete_topic(self, request: pb.DeleteTopicRequest) -> pb.DeleteTopicResponse:
+        """# pixy_topics.proto: DeleteTopic"""
+        await proxy_of(self._proxies, request.cluster).delete_topic(request.topic)
+        return pb.DeleteTopicResponse()
+
+    async def describe_topic(self, request: pb.DescribeTopicRequest) -> pb.TopicDescription:
+        """# pixy_topics.proto: DescribeTopic"""
+        proxy = proxy_of(self._proxies, request.cluster)
+        topic = await proxy.describe_topic(request.topic)
+        return _description(topic, await proxy.offset_ranges(request.topic))
+
+
+def _options(named: Iterable[tuple[str, V]]) -> dict[str, V]:
+    """Options by pixy's names.
+
+    Raises:
+        InvalidArgument: one is named twice, perhaps once in Kafka's way.
+    """
+    options: dict[str, V] = {}
+    for written, value in named:
+        name = written.replace(".", "_")
+        if name in options:
+            raise InvalidArgument(f"option {name} is named more than once")
+        options[name] = value
+    return options
+
+
+def _description(
+    topic: TopicDescription, ranges: Mapping[int, OffsetRange] | None = None
+) -> pb.TopicDescription:
+    """A topic as it is answered. A partition that came or went while its range was asked for has none."""
+    description = pb.TopicDescription(
+        topic=topic.name, topic_id=topic.topic_id, version=topic.version, config=topic.config
+    )
+    for each in topic.partitions:
+        partition = description.partitions.add(
+            partition=each.partition, leader=each.leader, replicas=each.replicas, isr=each.isr
+        )
+        if ranges is not None and each.partition in ranges:
+            begin, end = ranges[each.partition]
+            partition.offsets.CopyFrom(pb.OffsetRange(begin=begin, end=end))
+    return description

@@ -1,0 +1,51 @@
+"""The time that a node measures the age of things by: forward only when it is sure.
+
+A wall clock that is set forward by mistake for a moment would make every record too old at once. So the node's time is the wall clock's
+at its start, and from then on what really passes; and a wall clock that is ahead of it counts once it has been so for an hour.
+
+A wall clock that is behind is what new records are stamped with: to them it counts at once. They would look old otherwise, from the
+moment on in which they were written. Older records are kept longer then, and none is lost.
+"""
+
+import structlog
+
+from pixy.clock import Clock
+
+__all__ = ["NodeTime"]
+
+log = structlog.get_logger(__name__)
+
+_AHEAD_MS = 60_000
+_TRUSTED_AFTER_S = 3600.0
+
+
+class NodeTime:
+    """Milliseconds since the Unix epoch."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wall_ms = clock.wall_ms()
+        self._monotonic = clock.monotonic()
+        # Since when the wall clock has been ahead, None while it is not.
+        self._ahead_since: float | None = None
+
+    def now_ms(self) -> int:
+        """What time it is; ascending."""
+        monotonic, wall_ms = self._clock.monotonic(), self._clock.wall_ms()
+        now_ms = self._wall_ms + round((monotonic - self._monotonic) * 1000)
+        if wall_ms - now_ms < _AHEAD_MS:
+            self._ahead_since = None
+        elif self._ahead_since is None:
+            self._ahead_since = monotonic
+            log.warning(
+                "the clock of this machine was set forward; if it stays so for an hour, the age of records follows it",
+                ahead_s=(wall_ms - now_ms) // 1000,
+            )
+        elif monotonic - self._ahead_since >= _TRUSTED_AFTER_S:
+            self._wall_ms, self._monotonic, self._ahead_since = wall_ms, monotonic, None
+            return wall_ms
+        return now_ms
+
+    def record_ms(self) -> int:
+        """What time it is to measure the age of records by: as `now_ms`, but never ahead of the wall clock."""
+        return min(self.now_ms(), self._clock.wall_ms())

@@ -1,0 +1,145 @@
+"""Space on the disk that is set aside for the time when the disk is full.
+
+It is a file, `reserve`, that takes `storage.reserve_bytes` and holds nothing. When there is no room for a journal file, a segment or a
+checkpoint, the file is removed: what was accepted is written, consumer groups go on to commit, retention goes on to make room. New
+messages are refused until the space can be set aside again, which is tried as long as it takes.
+
+The road not taken: to watch how much is free and stop early. That says nothing of quotas, and what is free may be gone at the next
+moment.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from pixy.errors import Unavailable
+from pixy.storage import Disk, Worker
+
+__all__ = ["Reserve"]
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+_RETRY_S = 1.0
+
+
+class Reserve:
+    """The space that is set aside.
+
+    Args:
+        disk, directory: where.
+        size: how much, in bytes; 0: nothing is set aside, and nothing is refused for want of it.
+        worker: the thread for file work.
+        full: tells whether something waits for room at the moment.
+
+    Attributes:
+        blocked: why no messages are taken, None if the space is set aside.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: Path, size: int, worker: Worker, full: Callable[[], bool]
+    ) -> None:
+        self._disk = disk
+        self._path = directory / "reserve"
+        self._size = size
+        self._worker = worker
+        self._full = full
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+        # Pieces of work that were given to the worker.
+        self._begun = 0
+        self.blocked: Unavailable | None = None
+
+    def start(self) -> None:
+        """Set the space aside, or begin to try."""
+        self._try_take()
+
+    def release(self) -> None:
+        """There is no room on the disk: give the space free."""
+        if self.blocked is None and self._size and not self._stopped:
+            self._block()
+            self._run(self._give, self._given)
+
+    def stop(self) -> None:
+        """Try no more. What is set aside stays so."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # --- on the event loop --------------------------------------------------------------------------------------
+
+    def _block(self) -> None:
+        self.blocked = Unavailable(
+            f"the disk is full: what is free of {self._size} bytes (storage.reserve_bytes) is kept for offset commits"
+        )
+        log.error("the disk is full; no messages are taken until there is room", reserve_bytes=self._size)
+
+    def _run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        self._begun = number = self._begun + 1
+
+        def finished(result: T, error: BaseException | None) -> None:
+            if self._stopped or number != self._begun:
+                return  # of two pieces of work the later one says how things are
+            if error is None:
+                done(result)
+                return
+            # Not worth an end: it is missed only when the disk is full.
+            log.error("the reserve on the disk cannot be changed", file=str(self._path), error=str(error))
+            if self.blocked is not None:
+                self._retry()
+
+        self._worker.submit(work, finished)
+
+    def _retry(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_RETRY_S, self._try_take)
+
+    def _try_take(self) -> None:
+        if self._full():
+            self._retry()
+        else:
+            self._run(self._take, self._taken)
+
+    def _taken(self, taken: bool) -> None:
+        if not taken:
+            if self.blocked is None:
+                self._block()
+            self._retry()
+        elif self.blocked is not None:
+            log.info("there is room on the disk again")
+            self.blocked = None
+
+    def _given(self, _: None) -> None:
+        self._retry()
+
+    # --- on the worker ------------------------------------------------------------------------------------------
+
+    def _take(self) -> bool:
+        """Whether the space is set aside now."""
+        if not self._size:
+            self._give()
+            return True
+        try:
+            file = self._disk.open(self._path, create=True)
+            try:
+                file.allocate(self._size)
+                file.truncate(self._size)
+            finally:
+                file.close()
+        except OSError as error:
+            self._give()
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return False
+            raise
+        return True
+
+    def _give(self) -> None:
+        if self._path.name in self._disk.names(self._path.parent):
+            self._disk.unlink(self._path)

@@ -1,0 +1,111 @@
+"""What goes with time: old records, and the offsets of consumer groups that nobody consumes in any more.
+
+Looks now and then, decides, and proposes: a partition's new log begin offset is an entry of its raft group, and the end of a consumer
+group's offsets is one of its state group. That a consumer group has members is written down now and then as well, so that its offsets
+are kept as long as it lives, also over restarts.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from pixy.cluster.groups import GroupsState
+from pixy.cluster.node_time import NodeTime
+from pixy.cluster.partitions import Partitions
+from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
+from pixy.config import StorageConfig
+from pixy.proto.state_pb2 import (
+    ExpireGroups,
+    GroupsCommand,
+    PartitionCommand,
+    SetLogBeginOffset,
+    TouchGroups,
+)
+
+__all__ = ["Retention"]
+
+_PARTITIONS_PER_TURN = 200
+_GROUPS_PER_COMMAND = 500
+_TOUCHES = 8
+"""A consumer group with members is noted as active this many times in the time after which it would be forgotten."""
+
+
+class Retention:
+    """Decides what goes.
+
+    Args:
+        time: for the age of things.
+        storage: how often to look, and how long offsets are kept.
+        partitions: the node's partitions.
+        state_groups: those that hold consumer groups.
+        has_members: tells whether anybody is in a consumer group.
+        propose: proposes a command to a raft group.
+    """
+
+    def __init__(
+        self,
+        time: NodeTime,
+        storage: StorageConfig,
+        partitions: Partitions,
+        state_groups: Sequence[StateReplica],
+        has_members: Callable[[str], bool],
+        propose: Callable[[Replica, bytes], None],
+    ) -> None:
+        self._time = time
+        self._storage = storage
+        self._partitions = partitions
+        self._state_groups = state_groups
+        self._has_members = has_members
+        self._propose = propose
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.Handle | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._timer = self._loop.call_later(self._storage.retention_check, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        now_ms = self._time.now_ms()
+        if self._storage.offsets_retention:
+            self._look_at_groups(now_ms)
+        self._look_at_partitions(list(self._partitions), self._time.record_ms())
+
+    def _look_at_partitions(self, partitions: list[PartitionReplica], now_ms: int) -> None:
+        for replica in partitions[:_PARTITIONS_PER_TURN]:
+            if replica.deleted or replica.fault is not None:
+                continue
+            offset = replica.log.retained_from(now_ms)
+            if offset > replica.log.begin_offset:
+                command = PartitionCommand(set_log_begin_offset=SetLogBeginOffset(offset=offset))
+                self._propose(replica, command.SerializeToString())
+        rest = partitions[_PARTITIONS_PER_TURN:]
+        if rest:
+            self._timer = self._loop.call_soon(self._look_at_partitions, rest, now_ms)
+        else:
+            self.start()
+
+    def _look_at_groups(self, now_ms: int) -> None:
+        kept_ms = round(self._storage.offsets_retention * 1000)
+        for replica in self._state_groups:
+            machine = replica.machine
+            assert isinstance(machine, GroupsState)
+            quiet = machine.inactive_since(now_ms - kept_ms // _TOUCHES)
+            alive = [group for group in quiet if self._has_members(group)]
+            for groups in _parts(alive):
+                command = GroupsCommand(touch_groups=TouchGroups(groups=groups, timestamp_ms=now_ms))
+                self._propose(replica, command.SerializeToString())
+            before_ms = now_ms - kept_ms
+            gone = set(machine.inactive_since(before_ms)).difference(alive)
+            for groups in _parts(sorted(gone)):
+                command = GroupsCommand(expire_groups=ExpireGroups(groups=groups, before_ms=before_ms))
+                self._propose(replica, command.SerializeToString())
+
+
+def _parts(groups: Sequence[str]) -> list[list[str]]:
+    remaining = iter(groups)
+    return list(iter(lambda: list(islice(remaining, _GROUPS_PER_COMMAND)), []))

@@ -1,0 +1,49 @@
+"""The options that a topic may have of its own. Where it has none, those of the cluster count (`storage` in the configuration)."""
+
+import re
+from collections.abc import Mapping
+
+from pixy.config import StorageConfig
+from pixy.errors import InvalidArgument
+from pixy.storage import LogOptions
+
+__all__ = ["check_topic_config", "log_options"]
+
+_MINIMUM = {"retention_bytes": -1, "retention_ms": -1, "segment_bytes": 1, "segment_ms": 1}
+"""Name of each option, as in Kafka with underscores for dots, and its least value; -1 stands for no bound."""
+
+_MAXIMUM = 2**63 - 1
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+
+
+def check_topic_config(config: Mapping[str, str]) -> None:
+    """Refuse what no topic can have.
+
+    Raises:
+        InvalidArgument: names the option, the value and what is allowed.
+    """
+    for name, value in config.items():
+        if name not in _MINIMUM:
+            raise InvalidArgument(f"topic option {name} is unknown; there are {', '.join(_MINIMUM)}")
+        least = _MINIMUM[name]
+        if not _INTEGER.fullmatch(value) or not least <= int(value) <= _MAXIMUM:
+            raise InvalidArgument(
+                f"topic option {name} is {value!r}; a whole number from {least} on is allowed"
+            )
+
+
+def log_options(storage: StorageConfig, config: Mapping[str, str]) -> LogOptions:
+    """What the partition logs of a topic are told. `config` was checked."""
+    cluster = {
+        "retention_bytes": storage.retention_bytes or -1,
+        "retention_ms": round(storage.retention * 1000) or -1,
+        "segment_bytes": storage.segment_bytes,
+        "segment_ms": round(storage.segment_age * 1000),
+    }
+    values = cluster | {name: int(value) for name, value in config.items()}
+    return LogOptions(
+        segment_bytes=values["segment_bytes"],
+        segment_ms=values["segment_ms"],
+        retention_bytes=None if values["retention_bytes"] < 0 else values["retention_bytes"],
+        retention_ms=None if values["retention_ms"] < 0 else values["retention_ms"],
+    )

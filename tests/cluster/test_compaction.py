@@ -1,0 +1,97 @@
+"""What the journal may forget while a partition is damaged: its entries are relocated, and nothing else is kept for it."""
+
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster import compaction
+from tests.cluster.nodes import Cluster, copy_of, turns_until
+from tests.fakes.disk import full
+
+VALUES = [b"%d" % number for number in range(30)]
+
+
+async def damaged(tmp_path: Path) -> tuple[Path, Path, bytes]:
+    """A killed node's directory in which a segment is cut off; that segment, and what it was."""
+    async with Cluster(tmp_path / "data").running() as cluster:
+        for topic in ("bad", "good"):
+            await cluster.create_topic(topic)
+        await cluster.append(*VALUES[:20], topic="bad")
+        await cluster.sync()
+        await cluster.append(*VALUES[20:], topic="bad")
+        directory = copy_of(tmp_path / "data", "crashed")
+    (segment,) = (directory / "topics" / "bad-0").glob("*.log")
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:100])
+    return directory, segment, whole
+
+
+async def work(cluster: Cluster, count: int) -> None:
+    for number in range(count):
+        await cluster.append(b"x" * 100, topic="good")
+        if number % 10 == 0:
+            await cluster.sync()
+    await cluster.settle()
+
+
+async def test_what_a_damaged_partition_needs_of_the_journal_outlives_its_files(tmp_path: Path) -> None:
+    directory, segment, whole = await damaged(tmp_path)
+    for _ in range(3):
+        async with Cluster(directory).running() as cluster:
+            first = cluster.journal_files()[0]
+            await work(cluster, 150)
+            assert cluster.journal_files()[0] > first
+            assert len(cluster.journal_files()) < 12
+        assert segment.read_bytes() == whole[:100]
+    segment.write_bytes(whole)
+    async with Cluster(directory).running() as cluster:
+        assert cluster.values("bad") == VALUES
+        assert len(cluster.values("good")) == 450
+        await cluster.append(b"more", topic="bad")
+
+
+async def test_a_damaged_partition_is_relocated_no_more_than_the_journal_grows(tmp_path: Path) -> None:
+    directory, _, _ = await damaged(tmp_path)
+    async with Cluster(directory).running() as cluster:
+        await work(cluster, 300)
+        files = cluster.journal_files()
+        await work(cluster, 0)
+        assert cluster.journal_files() == files
+
+
+async def test_a_deleted_topic_holds_no_journal_file(tmp_path: Path) -> None:
+    directory, _, _ = await damaged(tmp_path)
+    async with Cluster(directory).running() as cluster:
+        await cluster.node.delete_topic("bad")
+        bad = {raft_group for file in cluster.node._journal.files for raft_group in file.last_index}
+        await work(cluster, 150)
+        left = {raft_group for file in cluster.node._journal.files for raft_group in file.last_index}
+        assert bad - left
+        assert not (directory / "topics" / "bad-0").exists()
+
+
+async def test_journal_files_go_with_the_topic_that_alone_has_needed_them(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, max_unapplied_bytes=1 << 20).running() as cluster:
+        await cluster.create_topic()
+        await cluster.append(*[b"x" * 1000] * 60)
+        files = len(cluster.journal_files())
+        assert files > 10
+        await cluster.node.delete_topic("topic")
+        # Before its segments were ever synced. State groups may hold a few back, until they write checkpoints.
+        await cluster.settle()
+        assert len(cluster.journal_files()) < 8
+
+
+async def test_a_checkpoint_that_found_no_room_is_tried_again_though_nothing_else_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "_FULL_DISK_RETRY_S", 0)
+    async with Cluster(tmp_path).running() as cluster:
+        await cluster.create_topic()
+        full(cluster.disk, "create", ".checkpoint.part")
+        await cluster.append(*[b"x" * 1000] * 60)
+        await cluster.sync()
+        files = len(cluster.journal_files())
+        assert files > 10
+        cluster.disk.heal()
+        await turns_until(lambda: len(cluster.journal_files()) < 8)

@@ -1,0 +1,129 @@
+"""A node whose disk is full: what was accepted is written, consumer groups go on, retention makes room, messages wait."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster import reserve as reserve_module
+from pixy.storage import journal as journal_module
+from pixy.storage import log_writer
+from tests.cluster.nodes import Cluster, turns_until
+from tests.fakes.disk import Call, RecordingDisk, full
+
+RESERVE = 1 << 16
+PATIENCE = 10
+
+
+class SmallDisk(RecordingDisk):
+    """A disk on which, while it is full, there is room for files of one kind only after the reserve was removed, and none for that."""
+
+    def __init__(self, directory: Path, what: str, ending: str) -> None:
+        super().__init__()
+        self.full = False
+        self._reserve = directory / "reserve"
+        self._what = what
+        self._ending = ending
+        self.before = self._check
+
+    def _check(self, call: Call) -> None:
+        needs = call.what == self._what and call.name.endswith(self._ending)
+        if self.full and (
+            (needs and self._reserve.exists()) or (call.what, call.name) == ("allocate", "reserve")
+        ):
+            full(self, call.what, "")
+            try:
+                self.before(call)
+            finally:
+                self.before = self._check
+
+
+@pytest.fixture(autouse=True)
+def constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reserve_module, "_RETRY_S", 0)
+    monkeypatch.setattr(journal_module, "_FULL_DISK_RETRY_S", 0)
+    monkeypatch.setattr(log_writer, "_FULL_DISK_RETRY_S", 0)
+
+
+@pytest.mark.parametrize(
+    ("what", "ending"),
+    [("allocate", ".journal"), ("create", ".log"), ("write", ".log"), ("write", ".checkpoint.part")],
+)
+async def test_without_room_for_anything_the_reserve_goes_and_what_was_accepted_is_written(
+    tmp_path: Path, what: str, ending: str
+) -> None:
+    directory = tmp_path / "data"
+    disk = SmallDisk(directory, what, ending)
+    cluster = Cluster(directory, disk=disk, reserve_bytes=RESERVE, checkpoint_entries=5)
+    async with cluster.running():
+        await cluster.create_topic()
+        await cluster.settle()
+        assert (directory / "reserve").stat().st_size == RESERVE
+        disk.full = True
+        async with asyncio.timeout(PATIENCE):
+            accepted = cluster.append_nowait(b"x" * 5000)
+            for number in range(6):
+                cluster.node._journal.blocked = (
+                    None  # a commit that comes while the journal waits is refused, for a moment
+                )
+                await cluster.commit(number)
+            await cluster.sync()
+            await turns_until(
+                lambda: cluster.node.blocked is not None and not (directory / "reserve").exists()
+            )
+            assert "the disk is full" in str(cluster.node.blocked)
+            assert await accepted == 0
+            await cluster.commit(7)
+            assert cluster.committed() == {0: 7}
+            disk.full = False
+            await turns_until(lambda: cluster.node.blocked is None)
+            assert (directory / "reserve").stat().st_size == RESERVE
+    async with Cluster(directory).running() as again:
+        assert (again.values(), again.committed()) == ([b"x" * 5000], {0: 7})
+
+
+async def test_retention_goes_on_to_make_room(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    disk = SmallDisk(directory, "create", ".log")
+    cluster = Cluster(directory, disk=disk, reserve_bytes=RESERVE, storage={"retention_bytes": 1})
+    async with cluster.running():
+        await cluster.create_topic()
+        await cluster.settle()
+        disk.full = True
+        for _ in range(5):
+            await cluster.append(b"x" * 1500)
+        await cluster.sync()
+        assert cluster.node.blocked is not None
+        cluster.node._retention.stop()
+        cluster.node._retention._look()
+        await cluster.settle()
+        await cluster.sync()
+        assert [path.name for path in (directory / "topics" / "topic-0").glob("*.log")] == [f"{4:020d}.log"]
+        disk.full = False
+        await turns_until(lambda: cluster.node.blocked is None)
+
+
+async def test_a_start_on_a_full_disk_refuses_messages_until_there_is_room(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    async with Cluster(directory).running() as cluster:
+        await cluster.create_topic()
+        await cluster.append(b"value")
+    disk = SmallDisk(directory, "create", ".log")
+    disk.full = True
+    async with Cluster(directory, disk=disk, reserve_bytes=RESERVE).running() as again:
+        await turns_until(lambda: again.node.blocked is not None)
+        assert again.values() == [b"value"]
+        await again.commit(1)
+        disk.full = False
+        await turns_until(lambda: again.node.blocked is None)
+        await again.append(b"next")
+
+
+async def test_a_stopped_node_keeps_its_reserve_and_a_broken_one_tries_nothing_more(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    async with Cluster(directory, reserve_bytes=RESERVE).running() as cluster:
+        await cluster.settle()
+    assert (directory / "reserve").stat().st_size == RESERVE
+    async with Cluster(directory, reserve_bytes=0).running() as cluster:
+        await cluster.settle()
+    assert not (directory / "reserve").exists()

@@ -1,0 +1,375 @@
+"""The partitions of a node: topics that grow and go, what of them is on the disk, and partitions that are not ready."""
+
+import asyncio
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster import NodeObserver, PartitionReplica
+from pixy.errors import CorruptData, DataDirectoryError, TopicExists, UnknownPartition, UnknownTopic
+from pixy.records import TopicPartition
+from pixy.storage import read_partition_identity
+from tests.cluster.nodes import Cluster, copy_of, turns_until
+from tests.fakes.disk import RecordingDisk
+
+LARGE = b"x" * 900  # two to a segment
+
+
+class Told(NodeObserver):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.of: list[tuple[str, str]] = []
+
+    def topic_changed(self, name: str) -> None:
+        self.of.append(("changed", name))
+
+    def topic_deleted(self, name: str) -> None:
+        self.of.append(("deleted", name))
+
+
+def replica(cluster: Cluster, topic: str = "topic", partition: int = 0) -> PartitionReplica:
+    found = cluster.node.partition(TopicPartition(topic, partition))
+    assert found is not None
+    return found
+
+
+def directories(cluster: Cluster) -> list[str]:
+    return sorted(path.name for path in (cluster.directory / "topics").iterdir())
+
+
+# --- topics that go -----------------------------------------------------------------------------------------------
+
+
+async def test_a_deleted_topic_is_unknown_at_once_and_its_files_and_offsets_go(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic("topic", 2)
+        await cluster.create_topic("other")
+        for topic in ("topic", "other"):
+            await cluster.append(*[LARGE] * 5, topic=topic)
+            await cluster.commit(3, topic=topic)
+        await cluster.sync()
+        topic_id = cluster.node.metadata.topics["topic"].topic_id
+        await cluster.node.delete_topic("topic")
+        assert cluster.node.partition(TopicPartition("topic", 0)) is None
+        await cluster.settle()
+        await cluster.sync()
+        assert directories(cluster) == ["other-0"]
+        assert cluster.node.offsets_of("group").committed("group", topic_id) == {}
+        assert (cluster.values("other"), cluster.committed(topic="other")) == ([LARGE] * 5, {0: 3})
+        with pytest.raises(UnknownTopic):
+            await cluster.node.delete_topic("topic")
+    async with Cluster(tmp_path / "data").running() as again:
+        assert list(again.node.metadata.topics) == ["other"]
+        assert again.values("other") == [LARGE] * 5
+
+
+async def test_a_topic_of_the_same_name_begins_with_nothing(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        for turn in range(3):
+            await cluster.create_topic("topic", 2)
+            assert (replica(cluster).log.end_offset, cluster.committed()) == (0, {})
+            await cluster.append(b"%d" % turn, b"more", LARGE, LARGE, LARGE)
+            await cluster.commit(4)
+            if turn != 1:
+                await cluster.sync()
+            if turn < 2:
+                await cluster.node.delete_topic("topic")
+        await cluster.sync()
+        copy = copy_of(cluster.directory, "killed")
+    for directory in (copy, tmp_path / "data"):
+        async with Cluster(directory).running() as again:
+            assert again.values()[:2] == [b"2", b"more"]
+            assert again.committed() == {0: 4}
+            assert directories(again) == ["topic-0"]
+
+
+async def test_a_kill_between_deletion_and_removal_leaves_nothing_of_the_old_topic(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        await cluster.append(*[LARGE] * 5)
+        await cluster.commit(3)
+        await cluster.sync()
+        old = cluster.node.metadata.topics["topic"].topic_id
+        before = copy_of(cluster.directory, "before")
+        await cluster.node.delete_topic("topic")
+        await cluster.create_topic()
+        await cluster.append(b"new")
+        copy = copy_of(cluster.directory, "killed")
+        shutil.rmtree(copy / "topics")
+        shutil.copytree(before / "topics", copy / "topics")
+    async with Cluster(copy).running() as again:
+        assert again.values() == [b"new"]
+        assert again.node.offsets_of("group").committed("group", old) == {}
+        await again.sync()
+        identity = read_partition_identity(RecordingDisk(), copy / "topics" / "topic-0" / "identity")
+        assert identity.raft_group == replica(again).raft_group
+
+
+async def test_offsets_that_a_crash_left_of_a_deleted_topic_are_forgotten_by_the_next_start(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        await cluster.commit(3)
+        old = cluster.node.metadata.topics["topic"].topic_id
+        monkeypatch.setattr(cluster.node, "_forget_offsets", lambda _: None)  # the process ends right there
+        await cluster.node.delete_topic("topic")
+        assert cluster.node.offsets_of("group").committed("group", old)
+        copy = copy_of(cluster.directory, "killed")
+    async with Cluster(copy).running() as again:
+        await again.settle()
+        assert again.node.offsets_of("group").topic_ids() == set()
+
+
+async def test_what_is_under_way_to_a_deleted_topic_is_refused_and_who_waits_is_woken(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        gone = replica(cluster)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        gone.waiters = {waiter}
+        deleting = asyncio.create_task(cluster.node.delete_topic("topic"))
+        await asyncio.sleep(0)
+        behind = cluster.append_nowait(b"behind the deletion")
+        await deleting
+        with pytest.raises(UnknownPartition, match="topic topic was deleted"):
+            await behind
+        assert waiter.done()
+        assert gone.log.end_offset == 0
+
+
+async def test_a_deletion_while_the_partition_is_being_written_disturbs_nobody(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        await cluster.create_topic("other")
+        for _ in range(5):
+            await cluster.append(LARGE)
+            await cluster.append(LARGE, topic="other")
+        cluster.node._writer._begin()  # a job is on the worker
+        await cluster.node.delete_topic("topic")
+        await cluster.create_topic("topic", 3)
+        await cluster.append(b"new")
+        await cluster.sync()
+        assert directories(cluster) == ["other-0", "topic-0"]
+        assert (cluster.values(), cluster.values("other")) == ([b"new"], [LARGE] * 5)
+
+
+async def test_the_journal_holds_nothing_for_a_deleted_topic(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        await cluster.create_topic("other")
+        await cluster.append(b"never synced")
+        for _ in range(60):
+            await cluster.append(LARGE, topic="other")
+        await cluster.node.delete_topic("topic")
+        await cluster.sync()
+        await cluster.settle()
+        assert cluster.journal_files()[0] > "00000000000000000005.journal"
+
+
+async def test_files_that_cannot_be_renamed_are_a_fault(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "data")
+    await cluster.node.start()
+    await cluster.create_topic()
+    await cluster.append(b"value")
+    await cluster.sync()
+    cluster.disk.fail("rename", "-deleted", errno.EIO)
+    await cluster.node.delete_topic("topic")
+    await turns_until(lambda: bool(cluster.faults))
+    await cluster.node.stop()
+    async with Cluster(tmp_path / "data").running() as again:
+        assert (again.node.metadata.topics, directories(again)) == ({}, [])
+
+
+# --- topics that change -------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_grows_and_is_found_so_after_a_kill(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        told = cluster.node.observer = Told()
+        await cluster.create_topic("topic", 1)
+        await cluster.append(b"old")
+        old = replica(cluster)
+        topic = await cluster.node.alter_topic("topic", 3, {})
+        assert replica(cluster) is old
+        assert topic.raft_groups == tuple(
+            replica(cluster, partition=number).raft_group for number in range(3)
+        )
+        await cluster.append(b"new", partition=2)
+        await cluster.settle()
+        assert told.of == [("changed", "topic")] * 2
+        copy = copy_of(cluster.directory, "killed")
+    async with Cluster(copy).running() as again:
+        assert (again.values(), again.values(partition=1), again.values(partition=2)) == (
+            [b"old"],
+            [],
+            [b"new"],
+        )
+
+
+async def test_new_options_reach_the_logs_also_of_an_active_segment(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data", segment_bytes=1 << 20).running() as cluster:
+        await cluster.create_topic()
+        await cluster.append(*[LARGE] * 3)
+        await cluster.sync()
+        await cluster.node.alter_topic("topic", None, {"segment_bytes": "1", "retention_bytes": "5"})
+        assert (replica(cluster).log.options.segment_bytes, replica(cluster).log.options.retention_bytes) == (
+            1,
+            5,
+        )
+        await cluster.append(*[LARGE] * 2)
+        await cluster.sync()
+        assert [
+            int(path.stem) for path in sorted((cluster.directory / "topics" / "topic-0").glob("*.log"))
+        ] == [0, 3, 4]
+        await cluster.node.alter_topic("topic", None, {"segment_bytes": None})
+        assert replica(cluster).log.options.segment_bytes == 1 << 20
+    async with Cluster(tmp_path / "data").running() as again:
+        assert replica(again).log.options.retention_bytes == 5
+
+
+async def test_deletion_is_told_before_what_comes_after_it(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        told = cluster.node.observer = Told()
+        await cluster.create_topic()
+        await cluster.node.delete_topic("topic")
+        await cluster.create_topic()
+        with pytest.raises(TopicExists):
+            await cluster.create_topic()
+        await cluster.settle()
+        assert told.of == [("changed", "topic"), ("deleted", "topic"), ("changed", "topic")]
+
+
+@pytest.mark.no_debug
+async def test_a_topic_of_ten_thousand_partitions_can_be_made_used_and_deleted(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data", file_bytes=1 << 20).running() as cluster:
+        await cluster.create_topic("topic", 1)
+        await cluster.node.alter_topic("topic", 10_000, {})
+        await cluster.append(b"last", partition=9999)
+        await cluster.settle()
+        await cluster.sync()
+        assert directories(cluster) == ["topic-9999"]
+        copy = copy_of(cluster.directory, "killed")
+    async with Cluster(copy, file_bytes=1 << 20).running() as again:
+        assert again.values(partition=9999) == [b"last"]
+        await again.node.delete_topic("topic")
+        await again.sync()
+        assert directories(again) == []
+
+
+# --- partitions that are not ready --------------------------------------------------------------------------------
+
+
+async def damaged(tmp_path: Path) -> Path:
+    """Two partitions with several segments and entries behind the position; the last segment of the first one is missing."""
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic("topic", 2)
+        for partition in (0, 1):
+            await cluster.append(*[LARGE] * 5, partition=partition)
+        await cluster.sync()
+        for partition in (0, 1):
+            await cluster.append(b"unsynced", partition=partition)
+        copy = copy_of(cluster.directory, "killed")
+    sorted((copy / "topics" / "topic-0").glob("*.log"))[-1].unlink()
+    return copy
+
+
+async def test_a_damaged_partition_is_not_ready_and_the_others_are(tmp_path: Path) -> None:
+    directory = await damaged(tmp_path)
+    files = sorted((directory / "topics" / "topic-0").iterdir())
+    for _ in range(2):
+        cluster = Cluster(directory)
+        told = cluster.node.observer = Told()
+        async with cluster.running():
+            assert "4.log is missing, it was synced" in str(replica(cluster).fault)
+            assert cluster.values(partition=1) == [LARGE] * 5 + [b"unsynced"]
+            await cluster.sync()
+            assert told.of == [("changed", "topic")]
+        assert sorted((directory / "topics" / "topic-0").iterdir()) == files
+
+
+async def test_what_the_journal_has_of_a_damaged_partition_stays_until_it_is_mended(tmp_path: Path) -> None:
+    directory = await damaged(tmp_path)
+    async with Cluster(directory).running() as cluster:
+        for _ in range(60):
+            await cluster.append(LARGE, partition=1)
+        await cluster.sync()
+        await cluster.settle()
+    shutil.copytree(
+        tmp_path / "data" / "topics" / "topic-0", directory / "topics" / "topic-0", dirs_exist_ok=True
+    )
+    async with Cluster(directory).running() as again:
+        assert again.values() == [LARGE] * 5 + [b"unsynced"]
+        await again.append(b"next")
+        assert again.values()[-1] == b"next"
+
+
+@pytest.mark.parametrize("how", ["segment", "identity"])
+async def test_a_damaged_partition_can_be_deleted_and_made_anew(tmp_path: Path, how: str) -> None:
+    directory = await damaged(tmp_path)
+    if how == "identity":
+        (directory / "topics" / "topic-0" / "identity").write_bytes(b"damaged")
+    async with Cluster(directory).running() as cluster:
+        assert replica(cluster).fault is not None
+        await cluster.node.delete_topic("topic")
+        await cluster.create_topic("topic", 2)
+        await cluster.append(b"new")
+        await cluster.sync()
+        assert (replica(cluster).fault, cluster.values()) == (None, [b"new"])
+    async with Cluster(directory).running() as again:
+        assert (replica(again).fault, again.values()) == (None, [b"new"])
+
+
+async def test_swapped_directories_are_both_not_ready_and_mended_by_swapping_them_back(
+    tmp_path: Path,
+) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic("topic", 2)
+        for partition in (0, 1):
+            await cluster.append(b"%d" % partition, partition=partition)
+        await cluster.sync()
+    topics = tmp_path / "data" / "topics"
+
+    def swap() -> None:
+        (topics / "topic-0").rename(topics / "aside")
+        (topics / "topic-1").rename(topics / "topic-0")
+        (topics / "aside").rename(topics / "topic-1")
+
+    swap()
+    async with Cluster(tmp_path / "data").running() as again:
+        for partition in (0, 1):
+            assert "which is not its partition's" in str(replica(again, partition=partition).fault)
+    swap()
+    async with Cluster(tmp_path / "data").running() as again:
+        assert (again.values(), again.values(partition=1)) == ([b"0"], [b"1"])
+
+
+async def test_the_first_reason_counts_and_is_told_once(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        await cluster.settle()
+        told = cluster.node.observer = Told()
+        for reason in ("first", "second"):
+            cluster.node.set_fault(replica(cluster), CorruptData(reason))
+        await asyncio.sleep(0)
+        assert (str(replica(cluster).fault), told.of) == ("first", [("changed", "topic")])
+
+
+async def test_a_disk_that_cannot_be_read_refuses_the_start_with_the_reason(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        await cluster.append(b"value")
+        await cluster.sync()
+    path = tmp_path / "data" / "topics" / "topic-0" / "identity"
+    whole = path.read_bytes()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DataDirectoryError, match=r"topics cannot be used: .*identity"):
+        await Cluster(tmp_path / "data").node.start()
+    path.rmdir()
+    path.write_bytes(whole)
+    async with Cluster(tmp_path / "data").running() as again:
+        assert again.values() == [b"value"]

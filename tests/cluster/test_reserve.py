@@ -1,0 +1,164 @@
+"""The reserve on the disk: given free when the disk is full, and set aside again as soon as that can be."""
+
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster import reserve as reserve_module
+from pixy.errors import Unavailable
+from tests.cluster.reserves import SIZE, Bench
+
+
+@pytest.fixture(autouse=True)
+def constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reserve_module, "_RETRY_S", 0)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    """One that has set its space aside."""
+    bench = Bench(tmp_path)
+    bench.reserve.start()
+    await bench.step()
+    yield bench
+    bench.reserve.stop()
+
+
+async def test_on_a_full_disk_the_space_is_given_free_and_no_messages_are_taken_at_once(bench: Bench) -> None:
+    bench.reserve.release()
+    assert isinstance(bench.reserve.blocked, Unavailable)
+    assert str(bench.reserve.blocked) == (
+        f"the disk is full: what is free of {SIZE} bytes (storage.reserve_bytes) is kept for offset commits"
+    )
+    assert bench.size == SIZE
+    await bench.step()
+    assert bench.size is None
+
+
+async def test_messages_are_taken_again_only_when_the_space_is_set_aside_again(bench: Bench) -> None:
+    bench.no_room()
+    bench.reserve.release()
+    for _ in range(5):
+        await bench.step()
+        assert (bench.size, bench.blocked) == (None, True)
+    bench.disk.heal()
+    await bench.step()
+    assert (bench.size, bench.blocked) == (SIZE, False)
+    assert len(bench.worker) == 0
+
+
+async def test_the_space_is_left_to_who_waits_for_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.waiting = True
+    bench.reserve.release()
+    await bench.step()
+    tries: list[bool] = []
+
+    def full() -> bool:
+        tries.append(True)
+        bench.waiting = len(tries) < 3
+        return bench.waiting
+
+    monkeypatch.setattr(bench.reserve, "_full", full)
+    await bench.step()
+    assert len(tries) == 3
+    assert (bench.size, bench.blocked) == (SIZE, False)
+
+
+async def test_a_full_disk_that_is_told_again_and_again_is_one(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.no_room()
+    for _ in range(5):
+        bench.reserve.release()
+    assert len(bench.worker) == 1
+    for _ in range(5):
+        await bench.step()
+        bench.reserve.release()
+        assert len(bench.worker) <= 1
+    assert capsys.readouterr().out.count("the disk is full") == 1
+
+
+async def test_it_is_given_free_a_second_time(bench: Bench) -> None:
+    for _ in range(3):
+        bench.reserve.release()
+        await bench.step()
+        assert (bench.size, bench.blocked) == (None, True)
+        await bench.step()
+        assert (bench.size, bench.blocked) == (SIZE, False)
+
+
+async def test_a_disk_that_gets_full_while_the_space_is_being_set_aside_takes_no_messages(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    bench.reserve.start()
+    bench.reserve.release()  # before anybody was told that the space is set aside
+    bench.worker.step()
+    assert bench.blocked
+    bench.worker.step()
+    assert (bench.size, bench.blocked) == (None, True)
+    await bench.step()
+    assert (bench.size, bench.blocked) == (SIZE, False)
+    assert len(bench.worker) == 0
+    bench.reserve.stop()
+
+
+async def test_a_start_that_finds_the_disk_full_tries_in_one_way(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.waiting = True
+    bench.reserve.release()  # while the node is still starting
+    await bench.step()
+    bench.reserve.start()
+    bench.waiting = False
+    await bench.step()
+    assert (bench.size, bench.blocked) == (SIZE, False)
+    assert len(bench.worker) == 0
+    bench.reserve.stop()
+
+
+@pytest.mark.parametrize("what", ["allocate", "truncate"])
+async def test_a_reserve_that_cannot_be_changed_is_said_and_tried_again(
+    bench: Bench, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.disk.fail(what, "reserve", errno.EIO)
+    bench.reserve.release()
+    for _ in range(3):
+        await bench.step()
+        assert bench.blocked
+    assert "the reserve on the disk cannot be changed" in capsys.readouterr().out
+    bench.disk.heal()
+    await bench.step()
+    assert (bench.size, bench.blocked) == (SIZE, False)
+
+
+async def test_a_reserve_that_cannot_be_removed_is_still_set_aside(bench: Bench) -> None:
+    bench.disk.fail("unlink", "reserve", errno.EIO)
+    bench.reserve.release()
+    await bench.step()
+    assert (bench.size, bench.blocked) == (SIZE, True)
+    await bench.step()
+    assert (bench.size, bench.blocked) == (SIZE, False)
+
+
+async def test_what_is_set_aside_stays_so_at_the_end_and_nothing_is_tried_any_more(bench: Bench) -> None:
+    bench.reserve.stop()
+    bench.reserve.release()
+    assert (bench.size, bench.blocked, len(bench.worker)) == (SIZE, False, 0)
+
+
+async def test_what_is_under_way_at_the_end_changes_nothing_any_more(bench: Bench) -> None:
+    bench.reserve.release()
+    bench.reserve.stop()
+    bench.worker.step()
+    assert (bench.blocked, len(bench.worker)) == (True, 0)
+    assert bench.reserve._timer is None
+
+
+async def test_a_size_of_0_refuses_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, size=0)
+    bench.reserve.start()
+    await bench.step()
+    bench.reserve.release()
+    assert (bench.size, bench.blocked, len(bench.worker)) == (None, False, 0)

@@ -1,0 +1,288 @@
+"""What goes with time: records by age and size, offsets of consumer groups that nobody consumes in; on a whole node."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster import NodeObserver, PartitionReplica, Topic
+from pixy.cluster import retention as retention_module
+from pixy.cluster.replica import Replica
+from pixy.errors import CorruptData
+from pixy.proto.state_pb2 import GroupsCommand
+from pixy.records import TopicPartition
+from pixy.storage import EntryType
+from tests.cluster.nodes import Cluster, copy_of, turns_until
+from tests.fakes.disk import full
+
+DAY = 86_400
+VALUE = b"v" * 550  # three to a segment
+
+
+class Members(NodeObserver):
+    """Consumer groups that have members."""
+
+    def __init__(self, *groups: str) -> None:
+        self.groups = set(groups)
+
+    def has_members(self, consumer_group: str) -> bool:
+        return consumer_group in self.groups
+
+
+def replica(cluster: Cluster, topic: str = "topic", partition: int = 0) -> PartitionReplica:
+    found = cluster.node.partition(TopicPartition(topic, partition))
+    assert found is not None
+    return found
+
+
+def bases(cluster: Cluster, partition: str = "topic-0") -> list[int]:
+    return [int(path.stem) for path in sorted((cluster.directory / "topics" / partition).glob("*.log"))]
+
+
+async def look(cluster: Cluster) -> None:
+    """Let it be looked once, and what follows from that become durable."""
+    cluster.node._retention.stop()
+    cluster.node._retention._look()
+    await cluster.settle()
+    await cluster.sync()
+
+
+async def create(cluster: Cluster, name: str = "topic", partitions: int = 1, **config: str) -> Topic:
+    return await cluster.node.create_topic(name, partitions, config)
+
+
+# --- records ------------------------------------------------------------------------------------------------------
+
+
+async def test_records_go_when_they_are_too_old_and_stay_gone_after_a_kill(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await create(cluster, retention_ms=str(DAY * 1000))
+        for _ in range(3):
+            await cluster.append(*[VALUE] * 3)
+            cluster.clock.advance(DAY / 2)
+        await cluster.sync()
+        assert bases(cluster) == [0, 3, 6]
+        await look(cluster)
+        assert (replica(cluster).log.begin_offset, bases(cluster)) == (3, [3, 6])
+        copy = copy_of(cluster.directory, "killed")
+    async with Cluster(copy, clock=cluster.clock).running() as again:
+        log = replica(again).log
+        assert (log.begin_offset, log.end_offset, bases(again)) == (3, 9, [3, 6])
+        again.clock.advance(9 * DAY)
+        await look(again)
+        assert (log.begin_offset, log.end_offset, bases(again)) == (9, 9, [])
+        await again.append(b"next")
+        await again.sync()
+        assert (bases(again), log.read(9, 1).next_offset) == ([9], 10)
+
+
+async def test_a_kill_between_the_decision_and_the_removal_changes_nothing(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await create(cluster, retention_bytes="0")
+        await cluster.append(*[VALUE] * 9)
+        await cluster.sync()
+        cluster.node._retention._look()
+        await cluster.node._journal.drained()
+        assert (replica(cluster).log.begin_offset, bases(cluster)) == (6, [0, 3, 6])
+        copy = copy_of(cluster.directory, "killed")
+    async with Cluster(copy).running() as again:
+        assert (replica(again).log.begin_offset, replica(again).log.end_offset) == (6, 9)
+        await again.sync()
+        assert bases(again) == [6]
+
+
+async def test_each_topic_has_its_own_bounds_and_where_it_has_none_those_of_the_cluster(
+    tmp_path: Path,
+) -> None:
+    storage = {"retention": 0, "retention_bytes": 2000}
+    async with Cluster(tmp_path / "data", storage=storage).running() as cluster:
+        await create(cluster)
+        await create(cluster, "all", retention_bytes="-1")
+        await create(cluster, "least", retention_bytes="0")
+        for topic in ("topic", "all", "least"):
+            await cluster.append(*[VALUE] * 9, topic=topic)
+        await cluster.sync()
+        await look(cluster)
+        assert [replica(cluster, topic).log.begin_offset for topic in ("topic", "all", "least")] == [3, 0, 6]
+        await cluster.node.alter_topic("all", None, {"retention_bytes": None})
+        await look(cluster)
+        assert replica(cluster, "all").log.begin_offset == 3
+
+
+async def test_records_without_bound_stay(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data", storage={"retention": 0}).running() as cluster:
+        await create(cluster)
+        await cluster.append(*[VALUE] * 9)
+        await cluster.sync()
+        cluster.clock.advance(100 * 365 * DAY)
+        await look(cluster)
+        assert (replica(cluster).log.begin_offset, bases(cluster)) == (0, [0, 3, 6])
+
+
+async def test_a_wall_clock_that_is_set_forward_for_a_moment_takes_nothing(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await create(cluster)
+        await cluster.append(*[VALUE] * 9)
+        await cluster.sync()
+        cluster.clock.step_wall(1000 * DAY * 1000)
+        await look(cluster)
+        cluster.clock.advance(60)
+        await look(cluster)
+        assert replica(cluster).log.begin_offset == 0
+
+
+async def test_a_damaged_partition_is_left_alone_and_the_others_are_not(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await create(cluster, partitions=2, retention_bytes="0")
+        for partition in (0, 1):
+            await cluster.append(*[VALUE] * 9, partition=partition)
+        await cluster.sync()
+        cluster.node.set_fault(replica(cluster), CorruptData("damaged"))
+        await look(cluster)
+        assert (bases(cluster), bases(cluster, "topic-1")) == ([0, 3, 6], [6])
+
+
+async def test_it_is_looked_again_and_again_until_the_node_stops(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data", storage={"retention_check": 0}).running() as cluster:
+        await create(cluster, retention_bytes="0")
+        for _ in range(2):
+            await cluster.append(*[VALUE] * 3)
+            await cluster.sync()
+            end = replica(cluster).log.end_offset
+            await turns_until(lambda end=end: replica(cluster).log.begin_offset == end - 3)  # type: ignore[misc]
+        timer = cluster.node._retention._timer
+    assert timer is not None
+    await asyncio.sleep(0)
+    assert cluster.node._retention._timer is not None
+    assert cluster.node._retention._timer.cancelled()
+
+
+async def test_ten_thousand_partitions_are_looked_at_in_many_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention_module, "_PARTITIONS_PER_TURN", 4)
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await create(cluster, partitions=30, retention_bytes="0")
+        for partition in range(30):
+            await cluster.append(*[VALUE] * 4, partition=partition)
+        await cluster.sync()
+        turn, looked = 0, Counter[int]()
+        propose = cluster.node._retention._propose
+
+        def counting(to: Replica, payload: bytes) -> None:
+            looked[turn] += 1
+            propose(to, payload)
+
+        monkeypatch.setattr(cluster.node._retention, "_propose", counting)
+        cluster.node._retention.stop()
+        cluster.node._retention._look()
+        for turn in range(1, 12):  # noqa: B007  # `counting` reads it
+            await asyncio.sleep(0)
+        assert [count for _, count in sorted(looked.items())] == [4] * 7 + [2]
+        await cluster.sync()
+        assert {replica(cluster, partition=number).log.begin_offset for number in range(30)} == {3}
+
+
+async def test_nothing_is_proposed_while_the_journal_has_no_room(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data", file_bytes=30_000).running() as cluster:
+        await create(cluster, retention_bytes="0")
+        await cluster.append(*[VALUE] * 9)
+        await cluster.sync()
+        full(cluster.disk, "allocate", ".journal")
+        waiting = cluster.append_nowait(b"x" * 40_000)
+        await turns_until(lambda: cluster.node._journal.blocked is not None)
+        last = replica(cluster).last
+        cluster.node._retention._look()
+        assert replica(cluster).last == last
+        cluster.disk.heal()
+        await waiting
+
+
+# --- consumer groups ----------------------------------------------------------------------------------------------
+
+
+async def test_offsets_are_forgotten_when_nobody_consumes_for_so_long(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data", storage={"offsets_retention": 7 * DAY}).running() as cluster:
+        await create(cluster)
+        await cluster.commit(1, "old")
+        cluster.clock.advance(DAY)
+        await cluster.commit(2, "new")
+        cluster.clock.advance(6 * DAY)
+        await look(cluster)
+        assert (cluster.committed("old"), cluster.committed("new")) == ({0: 1}, {0: 2})
+        cluster.clock.advance(1)
+        await look(cluster)
+        assert (cluster.committed("old"), cluster.committed("new")) == ({}, {0: 2})
+    async with Cluster(tmp_path / "data", clock=cluster.clock).running() as again:
+        assert (again.committed("old"), again.committed("new")) == ({}, {0: 2})
+
+
+async def test_offsets_of_a_group_with_members_stay_also_over_restarts(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await create(cluster)
+        for group in ("living", "dead"):
+            await cluster.commit(1, group)
+        cluster.node.observer = Members("living")
+        for _ in range(20):
+            cluster.clock.advance(DAY)
+            await look(cluster)
+        assert (cluster.committed("living"), cluster.committed("dead")) == ({0: 1}, {})
+        copy = copy_of(cluster.directory, "killed")
+    async with Cluster(copy, clock=cluster.clock).running() as again:
+        again.clock.advance(6 * DAY)
+        await look(again)
+        assert again.committed("living") == {0: 1}
+        again.clock.advance(2 * DAY)
+        await look(again)
+        assert again.committed("living") == {}
+
+
+async def test_that_a_group_has_members_is_written_down_now_and_then_only(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data", storage={"offsets_retention": 8 * 3600}).running() as cluster:
+        await create(cluster)
+        await cluster.commit(1, "living")
+        cluster.node.observer = Members("living")
+        before = cluster.node._groups[0].last.index
+        for _ in range(24 * 60):  # a day, minute by minute
+            cluster.clock.advance(60)
+            cluster.node._retention.stop()
+            cluster.node._retention._look()
+            await cluster.node._journal.drained()
+        assert 20 <= cluster.node._groups[0].last.index - before <= 24
+        assert cluster.committed("living") == {0: 1}
+
+
+async def test_offsets_without_end_stay(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data", storage={"offsets_retention": 0}).running() as cluster:
+        await create(cluster)
+        await cluster.commit(1)
+        cluster.clock.advance(1000 * DAY)
+        await look(cluster)
+        assert cluster.committed() == {0: 1}
+
+
+async def test_a_command_names_a_bounded_number_of_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention_module, "_GROUPS_PER_COMMAND", 3)
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await create(cluster)
+        for number in range(16):
+            await cluster.commit(1, f"g{number}")
+        cluster.node.observer = Members("g0", "g1", "g2", "g3")
+        cluster.clock.advance(8 * DAY)
+        named: list[tuple[int, int]] = []
+        append = cluster.node._journal.append
+
+        def watched(kind: int, entry_type: int, *rest: object) -> None:
+            if entry_type == EntryType.COMMAND:
+                command = GroupsCommand.FromString(rest[3])  # type: ignore[arg-type]  # a payload
+                named.append((len(command.touch_groups.groups), len(command.expire_groups.groups)))
+            append(kind, entry_type, *rest)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(cluster.node._journal, "append", watched)
+        cluster.node._retention._look()
+        assert named == [(3, 0), (1, 0), (0, 3), (0, 3), (0, 3), (0, 3)]
+        await cluster.settle()
+        assert {number for number in range(16) if cluster.committed(f"g{number}")} == {0, 1, 2, 3}

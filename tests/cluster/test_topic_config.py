@@ -1,0 +1,76 @@
+"""The options of a topic: what is refused, and what counts where there is none."""
+
+import pytest
+
+from pixy.cluster.topic_config import check_topic_config, log_options
+from pixy.config import StorageConfig
+from pixy.errors import InvalidArgument
+from pixy.storage import LogOptions
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"retention_ms": "-1", "retention_bytes": "-1"},
+        {"retention_ms": "0", "retention_bytes": "0", "segment_bytes": "1", "segment_ms": "1"},
+        {"retention_ms": str(2**63 - 1)},
+    ],
+)
+def test_what_a_topic_can_have_is_taken(config: dict[str, str]) -> None:
+    check_topic_config(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention_ms", "-2"),
+        ("retention_bytes", "-2"),
+        ("segment_bytes", "0"),
+        ("segment_ms", "0"),
+        ("segment_bytes", "-1"),
+        ("retention_ms", str(2**63)),
+        ("retention_ms", ""),
+        ("retention_ms", " 1"),
+        ("retention_ms", "1\n"),
+        ("retention_ms", "+1"),
+        ("retention_ms", "1.5"),
+        ("retention_ms", "1h"),
+        ("retention_ms", "\u0661"),
+        ("retention_ms", "9" * 4301),
+    ],
+)
+def test_a_value_that_no_topic_can_have_is_refused_with_what_is_allowed(name: str, value: str) -> None:
+    with pytest.raises(
+        InvalidArgument, match=f"topic option {name} is .*; a whole number from -?[01] on is allowed"
+    ):
+        check_topic_config({name: value})
+
+
+def test_an_unknown_option_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(
+        InvalidArgument,
+        match=r"retention\.ms is unknown; there are retention_bytes, retention_ms, segment_bytes, segment_ms",
+    ):
+        check_topic_config({"retention.ms": "1"})
+
+
+def test_where_a_topic_has_no_option_those_of_the_cluster_count() -> None:
+    storage = StorageConfig(segment_bytes=1 << 20, segment_age=0.5, retention=2, retention_bytes=7)
+    assert log_options(storage, {}) == LogOptions(1 << 20, 500, 7, 2000)
+
+
+def test_the_options_of_a_topic_come_first_each_for_itself() -> None:
+    storage = StorageConfig(segment_bytes=1 << 20, segment_age=0.5, retention=2, retention_bytes=7)
+    own = {"retention_bytes": "8", "segment_ms": "9"}
+    assert log_options(storage, own) == LogOptions(1 << 20, 9, 8, 2000)
+    own = {"retention_ms": "3", "segment_bytes": "4"}
+    assert log_options(storage, own) == LogOptions(4, 500, 7, 3)
+
+
+def test_no_bound_is_0_in_the_configuration_and_minus_1_in_a_topic_where_0_keeps_nothing() -> None:
+    assert log_options(StorageConfig(retention=0, retention_bytes=0), {})[2:] == (None, None)
+    assert log_options(
+        StorageConfig(retention=9, retention_bytes=9), {"retention_ms": "-1", "retention_bytes": "-1"}
+    )[2:] == (None, None)
+    assert log_options(StorageConfig(), {"retention_ms": "0", "retention_bytes": "0"})[2:] == (0, 0)

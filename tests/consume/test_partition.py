@@ -1,0 +1,326 @@
+"""pixy/consume/partition.py: one live partition, with a host, a cluster and a clock of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from pixy.backend import OffsetCommit, TopicPartition
+from pixy.config import ConsumerConfig
+from pixy.consume.dispatcher import Dispatcher
+from pixy.consume.environment import Environment
+from pixy.consume.offers import Offer, OfferLimits
+from pixy.consume.offset_tracker import OffsetTracker
+from pixy.consume.partition import LivePartition
+from pixy.consume.tasks import Tasks
+from pixy.consume.timers import Timers
+from pixy.errors import AckBeyondEnd, InvalidAck, PixyError, Unavailable
+from tests.consume.fakes import Answers, FakeBackend, FakeClock, FakeLog, settle
+
+T0 = TopicPartition("t", 0)
+ACK_TIMEOUT = 30.0
+
+
+class Host:
+    """A subscription that remembers what it is told. Also owns what the partition needs."""
+
+    def __init__(self) -> None:
+        self.group_name = "g"
+        self.topic = "t"
+        self.dispatcher = Dispatcher(100, 3.0)
+        self.watching = False
+        self.dirty: list[LivePartition] = []
+        self.looks = 0
+        self.backend = FakeBackend(t=1)
+        self.clock = FakeClock()
+        self.faults: list[BaseException] = []
+        self.limits = OfferLimits(ACK_TIMEOUT, 3, 1 << 20, 1, 1 << 20)
+        self.environment = Environment(
+            self.backend,
+            ConsumerConfig(),
+            "me",
+            Timers(self.clock, self.clock.call_later),
+            Tasks(self.faults.append),
+            self.limits,
+            lambda topic, fail: None,
+        )
+        self.live: LivePartition | None = None
+
+    @property
+    def log(self) -> FakeLog:
+        return self.backend.logs["t"][0]
+
+    def mark_dirty(self, partition: LivePartition) -> None:
+        self.dirty.append(partition)
+
+    def check_quiet(self) -> None:
+        self.looks += 1
+
+    def make(self, base: int = 0) -> LivePartition:
+        """A partition where everything below `base` is acked, fetching."""
+        topic_id = self.backend.topic_ids["t"]
+        self.live = LivePartition(self.environment, self, 0, OffsetTracker(base), base, topic_id)
+        self.live.start()
+        return self.live
+
+    async def take(self, live: LivePartition, count: int = 1) -> list[Offer]:
+        await settle()
+        taken = [live.take(self.clock.now) for _ in range(count)]
+        return [offer for offer in taken if offer is not None]
+
+    async def pass_time(self, seconds: float) -> None:
+        await settle()
+        self.clock.advance(seconds)
+        await settle()
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    host = Host()
+    yield host
+    if host.live is not None:
+        host.live.close()
+    await host.environment.tasks.cancel_all()
+    assert host.faults == []
+    assert host.clock.timers == 0
+
+
+# --- acks ---------------------------------------------------------------------------------------------------------
+
+
+async def test_acks_tell_the_host_once_until_it_has_committed(host: Host) -> None:
+    host.log.append(b"a", b"b", b"c")
+    live = host.make()
+    await host.take(live, 3)
+    live.ack(0)
+    live.ack(2)
+    assert host.dirty == [live]
+    assert live.commit().offset == 1
+    live.dirty = False
+    live.ack(1)
+    assert host.dirty == [live, live]
+    assert live.commit() == OffsetCommit(3)
+
+
+async def test_an_ack_that_changes_nothing_is_not_told(host: Host) -> None:
+    host.log.append(b"a", b"b")
+    live = host.make(base=1)
+    await host.take(live)
+    live.ack(0)
+    live.ack(1, only_if_offered=True)
+    live.ack(1)
+    assert host.dirty == [live]
+
+
+async def test_an_ack_that_cannot_be_is_refused(host: Host) -> None:
+    host.log.append(b"a")
+    live = host.make()
+    await settle()
+    with pytest.raises(InvalidAck, match="bad offset: -1"):
+        live.ack(-1)
+    with pytest.raises(AckBeyondEnd):
+        live.ack(1)
+    assert host.dirty == []
+
+
+async def test_a_delivered_offer_acks_unless_it_is_void(host: Host) -> None:
+    host.log.append(b"a", b"b")
+    live = host.make()
+    first, second = await host.take(live, 2)
+    live.delivered(first)
+    assert live.commit() == OffsetCommit(1)
+    live.reset(OffsetTracker(1), 2)
+    live.delivered(second)
+    assert live.commit() == OffsetCommit(1)
+
+
+async def test_room_that_an_ack_makes_is_offered_to_who_waits(host: Host) -> None:
+    host.log.append(b"a", b"b", b"c", b"d")
+    live = host.make()
+    await host.take(live, 3)
+    answers = Answers()
+    host.dispatcher.consume(answers, False, None, host.clock.now)
+    assert answers.values == []
+    live.ack(1)
+    assert answers.values == [b"d"]
+
+
+# --- what comes back ------------------------------------------------------------------------------------------------
+
+
+async def test_an_undelivered_offer_goes_to_who_waits(host: Host) -> None:
+    host.log.append(b"a")
+    live = host.make()
+    (offer,) = await host.take(live)
+    answers = Answers()
+    host.dispatcher.consume(answers, False, None, host.clock.now)
+    live.undelivered(offer)
+    assert answers.values == [b"a"]
+    live.undelivered(offer)
+    assert live.offers.outstanding == 1
+
+
+async def test_an_offer_that_is_not_acked_in_time_goes_to_who_waits(host: Host) -> None:
+    host.log.append(b"a")
+    live = host.make()
+    await host.take(live)
+    await host.pass_time(ACK_TIMEOUT - 1)
+    answers = Answers()
+    host.dispatcher.consume(answers, False, None, host.clock.now)
+    await host.pass_time(0.9)
+    assert answers.values == []
+    await host.pass_time(0.1)
+    assert answers.values == [b"a"]
+
+
+async def test_every_offer_has_its_own_deadline(host: Host) -> None:
+    host.log.append(b"a", b"b")
+    live = host.make()
+    await host.take(live)
+    await host.pass_time(10)
+    await host.take(live)
+    await host.pass_time(ACK_TIMEOUT - 10)
+    assert live.offers.outstanding == 1
+    await host.pass_time(10)
+    assert live.offers.outstanding == 0
+
+
+async def test_a_record_that_is_never_acked_is_given_up_after_the_last_retry_and_said(host: Host) -> None:
+    host.log.append(b"a")
+    live = host.make()
+    with capture_logs() as logs:
+        for _ in range(2):
+            await host.take(live)
+            await host.pass_time(ACK_TIMEOUT)
+    assert [(entry["count"], entry["first"]) for entry in logs] == [(1, 0)]
+    assert live.commit() == OffsetCommit(1)
+    assert host.dirty == [live]
+
+
+# --- who waits until nothing is outstanding -----------------------------------------------------------------------------
+
+
+async def test_a_host_that_watches_is_told_whenever_there_may_be_fewer_offers(host: Host) -> None:
+    host.log.append(b"a", b"b", b"c")
+    live = host.make()
+    first, _, _ = await host.take(live, 3)
+    live.ack(1)
+    assert host.looks == 0
+    host.watching = True
+    live.ack(2)
+    assert host.looks == 1
+    live.undelivered(first)
+    assert host.looks == 2
+    await host.take(live)
+    await host.pass_time(ACK_TIMEOUT)
+    assert host.looks == 3
+    live.reset(OffsetTracker(0), 3)
+    assert host.looks == 4
+
+
+# --- what the log brings ----------------------------------------------------------------------------------------------
+
+
+async def test_records_that_arrive_go_to_who_waits(host: Host) -> None:
+    host.make()
+    answers = Answers()
+    host.dispatcher.consume(answers, False, None, host.clock.now)
+    await settle()
+    host.log.append(b"a")
+    await settle()
+    assert answers.values == [b"a"]
+
+
+async def test_a_gap_that_is_passed_is_committed(host: Host) -> None:
+    live = host.make()
+    host.log.gap(5)
+    await settle()
+    assert host.dirty == [live]
+    assert live.commit() == OffsetCommit(5)
+
+
+async def test_what_keeps_records_from_coming_is_told_until_it_is_over(host: Host) -> None:
+    live = host.make()
+    live.stop_fetching()
+    host.backend.failures["fetch"] = Unavailable("no leader")
+    with capture_logs():
+        live.start()
+        await settle()
+        assert {key: str(fault) for key, fault in host.dispatcher.faults.items()} == {live: "no leader"}
+        host.backend.failures.clear()
+        host.log.append(b"a")
+        await host.pass_time(1)
+    assert host.dispatcher.faults == {}
+
+
+# --- starting over, and the end -----------------------------------------------------------------------------------------
+
+
+async def test_after_a_reset_records_come_again_and_old_acks_do_not_count(host: Host) -> None:
+    host.log.append(b"a", b"b")
+    live = host.make()
+    await host.take(live, 2)
+    live.ack(0)
+    live.reset(OffsetTracker(0), 2)
+    assert not live.dirty
+    live.ack(1)
+    assert live.commit() == OffsetCommit(0)
+    assert [offer.record.offset for offer in await host.take(live, 2)] == [0, 1]
+
+
+async def test_a_closed_partition_still_says_where_the_group_was_and_does_nothing_else(host: Host) -> None:
+    host.log.append(b"a", b"b", b"c")
+    live = host.make()
+    first, second, third = await host.take(live, 3)
+    live.delivered(first)
+    host.dirty.clear()
+    live.close()
+    live.delivered(second)
+    live.undelivered(third)
+    assert live.closed
+    assert live.commit() == OffsetCommit(1)
+    assert (host.dirty, live.offers.outstanding, live.offers.ready) == ([], 0, False)
+    await host.pass_time(ACK_TIMEOUT)
+    await asyncio.wait_for(host.environment.tasks.cancel_all(), 1)
+    assert len(host.environment.tasks) == 0
+
+
+async def test_closing_takes_its_fault_back(host: Host) -> None:
+    host.backend.failures["fetch"] = Unavailable("no leader")
+    with capture_logs():
+        live = host.make()
+        await settle()
+    assert list(host.dispatcher.faults) == [live]
+    live.close()
+    assert host.dispatcher.faults == {}
+
+
+async def test_in_partitions_whose_offsets_were_set_only_offers_can_be_acked(host: Host) -> None:
+    host.environment.voided.add("g", T0)
+    host.log.append(b"a", b"b")
+    live = host.make()
+    await host.take(live)
+    live.ack(1)
+    assert host.dirty == []
+    with pytest.raises(AckBeyondEnd):
+        live.ack(2)
+    live.ack(0)
+    assert live.commit() == OffsetCommit(1)
+
+
+async def test_acks_of_a_topic_that_was_replaced_have_no_effect_wherever_they_are(host: Host) -> None:
+    host.environment.voided.see("g", "t", b"the topic before")
+    host.environment.voided.see("g", "t", host.backend.topic_ids["t"])
+    host.log.append(b"a", b"b")
+    live = host.make()
+    await host.take(live)
+    errors: list[PixyError] = []
+    for offset in (1, 2, 1000):
+        try:
+            live.ack(offset)
+        except PixyError as error:
+            errors.append(error)
+    assert (errors, host.dirty) == ([], [])
+    live.ack(0)
+    assert live.commit() == OffsetCommit(1)

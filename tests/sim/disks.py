@@ -1,0 +1,45 @@
+"""Simulated disks for tests, and what is on them."""
+
+from pathlib import Path
+from random import Random
+
+from tests.sim.disk import SimulatedDisk
+
+__all__ = ["DIRECTORY", "PATH", "SEEDS", "content", "make", "make_directory", "put", "put_durably"]
+
+DIRECTORY = Path("/data")
+PATH = DIRECTORY / "file"
+SEEDS = range(200)
+
+
+def make(seed: int = 1) -> SimulatedDisk:
+    """A disk with an empty, durable file."""
+    disk = SimulatedDisk(Random(seed))
+    disk.make_directory(DIRECTORY)
+    disk.open(PATH, create=True).sync()
+    disk.sync_directory(DIRECTORY)
+    return disk
+
+
+def content(disk: SimulatedDisk, path: Path = PATH) -> bytes:
+    file = disk.open(path)
+    return file.read_at(file.size(), 0)
+
+
+def put(disk: SimulatedDisk, name: str, value: str) -> None:
+    """Make a file of durable content. Its name is not."""
+    file = disk.open(DIRECTORY / name, create=True)
+    file.write_durably([value.encode()], 0)
+    file.close()
+
+
+def put_durably(disk: SimulatedDisk, name: str, value: str) -> None:
+    put(disk, name, value)
+    disk.sync_directory((DIRECTORY / name).parent)
+
+
+def make_directory(disk: SimulatedDisk, name: str = "d") -> None:
+    """Make a directory with two files, all durable."""
+    disk.make_directory(DIRECTORY / name)
+    put(disk, f"{name}/a", "1")
+    put_durably(disk, f"{name}/b", "2")

@@ -1,0 +1,232 @@
+"""What topics there must be: changes are made in the order in which they were asked for, some of the last ones perhaps not.
+
+Whoever looks sees the topics after some beginning of the changes. From then on these have happened, also if they were not answered.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pixy.cluster import MetadataState
+from pixy.cluster.metadata import FIRST_PARTITION_GROUP
+from pixy.errors import InvalidArgument, PixyError, TopicExists, UnknownTopic
+from tests.sim.clock import SimulatedClock
+from tests.sim.model_partition import PartitionModel
+
+__all__ = ["Change", "Config", "TopicModel", "TopicsModel"]
+
+
+@dataclass(eq=False, slots=True)
+class Change:
+    """One change that was asked for.
+
+    Attributes:
+        what: `create`, `alter` or `delete`.
+        partitions: as asked; 0 in an alteration: as many as before.
+        config: options to set; None as a value: to remove.
+        sent_ms: the true time at which it was asked for.
+        result: what it must be answered with, once that is known: the state of the topic, or the class of an error.
+    """
+
+    what: str
+    name: str
+    partitions: int = 0
+    config: Mapping[str, str | None] = field(default_factory=dict)
+    sent_ms: int = 0
+    result: "_State | type[PixyError] | None" = None
+
+
+class _State(NamedTuple):
+    """A topic as the changes leave it."""
+
+    version: int
+    config: Mapping[str, str]
+    raft_groups: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _States:
+    """All topics by name, and the raft group that the next partition gets."""
+
+    topics: dict[str, _State] = field(default_factory=dict)
+    next_raft_group: int = FIRST_PARTITION_GROUP
+
+    def copy(self) -> "_States":
+        return _States(dict(self.topics), self.next_raft_group)
+
+    def apply(self, change: Change) -> _State | type[PixyError] | None:
+        """Make a change, and say what comes back."""
+        before = self.topics.get(change.name)
+        if change.what == "create":
+            return TopicExists if before is not None else self._create(change)
+        if before is None:
+            return UnknownTopic
+        if change.what == "delete":
+            del self.topics[change.name]
+            return None
+        return self._alter(change, before)
+
+    def _create(self, change: Change) -> _State:
+        config = {name: value for name, value in change.config.items() if value is not None}
+        return self._put(change.name, 0, config, self._new_groups(change.partitions))
+
+    def _alter(self, change: Change, before: _State) -> _State | type[PixyError]:
+        more = (change.partitions or len(before.raft_groups)) - len(before.raft_groups)
+        if more < 0:
+            return InvalidArgument
+        config = dict(before.config)
+        for name, value in change.config.items():
+            config.pop(name, None)
+            if value is not None:
+                config[name] = value
+        if not more and config == before.config:
+            return before
+        return self._put(change.name, before.version + 1, config, before.raft_groups + self._new_groups(more))
+
+    def _put(
+        self, name: str, version: int, config: Mapping[str, str], raft_groups: tuple[int, ...]
+    ) -> _State:
+        state = self.topics[name] = _State(version, config, raft_groups)
+        return state
+
+    def _new_groups(self, count: int) -> tuple[int, ...]:
+        first = self.next_raft_group
+        self.next_raft_group += count
+        return tuple(range(first, self.next_raft_group))
+
+
+class Config(NamedTuple):
+    """Options of a topic: from when on they may have counted, and until when; None: they still do."""
+
+    options: Mapping[str, str]
+    from_ms: int
+    until_ms: int | None = None
+
+
+@dataclass(eq=False, slots=True)
+class TopicModel:
+    """One topic, from its creation to its deletion.
+
+    Attributes:
+        topic_id: empty until it is known.
+        configs: every one that it has had, oldest first.
+    """
+
+    name: str
+    state: _State
+    topic_id: bytes = b""
+    partitions: list[PartitionModel] = field(default_factory=list)
+    configs: list[Config] = field(default_factory=list)
+    deleted: bool = False
+
+
+class TopicsModel:
+    """All topics.
+
+    Args:
+        clock: what time it is.
+
+    Attributes:
+        live: by name, as they were last seen.
+        deleted: those whose deletion was seen since the last start.
+        pending: changes that were asked for and not seen, oldest first.
+        unanswered: how many changes wait for an answer.
+    """
+
+    def __init__(self, clock: SimulatedClock) -> None:
+        self._clock = clock
+        self.live: dict[str, TopicModel] = {}
+        self.deleted: list[TopicModel] = []
+        self.pending: list[Change] = []
+        self.unanswered = 0
+        self._states = _States()
+        # Every id that was ever seen, and what it was.
+        self._topic_ids: dict[bytes, TopicModel] = {}
+
+    def send(self, change: Change) -> None:
+        """A change is asked for."""
+        change.sent_ms = self._clock.true_ms()
+        self.pending.append(change)
+        self.unanswered += 1
+
+    def take_back(self, change: Change) -> None:
+        """A change was refused: it must not happen."""
+        assert self.pending.pop() is change
+        self.unanswered -= 1
+
+    def answer(self, change: Change, error: PixyError | None) -> None:
+        """A change is answered: it and all before it have happened."""
+        if change in self.pending:
+            self._advance(self.pending.index(change) + 1)
+        self.unanswered -= 1
+        expected = change.result
+        if isinstance(expected, type):
+            assert type(error) is expected, f"{change} is answered with {error!r}"
+        else:
+            assert error is None, f"{change} is answered with {error!r}"
+
+    def see(self, metadata: MetadataState) -> None:
+        """Raise AssertionError if the changes asked for cannot have led to these topics."""
+        states = self._states.copy()
+        found = _States(
+            {
+                name: _State(topic.version, topic.config, topic.raft_groups)
+                for name, topic in metadata.topics.items()
+            },
+            metadata.next_raft_group,
+        )
+        for count in range(len(self.pending) + 1):
+            if states == found:
+                self._advance(count)
+                break
+            if count < len(self.pending):
+                states.apply(self.pending[count])
+        else:
+            changes = [
+                (change.what, change.name, change.partitions, change.config) for change in self.pending
+            ]
+            raise AssertionError(f"from {self._states} no part of {changes} leads to {found}")
+        for name, topic in metadata.topics.items():
+            self._identify(self.live[name], topic.topic_id)
+
+    def adopt(self, metadata: MetadataState) -> None:
+        """From here on, what is there was asked for, and nothing else."""
+        self.see(metadata)
+        self.pending = []
+        self.deleted = []
+        self.unanswered = 0
+
+    def by_id(self, topic_id: bytes) -> TopicModel:
+        """A topic that was seen."""
+        return self._topic_ids[topic_id]
+
+    def _advance(self, count: int) -> None:
+        """The first of the pending changes have happened."""
+        for change in self.pending[:count]:
+            change.result = self._states.apply(change)
+            self._follow(change, self._states.topics.get(change.name))
+        del self.pending[:count]
+
+    def _follow(self, change: Change, state: _State | None) -> None:
+        name = change.name
+        topic = self.live.get(name)
+        if topic is not None and state is None:
+            topic.deleted = True
+            self.deleted.append(self.live.pop(name))
+        if state is not None:
+            if topic is None:
+                topic = self.live[name] = TopicModel(name, state)
+            if not topic.configs or topic.state.config != state.config:
+                if topic.configs:
+                    topic.configs[-1] = topic.configs[-1]._replace(until_ms=self._clock.true_ms())
+                topic.configs.append(Config(state.config, change.sent_ms))
+            topic.state = state
+            while len(topic.partitions) < len(state.raft_groups):
+                topic.partitions.append(PartitionModel())
+
+    def _identify(self, topic: TopicModel, topic_id: bytes) -> None:
+        if not topic.topic_id:
+            assert topic_id not in self._topic_ids, f"topic {topic.name} has the id of another topic"
+            topic.topic_id = topic_id
+            self._topic_ids[topic_id] = topic
+        assert topic.topic_id == topic_id, f"topic {topic.name} has another id"

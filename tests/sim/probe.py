@@ -1,0 +1,228 @@
+"""What becomes of a node when one bit of its files is flipped while it is stopped.
+
+It happens to a copy of everything. The start must cope with it, or be refused with the place, or the one partition that is damaged
+says so, and all others are whole and go on, over crashes too. Nothing of the files of a partition that is not ready is changed: once
+the bit is right again, everything is there.
+"""
+
+import asyncio
+from collections import Counter
+from copy import deepcopy
+from pathlib import Path
+from random import Random
+
+from pixy.backend import EmbeddedBackend
+from pixy.errors import PixyError
+from pixy.records import TopicPartition
+from tests.sim.disk import SimulatedDisk
+from tests.sim.life import make_node
+from tests.sim.model import PartitionId
+from tests.sim.reading import read_everything
+from tests.sim.workload import Workload
+from tests.sim.world import DIRECTORY, World, run_process
+
+__all__ = ["Probe"]
+
+_TOPICS = DIRECTORY / "topics"
+_OUTCOMES = ("harmless", "answered when read", "not ready", "refused at start")
+
+
+class Probe:
+    """One flipped bit.
+
+    Args:
+        world: what is copied; nothing in it is changed, but its random numbers.
+
+    Attributes:
+        counts: what came of it.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._rng = rng = Random(world.rng.getrandbits(64))
+        model = deepcopy(world.model)
+        self._world = World(rng, world.disk.copy(), model.clock, model)
+        self._disk = self._world.disk
+        self._path = Path()
+        self._outcome = "harmless"
+        self._deletes = False
+        self.counts: Counter[str] = Counter()
+
+    def run(self) -> None:
+        """Raise AssertionError if anything is not as it must be."""
+        rng, disk = self._rng, self._disk
+        kinds = _kinds(disk)
+        if not kinds:
+            return
+        kind = rng.choice(sorted(kinds))
+        path = self._path = rng.choice(kinds[kind])
+        # Nobody can tell a flipped bit in the last flush from a flush that was never finished.
+        in_last = kind == "journal" and path == kinds[kind][-1]
+        end = disk.last_durable_write(path) if in_last else disk.files()[path]
+        if not end:
+            return
+        position, bit = rng.randrange(end), rng.randrange(8)
+        disk.flip(path, position, bit)
+        damaged = _read(disk, path)[: position + 1]
+        for number in range(rng.choice((1, 1, 2, 3))):
+            self._run_damaged(again=number > 0)
+            if self._outcome == "refused at start":
+                break
+        else:
+            disk.restart()
+            # If the file is still the one that it was.
+            if self._outcome != "harmless" and _read(disk, path)[: position + 1] == damaged:
+                disk.flip(path, position, bit)
+                self.counts["flipped bits flipped back"] += 1
+            run_process(self._world, self._live_again)
+        self.counts[f"flipped bits {self._outcome}"] += 1
+        self.counts[f"flipped bits in {kind}"] += 1
+
+    def _run_damaged(self, *, again: bool) -> None:
+        disk, directory = self._disk, self._path.parent
+        disk.restart()
+        before = _content(disk, directory)
+        life = _DamagedLife(self._world, self._path, dies=self._rng.random() < 0.4)
+        run_process(self._world, life.live)
+        life.check_end()
+        if again and not self._deletes:
+            assert life.outcome != "refused at start", f"a start is refused that was not before: {self._path}"
+        # A crash may have come before the damaged directory has lost its name; then nobody knows any more whose it was.
+        self._deletes = self._deletes or life.deletes
+        self._outcome = max(self._outcome, life.outcome, key=_OUTCOMES.index)
+        loses_power = disk.ended and self._rng.random() < 0.5
+        if life.outcome == "not ready" and not life.deletes:
+            disk.restart()
+            after = _content(disk, directory)
+            assert after == before, f"files of a damaged partition are changed: {_difference(before, after)}"
+        disk.end()
+        if loses_power:
+            disk.lose_power()
+
+    async def _live_again(self) -> None:
+        """Once the bit is right again, or what had it is gone, everything is there."""
+        model, faults = self._world.model, list[BaseException]()
+        node, storage = make_node(self._world, faults)
+        backend = EmbeddedBackend(node)
+        model.begin_life(storage)
+        await backend.start()
+        promised = model.promised()
+        model.check(await read_everything(node, backend), promised)
+        await backend.stop()
+        assert not faults, f"a node whose flipped bit was flipped back breaks: {faults}"
+
+
+class _DamagedLife:
+    """One process that begins with the flipped bit.
+
+    Attributes:
+        outcome: one of `_OUTCOMES`.
+        deletes: whether it deletes the topic that is damaged.
+    """
+
+    def __init__(self, world: World, path: Path, *, dies: bool) -> None:
+        self._world = world
+        self._rng = world.rng
+        self._model = world.model
+        self._path = path
+        self._dies = dies
+        self._faults: list[BaseException] = []
+        self._node, self._storage = make_node(world, self._faults)
+        self._backend = EmbeddedBackend(self._node)
+        self._workload = Workload(world, self._node, self._backend, self._faults)
+        self.outcome = "harmless"
+        self.deletes = False
+
+    async def live(self) -> None:
+        """Live it. Raises AssertionError if anything is not as it must be."""
+        self._model.begin_life(self._storage)
+        try:
+            await self._backend.start()
+        except PixyError as error:
+            self.outcome = "refused at start"
+            self._check_says_where(error)
+            return
+        if any(replica.fault is not None for replica in self._node._partitions):
+            self.outcome = "not ready"
+        promised = self._model.promised()
+        found = await read_everything(self._node, self._backend, self._check_says_where)
+        self._model.check(found, promised)
+        self._model.adopt(found)
+        damaged = {self._directory(partition) for partition in found.damaged}
+        assert damaged <= {self._path.parent.name}, f"{self._path} is damaged, and not ready are {damaged}"
+        if damaged and self.outcome == "harmless":
+            self.outcome = "answered when read"
+        if self._dies:
+            disk = self._world.disk
+            disk.die_at = disk.operations + self._rng.randint(1, 200)
+            disk.die_phase = self._rng.choice(("before", "middle", "after"))
+        await self._go_on(damaged)
+        await self._backend.stop()
+
+    def check_end(self) -> None:
+        """What must be true of it once it has ended. Raises AssertionError if it is not."""
+        self._workload.check_tasks()
+        assert not self._faults, f"a node with a flipped bit breaks: {self._faults}"
+
+    async def _go_on(self, damaged: set[str]) -> None:
+        """Use what is whole, until the journal has lost its oldest files; perhaps delete the topic that is damaged."""
+        rng, workload = self._rng, self._workload
+        whole = [each for each in workload.partitions() if "{}-{}".format(*each) not in damaged]
+        hit = next((each for each in workload.partitions() if "{}-{}".format(*each) in damaged), None)
+        if hit is not None and rng.random() < 0.3:
+            self.deletes = True
+            await workload.delete_now(hit.topic)
+            whole = [each for each in whole if each.topic != hit.topic]
+            if rng.random() < 0.5:
+                workload.create_topic(hit.topic)
+                await asyncio.sleep(0.1)
+                whole.append(TopicPartition(hit.topic, 0))
+        for _ in range(rng.choice((2, 40, 150))):
+            if whole:
+                workload.append(rng.choice(whole))
+                workload.commit(rng.choice(whole))
+            await asyncio.sleep(rng.choice((0, 0, 1)))
+        await asyncio.sleep(20)
+
+    def _directory(self, partition: PartitionId) -> str:
+        return f"{self._model.topics.by_id(partition.topic_id).name}-{partition.partition}"
+
+    def _check_says_where(self, error: PixyError) -> None:
+        text = str(error)
+        where = str(self._path) in text or str(self._path.parent) in text
+        assert where, f"{self._path} is damaged, said: {text}"
+        if self._path.suffix in (".journal", ".log"):
+            how = any(word in text for word in ("byte", "version", "header", "begins"))
+            assert how, f"{self._path} is damaged, said: {text}"
+
+
+def _kinds(disk: SimulatedDisk) -> dict[str, list[Path]]:
+    """Files that are not empty, by what they are."""
+    kinds: dict[str, list[Path]] = {}
+    for path, size in disk.files().items():
+        kind = path.suffix.removeprefix(".") or path.name
+        if kind == "identity" and path.parent.parent == _TOPICS:
+            kind = "partition identity"
+        if size and kind != "lock":
+            kinds.setdefault(kind, []).append(path)
+    return kinds
+
+
+def _read(disk: SimulatedDisk, path: Path) -> bytes:
+    """What is in a file; nothing if it is gone."""
+    if path not in disk.files():
+        return b""
+    file = disk.open(path)
+    content = file.read_at(file.size(), 0)
+    file.close()
+    return content
+
+
+def _content(disk: SimulatedDisk, directory: Path) -> dict[str, bytes]:
+    """Everything in a directory of a partition; nothing of any other."""
+    if directory.parent != _TOPICS:
+        return {}
+    return {path.name: _read(disk, path) for path in disk.files() if path.parent == directory}
+
+
+def _difference(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
+    return [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]

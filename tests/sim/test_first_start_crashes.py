@@ -1,0 +1,98 @@
+"""A first start that is killed at any operation, a second one that answers something, and then the power fails.
+
+What the second start finds is visible and perhaps not durable. Random lives meet this too seldom: every operation of a first start is
+tried here.
+"""
+
+from random import Random
+
+import pytest
+
+from pixy.backend import EmbeddedBackend
+from pixy.cluster import Node, NodeOptions
+from pixy.config import JournalConfig, StorageConfig
+from pixy.errors import PixyError
+from tests.sim.clock import SimulatedClock
+from tests.sim.disk import SimulatedDisk
+from tests.sim.model import Model
+from tests.sim.worker import SimulatedWorker
+from tests.sim.world import DIRECTORY, World, run_process
+
+NAMES = "cluster/recovery.py:_sync_directories sync_directory"
+OPERATIONS = 40
+POWER_FAILURES = 10
+
+
+class TwoStarts:
+    """The processes of one try."""
+
+    def __init__(self, seed: int, ignored: list[str]) -> None:
+        disk = SimulatedDisk(Random(seed))
+        disk.ignored = frozenset(ignored)
+        clock = SimulatedClock()
+        self.world = World(Random(seed), disk, clock, Model(clock))
+        self.answered = False
+        self.there = False
+
+    def run(self, killed_at: int) -> bool:
+        """Whether a topic that was answered is there in the end."""
+        disk = self.world.disk
+        disk.restart()
+        disk.die_at = killed_at
+        run_process(self.world, self._start)
+        disk.end()
+        disk.restart()
+        run_process(self.world, self._create)
+        disk.lose_power()
+        disk.restart()
+        try:
+            run_process(self.world, self._look)
+        except PixyError:
+            return False
+        return self.there or not self.answered
+
+    def _backend(self) -> EmbeddedBackend:
+        rng = self.world.rng
+        options = NodeOptions(
+            DIRECTORY,
+            JournalConfig(file_bytes=3000),
+            StorageConfig(reserve_bytes=0),
+            rng.randbytes,
+            lambda _: SimulatedWorker(self.world.disk, None),
+        )
+        return EmbeddedBackend(Node(self.world.disk, self.world.clock, options, lambda _: None))
+
+    async def _start(self) -> None:
+        await self._backend().start()
+
+    async def _create(self) -> None:
+        backend = self._backend()
+        await backend.start()
+        await backend.create_topic("topic", 1)
+        self.answered = True
+        self.world.disk.end()
+
+    async def _look(self) -> None:
+        backend = self._backend()
+        await backend.start()
+        self.there = backend.topic("topic") is not None
+        await backend.stop()
+
+
+def losses(ignored: list[str]) -> list[tuple[int, int]]:
+    """The operations and seeds at which what was answered is lost."""
+    return [
+        (operation, seed)
+        for operation in range(1, OPERATIONS)
+        for seed in range(POWER_FAILURES)
+        if not TwoStarts(seed, ignored).run(operation)
+    ]
+
+
+def test_nothing_that_a_second_start_answered_is_lost() -> None:
+    assert losses([]) == []
+
+
+@pytest.mark.parametrize("site", [NAMES])
+def test_without_the_sync_of_what_a_start_finds_it_is_lost(site: str) -> None:
+    assert losses([site])

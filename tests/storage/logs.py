@@ -1,0 +1,60 @@
+"""Partition logs for tests."""
+
+import struct
+from pathlib import Path
+
+from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
+from pixy.records import crc32c
+from pixy.storage import Disk, LogOptions, PartitionLog
+from tests.storage.batches import batch
+
+__all__ = ["CLUSTER_ID", "LONG_MS", "applied_position", "fill", "identity", "partition_log", "unstamped"]
+
+CLUSTER_ID = b"c" * 16
+LONG_MS = 10**15
+
+
+def identity(raft_group: int = 1000, partition: int = 0) -> PartitionIdentity:
+    return PartitionIdentity(
+        cluster_id=CLUSTER_ID, topic_id=b"t" * 16, partition=partition, raft_group=raft_group
+    )
+
+
+def partition_log(
+    disk: Disk,
+    directory: Path,
+    segment_bytes: int = 1 << 20,
+    segment_ms: int = LONG_MS,
+    raft_group: int = 1000,
+) -> PartitionLog:
+    return PartitionLog(disk, directory, identity(raft_group), LogOptions(segment_bytes, segment_ms))
+
+
+def applied_position(log: PartitionLog, raft_group: int = 1000) -> AppliedPosition:
+    """Sync everything that is written; returns what the journal would say of it. Entry n has the batch of offset n - 1."""
+    position = log.sync()
+    return AppliedPosition(
+        raft_group=raft_group,
+        index=log.written_offset,
+        term=1,
+        log_begin_offset=position.log_begin_offset,
+        end_offset=log.written_offset,
+        segment_base_offset=position.segment_base_offset,
+        segment_bytes=position.segment_bytes,
+    )
+
+
+def unstamped(new: bytearray) -> bytearray:
+    """That batch without timestamps, as a Kafka client may send it."""
+    struct.pack_into(">qq", new, 27, -1, -1)
+    struct.pack_into(">I", new, 17, crc32c(new[21:]))
+    return new
+
+
+def fill(log: PartitionLog, count: int, size: int = 10) -> None:
+    """Append and write so many batches of one record with ascending timestamps."""
+    for _ in range(count):
+        log.append(batch(1, size, 1000 + log.end_offset), 1)
+    unwritten = log.unwritten()
+    log.write(unwritten.batches)
+    log.wrote(unwritten)

@@ -1,0 +1,283 @@
+"""What recovery does with every kind of journal file: one test for each row of the table in `docs/storage.md`, of its name.
+
+Each asks a check as well: what is refused is damaged there, what is cut or removed is a warning, and a check changes nothing.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster.recovery import recover_node
+from pixy.errors import CorruptData, DataDirectoryError
+from pixy.proto.state_pb2 import NodeIdentity
+from pixy.records import NewRecord, build_batch
+from pixy.storage import (
+    JournalPosition,
+    ReadOnlyDisk,
+    RealDisk,
+    RecoveredJournal,
+    Report,
+    Verdict,
+    check_journal,
+    load_identity,
+    recover_journal,
+)
+from tests.fakes.disk import RecordingDisk
+from tests.storage.journals import (
+    CLUSTER,
+    OWNER,
+    content,
+    entry,
+    flush,
+    header,
+    journal_file,
+    record,
+    write_files,
+)
+
+BATCH = bytes(build_batch([NewRecord(None, b"value", (), 1)]))
+FLUSHES = [[entry(1, BATCH)], [entry(2, BATCH)], [entry(3, BATCH)]]
+FIRST_END = len(journal_file(FLUSHES))
+FIRST = journal_file(FLUSHES, size=900)
+SECOND = journal_file([[entry(4, BATCH)], [entry(5, BATCH)]], file=2, first_flush=4, size=900)
+LAST_FLUSH = SECOND.rindex(b"FLSH")
+END = LAST_FLUSH + len(flush(5, LAST_FLUSH, [entry(5, BATCH)], 2))
+
+
+def name(number: int) -> str:
+    return f"{number:020d}.journal"
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def verdict(directory: Path) -> Verdict:
+    before = contents(directory)
+    report = Report(directory)
+    check_journal(ReadOnlyDisk(), directory, OWNER, report)
+    assert contents(directory) == before
+    return report.verdict
+
+
+def refused(directory: Path, reason: str, error: type[Exception] = CorruptData) -> None:
+    """The start is refused for that reason, a check says damaged, and nothing is changed."""
+    assert verdict(directory) is Verdict.DAMAGED
+    before = contents(directory)
+    with pytest.raises(error, match=reason):
+        recover_journal(RealDisk(), directory, OWNER)
+    assert contents(directory) == before
+
+
+def taken(directory: Path, expected: Verdict = Verdict.OK) -> RecoveredJournal:
+    """The start is not refused, and a check says what is expected; the next start finds nothing to do."""
+    assert verdict(directory) is expected
+    journal = recover_journal(RealDisk(), directory, OWNER)
+    assert verdict(directory) is Verdict.OK
+    assert content(recover_journal(RealDisk(), directory, OWNER)) == content(journal)
+    return journal
+
+
+def indexes(journal: RecoveredJournal) -> list[int]:
+    return [index for _, index, _ in content(journal)]
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+def test_absent(tmp_path: Path) -> None:
+    directory = tmp_path / "node" / "journal"
+    directory.mkdir(parents=True)
+    assert taken(directory) == RecoveredJournal(JournalPosition(0, 0, 1), [], {})
+    node = directory.parent
+    directory.rmdir()
+    load_identity(RealDisk(), node, NodeIdentity(cluster_id=CLUSTER, node_id=1))
+    (node / "topics").mkdir()
+    with pytest.raises(DataDirectoryError, match=r"has no journal files, although .* has 'topics'"):
+        recover_node(RealDisk(), node, bytes)
+
+
+@pytest.mark.parametrize("other", ["1.journal", "notes.txt"])
+def test_foreign_name(tmp_path: Path, other: str) -> None:
+    write_files(tmp_path, FIRST)
+    (tmp_path / other).touch()
+    refused(tmp_path, f"{other} is not a journal file; move it out of the way", DataDirectoryError)
+
+
+@pytest.mark.parametrize("ending", [".part", ".tmp", ".bak", "~"])
+def test_temporary_file(tmp_path: Path, ending: str) -> None:
+    write_files(tmp_path, FIRST)
+    (tmp_path / (name(2) + ending)).write_bytes(SECOND)
+    refused(tmp_path, f"journal{ending} is not a journal file; move it out of the way", DataDirectoryError)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    write_files(tmp_path, FIRST, SECOND, journal_file([], file=3))
+    (tmp_path / name(2)).unlink()
+    refused(tmp_path, "holds journal files 1 and 3, but not those in between")
+
+
+# --- headers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        header(2, version=9),
+        header(2, version=2)[:16] + b"another layout",
+        header(2, version=2)[:12] + bytes(500),
+    ],
+)
+def test_newer_version(tmp_path: Path, newer: bytes) -> None:
+    write_files(tmp_path, FIRST, newer)
+    refused(tmp_path, r"0002\.journal: format version \d is newer than 1", DataDirectoryError)
+
+
+def test_version_0(tmp_path: Path) -> None:
+    write_files(tmp_path, header(version=0) + FIRST[64:])
+    refused(tmp_path, r"0001\.journal: format version 0 was never written", DataDirectoryError)
+
+
+@pytest.mark.parametrize("leftover", [bytes(64), bytes(800), header(2)[:40] + bytes(500)])
+def test_half_created(tmp_path: Path, leftover: bytes) -> None:
+    write_files(tmp_path, FIRST, leftover)
+    disk = RecordingDisk()
+    assert verdict(tmp_path) is Verdict.WARNING
+    journal = recover_journal(disk, tmp_path, OWNER)
+    assert (indexes(journal), journal.at) == ([1, 2, 3], JournalPosition(1, FIRST_END, 4))
+    calls = [(call.what, call.name) for call in disk.calls]
+    assert calls[:2] == [("unlink", name(2)), ("sync_directory", tmp_path.name)]
+    assert list(contents(tmp_path)) == [name(1)]
+
+
+def test_short(tmp_path: Path) -> None:
+    for size in range(64):
+        for before in ([], [FIRST]):
+            write_files(tmp_path, *before, header(len(before) + 1)[:size])
+            assert indexes(taken(tmp_path, Verdict.WARNING)) == [1, 2, 3][: 3 * len(before)]
+            assert list(contents(tmp_path)) == [name(1)][: len(before)]
+
+
+def test_short_before(tmp_path: Path) -> None:
+    for size in range(64):
+        write_files(tmp_path, FIRST[:size], SECOND)
+        refused(tmp_path, f"0001.journal: {size} bytes are shorter than the file header of 64")
+
+
+@pytest.mark.parametrize("leftover", [b"", bytes(800)])
+def test_lone_leftover(tmp_path: Path, leftover: bytes) -> None:
+    (tmp_path / name(2)).write_bytes(leftover)
+    refused(tmp_path, "file begins with|0 bytes are shorter")
+
+
+def test_bad_header(tmp_path: Path) -> None:
+    write_files(tmp_path, bytes(64) + FIRST[64:])
+    refused(tmp_path, "file begins with")
+    write_files(tmp_path, bytes(800), SECOND)
+    refused(tmp_path, "file begins with")
+    write_files(tmp_path, FIRST[:20] + b"\xff" + FIRST[21:])
+    refused(tmp_path, "the file header's checksum is wrong")
+
+
+def test_foreign_cluster(tmp_path: Path) -> None:
+    write_files(tmp_path, FIRST, header(2, cluster=b"x" * 16))
+    refused(
+        tmp_path, "belongs to node 1 of cluster 7878.*, this is node 1 of cluster 3031", DataDirectoryError
+    )
+
+
+def test_foreign_node(tmp_path: Path) -> None:
+    write_files(tmp_path, FIRST, header(2, node=2))
+    refused(
+        tmp_path, "belongs to node 2 of cluster 3031.*, this is node 1 of cluster 3031", DataDirectoryError
+    )
+
+
+def test_renamed(tmp_path: Path) -> None:
+    write_files(tmp_path, FIRST, FIRST)
+    refused(tmp_path, r"0002\.journal says that it is journal file 1")
+
+
+@pytest.mark.parametrize("first", [b"", b"x" + flush(3, 65, [], 2), bytes(500)])
+def test_beheaded(tmp_path: Path, first: bytes) -> None:
+    (tmp_path / name(2)).write_bytes(header(2) + first)
+    refused(tmp_path, "corrupt at byte 64: no valid flush frame; the files before it are gone")
+    (tmp_path / name(2)).write_bytes(SECOND)
+    assert indexes(taken(tmp_path)) == [4, 5]
+
+
+# --- flushes ------------------------------------------------------------------------------------------------------
+
+
+def test_whole(tmp_path: Path) -> None:
+    write_files(tmp_path, FIRST, SECOND)
+    assert indexes(taken(tmp_path)) == [1, 2, 3, 4, 5]
+
+
+def test_zero_tail(tmp_path: Path) -> None:
+    for size in (*range(END, END + 50), 4096):
+        write_files(tmp_path, FIRST, SECOND[:END] + bytes(size - END))
+        journal = taken(tmp_path)
+        assert (indexes(journal), journal.at) == ([1, 2, 3, 4, 5], JournalPosition(2, END, 6))
+
+
+def test_torn_tail(tmp_path: Path) -> None:
+    torn = SECOND[: END - 9] + b"\xff" + SECOND[END - 8 :]
+    write_files(tmp_path, FIRST, torn)
+    assert verdict(tmp_path) is Verdict.WARNING
+    disk = RecordingDisk()
+    assert indexes(recover_journal(disk, tmp_path, OWNER)) == [1, 2, 3, 4]
+    calls = [(call.what, call.name) for call in disk.calls]
+    assert calls[:3] == [("truncate", name(2)), ("allocate", name(2)), ("sync", name(2))]
+    assert contents(tmp_path)[name(2)] == SECOND[:LAST_FLUSH] + bytes(900 - LAST_FLUSH)
+    for size in range(LAST_FLUSH + 1, END - 1):  # the last byte is zero
+        for rest in (0, 100):
+            write_files(tmp_path, FIRST, SECOND[:size] + bytes(rest))
+            assert indexes(taken(tmp_path, Verdict.WARNING)) == [1, 2, 3, 4], size
+
+
+def test_bad_checksum(tmp_path: Path) -> None:
+    for at in range(64, LAST_FLUSH):
+        write_files(tmp_path, FIRST, SECOND[:at] + bytes([SECOND[at] ^ 1]) + SECOND[at + 1 :])
+        refused(
+            tmp_path, rf"0002\.journal is corrupt at byte 64: .*; a valid flush follows at byte {LAST_FLUSH}"
+        )
+
+
+def test_bad_end(tmp_path: Path) -> None:
+    begin = FIRST.rindex(b"FLSH")
+    for at in range(begin, FIRST_END):
+        write_files(tmp_path, FIRST[:at] + bytes([FIRST[at] ^ 1]) + FIRST[at + 1 :], SECOND)
+        refused(tmp_path, rf"0001\.journal is corrupt at byte {begin}: .*; a later journal file follows")
+
+
+def test_older_file(tmp_path: Path) -> None:
+    older = journal_file([[entry(2, BATCH)], [entry(3, BATCH)]], file=2, first_flush=2)
+    write_files(tmp_path, FIRST, older)
+    refused(
+        tmp_path, r"0002\.journal is corrupt at byte 64: flush 2 of file 2 .*, expected flush 4 of file 2"
+    )
+
+
+def test_newer_file(tmp_path: Path) -> None:
+    newer = journal_file([[entry(4, BATCH)]], file=2, first_flush=5)
+    write_files(tmp_path, FIRST, newer)
+    refused(
+        tmp_path, r"0002\.journal is corrupt at byte 64: flush 5 of file 2 .*, expected flush 4 of file 2"
+    )
+    # The end of the file before it is gone.
+    write_files(tmp_path, FIRST[: FIRST.rindex(b"FLSH")] + bytes(100), SECOND)
+    refused(
+        tmp_path, r"0002\.journal is corrupt at byte 64: flush 4 of file 2 .*, expected flush 3 of file 2"
+    )
+
+
+def test_unknown_kind(tmp_path: Path) -> None:
+    write_files(tmp_path, journal_file([[entry(1, BATCH)], [record(77)]]))
+    refused(tmp_path, r"0001\.journal: a valid record has kind 77 .* a newer one wrote it")
+
+
+def test_wrong_count(tmp_path: Path) -> None:
+    for count in (0, 2):
+        write_files(tmp_path, FIRST, header(2) + flush(4, 64, [entry(4, BATCH)], 2, count))
+        refused(tmp_path, rf"0002\.journal: flush 4 at byte 64 has 1 records, its frame says {count}")

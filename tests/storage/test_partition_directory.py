@@ -1,0 +1,252 @@
+"""Directories of partitions: how one goes, what may fail and crash meanwhile, names. The rows of the table are in
+`test_partition_directory_decisions`."""
+
+import errno
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pixy.records import check_topic_name
+from pixy.storage import Disk, RealDisk, sort_partition_directories
+from pixy.storage.identity import write_partition_identity
+from pixy.storage.partition_directory import remove_partition_directory
+from tests.fakes.disk import RecordingDisk
+from tests.sim.disk import Ended, SimulatedDisk
+from tests.storage.logs import CLUSTER_ID, applied_position, fill, identity, partition_log
+
+SEGMENT = "00000000000000000000.log"
+
+
+def make(disk: Disk, directory: Path, raft_group: int = 1000, records: int = 3) -> None:
+    """A partition with several segments, synced."""
+    log = partition_log(disk, directory, 100, raft_group=raft_group)
+    fill(log, records)
+    applied_position(log)
+
+
+def sort(
+    disk: Disk, topics: Path, live: dict[str, int] | None = None, next_raft_group: int = 2000
+) -> list[str]:
+    """The names that a start takes."""
+    partitions = {name: identity(raft_group) for name, raft_group in (live or {}).items()}
+    found = sort_partition_directories(disk, topics, partitions, CLUSTER_ID, next_raft_group)
+    assert set(found.values()) <= {None}
+    return sorted(found)
+
+
+# --- a deletion ---------------------------------------------------------------------------------------------------
+
+
+def test_the_name_goes_durably_before_anything_in_the_directory(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+    make(disk, tmp_path / "topic-0", records=2)
+    disk.calls.clear()
+    remove_partition_directory(disk, tmp_path / "topic-0", identity())
+    assert [(call.what, call.name) for call in disk.calls] == [
+        ("rename", "1000-deleted"),
+        ("sync_directory", tmp_path.name),
+        ("unlink", SEGMENT),
+        ("unlink", "00000000000000000001.log"),
+        ("unlink", "identity"),
+        ("remove_directory", "1000-deleted"),
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_never_made_needs_no_removal(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+    remove_partition_directory(disk, tmp_path / "topic-0", identity())
+    assert disk.calls == []
+
+
+@pytest.mark.parametrize("damage", ["missing", "torn"])
+def test_a_damaged_identity_keeps_no_deletion(tmp_path: Path, damage: str) -> None:
+    make(RealDisk(), tmp_path / "topic-0")
+    path = tmp_path / "topic-0" / "identity"
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    remove_partition_directory(RealDisk(), tmp_path / "topic-0", identity())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_belongs_to_another_partition_is_not_deleted_under_a_wrong_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(RealDisk(), tmp_path / "topic-0", raft_group=1001)
+    before = sorted(tmp_path.rglob("*"))
+    remove_partition_directory(RealDisk(), tmp_path / "topic-0", identity(1000))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert "is another's, and stays" in capsys.readouterr().out
+
+
+def test_what_a_newer_release_wrote_is_not_deleted(tmp_path: Path) -> None:
+    make(RealDisk(), tmp_path / "topic-0")
+    path = tmp_path / "topic-0" / "identity"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:8] + (2).to_bytes(4, "little") + whole[12:])
+    remove_partition_directory(RealDisk(), tmp_path / "topic-0", identity())
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "ending"), [("unlink", ".log"), ("unlink", "identity"), ("remove_directory", "")]
+)
+def test_what_cannot_be_removed_is_said_and_goes_at_a_later_start(
+    tmp_path: Path, what: str, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = RecordingDisk()
+    make(disk, tmp_path / "topic-0")
+    disk.fail(what, ending, errno.EIO)
+    remove_partition_directory(disk, tmp_path / "topic-0", identity())
+    for _ in range(2):
+        assert "cannot remove a directory that is needed no more" in capsys.readouterr().out
+        assert [path.name for path in tmp_path.iterdir()] == ["1000-deleted"]
+        assert sort(disk, tmp_path) == []
+    disk.heal()
+    assert sort(disk, tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["rename", "sync_directory"])
+def test_a_name_that_cannot_go_durably_is_an_error_and_everything_is_still_there(
+    tmp_path: Path, what: str
+) -> None:
+    disk = RecordingDisk()
+    make(disk, tmp_path / "topic-0")
+    files = sorted(path.name for path in (tmp_path / "topic-0").iterdir())
+    disk.fail(what, "", errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        remove_partition_directory(disk, tmp_path / "topic-0", identity())
+    [left] = tmp_path.iterdir()
+    assert sorted(path.name for path in left.iterdir()) == files
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("phase", ["before", "middle", "after"])
+def test_a_crash_anywhere_in_a_deletion_leaves_what_the_next_start_removes(phase: str, power: bool) -> None:
+    topics = Path("/topics")
+    for seed in range(20):
+        for die_at in range(1, 20):
+            disk = SimulatedDisk(Random(seed * 100 + die_at))
+            make(disk, topics / "topic-0")
+            make(disk, topics / "kept-0", raft_group=1001)
+            disk.restart()
+            disk.die_at, disk.die_phase = die_at, phase
+            try:
+                remove_partition_directory(disk, topics / "topic-0", identity())
+            except Ended:
+                if power:
+                    disk.lose_power()
+            else:
+                break
+            disk.restart()
+            assert sort(disk, topics, {"kept-0": 1001}) == ["kept-0"]
+            assert disk.names(topics) == ["kept-0"]
+            assert sort(disk, topics, {"kept-0": 1001}) == ["kept-0"]
+        else:
+            raise AssertionError("no deletion came to its end")
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_crash_while_a_partition_is_made_leaves_what_can_be_made_again(power: bool) -> None:
+    topics = Path("/topics")
+    for seed in range(20):
+        for die_at in range(1, 40):
+            disk = SimulatedDisk(Random(seed * 100 + die_at))
+            disk.die_at, disk.die_phase = die_at, ("before", "middle", "after")[seed % 3]
+            try:
+                make(disk, topics / "topic-0")
+            except Ended:
+                if power:
+                    disk.lose_power()
+            else:
+                break
+            disk.restart()
+            found = sort(disk, topics, {"topic-0": 1000})
+            log = partition_log(disk, topics / "topic-0", 100)
+            log.open(None, exists=bool(found))
+            fill(log, 3)
+            applied_position(log)
+            assert sort(disk, topics, {"topic-0": 1000}) == ["topic-0"]
+        else:
+            raise AssertionError("none was made")
+
+
+def test_a_partition_of_a_new_topic_is_not_written_into_the_directory_of_another(tmp_path: Path) -> None:
+    make(RealDisk(), tmp_path / "topic-0", raft_group=1001)
+    before = (tmp_path / "topic-0" / SEGMENT).read_bytes()
+    with pytest.raises(Exception, match="has segments of another partition; move it out of the way"):
+        fill(partition_log(RealDisk(), tmp_path / "topic-0", raft_group=1000), 1)
+    assert (tmp_path / "topic-0" / SEGMENT).read_bytes() == before
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+def test_no_topics_yet_is_nothing(tmp_path: Path) -> None:
+    assert sort(RealDisk(), tmp_path / "topics") == []
+
+
+def test_the_longest_name_of_a_topic_with_the_highest_partition_can_be_made_and_deleted(
+    tmp_path: Path,
+) -> None:
+    name = "n" * 249
+    check_topic_name(name)
+    directory = tmp_path / f"{name}-9999"
+    make(RealDisk(), directory)
+    assert sort(RealDisk(), tmp_path, {directory.name: 1000}) == [directory.name]
+    remove_partition_directory(RealDisk(), directory, identity())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("topic", ["a", "a-1", "1000-deleted", "-deleted", "a.b_c", "...", "-", "1000"])
+def test_a_topic_may_have_any_name_that_is_allowed(tmp_path: Path, topic: str) -> None:
+    check_topic_name(topic)
+    live = {f"{topic}-0": 1000, f"{topic}-1": 1001, f"{topic}-10": 1002}
+    for name, raft_group in live.items():
+        make(RealDisk(), tmp_path / name, raft_group)
+    assert sort(RealDisk(), tmp_path, live) == sorted(live)
+
+
+def test_no_two_partitions_share_a_directory_and_none_has_the_name_of_a_deletion() -> None:
+    topics = ["a", "a-1", "a-1-0", "a-", "-", "1000-deleted", "-deleted", "deleted", "a-1000-deleted"]
+    names = [f"{topic}-{number}" for topic in topics for number in (0, 1, 10, 1000)]
+    assert len(set(names)) == len(names)
+    assert not any(name.endswith("-deleted") for name in names)
+
+
+def test_a_deleted_topic_whose_name_is_that_of_a_deletion_goes_too(tmp_path: Path) -> None:
+    make(RealDisk(), tmp_path / "1001-deleted-0", raft_group=1000)
+    make(RealDisk(), tmp_path / "topic-0", raft_group=1001)
+    assert sort(RealDisk(), tmp_path, {"topic-0": 1001}) == ["topic-0"]
+    assert [path.name for path in tmp_path.iterdir()] == ["topic-0"]
+
+
+def test_a_name_that_a_deleted_topic_had_is_free_for_the_next_one(tmp_path: Path) -> None:
+    make(RealDisk(), tmp_path / "topic-0", raft_group=1000)
+    assert sort(RealDisk(), tmp_path, {"topic-0": 1001}) == []
+    make(RealDisk(), tmp_path / "topic-0", raft_group=1001)
+    assert sort(RealDisk(), tmp_path, {"topic-0": 1001}) == ["topic-0"]
+
+
+def test_an_identity_is_never_torn_by_writing_it_again() -> None:
+    path = Path("/topics/topic-0/identity")
+    for seed in range(30):
+        for die_at in range(1, 20):
+            disk = SimulatedDisk(Random(seed * 100 + die_at))
+            make(disk, path.parent)
+            disk.restart()
+            disk.die_at, disk.die_phase = die_at, ("before", "middle", "after")[seed % 3]
+            try:
+                write_partition_identity(disk, path, identity())
+            except Ended:
+                disk.lose_power()
+            else:
+                break
+            disk.restart()
+            assert sort(disk, Path("/topics"), {"topic-0": 1000}) == ["topic-0"]
+        else:
+            raise AssertionError("it was never written")
