@@ -1,0 +1,108 @@
+"""`python -m bench.storage`: what the storage can do, side by side with what the machine's disk can do, in one run.
+
+--only NAME...  flush, sustained, produce, partitions, idle, fetch, cold, ready, check, stalls
+--dir FOLDER    where to write; by default a temporary directory on the file system of the current directory
+--quick         a tenth of it, to see that it runs; its figures are no proof
+--json FILE     everything for a program, too
+
+The column `machine` is what the figure stands against: the bare disk, one partition, a quiet disk, an idle loop.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from bench.figures import Figure, machine
+from bench.storage_measures import MEASURES
+from bench.storage_raw import file_system
+from bench.storage_run import QUICK, Bench, Results, Scale
+
+__all__ = ["main"]
+
+_IN_MEMORY = ("tmpfs", "ramfs")
+_WIDTHS = (74, 10, 10, 6)
+
+
+def main() -> int:
+    """Measure what was asked for."""
+    arguments = _arguments()
+    parent = arguments.dir or _default_parent()
+    kind = file_system(parent)
+    if kind in _IN_MEMORY:
+        raise SystemExit(f"{parent} is on {kind}, which has no disk to wait for: give another --dir")
+    started = time.monotonic()
+    found: dict[str, Results] = {}
+    here = machine() | {"file_system": kind}
+    print(
+        f"{here['cores']} cores, load {here['load']}, Python {here['python']}, kernel {here['kernel']}, {kind}\n"
+    )
+    print(_line("", "pixy", "machine", "ratio", "", "target", ""))
+    with tempfile.TemporaryDirectory(prefix="pixy-bench-", dir=parent) as name:
+        bench = Bench(QUICK if arguments.quick else Scale(), Path(name))
+        for measure in arguments.only or MEASURES:
+            found[measure] = MEASURES[measure](bench)
+            _print(found[measure])
+    print(f"\n{time.monotonic() - started:.0f} s, load {os.getloadavg()[0]:.2f}")
+    if arguments.json:
+        results = {measure: asdict(each) for measure, each in found.items()}
+        text = json.dumps({"machine": here, "scale": asdict(bench.scale), "results": results}, indent=2)
+        arguments.json.write_text(text + "\n")
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.storage", description="What the storage can do beside what the disk can do."
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=MEASURES, metavar="NAME", help=f"of {', '.join(MEASURES)}"
+    )
+    parser.add_argument("--dir", type=Path, metavar="FOLDER", help="where to write; never in memory")
+    parser.add_argument("--quick", action="store_true", help="a tenth of it; its figures are no proof")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
+    return parser.parse_args()
+
+
+def _default_parent() -> Path:
+    """Where temporary files are, if that is the file system of the current directory, else the current directory."""
+    temporary, here = Path(tempfile.gettempdir()), Path.cwd()
+    return temporary if temporary.stat().st_dev == here.stat().st_dev else here
+
+
+def _print(results: Results) -> None:
+    for figure in results.figures:
+        print(_figure_line(figure), flush=True)
+    for note in results.notes:
+        print(f"    {note}", flush=True)
+
+
+def _figure_line(figure: Figure) -> str:
+    return _line(
+        figure.name,
+        _number(figure.value),
+        "" if figure.reference is None else _number(figure.reference),
+        "" if figure.ratio is None else f"{figure.ratio:.2f}",
+        figure.unit,
+        figure.target,
+        {True: "ok", False: "MISSED", None: ""}[figure.met],
+    )
+
+
+def _line(name: str, value: str, reference: str, ratio: str, unit: str, target: str, verdict: str) -> str:
+    cells = [name.ljust(_WIDTHS[0])]
+    cells += [cell.rjust(w) for cell, w in zip((value, reference, ratio), _WIDTHS[1:], strict=True)]
+    return " ".join([*cells, unit.ljust(5), target.ljust(16), verdict]).rstrip()
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

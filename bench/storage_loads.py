@@ -1,0 +1,326 @@
+"""The loads, each in a process of its own, so that no load finds the memory, the threads or the garbage of another one.
+
+    python -m bench.storage_loads NAME JSON
+
+JSON has the arguments by name. Prints one JSON object. Every load ends by a count or by the clock, whatever comes first.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.local import produce as produce_until
+from bench.storage_monitor import watched
+from bench.storage_node import (
+    TOPIC,
+    Appends,
+    Batches,
+    append,
+    create_topic,
+    directory_of,
+    fault,
+    new_backend,
+    open_backend,
+    open_proxy,
+    until,
+)
+from bench.storage_raw import DurableWrites
+from pixy.config import JournalConfig, ProducerConfig, ProxyConfig, StorageConfig
+from pixy.daemon import prepare_interpreter
+from pixy.records import OffsetCommit, TopicPartition
+from pixy.storage import Journal, JournalPosition, RealDisk, RecordKind, ThreadWorker
+from pixy.storage.journal_format import FLUSH_FRAME_BYTES, RECORD_HEAD_BYTES
+from pixy.storage.worker import Done
+
+__all__ = ["LOADS", "main"]
+
+_IN_FLIGHT = 512
+_ANY = sys.maxsize
+_FLUSH_WARM_UP = 50
+_OFFSETS_PER_COMMAND = 1000
+
+Found = dict[str, Any]
+
+
+# --- the journal alone ----------------------------------------------------------------------------------------------
+
+
+class _TimedWorker:
+    """A worker that notes how long each piece of work took on its thread."""
+
+    def __init__(self, inner: ThreadWorker) -> None:
+        self._inner = inner
+        self.seconds: list[float] = []
+
+    def submit(self, work: Callable[[], Any], done: Done) -> None:
+        def timed() -> Any:
+            started = time.perf_counter()
+            try:
+                return work()
+            finally:
+                self.seconds.append(time.perf_counter() - started)
+
+        self._inner.submit(timed, done)
+
+    def stop(self) -> None:
+        self._inner.stop()
+
+
+async def flush(folder: str, count: int, record_bytes: int, seconds_max: float) -> Found:
+    """One record after the other through a journal, in turns with a bare durable write of as many bytes."""
+    directory = Path(folder)
+    payload = os.urandom(record_bytes)
+    same = os.urandom(FLUSH_FRAME_BYTES + RECORD_HEAD_BYTES + record_bytes)
+    worker = _TimedWorker(ThreadWorker("pixy-journal"))
+    journal = _journal(directory, worker)
+    loop = asyncio.get_running_loop()
+    trips: list[float] = []
+    bare: list[float] = []
+    end = time.perf_counter() + seconds_max
+    with DurableWrites(directory.parent, count * len(same)) as writes:
+        for index in range(1, count + 1):
+            answer: asyncio.Future[float] = loop.create_future()
+
+            def done(answer: "asyncio.Future[float]" = answer) -> None:
+                answer.set_result(time.perf_counter())
+
+            started = time.perf_counter()
+            journal.append(RecordKind.ENTRY, 1, 1000, index, 1, payload, done)
+            trips.append(await answer - started)
+            bare.append(writes.write(same))
+            if time.perf_counter() > end:
+                break
+    await journal.stop()
+    kept = slice(_FLUSH_WARM_UP, None)
+    return {
+        "flushes": len(trips[kept]),
+        "trip": _spread(trips[kept]),
+        "thread": _spread(worker.seconds[kept]),
+        "bare": _spread(bare[kept]),
+        "ratio": statistics.median(trips[kept]) / statistics.median(bare[kept]),
+    }
+
+
+def _journal(directory: Path, worker: _TimedWorker) -> Journal:
+    """An empty journal as a node has it; a token is a function to call."""
+    return Journal(
+        RealDisk(),
+        directory,
+        (bytes(16), 1),
+        file_bytes=JournalConfig().file_bytes,
+        at=JournalPosition(0, 0, 1),
+        files=(),
+        worker=worker,
+        on_durable=lambda tokens: tokens[0](),
+        on_fault=fault,
+    )
+
+
+def _spread(seconds: list[float]) -> Found:
+    ordered = sorted(seconds)
+    return {
+        "p50": statistics.median(ordered),
+        "p99": ordered[len(ordered) * 99 // 100],
+        "max": ordered[-1],
+    }
+
+
+# --- appends --------------------------------------------------------------------------------------------------------
+
+
+async def append_batches(
+    folder: str,
+    appends: dict[str, int],
+    count: int,
+    seconds_max: float,
+    warm_up: int = 0,
+    watch: bool = False,
+    tail_cache_bytes: int = StorageConfig().tail_cache_bytes,
+) -> Found:
+    """Batches to the cluster below the proxy. `closing` is what it took to write and sync what was behind."""
+    kind = Appends(**appends)
+    config = replace(ProxyConfig(), storage=StorageConfig(tail_cache_bytes=tail_cache_bytes))
+    batches = Batches(kind)
+    found: Found = {"batch_bytes": batches.size}
+    async with open_backend(Path(folder), config) as backend:
+        topic = await create_topic(backend, kind.partitions)
+        if warm_up:
+            await append(backend, topic, batches.next, kind, lambda answered: answered < warm_up)
+        with watched(found, watch=watch):
+            started = time.perf_counter()
+            done = await append(
+                backend, topic, batches.next, kind, until(seconds_max, count - kind.in_flight)
+            )
+            seconds = time.perf_counter() - started
+    closed = time.perf_counter() - started
+    return found | {"batches": done, "seconds": seconds, "closing": closed - seconds}
+
+
+async def produce(
+    folder: str, partitions: int, seconds: float, partitioner: str = "roundrobin", watch: bool = False
+) -> Found:
+    """Messages of 100 bytes without a key through a proxy, 512 in flight."""
+    config = ProxyConfig(producer=ProducerConfig(partitioner=partitioner))
+    found: Found = {}
+    async with open_proxy(Path(folder), config) as (proxy, backend):
+        await create_topic(backend, partitions)
+        warm_up = 2 * max(_IN_FLIGHT, partitions)
+        await produce_until(proxy, TOPIC, lambda answered: answered < warm_up)
+        with watched(found, watch=watch):
+            started, cpu = time.perf_counter(), time.process_time()
+            answered = await produce_until(proxy, TOPIC, until(seconds, _ANY))
+            found["rate"] = answered / (time.perf_counter() - started)
+            found["cpu_rate"] = answered / (time.process_time() - cpu)
+    return found
+
+
+async def fill_until_killed(folder: str, appends: dict[str, int], size: int, seconds_max: float) -> Found:
+    """Appends batches, says "filled" after `size` bytes, and goes on until somebody ends it, or for `seconds_max`."""
+    kind = Appends(**appends)
+    batches = Batches(kind)
+    wanted = size // batches.size
+    async with open_backend(Path(folder)) as backend:
+        topic = await create_topic(backend, kind.partitions)
+        in_time = until(seconds_max, _ANY)
+
+        def going_on(answered: int) -> bool:
+            if answered == wanted:
+                print(json.dumps({"filled": wanted * batches.size, "batch_bytes": batches.size}), flush=True)
+            return in_time(answered)
+
+        await append(backend, topic, batches.stamped, kind, going_on)
+    return {}
+
+
+# --- start ----------------------------------------------------------------------------------------------------------
+
+
+async def start(folder: str) -> Found:
+    """How long a node needs until it is ready, and its resident memory then. The process ends like one that is killed."""
+    empty = _rss_bytes()
+    backend = new_backend(Path(folder), ProxyConfig())
+    started = time.perf_counter()
+    await backend.start()
+    found = {
+        "seconds": time.perf_counter() - started,
+        "rss": _rss_bytes(),
+        "rss_before": empty,
+        "rss_max": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+    print(json.dumps(found), flush=True)
+    os._exit(0)
+
+
+def _rss_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# --- many partitions ------------------------------------------------------------------------------------------------
+
+
+async def busy_beside_idle(
+    folder: str, partitions: int, offsets: int, seconds: float, producing: bool
+) -> Found:
+    """A node whose topic has many partitions, with checkpoints of `offsets` committed offsets without a pause.
+
+    One consumer group after the other commits single offsets; with `producing`, 512 messages are in flight to another topic, too.
+    """
+    config = ProxyConfig(storage=StorageConfig(checkpoint_entries=50))
+    found: Found = {}
+    async with open_proxy(Path(folder), config) as (proxy, backend):
+        topic = await create_topic(backend, partitions)
+        await create_topic(backend, 4, "busy")
+        groups = max(1, offsets // partitions)
+        for number in range(groups):
+            for first in range(0, min(partitions, offsets), _OFFSETS_PER_COMMAND):
+                commits = dict.fromkeys(topic[first : first + _OFFSETS_PER_COMMAND], OffsetCommit(0, ""))
+                await backend.commit_offsets(f"group-{number}", commits)
+        before = _checkpoints(Path(folder))
+        with watched(found, watch=True):
+            going_on = until(seconds, _ANY)
+            load = asyncio.gather(
+                _commit_singly(backend.commit_offsets, topic[0], going_on),
+                produce_until(proxy, "busy", going_on) if producing else _nothing(),
+            )
+            found["commits"], found["produced"] = await load
+        found["offsets"] = groups * min(partitions, offsets)
+        new = _checkpoints(Path(folder)) - before
+        found["checkpoint_bytes"] = max((path.stat().st_size for path in new), default=0)
+    if not new:
+        raise RuntimeError("no checkpoint was written meanwhile")
+    return found
+
+
+async def _commit_singly(
+    commit: Callable[[str, dict[TopicPartition, OffsetCommit]], Coroutine[Any, Any, None]],
+    partition: TopicPartition,
+    going_on: Callable[[int], bool],
+) -> int:
+    count = 0
+    while going_on(count):
+        await commit("group-0", {partition: OffsetCommit(0, "")})
+        count += 1
+    return count
+
+
+async def _nothing() -> int:
+    return 0
+
+
+def _checkpoints(folder: Path) -> set[Path]:
+    return set((directory_of(folder) / "state" / "groups-0").glob("*.checkpoint"))
+
+
+async def idle_loop(seconds: float) -> Found:
+    """A loop with nothing to do but the monitor's timer; then it is blocked for 20 ms, which the monitor must see."""
+    found: Found = {}
+    with watched(found, watch=True):
+        await asyncio.sleep(seconds)
+    blocked: Found = {}
+    with watched(blocked, watch=True):
+        await asyncio.sleep(0.05)
+        time.sleep(0.02)  # noqa: ASYNC251 - the stall to be seen
+        await asyncio.sleep(0.05)
+    if blocked["loop"]["max"] < 0.018 or "idle_loop" not in str(blocked["loop"]["stalls"]):
+        raise RuntimeError(f"the monitor did not see the loop blocked: {blocked}")
+    return found
+
+
+# --- the process ----------------------------------------------------------------------------------------------------
+
+
+def main(name: str, arguments: str) -> None:
+    """Run one load and print what it found."""
+    from bench.storage_reads import READS
+
+    prepare_interpreter()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    work = (LOADS | READS)[name](**json.loads(arguments))
+    try:
+        from uvloop import run as run_loop
+    except ImportError:
+        run_loop = asyncio.run
+    print(json.dumps(run_loop(work)))
+
+
+LOADS: dict[str, Callable[..., Coroutine[Any, Any, Found]]] = {
+    "flush": flush,
+    "append": append_batches,
+    "produce": produce,
+    "fill": fill_until_killed,
+    "start": start,
+    "busy": busy_beside_idle,
+    "idle-loop": idle_loop,
+}
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,191 @@
+"""How long the event loop was not there for anybody, and what it did meanwhile.
+
+A timer is due every millisecond. The loop looks at its timers once a turn, so how late the timer comes is how long a client would have
+waited that knocked at that moment. (libuv counts timers in whole milliseconds: up to 1 ms of lateness means nothing.)
+
+On a machine that others use, a turn is also late because they have the core. How long the loop's thread stood in line for one the kernel
+tells; what of that our own threads did not use is taken off, so that what remains is ours: work on the loop, waiting for the interpreter
+lock, blocking calls. What was taken off is told, too.
+
+Beside each late turn it is kept how much of that time the loop's thread was on a core, how much all threads of the process were, and how
+much went to the collector of cycles. A second thread, which sleeps but for a look at the clock, notes what everybody is at while a turn
+takes too long.
+
+The road not taken: a chain of `call_soon` never lets the loop sleep, and takes the core from the threads that it waits for.
+"""
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+__all__ = ["LoopMonitor", "Stall", "watched"]
+
+_INTERVAL_S = 0.001
+_LOOK_INTERVAL_S = 0.002
+_LATE_S = 0.008
+_STALL_S = 0.010
+_STALLS_KEPT = 1000
+_STALLS_TOLD = 3
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
+_FRAMES_KEPT = 6
+
+
+@dataclass(slots=True)
+class Stall:
+    """One turn that came late by our own doing. All times count from the turn before.
+
+    Attributes:
+        seconds: how late, without `taken_seconds`.
+        taken_seconds: how long others had the core that the loop's thread stood in line for.
+        in_line_seconds: how long it stood in line, for others and for our own threads.
+        loop_cpu_seconds: how long the loop's thread was on a core.
+        process_cpu_seconds: how long all threads of the process were.
+        gc_seconds: how much of it was the collector of cycles.
+        seen: what the loop's thread and the others were at, as often as it was seen.
+    """
+
+    seconds: float
+    taken_seconds: float
+    in_line_seconds: float
+    loop_cpu_seconds: float
+    process_cpu_seconds: float
+    gc_seconds: float
+    seen: dict[str, int]
+
+
+class _Times(NamedTuple):
+    """Seconds that the loop's thread and the process were on a core so far, and that the thread stood in line for one."""
+
+    loop_cpu: float
+    process_cpu: float
+    in_line: float
+
+
+class LoopMonitor:
+    """Measures the running event loop from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self._lateness: list[float] = []
+        self._taken: list[float] = []
+        self._stalls: list[Stall] = []
+        self._due = self._turn = 0.0
+        self._times = _Times(0.0, 0.0, 0.0)
+        self._schedstat = -1
+        self._gc_started = self._gc_seconds = 0.0
+        self._seen: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Begin, on the loop that runs."""
+        looker = threading.Thread(
+            target=self._look, args=(threading.get_ident(),), name="monitor", daemon=True
+        )
+        if _SCHEDSTAT.exists():
+            self._schedstat = os.open(_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
+        gc.callbacks.append(self._collected)
+        looker.start()
+        self._times = self._now()
+        self._arm()
+
+    def stop(self) -> dict[str, Any]:
+        """End; returns what was found, for JSON. All times are in seconds."""
+        assert self._timer is not None
+        self._timer.cancel()
+        self._stopped.set()
+        gc.callbacks.remove(self._collected)
+        if self._schedstat >= 0:
+            os.close(self._schedstat)
+        ordered = sorted(self._lateness)
+        stalls = sorted(self._stalls, key=lambda stall: -stall.seconds)
+        return {
+            "turns": len(ordered),
+            "max": ordered[-1],
+            "p999": ordered[min(len(ordered) - 1, len(ordered) * 999 // 1000)],
+            "above": sum(late > _STALL_S for late in ordered),
+            "max_taken": max(self._taken),
+            "stalls": [asdict(stall) for stall in stalls[:_STALLS_TOLD]],
+        }
+
+    def _arm(self) -> None:
+        self._turn = time.perf_counter()
+        self._due = self._turn + _INTERVAL_S
+        self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self._tick)
+
+    def _tick(self) -> None:
+        late = time.perf_counter() - self._due
+        before, self._times = self._times, self._now()
+        loop_cpu, process_cpu, in_line = (now - then for now, then in zip(self._times, before, strict=True))
+        taken = min(late, max(0.0, in_line - (process_cpu - loop_cpu)))
+        self._lateness.append(late - taken)
+        self._taken.append(taken)
+        if late - taken >= _LATE_S and len(self._stalls) < _STALLS_KEPT:
+            self._stalls.append(
+                Stall(late - taken, taken, in_line, loop_cpu, process_cpu, self._gc_seconds, dict(self._seen))
+            )
+        self._seen = Counter()
+        self._gc_seconds = 0.0
+        self._arm()
+
+    def _now(self) -> _Times:
+        in_line = 0.0
+        if self._schedstat >= 0:
+            in_line = int(os.pread(self._schedstat, 100, 0).split()[1]) / 1e9
+        return _Times(time.thread_time(), time.process_time(), in_line)
+
+    def _collected(self, phase: str, _about: dict[str, int]) -> None:
+        # Whichever thread is caught by it, the interpreter stands still.
+        if phase == "start":
+            self._gc_started = time.perf_counter()
+        else:
+            self._gc_seconds += time.perf_counter() - self._gc_started
+
+    def _look(self, loop_thread: int) -> None:
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        while not self._stopped.wait(_LOOK_INTERVAL_S):
+            if time.perf_counter() - self._turn < _LATE_S:
+                continue
+            for ident, frame in sys._current_frames().items():
+                if ident == loop_thread:
+                    self._seen[f"loop: {_where(frame)}"] += 1
+                elif names.get(ident, "").startswith("pixy-") and not _waits(frame):
+                    self._seen[f"{names[ident]}: {_where(frame)}"] += 1
+
+
+def _waits(frame: FrameType) -> bool:
+    """Whether it is a worker without work."""
+    return frame.f_code.co_name == "_run"
+
+
+def _where(frame: FrameType | None) -> str:
+    """The innermost frames, innermost first."""
+    parts: list[str] = []
+    while frame is not None and len(parts) < _FRAMES_KEPT:
+        code = frame.f_code
+        parts.append(f"{'/'.join(code.co_filename.split('/')[-2:])}:{frame.f_lineno} {code.co_name}")
+        frame = frame.f_back
+    return " < ".join(parts)
+
+
+@contextmanager
+def watched(found: dict[str, Any], *, watch: bool) -> Iterator[None]:
+    """Puts what the monitor finds during the `with` block into `found["loop"]`, if `watch`."""
+    if not watch:
+        yield
+        return
+    monitor = LoopMonitor()
+    monitor.start()
+    try:
+        yield
+    finally:
+        found["loop"] = monitor.stop()

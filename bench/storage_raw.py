@@ -1,0 +1,131 @@
+"""The machine's own limits, by system calls alone: what the figures of the storage are measured against.
+
+Nothing of pixy is in here but its checksum, so that what is slow here is slow for everybody on this disk.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pixy.records import crc32c
+
+__all__ = [
+    "DurableWrites",
+    "drop_page_cache",
+    "file_system",
+    "files_below",
+    "read_and_checksum",
+    "sequential_write",
+]
+
+_READ_BYTES = 1 << 20
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+def file_system(directory: Path) -> str:
+    """The kind of file system that a directory is on, such as ext4; "unknown" where the system does not say."""
+    device = os.stat(directory).st_dev
+    name = f"{os.major(device)}:{os.minor(device)}"
+    if not _MOUNTS.exists():
+        return "unknown"
+    for line in _MOUNTS.read_text().splitlines():
+        where, _, what = line.partition(" - ")
+        if where.split()[2] == name:
+            return what.split()[0]
+    return "unknown"
+
+
+def files_below(directory: Path) -> list[Path]:
+    """Every file in a directory tree, sorted."""
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+@contextmanager
+def _preallocated(path: Path, size: int) -> Iterator[int]:
+    """A file with room for `size` bytes, for the time of the `with` block."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        os.fsync(fd)
+        yield fd
+    finally:
+        os.close(fd)
+        path.unlink()
+
+
+def sequential_write(
+    directory: Path, total_bytes: int, write_bytes: int, *, seconds_max: float, sync_each: bool = True
+) -> float:
+    """Bytes a second into one preallocated file, in writes of `write_bytes`, synced each or once at the end.
+
+    Ends after `total_bytes` or `seconds_max`, whatever comes first.
+    """
+    buffer = os.urandom(write_bytes)
+    written = 0
+    with _preallocated(directory / "raw", total_bytes) as fd:
+        started = time.perf_counter()
+        while written < total_bytes and time.perf_counter() - started < seconds_max:
+            written += os.pwrite(fd, buffer, written)
+            if sync_each:
+                os.fdatasync(fd)
+        os.fdatasync(fd)
+        return written / (time.perf_counter() - started)
+
+
+class DurableWrites:
+    """Small writes into a preallocated file, each one synced: what a journal cannot be faster than.
+
+    Args:
+        directory: where the file is, for the time of the `with` block.
+        size: bytes that it has room for.
+    """
+
+    def __init__(self, directory: Path, size: int) -> None:
+        self._file = _preallocated(directory / "durable", size)
+        self._size = size
+        self._position = 0
+        self._fd = -1
+
+    def __enter__(self) -> "DurableWrites":
+        self._fd = self._file.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.__exit__(None, None, None)
+
+    def write(self, buffer: bytes) -> float:
+        """Write and sync; returns the seconds that it took."""
+        assert self._position + len(buffer) <= self._size, "the file is full"
+        started = time.perf_counter()
+        os.pwrite(self._fd, buffer, self._position)
+        os.fdatasync(self._fd)
+        seconds = time.perf_counter() - started
+        self._position += len(buffer)
+        return seconds
+
+
+def read_and_checksum(paths: Iterable[Path]) -> float:
+    """Bytes a second of reading files in blocks of 1 MiB and computing the checksum of each block."""
+    size = 0
+    started = time.perf_counter()
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while block := os.read(fd, _READ_BYTES):
+                crc32c(block)
+                size += len(block)
+        finally:
+            os.close(fd)
+    return size / (time.perf_counter() - started)
+
+
+def drop_page_cache(paths: Iterable[Path]) -> None:
+    """Let the next read of these files come from the disk. What is not synced yet stays in memory."""
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)

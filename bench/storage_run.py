@@ -1,0 +1,131 @@
+"""What all measures of the storage share: how much to do, where, what came of it, and a process for each load."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.figures import Figure
+from bench.processes import pinned
+
+__all__ = [
+    "APPEND_SECONDS_MAX",
+    "LOAD_SECONDS_MAX",
+    "QUICK",
+    "Bench",
+    "Found",
+    "Results",
+    "Scale",
+    "at_least",
+    "at_most",
+    "run_load",
+    "stall_notes",
+]
+
+LOAD_SECONDS_MAX = 300.0
+"""No process of a load lives longer."""
+APPEND_SECONDS_MAX = 60.0
+"""No load appends longer."""
+
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much to do."""
+
+    rounds: int = 3
+    flushes: int = 4000
+    sustained_bytes: int = 3_000_000_000
+    produce_seconds: float = 4.0
+    idle_partitions: int = 10_000
+    committed_offsets: int = 100_000
+    fetched_bytes: int = 1 << 30
+    cold_seconds: float = 4.0
+    crash_bytes: int = 5_000_000_000
+    crash_single_bytes: int = 150_000_000
+    stall_seconds: float = 8.0
+
+
+QUICK = Scale(
+    rounds=1,
+    flushes=1000,
+    sustained_bytes=500_000_000,
+    produce_seconds=1.5,
+    idle_partitions=2_000,
+    committed_offsets=20_000,
+    fetched_bytes=256 << 20,
+    cold_seconds=1.5,
+    crash_bytes=500_000_000,
+    crash_single_bytes=30_000_000,
+    stall_seconds=2.0,
+)
+
+
+@dataclass(slots=True)
+class Results:
+    """Figures, and what else is to be said of them."""
+
+    figures: list[Figure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Bench:
+    """One run: how much to do, and where. `crashed` has the directories that killed writers left."""
+
+    scale: Scale
+    directory: Path
+    crashed: dict[str, tuple[Path, Results]] = field(default_factory=dict)
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A new folder for the time of the `with` block."""
+        folder = self.directory / "load"
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
+
+
+def run_load(name: str, *, core: int | None = None, **arguments: Any) -> Found:
+    """Run a load in a process of its own, on one core if that is given; what it printed last."""
+    command = [sys.executable, "-m", "bench.storage_loads", name, json.dumps(arguments)]
+    command = command if core is None else pinned(core, command)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=LOAD_SECONDS_MAX)
+    found: Found = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def at_most(name: str, value: float, unit: str, most: float, **more: Any) -> Figure:
+    """A figure that is met up to `most`."""
+    return Figure(name, value, unit, target=f"<= {most:,g} {unit}", met=value <= most, **more)
+
+
+def at_least(name: str, value: float, unit: str, least: float, **more: Any) -> Figure:
+    """A figure that is met from `least` on."""
+    return Figure(name, value, unit, target=f">= {least:,g} {unit}", met=value >= least, **more)
+
+
+def stall_notes(label: str, loop: Found) -> list[str]:
+    """What the loop was at during the longest stalls."""
+    notes = [
+        f"{label}: {loop['above']} of {loop['turns']:,} turns above 10 ms by our own doing; "
+        f"others had the core for {1000 * loop['max_taken']:.1f} ms at most"
+    ]
+    for stall in loop["stalls"]:
+        ms = {name: 1000 * value for name, value in stall.items() if name != "seen"}
+        notes.append(
+            f"  {ms['seconds']:.1f} ms, and {ms['taken_seconds']:.1f} ms for others; in line for a core {ms['in_line_seconds']:.1f} ms; "
+            f"on one {ms['loop_cpu_seconds']:.1f} ms, all threads {ms['process_cpu_seconds']:.1f} ms; "
+            f"collecting cycles {ms['gc_seconds']:.1f} ms"
+        )
+        seen = sorted(stall["seen"].items(), key=lambda item: -item[1])
+        notes += [f"    {count} x {where}" for where, count in seen[:4]]
+    return notes
