@@ -175,18 +175,31 @@ class RaftNode:
         entry = Entry(type=kind, data=encode_conf_change(change))
         self._raft.step(Message(MessageType.PROP, self._raft.id, entries=[entry]))
 
-    def apply_conf_change(self, change: ConfChange | ConfChangeV2) -> ConfState:
+    def apply_conf_change(self, change: ConfChange | ConfChangeV2, index: int) -> ConfState:
         """Puts a committed change in force; to be called for every such entry that is applied.
 
         An application that does not want a change passes one without effect: node id 0.
 
+        Args:
+            change: what the entry says.
+            index: of the entry. One that a snapshot has overtaken, while it waited to be applied, is without effect: the
+                configuration in force is a later one already.
+
         Returns:
-            The configuration, to be stored with the next snapshot.
+            The configuration in force, to be stored with the next snapshot.
 
         Raises:
             RaftBug: the change does not fit the configuration.
         """
-        return self._raft.apply_conf_change(change.as_v2() if isinstance(change, ConfChange) else change)
+        raft = self._raft
+        if index <= raft.log.applied or (self.restoring and index < raft.log.first_index()):
+            return raft.tracker.config
+        return raft.apply_conf_change(change.as_v2() if isinstance(change, ConfChange) else change)
+
+    @property
+    def restoring(self) -> bool:
+        """Whether a snapshot was received that the storage does not have yet. What is being applied meanwhile is outdated."""
+        return self._raft.log.unstable.snapshot is not None
 
     def read_index(self, context: bytes) -> None:
         """Asks for the index that must be applied before a read may be served; it comes in a `Ready`, or never.

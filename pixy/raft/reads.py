@@ -14,13 +14,12 @@ __all__ = ["read_index", "release_pending_reads", "take_read_confirmation"]
 
 def read_index(raft: "Raft", m: Message) -> None:
     """READ_INDEX: finds an index such that whoever has applied it may answer the read."""
-    if raft.tracker.is_singleton():
-        _answer_read(raft, m, raft.log.committed)
-    elif not raft.committed_in_own_term():
-        # Raft §8: before that, a leader does not know what is committed.
-        raft.pending_reads.append(m)
+    if raft.committed_in_own_term():
+        _serve(raft, m)
     else:
-        _confirm_read(raft, m)
+        # Raft §8: before that, a leader does not know what is committed. This holds for a single voter as well, which may
+        # have lost, in a crash, how far its log was committed. (etcd answers that one at once.)
+        raft.pending_reads.append(m)
 
 
 def release_pending_reads(raft: "Raft") -> None:
@@ -32,11 +31,14 @@ def release_pending_reads(raft: "Raft") -> None:
         return
     requests, raft.pending_reads = raft.pending_reads, []
     for m in requests:
-        _confirm_read(raft, m)
+        _serve(raft, m)
 
 
-def _confirm_read(raft: "Raft", m: Message) -> None:
-    if raft.config.read_only is ReadOnlyOption.LEASE_BASED:
+def _serve(raft: "Raft", m: Message) -> None:
+    # Nobody else can be elected where this node is the only voter. That there is one voter is not enough: a leader that removed
+    # itself leads on while the one that is left may have been elected. (etcd does not look who it is.)
+    alone = raft.tracker.is_only_voter(raft.id)
+    if alone or raft.config.read_only is ReadOnlyOption.LEASE_BASED:
         _answer_read(raft, m, raft.log.committed)
         return
     raft.read_only.add(m, raft.log.committed)

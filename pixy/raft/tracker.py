@@ -46,9 +46,9 @@ class Tracker:
     def _match(self, node_id: int) -> int:
         return self.progress[node_id].match
 
-    def is_singleton(self) -> bool:
-        """Whether one voter decides alone."""
-        return len(self.config.voters) == 1 and not self.config.voters_outgoing
+    def is_only_voter(self, node_id: int) -> bool:
+        """Whether this node decides alone."""
+        return self.voters == (node_id,)
 
     def quorum_active(self) -> bool:
         """Whether a quorum was heard of since the last check (thesis §6.2)."""

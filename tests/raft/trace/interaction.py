@@ -102,7 +102,7 @@ class _Node:
             if entry.type is not EntryType.NORMAL:
                 change = decode_conf_change(entry)
                 update = change.context
-                state = self.raft_node.apply_conf_change(change)
+                state = self.raft_node.apply_conf_change(change, entry.index)
             self.history.append(Snapshot(entry.index, entry.term, state, self.history[-1].data + update))
 
 
