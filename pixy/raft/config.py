@@ -43,6 +43,8 @@ class Config:
         check_quorum: a leader that hears of no quorum steps down, and votes are refused while a leader is heard (thesis §6.2, §4.2.3).
         read_only: how reads are made linearizable.
         async_storage_writes: storage work is handed out as messages, and acknowledged by messages.
+        hold_vote_requests: with asynchronous writes, ask for votes only when the own term and vote are stored. etcd asks at once; a
+            candidate that crashes then may ask again in the same term, with a shorter log, and count what it was granted before.
         disable_proposal_forwarding: a follower drops proposals instead of passing them to the leader.
         disable_conf_change_validation: a leader takes any configuration change; one that does not fit is a bug when it is applied.
         step_down_on_removal: a leader that removed itself, or became a learner, follows at once.
@@ -62,6 +64,7 @@ class Config:
     check_quorum: bool = False
     read_only: ReadOnlyOption = ReadOnlyOption.SAFE
     async_storage_writes: bool = False
+    hold_vote_requests: bool = True
     disable_proposal_forwarding: bool = False
     disable_conf_change_validation: bool = False
     step_down_on_removal: bool = False

@@ -15,7 +15,7 @@ It is driven by `step`, `tick_election` and `tick_heartbeat` (`tick` calls the r
 
 A handler is a function of the node and the message. Messages of type VOTE_RESP, PRE_VOTE_RESP and APP_RESP promise something
 about stable storage: they go to `messages_after_append` and leave only when everything unstable before them is stored. A leader's
-acknowledgement of its own entries and a candidate's vote for itself take the same way.
+acknowledgement of its own entries and a candidate's vote for itself take the same way, and so do its requests for votes.
 """
 
 from pixy.raft import conf_change, replication
@@ -304,12 +304,15 @@ class Raft:
                 )
             if kind not in _WITHOUT_TERM:
                 m.term = self.term
-        if kind in _AFTER_APPEND:
+        if kind in _AFTER_APPEND or (kind is MessageType.VOTE and self._holds_vote_requests()):
             self.messages_after_append.append(m)
         elif m.to == self.id:
             panic(self.trace, "message should not be self-addressed when sending %s", message_type_name(kind))
         else:
             self.messages.append(m)
+
+    def _holds_vote_requests(self) -> bool:
+        return self.config.async_storage_writes and self.config.hold_vote_requests
 
     # --- the own log ----------------------------------------------------------------------------------------------
 
@@ -443,4 +446,4 @@ class Raft:
         assert self.state is StateType.LEADER or self.lead_transferee == NONE
         assert self.is_learner == (self.id in self.tracker.config.learners)
         assert all(m.to != self.id for m in self.messages)
-        assert all(m.type in _AFTER_APPEND for m in self.messages_after_append)
+        assert all(m.type in (*_AFTER_APPEND, MessageType.VOTE) for m in self.messages_after_append)

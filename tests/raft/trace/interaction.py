@@ -50,7 +50,10 @@ _TRANSITIONS = {
     "explicit": ConfChangeTransition.JOINT_EXPLICIT,
 }
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False, "t": True, "f": False}
-_DEFAULTS = Config(election_tick=3, heartbeat_tick=1, max_inflight_messages=2**31 - 1)
+# etcd's candidates do not wait for their disk.
+_DEFAULTS = Config(
+    election_tick=3, heartbeat_tick=1, max_inflight_messages=2**31 - 1, hold_vote_requests=False
+)
 
 
 class CommandError(Exception):

@@ -23,6 +23,9 @@ class FaultKind(Enum):
     LOSSY = "messages lost, doubled and late"
     SLOW_DISK = "slow disk"
     RACE = "several campaign, one crashes"
+    FIGURE_8 = "the story of figure 8"
+    SPLIT_JOINT = "a joint configuration falls apart into its halves"
+    DEPOSE = "leader and one follower cut off, another elected, the old one back"
     UNREACHABLE = "reported unreachable"
     MEMBERSHIP = "membership change"
     TRANSFER = "leadership transfer"
@@ -45,6 +48,7 @@ class Profile(Enum):
 
     MIXED = "a bit of everything"
     ELECTIONS = "one election after the other, short outages, slow disks"
+    LEADERS = "leaders that replicate to one follower, are deposed, and come back"
     MEMBERSHIP = "large changes of the membership while the network falls apart"
 
 
@@ -75,8 +79,10 @@ _WEIGHTS = {
         FaultKind.SLOW_DISK: 6,
         FaultKind.CAMPAIGN: 8,
     },
+    Profile.LEADERS: {FaultKind.DEPOSE: 8, FaultKind.FIGURE_8: 5, FaultKind.SLOW_DISK: 3, FaultKind.CRASH: 1},
     Profile.MEMBERSHIP: {
         FaultKind.MEMBERSHIP: 20,
+        FaultKind.SPLIT_JOINT: 6,
         FaultKind.PARTITION: 8,
         FaultKind.ONE_WAY: 2,
         FaultKind.ISOLATE_LEADER: 4,
@@ -86,7 +92,12 @@ _WEIGHTS = {
         FaultKind.TRANSFER: 3,
     },
 }
-_COUNTS = {Profile.MIXED: (5, 22), Profile.ELECTIONS: (25, 70), Profile.MEMBERSHIP: (20, 50)}
+_COUNTS = {
+    Profile.MIXED: (5, 22),
+    Profile.ELECTIONS: (25, 70),
+    Profile.LEADERS: (30, 60),
+    Profile.MEMBERSHIP: (20, 50),
+}
 
 
 class Fault(NamedTuple):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from pixy.raft import (
@@ -23,8 +23,9 @@ from pixy.raft.raft import Raft
 from pixy.raft.roles import HANDLERS
 from pixy.raft.tracker import Tracker
 from pixy.raft.unstable import Unstable
+from tests.sim.raft.faults import Profile
 
-__all__ = ["RULES", "switched_off"]
+__all__ = ["RULES", "Rule", "switched_off"]
 
 
 def _commit_of_any_term(self: Raft) -> bool:
@@ -123,28 +124,57 @@ def _sent_before_stored(kind: MessageType) -> Any:
     return patch.object(RaftNode, "ready", hasty)
 
 
-RULES: dict[str, list[Any]] = {
-    "only entries of the own term are committed by counting": [
-        patch.object(Raft, "maybe_commit", _commit_of_any_term)
-    ],
-    "a vote is stored before it is answered": [_sent_before_stored(MessageType.VOTE_RESP)],
-    "an append is stored before it is acknowledged": [_sent_before_stored(MessageType.APP_RESP)],
-    "the storage's stale answers are ignored": [
-        patch.object(Unstable, "stable_to", _stable_whatever_term),
-        patch.object(terms, "_answer_lower_term", _hear_old_storage),
-    ],
-    "one membership change at a time": [
-        patch.object(leader, "_refusal", lambda node, *, leaves: ""),
-        patch.object(election, "_has_unapplied_conf_change", lambda node: False),
-    ],
-    "a joint configuration decides by both halves": [
-        patch.object(Tracker, "committed", _committed_by_incoming),
-        patch.object(Tracker, "tally", _elected_by_incoming),
-    ],
-    "only a log that is complete enough gets votes": [_handlers(MessageType.VOTE, _vote_for_any_log)],
-    "one vote in a term": [_handlers(MessageType.VOTE, _vote_for_all)],
-    "a read is confirmed by a quorum": [_leader_handler(MessageType.READ_INDEX, _read_unconfirmed)],
-    "an append matches the entry before it": [patch.object(RaftLog, "match_term", _append_without_looking)],
+class Rule(NamedTuple):
+    """How to switch a rule off, and what a run has to be about so that this soon shows."""
+
+    profile: Profile
+    changes: list[Any]
+
+
+RULES: dict[str, Rule] = {
+    "only entries of the own term are committed by counting": Rule(
+        Profile.LEADERS, [patch.object(Raft, "maybe_commit", _commit_of_any_term)]
+    ),
+    "a vote is stored before it is answered": Rule(
+        Profile.ELECTIONS, [_sent_before_stored(MessageType.VOTE_RESP)]
+    ),
+    "a candidate's term is stored before it asks for votes": Rule(
+        Profile.LEADERS, [patch.object(Raft, "_holds_vote_requests", lambda _: False)]
+    ),
+    "an append is stored before it is acknowledged": Rule(
+        Profile.MIXED, [_sent_before_stored(MessageType.APP_RESP)]
+    ),
+    "the storage's stale answers are ignored": Rule(
+        Profile.LEADERS,
+        [
+            patch.object(Unstable, "stable_to", _stable_whatever_term),
+            patch.object(terms, "_answer_lower_term", _hear_old_storage),
+        ],
+    ),
+    "one membership change at a time": Rule(
+        Profile.MEMBERSHIP,
+        [
+            patch.object(leader, "_refusal", lambda node, *, leaves: ""),
+            patch.object(election, "_has_unapplied_conf_change", lambda node: False),
+        ],
+    ),
+    "a joint configuration decides by both halves": Rule(
+        Profile.MEMBERSHIP,
+        [
+            patch.object(Tracker, "committed", _committed_by_incoming),
+            patch.object(Tracker, "tally", _elected_by_incoming),
+        ],
+    ),
+    "only a log that is complete enough gets votes": Rule(
+        Profile.ELECTIONS, [_handlers(MessageType.VOTE, _vote_for_any_log)]
+    ),
+    "one vote in a term": Rule(Profile.ELECTIONS, [_handlers(MessageType.VOTE, _vote_for_all)]),
+    "a read is confirmed by a quorum": Rule(
+        Profile.MIXED, [_leader_handler(MessageType.READ_INDEX, _read_unconfirmed)]
+    ),
+    "an append matches the entry before it": Rule(
+        Profile.LEADERS, [patch.object(RaftLog, "match_term", _append_without_looking)]
+    ),
 }
 
 
@@ -152,6 +182,6 @@ RULES: dict[str, list[Any]] = {
 def switched_off(rule: str) -> Iterator[None]:
     """Inside, the rule does not hold."""
     with ExitStack() as stack:
-        for change in RULES[rule]:
+        for change in RULES[rule].changes:
             stack.enter_context(change)
         yield

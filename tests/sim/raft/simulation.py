@@ -8,7 +8,7 @@ a new proposal within a bounded time.
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from random import Random
 from typing import NamedTuple
@@ -40,6 +40,12 @@ ELECTION_TICK = 10
 PROPOSALS = 200
 DURATION = 3000
 """When the last fault happens, at the latest."""
+_COUNTS = {
+    Profile.MIXED: [1, 2, 3, 3, 3, 3, 4, 5, 5, 5, 6, 7],
+    Profile.ELECTIONS: [3, 5, 5, 6, 7],
+    Profile.LEADERS: [3, 5, 5, 5],
+    Profile.MEMBERSHIP: [3, 5, 5, 6, 7],
+}
 PATIENCE = 60 * ELECTION_TICK * TICK
 """How long the healed group may take to apply a proposal everywhere."""
 
@@ -57,21 +63,21 @@ class Simulation:
     Args:
         seed: everything follows from it.
         skipped: numbers of faults that are left out.
+        profile: what the run is about; follows from the seed if not given.
     """
 
-    def __init__(self, seed: int, skipped: Collection[int] = ()) -> None:
+    def __init__(self, seed: int, skipped: Collection[int] = (), profile: Profile | None = None) -> None:
         self.seed = seed
         self.now = 0
         self.counts: Counter[str] = Counter()
         self._random = Random(f"{seed} work")
-        self.profile = self._random.choice(
-            [Profile.MIXED, Profile.MIXED, Profile.ELECTIONS, Profile.MEMBERSHIP]
-        )
+        chosen = self._random.choice([Profile.MIXED, *Profile])
+        self.profile = profile or chosen
         faults = draw_faults(Random(f"{seed} faults"), self.profile, DURATION)
         self.faults = [fault for fault in faults if fault.number not in skipped]
         self._network = Random(f"{seed} network")
         self._delay = self._network.choice(
-            [3, 5, 5, 12] if self.profile is not Profile.ELECTIONS else [5, 12, 30]
+            [5, 12, 30] if self.profile in (Profile.ELECTIONS, Profile.LEADERS) else [3, 5, 5, 12]
         )
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._number = 0
@@ -88,11 +94,13 @@ class Simulation:
     def _make_replicas(self) -> dict[int, Replica]:
         random = self._random
         mixed = self.profile is Profile.MIXED
-        count = random.choice([1, 2, 3, 3, 3, 3, 4, 5, 5, 5, 6, 7] if mixed else [3, 5, 5, 6, 7])
+        count = random.choice(_COUNTS[self.profile])
         # What keeps elections rare, and who is cut off quiet, is left out where the run is about them.
         calm = 0.5 if mixed else 0.1
         check_quorum = random.random() < calm
-        limit = random.choice([2**64 - 1, 2**64 - 1, 0, 60, 300])
+        limit = random.choice(
+            [2**64 - 1, 2**64 - 1, 0, 60, 300] if self.profile is not Profile.LEADERS else [0, 0, 60]
+        )
         config = Config(
             election_tick=ELECTION_TICK,
             heartbeat_tick=random.choice([1, 2, 3]),
@@ -115,7 +123,9 @@ class Simulation:
             for node_id in range(1, count + 1)
         }
         voters = random.randrange(max(1, count - 2), count + 1)
-        if self.profile is Profile.MEMBERSHIP:
+        if self.profile is Profile.LEADERS:
+            voters = count
+        elif self.profile is Profile.MEMBERSHIP:
             voters = random.randrange(2, 4)
         state = ConfState(tuple(range(1, voters + 1)))
         first = Snapshot(2, 1, state)
@@ -252,7 +262,7 @@ class Simulation:
             if queue and key not in self._pumping:
                 self._pumping.add(key)
                 slow = self._slow_disks[replica.id] > 0
-                delay = self._random.randrange(150) if slow else self._random.randrange(4)
+                delay = self._random.randrange(250) if slow else self._random.randrange(4)
                 self._after(delay, lambda key=key, finish=finish: self._work(replica, key, finish))  # type: ignore[misc]  # as above
 
     def _work(self, replica: Replica, key: tuple[int, int], finish: Callable[[], None]) -> None:
@@ -326,21 +336,24 @@ class Simulation:
             replica = random.choice(
                 [one for one in running if one.leads] or running if random.random() < 0.7 else running
             )
-            payloads = []
-            for _ in range(random.choice([1, 1, 1, 2, 5])):
-                self._payloads += 1
-                payloads.append(b"%d " % self._payloads + b"." * random.randrange(60))
-            assert replica.node is not None
+            self._propose(replica)
+        if self._healed:
+            self._leave_joint()
+        self._hand_over()
+        self._after(random.randrange(2, 40), self._client)
+
+    def _propose(self, replica: Replica) -> None:
+        payloads = []
+        for _ in range(self._random.choice([1, 1, 1, 2, 5])):
+            self._payloads += 1
+            payloads.append(b"%d " % self._payloads + b"." * self._random.randrange(60))
+        if replica.node is not None:
             try:
                 replica.node.propose(*payloads)
                 self.counts["proposals"] += len(payloads)
             except RaftError:
                 self.counts["dropped proposals"] += len(payloads)
             self._stepped(replica, replica.node)
-        if self._healed:
-            self._leave_joint()
-        self._hand_over()
-        self._after(random.randrange(2, 40), self._client)
 
     def _hand_over(self) -> None:
         """A leader that removed itself takes no proposals, and others hear of it: its driver must make it hand over."""
@@ -408,6 +421,12 @@ class Simulation:
                 self._after(random.randrange(50, 800), lambda: self._slow_disks.subtract([slow]))
             case FaultKind.RACE:
                 self._race(running, random)
+            case FaultKind.DEPOSE:
+                self._depose(leaders, random)
+            case FaultKind.FIGURE_8:
+                self._play(self._figure_8(leaders, random))
+            case FaultKind.SPLIT_JOINT:
+                self._play(self._split_joint(leaders, random))
             case FaultKind.MEMBERSHIP:
                 self._change_membership(leaders, random)
             case _:
@@ -427,32 +446,118 @@ class Simulation:
     def _race(self, running: list[Replica], random: Random) -> None:
         """Several campaign at the same time; somebody else crashes meanwhile and is back at once."""
 
-        def campaign(replica: Replica) -> None:
-            if replica.node is not None:
-                replica.node.campaign()
-                self._stepped(replica, replica.node)
-
         def crash(replica: Replica) -> None:
             self._crash(replica)
             self._after(random.randrange(1, 8), lambda: self._start(replica))
 
         for replica in random.sample(running, min(len(running), random.randrange(2, 4))):
-            self._after(random.randrange(6), lambda replica=replica: campaign(replica))  # type: ignore[misc]  # as above
+            self._after(random.randrange(6), lambda replica=replica: self._campaign(replica))  # type: ignore[misc]  # as above
         if running and random.random() < 0.7:
             unlucky = random.choice(running)
             self._after(random.randrange(12), lambda: crash(unlucky))
+
+    def _campaign(self, replica: Replica) -> None:
+        if replica.node is not None:
+            replica.node.campaign()
+            self._stepped(replica, replica.node)
+
+    def _depose(self, leaders: list[Replica], random: Random) -> None:
+        """Raft figure 8: entries that are on a minority survive their leader, or not."""
+        others = [replica for replica in self._running() if not replica.leads]
+        if not leaders or not others:
+            return
+        leader, follower = random.choice(leaders), random.choice(others)
+        self._cut_off({leader.id, follower.id}, random.randrange(40, 120))
+        if random.random() < 0.6:
+            # Then the follower still writes what it got when other entries come in its place.
+            self._slow_disks[follower.id] += 1
+            self._after(300, lambda: self._slow_disks.subtract([follower.id]))
+        for _ in range(random.randrange(3)):
+            self._propose(leader)
+        self._after(random.randrange(10, 40), lambda: self._crash(leader))
+        self._after(random.randrange(40, 80), lambda: self._start(leader))
+        successor = random.choice([replica for replica in others if replica is not follower] or others)
+        self._after(random.randrange(15, 60), lambda: self._campaign(successor))
+        if random.random() < 0.7:
+            self._after(random.randrange(80, 200), lambda: self._campaign(random.choice([leader, follower])))
+
+    def _figure_8(self, leaders: list[Replica], random: Random) -> Iterator[Callable[[], bool]]:
+        """Raft figure 8: an entry of an old term reaches a majority under a newer leader, and is still not safe."""
+        first = leaders[0] if leaders else None
+        others = [replica for replica in self._running() if replica is not first]
+        if first is None or first.node is None or len(others) < 4:
+            return
+        second, third, fourth, fifth = random.sample(others, 4)
+        self._cut_off({first.id, second.id}, 400)
+        self._propose(first)
+        index = first.node.raft.log.last_index()
+        yield lambda: second.node is not None and second.node.raft.log.last_index() >= index
+        self._campaign(fifth)
+        yield lambda: fifth.leads
+        self._blocked.clear()
+        self._cut_off({fifth.id}, 400)
+        self._crash(first)
+        self._start(first)
+        self._campaign(first)
+        yield lambda: first.leads
+        yield lambda: first.node is not None and first.node.raft.log.committed >= index
+        self._blocked.clear()
+        self._cut_off({first.id, second.id}, 300)
+        self._note(f"    {third.id} and {fourth.id} decide")
+        self._crash(fifth)
+        self._start(fifth)
+        for delay in (1, 70, 140):
+            self._after(delay, lambda: self._campaign(fifth))
+
+    def _split_joint(self, leaders: list[Replica], random: Random) -> Iterator[Callable[[], bool]]:
+        """Raft §6: old and new members must not decide without each other while both configurations are in force."""
+        leader = leaders[0] if leaders else None
+        if leader is None or leader.node is None:
+            return
+        config = leader.node.raft.tracker.config
+        old = [node_id for node_id in config.voters if node_id != leader.id]
+        new = [node_id for node_id in self._replicas if node_id not in config.voters]
+        if config.voters_outgoing or len(old) < 2 or not new:
+            return
+        changes = [ConfChangeSingle(ConfChangeType.ADD_NODE, node_id) for node_id in new]
+        changes += [ConfChangeSingle(ConfChangeType.REMOVE_NODE, node_id) for node_id in old]
+        self._change(leader, ConfChangeV2(tuple(changes), ConfChangeTransition.JOINT_EXPLICIT))
+        node = leader.node
+        yield lambda: bool(node.raft.tracker.config.voters_outgoing)
+        self._cut_off(set(old), 400)
+        successor = self._replicas[random.choice(old)]
+        for delay in (20, 90, 160):
+            self._after(delay, lambda: self._campaign(successor))
+
+    def _play(self, story: Iterator[Callable[[], bool]], patience: int = 300) -> None:
+        """Goes on with a story as soon as what it waits for has happened; gives up after a while."""
+        waits_for = next(story, None)
+
+        def look(left: int) -> None:
+            if waits_for is None or left == 0:
+                return
+            if waits_for():
+                self._play(story)
+            else:
+                self._after(1, lambda: look(left - 1))
+
+        look(patience)
+
+    def _cut_off(self, side: set[int], duration: int, *, one_way: bool = False) -> None:
+        ids = list(self._replicas)
+        cut = {(one, other) for one in ids for other in ids if (one in side) != (other in side)}
+        if one_way:
+            cut = {(one, other) for one, other in cut if one in side}
+        self._note(f"    {sorted(side)} cut off")
+        self._blocked |= cut
+        self._after(duration, lambda: self._blocked.difference_update(cut))
 
     def _partition(self, kind: FaultKind, leaders: list[Replica], random: Random) -> None:
         ids = list(self._replicas)
         side = set(random.sample(ids, random.randrange(1, len(ids) // 2 + 2)))
         if kind is FaultKind.ISOLATE_LEADER and leaders:
             side = {random.choice(leaders).id}
-        cut = {(one, other) for one in ids for other in ids if (one in side) != (other in side)}
-        if kind is FaultKind.ONE_WAY:
-            cut = {(one, other) for one, other in cut if one in side}
-        self._note(f"    {sorted(side)} cut off")
-        self._blocked |= cut
-        self._after(random.randrange(50, 700), lambda: self._blocked.difference_update(cut))
+        self._cut_off(side, random.randrange(50, 700), one_way=kind is FaultKind.ONE_WAY)
 
     def _end_lossy(self) -> None:
         self._lossy = max(0, self._lossy - 1)
