@@ -56,8 +56,7 @@ def propose(raft: "Raft", m: Message) -> None:
         )
         raise ProposalDropped
     entries = list(m.entries)
-    # Compared as numbers, in one pass: this is what each proposal goes through.
-    if any(entry.type for entry in entries):
+    if [entry for entry in entries if entry.type]:
         entries = _check_conf_changes(raft, entries)
     if not raft.append_entries(entries):
         raise ProposalDropped

@@ -31,6 +31,7 @@ class RaftLog:
     """
 
     __slots__ = (
+        "_applying_sizes",
         "_max_applying_size",
         "_trace",
         "applied",
@@ -49,8 +50,10 @@ class RaftLog:
         self.unstable = Unstable(storage.last_index() + 1, trace)
         # Known to be stored by a quorum. Invariant: applied <= applying <= committed <= last_index.
         self.committed = self.applying = self.applied = storage.first_index() - 1
-        # Encoded bytes of what is between applied and applying; 0 without a bound.
+        # Encoded bytes of what is between applied and applying; 0 without a bound. Invariant: the sum of the sizes of the batches that
+        # were handed out, each with the index of its last entry; None if there are none.
         self.applying_size = 0
+        self._applying_sizes: list[tuple[int, int]] | None = None
         # Nothing is handed out until an acknowledgement comes.
         self.applying_paused = False
 
@@ -94,15 +97,14 @@ class RaftLog:
             Compacted: it is gone.
             Unavailable: it is not there yet.
         """
-        known = self.unstable.maybe_term(index)
+        unstable = self.unstable
+        if index < unstable.offset and unstable.snapshot is None:
+            return self.storage.term(index)
+        known = unstable.maybe_term(index)
         if known is not None:
             return known
-        if index >= self.unstable.offset:
-            raise Unavailable
-        if self.unstable.snapshot is not None:
-            # What the storage has is about to be replaced, and may contradict the snapshot.
-            raise Compacted
-        return self.storage.term(index)
+        # What the storage has below a snapshot is about to be replaced, and may contradict it.
+        raise Unavailable if index >= unstable.offset else Compacted
 
     def term_or_zero(self, index: int) -> int:
         """The term of an entry, 0 if it is gone or not there yet."""
@@ -274,7 +276,7 @@ class RaftLog:
 
     def has_next_committed_entries(self, allow_unstable: bool) -> bool:
         """Whether `next_committed_entries` has any."""
-        if self.applying_paused or self.unstable.snapshot is not None:
+        if self.committed == self.applying or self.applying_paused or self.unstable.snapshot is not None:
             return False
         return self.applying < self._max_appliable_index(allow_unstable)
 
@@ -318,13 +320,16 @@ class RaftLog:
                 self.committed,
             )
         self.applying = index
-        self.applying_size += self.applying_size_of(entries)
+        if self._max_applying_size < NO_LIMIT:
+            size = entries_size(entries)
+            self._applying_sizes = [*(self._applying_sizes or ()), (index, size)]
+            self.applying_size += size
         self.applying_paused = (
             self.applying_size >= self._max_applying_size or index < self._max_appliable_index(allow_unstable)
         )
 
-    def applied_to(self, index: int, size: int) -> None:
-        """Notes that everything up to `index` is applied; `size` is what `applying_size_of` said of it."""
+    def applied_to(self, index: int) -> None:
+        """Notes that everything up to `index` is applied."""
         if self.committed < index or index < self.applied:
             panic(
                 self._trace,
@@ -335,12 +340,11 @@ class RaftLog:
             )
         self.applied = index
         self.applying = max(self.applying, index)
-        self.applying_size = max(0, self.applying_size - size)
+        if self._applying_sizes is not None:
+            waiting = [(last, size) for last, size in self._applying_sizes if last > index]
+            self._applying_sizes = waiting or None
+            self.applying_size = sum([size for _, size in waiting])
         self.applying_paused = self.applying_size >= self._max_applying_size
-
-    def applying_size_of(self, entries: Sequence[Entry]) -> int:
-        """Encoded bytes, if they count."""
-        return entries_size(entries) if self._max_applying_size < NO_LIMIT else 0
 
     def check_invariants(self) -> None:
         """Raises AssertionError if the fields contradict each other."""

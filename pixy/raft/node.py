@@ -93,7 +93,13 @@ class RaftNode:
         RaftBug: the storage contradicts itself.
     """
 
-    __slots__ = ("_previous_hard_state", "_previous_soft_state", "_raft", "_steps_on_advance")
+    __slots__ = (
+        "_apply_unstable",
+        "_previous_hard_state",
+        "_previous_soft_state",
+        "_raft",
+        "_steps_on_advance",
+    )
 
     def __init__(
         self,
@@ -106,6 +112,9 @@ class RaftNode:
         trace: Trace = SILENT,
     ) -> None:
         self._raft = Raft(node_id, storage, config, random, trace, applied)
+        # In the synchronous form entries are stored before anything is applied. In the other one a crash might find an
+        # application that is ahead of its log.
+        self._apply_unstable = not config.async_storage_writes
         self._previous_soft_state = self._raft.soft_state()
         self._previous_hard_state = self._raft.hard_state()
         # What this node says to itself once the work of the last Ready is done. None between two of them.
@@ -252,17 +261,21 @@ class RaftNode:
     def has_ready(self) -> bool:
         """Whether `ready` has any work."""
         raft = self._raft
+        if raft.messages or raft.messages_after_append or raft.read_states:
+            return True
         log = raft.log
-        return bool(
-            raft.messages
-            or raft.messages_after_append
-            or log.unstable.has_next_entries()
-            or log.has_next_committed_entries(self._apply_unstable())
-            or raft.soft_state() != self._previous_soft_state
-            or raft.hard_state() != self._previous_hard_state
-            or log.unstable.next_snapshot() is not None
-            or raft.read_states
+        return (
+            log.has_next_committed_entries(self._apply_unstable)
+            or log.unstable.has_next()
+            or self._hard_state_changed()
+            or raft.lead != self._previous_soft_state.lead
+            or raft.state is not self._previous_soft_state.state
         )
+
+    def _hard_state_changed(self) -> bool:
+        term, vote, commit = self._previous_hard_state
+        raft = self._raft
+        return raft.log.committed != commit or raft.term != term or raft.vote != vote
 
     def ready(self) -> Ready:
         """The work that has gathered. It is the driver's from here on: the same is not given again.
@@ -272,37 +285,36 @@ class RaftNode:
         """
         raft = self._raft
         log = raft.log
-        soft_state, hard_state = raft.soft_state(), raft.hard_state()
         entries = log.unstable.next_entries()
-        before = self._previous_hard_state
+        soft_state, hard_state, must_sync = None, None, bool(entries)
+        if raft.lead != self._previous_soft_state.lead or raft.state is not self._previous_soft_state.state:
+            self._previous_soft_state = soft_state = raft.soft_state()
+        if self._hard_state_changed():
+            before, hard_state = self._previous_hard_state, raft.hard_state()
+            must_sync = must_sync or hard_state.term != before.term or hard_state.vote != before.vote
+            self._previous_hard_state = hard_state
         ready = Ready(
-            soft_state=None if soft_state == self._previous_soft_state else soft_state,
-            hard_state=None if hard_state == before else hard_state,
-            read_states=raft.read_states,
-            entries=entries,
-            snapshot=log.unstable.next_snapshot(),
-            committed_entries=log.next_committed_entries(self._apply_unstable()),
-            messages=raft.messages,
-            must_sync=bool(entries) or hard_state.term != before.term or hard_state.vote != before.vote,
+            soft_state,
+            hard_state,
+            raft.read_states,
+            entries,
+            log.unstable.next_snapshot(),
+            log.next_committed_entries(self._apply_unstable),
+            raft.messages,
+            must_sync,
         )
         if raft.config.async_storage_writes:
             self._hand_out_storage_work(ready)
         else:
             self._hold_back_own_messages(ready)
-        self._previous_soft_state, self._previous_hard_state = soft_state, hard_state
         if ready.read_states:
             raft.read_states = []
         raft.messages = []
         raft.messages_after_append = []
         log.unstable.accept_in_progress()
         if ready.committed_entries:
-            log.accept_applying(ready.committed_entries, self._apply_unstable())
+            log.accept_applying(ready.committed_entries, self._apply_unstable)
         return ready
-
-    def _apply_unstable(self) -> bool:
-        # In the synchronous form entries are stored before anything is applied. Otherwise a crash might find
-        # an application that is ahead of its log.
-        return not self._raft.config.async_storage_writes
 
     def _hand_out_storage_work(self, ready: Ready) -> None:
         append = storage_append(self._raft, ready)

@@ -155,7 +155,7 @@ class Raft:
             self.term = hard_state.term
             self.vote = hard_state.vote
         if applied > 0:
-            self.log.applied_to(applied, 0)
+            self.log.applied_to(applied)
         self.become_follower(self.term, NONE)
         last = self.log.last_position()
         self.trace.info(
@@ -361,19 +361,19 @@ class Raft:
     def applied_entries(self, m: Message) -> None:
         """STORAGE_APPLY_RESP: these were applied."""
         if m.entries:
-            self.applied_to(m.entries[-1].index, self.log.applying_size_of(m.entries))
+            self.applied_to(m.entries[-1].index)
             if self.uncommitted_size:
                 self.uncommitted_size = max(0, self.uncommitted_size - payload_size(m.entries))
 
     def applied_snapshot(self, snapshot: Snapshot) -> None:
         """The snapshot is stored, and the application continues from it."""
         self.log.unstable.stable_snapshot_to(snapshot.index)
-        self.applied_to(snapshot.index, 0)
+        self.applied_to(snapshot.index)
 
-    def applied_to(self, index: int, size: int) -> None:
+    def applied_to(self, index: int) -> None:
         """Everything up to `index` is applied. The leader then leaves a joint configuration that asks for it."""
         applied = max(index, self.log.applied)
-        self.log.applied_to(applied, size)
+        self.log.applied_to(applied)
         config = self.tracker.config
         if config.auto_leave and applied >= self.pending_conf_index and self.state is StateType.LEADER:
             # Without data, so that it is never too large for the uncommitted tail.

@@ -64,7 +64,7 @@ def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
     raft.messages.append(
         Message(MessageType.APP, to, raft.id, raft.term, previous_term, previous, entries, log.committed)
     )
-    pr.sent_entries(len(entries), payload_size(entries))
+    pr.sent_entries(len(entries), payload_size(entries) if entries else 0)
     pr.sent_commit = log.committed
     return True
 

@@ -63,7 +63,8 @@ def _take_acknowledgement(raft: "Raft", m: Message, pr: Progress) -> None:
         )
         pr.become_probe()
         pr.become_replicate()
-    if raft.maybe_commit():
+    # What does not go beyond the commit index cannot move it.
+    if m.index > raft.log.committed and raft.maybe_commit():
         reads.release_pending_reads(raft)
         replication.broadcast_append(raft)
     elif m.sender != raft.id and pr.can_bump_commit(raft.log.committed):

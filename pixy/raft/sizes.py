@@ -12,6 +12,8 @@ __all__ = ["NO_LIMIT", "entries_size", "limit_entries", "payload_size"]
 
 NO_LIMIT = 2**64 - 1
 """A limit that nothing reaches."""
+_OVERHEAD_MAX = 40
+"""What is written around an entry's payload takes fewer bytes."""
 
 
 def _varint_size(value: int) -> int:
@@ -41,7 +43,7 @@ def entries_size(entries: Sequence[Entry]) -> int:
         and _varint_size(max(lengths)) == length_size
         and _varint_size(last.term) == term_size
         and _varint_size(last.index) == index_size
-        and not any(entry.type for entry in entries)
+        and not [entry for entry in entries if entry.type]
     )
     if not uniform:
         return sum([_entry_size(entry) for entry in entries])
@@ -55,7 +57,9 @@ def payload_size(entries: Sequence[Entry]) -> int:
 
 def limit_entries(entries: list[Entry], max_size: int) -> list[Entry]:
     """The longest prefix whose encoding has `max_size` bytes at most, but one entry at least if there is any."""
-    if max_size >= NO_LIMIT or len(entries) <= 1 or (max_size and entries_size(entries) <= max_size):
+    if max_size >= NO_LIMIT or len(entries) <= 1:
+        return entries
+    if payload_size(entries) + len(entries) * _OVERHEAD_MAX <= max_size:
         return entries
     size = 0
     for count, entry in enumerate(entries):

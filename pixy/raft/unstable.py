@@ -58,9 +58,11 @@ class Unstable:
         """What was not handed out."""
         return self.entries[self.offset_in_progress - self.offset :]
 
-    def has_next_entries(self) -> bool:
-        """Whether `next_entries` has any."""
-        return self.offset + len(self.entries) > self.offset_in_progress
+    def has_next(self) -> bool:
+        """Whether there are entries, or a snapshot, that were not handed out."""
+        if self.offset + len(self.entries) > self.offset_in_progress:
+            return True
+        return self.snapshot is not None and not self.snapshot_in_progress
 
     def next_snapshot(self) -> Snapshot | None:
         """The snapshot, if it was not handed out."""

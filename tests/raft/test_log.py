@@ -97,7 +97,7 @@ class Driver:
                 self.log.unstable.stable_to(position)
             if snapshot is not None:
                 self.log.unstable.stable_snapshot_to(snapshot.index)
-                self.log.applied_to(max(snapshot.index, self.log.applied), 0)
+                self.log.applied_to(max(snapshot.index, self.log.applied))
                 self.model.applied = self.log.applied
 
     def hand_out(self) -> None:
@@ -115,7 +115,7 @@ class Driver:
     def applied(self) -> None:
         if self.handed_out:
             entries = self.handed_out.pop(0)
-            self.log.applied_to(entries[-1].index, self.log.applying_size_of(entries))
+            self.log.applied_to(entries[-1].index)
             self.model.applied = entries[-1].index
 
     def compact(self, back: int) -> None:
