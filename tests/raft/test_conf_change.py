@@ -85,6 +85,29 @@ def test_every_configuration_that_is_reached_can_be_stored_and_restored(changes:
         }
 
 
+SINGLES = st.lists(
+    st.builds(ConfChangeSingle, st.sampled_from(ConfChangeType), st.integers(1, 5)), max_size=4
+)
+
+
+@given(st.lists(SINGLES, max_size=10))
+def test_simple_changes_move_one_voter_at_most_or_leave_everything_as_it_was(
+    chain: list[list[ConfChangeSingle]],
+) -> None:
+    config, progress = ConfState(voters=(1, 2), learners=(3,)), {i: new_progress(i == 3) for i in (1, 2, 3)}
+    for changes in chain:
+        before = {node_id: str(pr) for node_id, pr in progress.items()}
+        try:
+            after, progress = Changer(config, progress, new_progress).simple(changes)
+        except ConfChangeError:
+            assert {node_id: str(pr) for node_id, pr in progress.items()} == before
+            continue
+        assert len(set(config.voters) ^ set(after.voters)) <= 1
+        for one in quorums(config):
+            assert all(one & other for other in quorums(after)), f"{config} -> {after}"
+        config = after
+
+
 @pytest.mark.parametrize(
     ("config", "text"),
     [

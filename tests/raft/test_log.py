@@ -207,6 +207,28 @@ def test_the_hint_is_the_last_entry_that_is_not_of_a_later_term(
     assert log.find_conflict_by_term(index, term) == (terms[expected], expected)
 
 
+@pytest.mark.parametrize(("limit", "count"), [(0, 1), (9, 2), (17, 2), (18, 3), (19, 3), (24, 4), (1000, 4)])
+def test_a_read_over_the_end_of_the_storage_is_cut_as_any_other(limit: int, count: int) -> None:
+    storage = MemoryStorage()
+    log = RaftLog(storage, NO_LIMIT, SILENT)
+    log.append([Entry(1, 1), Entry(1, 2), Entry(1, 3, data=b"1234"), Entry(1, 4)])  # 4, 4, 10 and 4 bytes
+    storage.append(log.unstable.entries[:2])
+    log.unstable.stable_to(LogPosition(1, 2))
+    assert len(log.entries(1, limit)) == count
+
+
+def test_what_is_being_applied_is_bounded_by_its_bytes() -> None:
+    log = RaftLog(MemoryStorage(), 9, SILENT)
+    log.append([Entry(1, index) for index in range(1, 6)])  # 4 bytes each
+    log.commit_to(5)
+    first = log.next_committed_entries(allow_unstable=True)
+    assert [entry.index for entry in first] == [1, 2]
+    log.accept_applying(first, allow_unstable=True)
+    assert not log.has_next_committed_entries(allow_unstable=True)
+    log.applied_to(2)
+    assert [entry.index for entry in log.next_committed_entries(allow_unstable=True)] == [3, 4]
+
+
 def test_replacing_a_committed_entry_is_a_bug() -> None:
     log = RaftLog(MemoryStorage(), NO_LIMIT, SILENT)
     log.append([Entry(1, 1), Entry(1, 2)])

@@ -138,12 +138,18 @@ def test_the_size_of_an_entry_is_that_of_its_bytes(entry: Entry) -> None:
     )
 
 
-@given(st.integers(100, 140), st.lists(st.integers(0, 200), min_size=1, max_size=30), st.integers(0, 3000))
+@given(
+    st.integers(100, 140),
+    st.lists(st.integers(0, 200), min_size=1, max_size=30),
+    st.integers(0, 30),
+    st.sampled_from([-1, 0, 1]),
+)
 def test_entries_are_cut_where_the_limit_is_crossed_and_never_to_nothing(
-    first: int, sizes: list[int], limit: int
+    first: int, sizes: list[int], fitting: int, more: int
 ) -> None:
     entries = [Entry(1, first + at, data=b"x" * size) for at, size in enumerate(sizes)]
     assert entries_size(entries) == sum([len(encode_entry(entry)) for entry in entries])
+    limit = max(entries_size(entries[:fitting]) + more, 0)
     kept = limit_entries(entries, limit)
     assert kept == entries[: len(kept)]
     assert kept == entries[:1] or (kept and entries_size(kept) <= limit)
