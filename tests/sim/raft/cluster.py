@@ -154,6 +154,7 @@ class Cluster:
     def _start(self, replica: Replica) -> None:
         if replica.node is None:
             self._note(f"{replica.id} starts")
+            self.counts["restarts"] += replica.life > 0
             replica.start()
             self._pump_soon(replica)
 
@@ -164,11 +165,10 @@ class Cluster:
             replica.crash()
 
     def _restart_later(self, replica: Replica, random: Random) -> None:
-        def restart() -> None:
-            self.counts["restarts"] += 1
-            self._start(replica)
-
-        self._after(random.randrange(5, 60 if self.profile is Profile.ELECTIONS else 400), restart)
+        self._after(
+            random.randrange(5, 60 if self.profile is Profile.ELECTIONS else 400),
+            lambda: self._start(replica),
+        )
 
     def _tick(self, replica: Replica) -> None:
         if replica.node is not None:
