@@ -102,6 +102,8 @@ def _has_unapplied_conf_change(raft: "Raft") -> bool:
     while lo < hi:
         try:
             entries = log.slice(lo, hi, page)
+            if not entries:
+                raise StorageError(f"got 0 entries in [{lo}, {hi})")
         except StorageError as error:
             panic(raft.trace, "error scanning unapplied entries [%d, %d): %s", lo, hi, error)
         if any(entry.type is not EntryType.NORMAL for entry in entries):
@@ -111,6 +113,9 @@ def _has_unapplied_conf_change(raft: "Raft") -> bool:
 
 
 def _campaign(raft: "Raft", campaign: Campaign) -> None:
+    if not raft.promotable():
+        # It was, when it asked for the pre-votes that it has won.
+        raft.trace.warning("%x is unpromotable; campaign() should have been called", raft.id)
     if campaign is Campaign.PRE_ELECTION:
         raft.become_pre_candidate()
         request, response, term = MessageType.PRE_VOTE, MessageType.PRE_VOTE_RESP, raft.term + 1
