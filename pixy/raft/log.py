@@ -217,15 +217,17 @@ class RaftLog:
 
     def find_conflict(self, entries: Sequence[Entry]) -> int:
         """The index of the first entry that the log does not have, 0 if it has them all."""
+        last = self.last_index()
         for entry in entries:
+            if entry.index > last:
+                return entry.index
             if not self.match_term(entry.term, entry.index):
-                if entry.index <= self.last_index():
-                    self._trace.info(
-                        "found conflict at index %d [existing term: %d, conflicting term: %d]",
-                        entry.index,
-                        self.term_or_zero(entry.index),
-                        entry.term,
-                    )
+                self._trace.info(
+                    "found conflict at index %d [existing term: %d, conflicting term: %d]",
+                    entry.index,
+                    self.term_or_zero(entry.index),
+                    entry.term,
+                )
                 return entry.index
         return 0
 
@@ -278,7 +280,7 @@ class RaftLog:
         """Whether `next_committed_entries` has any."""
         if self.committed == self.applying or self.applying_paused or self.unstable.snapshot is not None:
             return False
-        return self.applying < self._max_appliable_index(allow_unstable)
+        return allow_unstable or self.applying < self.unstable.offset - 1
 
     def next_committed_entries(self, allow_unstable: bool) -> list[Entry]:
         """What is to be applied next.

@@ -303,10 +303,10 @@ class RaftNode:
             raft.messages,
             must_sync,
         )
-        if raft.config.async_storage_writes:
-            self._hand_out_storage_work(ready)
-        else:
+        if self._apply_unstable:
             self._hold_back_own_messages(ready)
+        else:
+            self._hand_out_storage_work(ready)
         if ready.read_states:
             raft.read_states = []
         raft.messages = []

@@ -21,16 +21,19 @@ def _varint_size(value: int) -> int:
 
 
 def _entry_size(entry: Entry) -> int:
-    size = 2 + _varint_size(entry.term) + _varint_size(entry.index)
+    size = 2 + ((entry.term.bit_length() + 6) // 7 or 1) + ((entry.index.bit_length() + 6) // 7 or 1)
     if entry.type:
         size += 2
     if entry.data:
-        size += 1 + _varint_size(len(entry.data)) + len(entry.data)
+        length = len(entry.data)
+        size += 1 + (length.bit_length() + 6) // 7 + length
     return size
 
 
 def entries_size(entries: Sequence[Entry]) -> int:
     """Bytes of the encoded entries, which are consecutive, without what frames them in a message."""
+    if len(entries) == 1:
+        return _entry_size(entries[0])
     if len(entries) < 4:
         return sum([_entry_size(entry) for entry in entries])
     first, last = entries[0], entries[-1]
@@ -52,6 +55,8 @@ def entries_size(entries: Sequence[Entry]) -> int:
 
 def payload_size(entries: Sequence[Entry]) -> int:
     """Bytes of the entries' data alone."""
+    if len(entries) == 1:
+        return len(entries[0].data)
     return sum([len(entry.data) for entry in entries])
 
 
