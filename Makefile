@@ -55,7 +55,7 @@ proto: $(BIN)/.pixy-dev  ## generate the protobuf stubs again
 	@PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I . -I pixy/proto --python_out=$(CACHE)/proto-raw \
 	    --grpc_python_out=$(CACHE)/proto-raw --mypy_out=quiet:$(CACHE)/proto-raw --mypy_grpc_out=quiet:$(CACHE)/proto-raw kafkapixy.proto pixy_topics.proto
 	@PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I pixy/proto --python_out=$(CACHE)/proto-raw \
-	    --mypy_out=quiet:$(CACHE)/proto-raw state.proto
+	    --mypy_out=quiet:$(CACHE)/proto-raw state.proto raft.proto
 	@# The stubs live in a package: their imports of each other must say so.
 	@sed -i -E 's/^import ([a-z_]+_pb2) as/from pixy.proto import \1 as/' $(CACHE)/proto-raw/*.py $(CACHE)/proto-raw/*.pyi
 	@cp $(CACHE)/proto-raw/* $(OUT)/

@@ -1,0 +1,198 @@
+"""Membership changes: from one configuration to the next (thesis chapter 4).
+
+A *simple* change adds or removes one voter at most, so that any majority of the old configuration meets any majority of
+the new one (§4.1). Any other change goes through a *joint* configuration (§4.3): entering it keeps the voters as the
+outgoing half and applies the changes to the incoming half; leaving it drops the outgoing half. A voter of the outgoing half
+that is to become a learner waits in `learners_next`, because nobody is a voter and a learner at once.
+
+Nothing is changed in place: each function returns the next configuration and the progress that goes with it, or raises
+`ConfChangeError`. An empty configuration may become any other by simple changes, which is how a group is bootstrapped.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from pixy.raft.errors import ConfChangeError
+from pixy.raft.messages import ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState
+from pixy.raft.progress import Progress
+
+__all__ = ["Changer", "restore"]
+
+NewProgress = Callable[[bool], Progress]
+"""Makes the progress of a node that joins; says whether it is a learner."""
+
+
+class Changer:
+    """Works out one change.
+
+    Args:
+        config: the configuration in force.
+        progress: of its nodes. What is kept is passed on as it is, except for who becomes a learner or ceases to be one.
+        new_progress: makes the progress of who joins.
+
+    Raises:
+        ConfChangeError: configuration and progress do not fit each other.
+    """
+
+    def __init__(
+        self, config: ConfState, progress: Mapping[int, Progress], new_progress: NewProgress
+    ) -> None:
+        _check(config, progress)
+        self._config = config
+        self._progress = dict(progress)
+        self._new_progress = new_progress
+        self._incoming = set(config.voters)
+        self._outgoing = set(config.voters_outgoing)
+        self._learners = set(config.learners)
+        self._learners_next = set(config.learners_next)
+
+    def change(self, change: ConfChangeV2) -> tuple[ConfState, dict[int, Progress]]:
+        """Does what the change asks for, in the way it asks for.
+
+        Raises:
+            ConfChangeError: it does not fit.
+        """
+        if change.leaves_joint():
+            return self.leave_joint()
+        if change.enters_joint():
+            return self.enter_joint(change.auto_leave(), change.changes)
+        return self.simple(change.changes)
+
+    def simple(self, changes: Iterable[ConfChangeSingle]) -> tuple[ConfState, dict[int, Progress]]:
+        """Applies changes that concern one voter at most, and any number of learners."""
+        if self._outgoing:
+            raise ConfChangeError("can't apply simple config change in joint config")
+        self._apply(changes)
+        if len(self._incoming.symmetric_difference(self._config.voters)) > 1:
+            raise ConfChangeError("more than one voter changed without entering joint config")
+        return self._result(auto_leave=False)
+
+    def enter_joint(
+        self, auto_leave: bool, changes: Iterable[ConfChangeSingle]
+    ) -> tuple[ConfState, dict[int, Progress]]:
+        """From C_old to C_new,old."""
+        if self._outgoing:
+            raise ConfChangeError("config is already joint")
+        if not self._incoming:
+            raise ConfChangeError("can't make a zero-voter config joint")
+        self._outgoing = set(self._incoming)
+        self._apply(changes)
+        return self._result(auto_leave)
+
+    def leave_joint(self) -> tuple[ConfState, dict[int, Progress]]:
+        """From C_new,old to C_new."""
+        if not self._outgoing:
+            raise ConfChangeError("can't leave a non-joint config")
+        for node_id in self._learners_next:
+            self._learners.add(node_id)
+            self._set_learner(node_id, True)
+        for node_id in self._outgoing - self._incoming - self._learners:
+            del self._progress[node_id]
+        self._learners_next = set()
+        self._outgoing = set()
+        return self._result(auto_leave=False)
+
+    def _apply(self, changes: Iterable[ConfChangeSingle]) -> None:
+        for kind, node_id in changes:
+            if node_id == 0:
+                # A driver that does not want a committed change to have an effect replaces its node by 0.
+                continue
+            if kind == ConfChangeType.ADD_NODE:
+                self._make_voter(node_id)
+            elif kind == ConfChangeType.ADD_LEARNER_NODE:
+                self._make_learner(node_id)
+            elif kind == ConfChangeType.REMOVE_NODE:
+                self._remove(node_id)
+            elif kind != ConfChangeType.UPDATE_NODE:
+                raise ConfChangeError(f"unexpected conf type {kind}")
+        if not self._incoming:
+            raise ConfChangeError("removed all voters")
+
+    def _make_voter(self, node_id: int) -> None:
+        if node_id not in self._progress:
+            self._progress[node_id] = self._new_progress(False)
+        self._set_learner(node_id, False)
+        self._learners.discard(node_id)
+        self._learners_next.discard(node_id)
+        self._incoming.add(node_id)
+
+    def _make_learner(self, node_id: int) -> None:
+        if node_id not in self._progress:
+            self._progress[node_id] = self._new_progress(True)
+            self._learners.add(node_id)
+        elif not self._progress[node_id].learner:
+            self._incoming.discard(node_id)
+            if node_id in self._outgoing:
+                self._learners_next.add(node_id)
+            else:
+                self._learners.add(node_id)
+                self._set_learner(node_id, True)
+
+    def _remove(self, node_id: int) -> None:
+        if node_id not in self._progress:
+            return
+        self._incoming.discard(node_id)
+        self._learners.discard(node_id)
+        self._learners_next.discard(node_id)
+        if node_id not in self._outgoing:
+            del self._progress[node_id]
+
+    def _set_learner(self, node_id: int, learner: bool) -> None:
+        pr = self._progress[node_id]
+        if pr.learner != learner:
+            # A copy, so that a change that turns out not to fit has no effect.
+            self._progress[node_id] = pr.copy(learner)
+
+    def _result(self, auto_leave: bool) -> tuple[ConfState, dict[int, Progress]]:
+        config = ConfState(
+            tuple(sorted(self._incoming)),
+            tuple(sorted(self._learners)),
+            tuple(sorted(self._outgoing)),
+            tuple(sorted(self._learners_next)),
+            auto_leave,
+        )
+        progress = dict(sorted(self._progress.items()))
+        _check(config, progress)
+        return config, progress
+
+
+def restore(state: ConfState, new_progress: NewProgress) -> tuple[ConfState, dict[int, Progress]]:
+    """A stored configuration, with progress of which nothing is known.
+
+    Raises:
+        ConfChangeError: no sequence of changes leads to such a configuration.
+    """
+    config = ConfState(
+        tuple(sorted(state.voters)),
+        tuple(sorted(state.learners)),
+        tuple(sorted(state.voters_outgoing)),
+        tuple(sorted(state.learners_next)),
+        state.auto_leave,
+    )
+    learners = set(config.learners)
+    ids = sorted({*config.voters, *config.voters_outgoing, *learners})
+    progress = {node_id: new_progress(node_id in learners) for node_id in ids}
+    _check(config, progress)
+    return config, progress
+
+
+def _check(config: ConfState, progress: Mapping[int, Progress]) -> None:
+    for node_id in (*config.voters, *config.voters_outgoing, *config.learners, *config.learners_next):
+        if node_id not in progress:
+            raise ConfChangeError(f"no progress for {node_id}")
+    for node_id in config.learners_next:
+        if node_id not in config.voters_outgoing:
+            raise ConfChangeError(f"{node_id} is in LearnersNext, but not Voters[1]")
+        if progress[node_id].learner:
+            raise ConfChangeError(f"{node_id} is in LearnersNext, but is already marked as learner")
+    for node_id in config.learners:
+        if node_id in config.voters_outgoing:
+            raise ConfChangeError(f"{node_id} is in Learners and Voters[1]")
+        if node_id in config.voters:
+            raise ConfChangeError(f"{node_id} is in Learners and Voters[0]")
+        if not progress[node_id].learner:
+            raise ConfChangeError(f"{node_id} is in Learners, but is not marked as learner")
+    if not config.voters_outgoing:
+        if config.learners_next:
+            raise ConfChangeError("cfg.LearnersNext must be nil when not joint")
+        if config.auto_leave:
+            raise ConfChangeError("AutoLeave must be false when not joint")

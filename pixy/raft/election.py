@@ -1,0 +1,208 @@
+"""Campaigning and voting (Raft §5.2, §5.4.1; pre-vote: thesis §9.6; the way a leader hands over: thesis §3.10).
+
+A campaign asks each voter of both halves of the configuration. A node's vote for itself is a message to itself that is delivered
+when the vote is stored, as any other node's; so also a single voter leads only after a write. With pre-vote, a node first asks
+whether it would be elected, without raising its term, and so disturbs nobody if it would not.
+
+A vote is granted to whoever asks, whether it is a member or not, and by learners as well: the one who was asked may not
+know of its promotion yet.
+"""
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from pixy.raft import follower, replication
+from pixy.raft.errors import StorageError, panic
+from pixy.raft.messages import (
+    CAMPAIGN_TRANSFER,
+    NONE,
+    EntryType,
+    LogPosition,
+    Message,
+    MessageType,
+    StateType,
+)
+from pixy.raft.quorum import VoteResult
+from pixy.raft.text import message_type_name, state_name
+
+if TYPE_CHECKING:
+    from pixy.raft.raft import Raft
+
+__all__ = [
+    "Campaign",
+    "answer_vote",
+    "follow_leader",
+    "hup",
+    "ignore_timeout_now",
+    "start_campaign",
+    "take_pre_vote",
+    "take_vote",
+    "timeout_now",
+]
+
+
+class Campaign(Enum):
+    """Why and how to campaign."""
+
+    PRE_ELECTION = "pre-vote"
+    ELECTION = "vote"
+    TRANSFER = "vote, asked for by the leader"
+
+
+def hup(raft: "Raft", _: Message) -> None:
+    """HUP: no leader was heard of for too long, or the application wants this node to lead."""
+    start_campaign(raft, Campaign.PRE_ELECTION if raft.config.pre_vote else Campaign.ELECTION)
+
+
+def timeout_now(raft: "Raft", m: Message) -> None:
+    """TIMEOUT_NOW, at a follower: the leader hands over. Never with pre-vote: it is known that this can be won."""
+    raft.trace.info(
+        "%x [term %d] received MsgTimeoutNow from %x and starts an election to get leadership.",
+        raft.id,
+        raft.term,
+        m.sender,
+    )
+    start_campaign(raft, Campaign.TRANSFER)
+
+
+def ignore_timeout_now(raft: "Raft", m: Message) -> None:
+    """TIMEOUT_NOW, at a candidate: it campaigns already."""
+    raft.trace.debug(
+        "%x [term %d state %s] ignored MsgTimeoutNow from %x",
+        raft.id,
+        raft.term,
+        state_name(raft.state),
+        m.sender,
+    )
+
+
+def start_campaign(raft: "Raft", campaign: Campaign) -> None:
+    """Campaigns, unless this node leads, may not, or does not know yet who votes."""
+    if raft.state is StateType.LEADER:
+        raft.trace.debug("%x ignoring MsgHup because already leader", raft.id)
+        return
+    if not raft.promotable():
+        raft.trace.warning("%x is unpromotable and can not campaign", raft.id)
+        return
+    if _has_unapplied_conf_change(raft):
+        raft.trace.warning(
+            "%x cannot campaign at term %d since there are still pending configuration changes to apply",
+            raft.id,
+            raft.term,
+        )
+        return
+    raft.trace.info("%x is starting a new election at term %d", raft.id, raft.term)
+    _campaign(raft, campaign)
+
+
+def _has_unapplied_conf_change(raft: "Raft") -> bool:
+    log = raft.log
+    lo, hi = log.applied + 1, log.committed + 1
+    page = raft.config.max_applying_size
+    while lo < hi:
+        try:
+            entries = log.slice(lo, hi, page)
+            if not entries:
+                raise StorageError(f"got 0 entries in [{lo}, {hi})")
+        except StorageError as error:
+            panic(raft.trace, "error scanning unapplied entries [%d, %d): %s", lo, hi, error)
+        if any(entry.type is not EntryType.NORMAL for entry in entries):
+            return True
+        lo += len(entries)
+    return False
+
+
+def _campaign(raft: "Raft", campaign: Campaign) -> None:
+    if not raft.promotable():
+        # It was, when it asked for the pre-votes that it has won.
+        raft.trace.warning("%x is unpromotable; campaign() should have been called", raft.id)
+    if campaign is Campaign.PRE_ELECTION:
+        raft.become_pre_candidate()
+        request, response, term = MessageType.PRE_VOTE, MessageType.PRE_VOTE_RESP, raft.term + 1
+    else:
+        raft.become_candidate()
+        request, response, term = MessageType.VOTE, MessageType.VOTE_RESP, raft.term
+    context = CAMPAIGN_TRANSFER if campaign is Campaign.TRANSFER else b""
+    last = raft.log.last_position()
+    for voter in raft.tracker.voters:
+        if voter == raft.id:
+            raft.send(Message(response, voter, term=term))
+            continue
+        raft.trace.info(
+            "%x [logterm: %d, index: %d] sent %s request to %x at term %d",
+            raft.id,
+            last.term,
+            last.index,
+            message_type_name(request),
+            voter,
+            raft.term,
+        )
+        raft.send(Message(request, voter, term=term, log_term=last.term, index=last.index, context=context))
+
+
+def answer_vote(raft: "Raft", m: Message) -> None:
+    """VOTE or PRE_VOTE, in any role."""
+    last = raft.log.last_position()
+    candidate = LogPosition(m.log_term, m.index)
+    # Raft §5.2: one vote in a term; a pre-vote of a later term binds nobody.
+    may_vote = (
+        raft.vote == m.sender
+        or (raft.vote == NONE and raft.lead == NONE)
+        or (m.type is MessageType.PRE_VOTE and m.term > raft.term)
+    )
+    # Raft §5.4.1: only for a log that is as complete as the own one.
+    granted = may_vote and candidate >= last
+    text = "cast %s for" if granted else "rejected %s from"
+    raft.trace.info(
+        f"%x [logterm: %d, index: %d, vote: %x] {text} %x [logterm: %d, index: %d] at term %d",
+        raft.id,
+        last.term,
+        last.index,
+        raft.vote,
+        message_type_name(m.type),
+        m.sender,
+        candidate.term,
+        candidate.index,
+        raft.term,
+    )
+    response = MessageType.VOTE_RESP if m.type is MessageType.VOTE else MessageType.PRE_VOTE_RESP
+    raft.send(Message(response, m.sender, term=m.term if granted else raft.term, reject=not granted))
+    if granted and m.type is MessageType.VOTE:
+        raft.election_elapsed = 0
+        raft.vote = m.sender
+
+
+def take_vote(raft: "Raft", m: Message) -> None:
+    """VOTE_RESP, at a candidate."""
+    result = _count(raft, m)
+    if result is VoteResult.WON:
+        raft.become_leader()
+        replication.broadcast_append(raft)
+    elif result is VoteResult.LOST:
+        raft.become_follower(raft.term, NONE)
+
+
+def take_pre_vote(raft: "Raft", m: Message) -> None:
+    """PRE_VOTE_RESP, at a pre-candidate."""
+    result = _count(raft, m)
+    if result is VoteResult.WON:
+        _campaign(raft, Campaign.ELECTION)
+    elif result is VoteResult.LOST:
+        # The message's term may be later than this node's, which stays as it is.
+        raft.become_follower(raft.term, NONE)
+
+
+def _count(raft: "Raft", m: Message) -> VoteResult:
+    name = message_type_name(m.type)
+    text = "%x received %s rejection from %x at term %d" if m.reject else "%x received %s from %x at term %d"
+    raft.trace.info(text, raft.id, name, m.sender, raft.term)
+    raft.tracker.record_vote(m.sender, not m.reject)
+    granted, rejected, result = raft.tracker.tally()
+    raft.trace.info("%x has received %d %s votes and %d vote rejections", raft.id, granted, name, rejected)
+    return result
+
+
+def follow_leader(raft: "Raft", m: Message) -> None:
+    """APP, HEARTBEAT or SNAP of the own term, at a candidate: somebody else was elected (Raft §5.2)."""
+    raft.become_follower(m.term, m.sender)
+    follower.hear_leader(raft, m)

@@ -1,0 +1,199 @@
+"""What a follower does: takes what the leader sends, passes on what is the leader's business, and restores snapshots."""
+
+from typing import TYPE_CHECKING
+
+from pixy.raft import conf_change
+from pixy.raft.config import ReadOnlyOption
+from pixy.raft.errors import ProposalDropped
+from pixy.raft.messages import NONE, LogPosition, Message, MessageType, ReadState, Snapshot, StateType
+from pixy.raft.text import describe_conf_state
+
+if TYPE_CHECKING:
+    from pixy.raft.raft import Raft
+
+__all__ = [
+    "drop_proposal",
+    "forget_leader",
+    "forward_proposal",
+    "forward_read",
+    "forward_transfer",
+    "hear_leader",
+    "take_read_index",
+]
+
+
+def hear_leader(raft: "Raft", m: Message) -> None:
+    """APP, HEARTBEAT or SNAP of the own term: the sender leads."""
+    raft.election_elapsed = 0
+    raft.lead = m.sender
+    if m.type is MessageType.APP:
+        _take_append(raft, m)
+    elif m.type is MessageType.HEARTBEAT:
+        raft.log.commit_to(m.commit)
+        raft.send(Message(MessageType.HEARTBEAT_RESP, m.sender, context=m.context))
+    else:
+        _take_snapshot(raft, m)
+
+
+# --- the log (Raft §5.3, figure 2: AppendEntries) -----------------------------------------------------------------
+
+
+def _take_append(raft: "Raft", m: Message) -> None:
+    log = raft.log
+    if m.index < log.committed:
+        # An old message. What is committed matches, so the leader may as well go on from there.
+        raft.send(Message(MessageType.APP_RESP, m.sender, index=log.committed))
+        return
+    last_new = log.maybe_append(LogPosition(m.log_term, m.index), m.entries, m.commit)
+    if last_new is not None:
+        raft.messages_after_append.append(
+            Message(MessageType.APP_RESP, m.sender, raft.id, raft.term, index=last_new)
+        )
+        return
+    raft.trace.debug(
+        "%x [logterm: %d, index: %d] rejected MsgApp [logterm: %d, index: %d] from %x",
+        raft.id,
+        log.term_or_zero(m.index),
+        m.index,
+        m.log_term,
+        m.index,
+        m.sender,
+    )
+    # The last entry that may match: terms do not go down, so none above it is as early as the leader's.
+    hint = log.find_conflict_by_term(min(m.index, log.last_index()), m.log_term)
+    raft.send(
+        Message(
+            MessageType.APP_RESP,
+            m.sender,
+            index=m.index,
+            reject=True,
+            reject_hint=hint.index,
+            log_term=hint.term,
+        )
+    )
+
+
+# --- snapshots (Raft §7) ------------------------------------------------------------------------------------------
+
+
+def _take_snapshot(raft: "Raft", m: Message) -> None:
+    snapshot = m.snapshot or Snapshot()
+    restored = restore(raft, snapshot)
+    raft.trace.info(
+        "%x [commit: %d] " + ("restored" if restored else "ignored") + " snapshot [index: %d, term: %d]",
+        raft.id,
+        raft.log.committed,
+        snapshot.index,
+        snapshot.term,
+    )
+    index = raft.log.last_index() if restored else raft.log.committed
+    raft.send(Message(MessageType.APP_RESP, m.sender, index=index))
+
+
+def restore(raft: "Raft", snapshot: Snapshot) -> bool:
+    """Replaces log and configuration by a snapshot; False if there is no need, or it is not for this node."""
+    log = raft.log
+    if snapshot.index <= log.committed:
+        return False
+    if raft.state is not StateType.FOLLOWER:
+        raft.trace.warning("%x attempted to restore snapshot as leader; should never happen", raft.id)
+        raft.become_follower(raft.term + 1, NONE)
+        return False
+    state = snapshot.conf_state
+    if raft.id not in (*state.voters, *state.learners, *state.voters_outgoing):
+        raft.trace.warning(
+            "%x attempted to restore snapshot but it is not in the ConfState %s; should never happen",
+            raft.id,
+            describe_conf_state(state),
+        )
+        return False
+    if log.match_term(snapshot.term, snapshot.index):
+        last = log.last_position()
+        raft.trace.info(
+            "%x [commit: %d, lastindex: %d, lastterm: %d] fast-forwarded commit to snapshot [index: %d, term: %d]",
+            raft.id,
+            log.committed,
+            last.index,
+            last.term,
+            snapshot.index,
+            snapshot.term,
+        )
+        log.commit_to(snapshot.index)
+        return False
+    log.restore(snapshot)
+    raft.switch_to_config(*conf_change.restore(state, raft.new_progress))
+    last = log.last_position()
+    raft.trace.info(
+        "%x [commit: %d, lastindex: %d, lastterm: %d] restored snapshot [index: %d, term: %d]",
+        raft.id,
+        log.committed,
+        last.index,
+        last.term,
+        snapshot.index,
+        snapshot.term,
+    )
+    return True
+
+
+# --- what is the leader's business --------------------------------------------------------------------------------
+
+
+def forward_proposal(raft: "Raft", m: Message) -> None:
+    """PROP, at a follower.
+
+    Raises:
+        ProposalDropped: there is no leader, or forwarding is disabled.
+    """
+    if raft.lead == NONE:
+        drop_proposal(raft, m)
+    if raft.config.disable_proposal_forwarding:
+        raft.trace.info(
+            "%x not forwarding to leader %x at term %d; dropping proposal", raft.id, raft.lead, raft.term
+        )
+        raise ProposalDropped
+    raft.send(Message(MessageType.PROP, raft.lead, m.sender, entries=m.entries))
+
+
+def drop_proposal(raft: "Raft", _: Message) -> None:
+    """PROP, where nobody leads. Raises ProposalDropped."""
+    raft.trace.info("%x no leader at term %d; dropping proposal", raft.id, raft.term)
+    raise ProposalDropped
+
+
+def forward_transfer(raft: "Raft", m: Message) -> None:
+    """TRANSFER_LEADER, at a follower."""
+    if raft.lead == NONE:
+        raft.trace.info("%x no leader at term %d; dropping leader transfer msg", raft.id, raft.term)
+    else:
+        raft.send(Message(MessageType.TRANSFER_LEADER, raft.lead, m.sender))
+
+
+def forward_read(raft: "Raft", m: Message) -> None:
+    """READ_INDEX, at a follower."""
+    if raft.lead == NONE:
+        raft.trace.info("%x no leader at term %d; dropping index reading msg", raft.id, raft.term)
+    else:
+        raft.send(Message(MessageType.READ_INDEX, raft.lead, m.sender, entries=m.entries))
+
+
+def take_read_index(raft: "Raft", m: Message) -> None:
+    """READ_INDEX_RESP: the leader answers a read that was forwarded."""
+    if len(m.entries) != 1:
+        raft.trace.error(
+            "%x invalid format of MsgReadIndexResp from %x, entries count: %d",
+            raft.id,
+            m.sender,
+            len(m.entries),
+        )
+        return
+    raft.read_states.append(ReadState(m.index, m.entries[0].data))
+
+
+def forget_leader(raft: "Raft", _: Message) -> None:
+    """FORGET_LEADER: the driver knows that the leader is gone; so votes may be granted before the election timeout."""
+    if raft.config.read_only is ReadOnlyOption.LEASE_BASED:
+        # The leader's lease rests on this node's memory of it.
+        raft.trace.error("ignoring MsgForgetLeader due to ReadOnlyLeaseBased")
+    elif raft.lead != NONE:
+        raft.trace.info("%x forgetting leader %x at term %d", raft.id, raft.lead, raft.term)
+        raft.lead = NONE

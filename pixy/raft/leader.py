@@ -1,0 +1,144 @@
+"""What else a leader does: takes proposals, checks its quorum, hands over."""
+
+from typing import TYPE_CHECKING
+
+from pixy.raft import replication
+from pixy.raft.errors import ProposalDropped, panic
+from pixy.raft.messages import NONE, ConfChange, Entry, EntryType, Message, MessageType
+from pixy.raft.text import describe_conf_change, describe_config
+from pixy.raft.wire import decode_conf_change
+
+if TYPE_CHECKING:
+    from pixy.raft.raft import Raft
+
+__all__ = ["check_quorum", "ignore_from_member", "propose", "transfer_leader"]
+
+
+def ignore_from_member(raft: "Raft", m: Message) -> None:
+    """What does not concern a leader; it only notices if the sender is not a member."""
+    replication.progress_of_sender(raft, m)
+
+
+def check_quorum(raft: "Raft", _: Message) -> None:
+    """CHECK_QUORUM: a leader that has lost its quorum makes way (thesis §6.2)."""
+    progress = raft.tracker.progress
+    own = progress.get(raft.id)
+    if own is not None:
+        own.recently_active = True
+    if not raft.tracker.quorum_active():
+        raft.trace.warning("%x stepped down to follower since quorum is not active", raft.id)
+        raft.become_follower(raft.term, NONE)
+    for node_id, pr in progress.items():
+        if node_id != raft.id:
+            pr.recently_active = False
+
+
+# --- proposals ----------------------------------------------------------------------------------------------------
+
+
+def propose(raft: "Raft", m: Message) -> None:
+    """PROP: appends the entries and sends them to everybody.
+
+    Raises:
+        ProposalDropped: this node is not a member any more, hands over, or has too much that is not applied.
+    """
+    if not m.entries:
+        panic(raft.trace, "%x stepped empty MsgProp", raft.id)
+    if raft.id not in raft.tracker.progress:
+        # Removed from the configuration, and still leading until somebody else does.
+        raise ProposalDropped
+    if raft.lead_transferee != NONE:
+        raft.trace.debug(
+            "%x [term %d] transfer leadership to %x is in progress; dropping proposal",
+            raft.id,
+            raft.term,
+            raft.lead_transferee,
+        )
+        raise ProposalDropped
+    entries = list(m.entries)
+    if [entry for entry in entries if entry.type]:
+        entries = _check_conf_changes(raft, entries)
+    if not raft.append_entries(entries):
+        raise ProposalDropped
+    replication.broadcast_append(raft)
+
+
+def _check_conf_changes(raft: "Raft", entries: list[Entry]) -> list[Entry]:
+    """A configuration change that does not fit now is replaced by an empty entry."""
+    checked = []
+    for index, entry in enumerate(entries, raft.log.last_index() + 1):
+        taken = entry
+        if entry.type is not EntryType.NORMAL:
+            change = decode_conf_change(entry)
+            v2 = change.as_v2() if isinstance(change, ConfChange) else change
+            refusal = _refusal(raft, leaves=not v2.changes)
+            if refusal and not raft.config.disable_conf_change_validation:
+                raft.trace.info(
+                    "%x ignoring conf change %s at config %s: %s",
+                    raft.id,
+                    describe_conf_change(change),
+                    describe_config(raft.tracker.config),
+                    refusal,
+                )
+                taken = Entry()
+            else:
+                raft.pending_conf_index = index
+        checked.append(taken)
+    return checked
+
+
+def _refusal(raft: "Raft", *, leaves: bool) -> str:
+    """Why a configuration change does not fit, empty if it does. Only one may be in the log unapplied (thesis §4.1)."""
+    joint = bool(raft.tracker.config.voters_outgoing)
+    if raft.pending_conf_index > raft.log.applied:
+        return f"possible unapplied conf change at index {raft.pending_conf_index} (applied to {raft.log.applied})"
+    if joint and not leaves:
+        return "must transition out of joint config first"
+    if not joint and leaves:
+        return "not in joint state; refusing empty conf change"
+    return ""
+
+
+# --- leadership transfer (thesis §3.10) ---------------------------------------------------------------------------
+
+
+def transfer_leader(raft: "Raft", m: Message) -> None:
+    """TRANSFER_LEADER: brings the sender's log up to date, then tells it to campaign at once. Aborted after an election timeout."""
+    pr = replication.progress_of_sender(raft, m)
+    if pr is None:
+        return
+    if pr.learner:
+        raft.trace.debug("%x is learner. Ignored transferring leadership", raft.id)
+        return
+    transferee, previous = m.sender, raft.lead_transferee
+    if previous == transferee:
+        raft.trace.info(
+            "%x [term %d] transfer leadership to %x is in progress, ignores request to same node %x",
+            raft.id,
+            raft.term,
+            transferee,
+            transferee,
+        )
+        return
+    if previous != NONE:
+        raft.lead_transferee = NONE
+        raft.trace.info(
+            "%x [term %d] abort previous transferring leadership to %x", raft.id, raft.term, previous
+        )
+    if transferee == raft.id:
+        raft.trace.debug("%x is already leader. Ignored transferring leadership to self", raft.id)
+        return
+    raft.trace.info("%x [term %d] starts to transfer leadership to %x", raft.id, raft.term, transferee)
+    raft.election_elapsed = 0
+    raft.lead_transferee = transferee
+    if pr.match == raft.log.last_index():
+        raft.send(Message(MessageType.TIMEOUT_NOW, transferee))
+        raft.trace.info(
+            "%x sends MsgTimeoutNow to %x immediately as %x already has up-to-date log",
+            raft.id,
+            transferee,
+            transferee,
+        )
+    else:
+        pr.paused = False
+        replication.send_append(raft, transferee)

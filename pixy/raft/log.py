@@ -1,0 +1,355 @@
+"""The log of one node: what is stable in the storage, what is not, and how far it is committed and applied.
+
+    storage.first_index ..... unstable.offset ..... last_index
+         applied <= applying <= committed
+
+`applying` entries were handed out to be applied, `applied` ones were acknowledged. What lies between is bounded by bytes
+(`max_applying_size`): when the bound is reached, or when a batch had to be cut short, nothing is handed out until an acknowledgement
+comes. Committed entries are never replaced; that a leader asks for it is a bug somewhere (Raft §5.4.3, leader completeness).
+"""
+
+from collections.abc import Sequence
+
+from pixy.raft.errors import Compacted, StorageError, Unavailable, panic
+from pixy.raft.messages import Entry, LogPosition, Snapshot
+from pixy.raft.sizes import NO_LIMIT, entries_size, limit_entries
+from pixy.raft.storage import Storage
+from pixy.raft.trace import Trace
+from pixy.raft.unstable import Unstable
+
+__all__ = ["RaftLog"]
+
+
+class RaftLog:
+    """Reads the storage; writes nothing.
+
+    Args:
+        storage: what is stable.
+        max_applying_size: encoded bytes that may be handed out and not yet acknowledged as applied; the entry that crosses the
+            bound is the first one alone.
+        trace: who listens.
+    """
+
+    __slots__ = (
+        "_applying_sizes",
+        "_max_applying_size",
+        "_trace",
+        "applied",
+        "applying",
+        "applying_paused",
+        "applying_size",
+        "committed",
+        "storage",
+        "unstable",
+    )
+
+    def __init__(self, storage: Storage, max_applying_size: int, trace: Trace) -> None:
+        self._trace = trace
+        self._max_applying_size = max_applying_size
+        self.storage = storage
+        self.unstable = Unstable(storage.last_index() + 1, trace)
+        # Known to be stored by a quorum. Invariant: applied <= applying <= committed <= last_index.
+        self.committed = self.applying = self.applied = storage.first_index() - 1
+        # Encoded bytes of what is between applied and applying; 0 without a bound. Invariant: the sum of the sizes of the batches that
+        # were handed out, each with the index of its last entry; None if there are none.
+        self.applying_size = 0
+        self._applying_sizes: list[tuple[int, int]] | None = None
+        # Nothing is handed out until an acknowledgement comes.
+        self.applying_paused = False
+
+    def __str__(self) -> str:
+        return (
+            f"committed={self.committed}, applied={self.applied}, applying={self.applying}, "
+            f"unstable.offset={self.unstable.offset}, unstable.offsetInProgress={self.unstable.offset_in_progress}, "
+            f"len(unstable.Entries)={len(self.unstable.entries)}"
+        )
+
+    # --- what is there --------------------------------------------------------------------------------------------
+
+    def first_index(self) -> int:
+        """The first entry that can be read."""
+        first = self.unstable.maybe_first_index()
+        return self.storage.first_index() if first is None else first
+
+    def last_index(self) -> int:
+        """The last entry."""
+        entries = self.unstable.entries
+        if entries:
+            return entries[-1].index
+        last = self.unstable.maybe_last_index()
+        return self.storage.last_index() if last is None else last
+
+    def last_position(self) -> LogPosition:
+        """The last entry's term and index."""
+        entries = self.unstable.entries
+        if entries:
+            return LogPosition(entries[-1].term, entries[-1].index)
+        index = self.last_index()
+        try:
+            return LogPosition(self.term(index), index)
+        except StorageError as error:
+            panic(self._trace, "unexpected error when getting the last term at %d: %s", index, error)
+
+    def term(self, index: int) -> int:
+        """The term of an entry, or of the one before the first.
+
+        Raises:
+            Compacted: it is gone.
+            Unavailable: it is not there yet.
+        """
+        unstable = self.unstable
+        if index < unstable.offset and unstable.snapshot is None:
+            return self.storage.term(index)
+        known = unstable.maybe_term(index)
+        if known is not None:
+            return known
+        # What the storage has below a snapshot is about to be replaced, and may contradict it.
+        raise Unavailable if index >= unstable.offset else Compacted
+
+    def term_or_zero(self, index: int) -> int:
+        """The term of an entry, 0 if it is gone or not there yet."""
+        try:
+            return self.term(index)
+        except StorageError:
+            return 0
+
+    def match_term(self, term: int, index: int) -> bool:
+        """Whether the entry at `index` has this term."""
+        try:
+            return self.term(index) == term
+        except StorageError:
+            return False
+
+    def entries(self, lo: int, max_size: int) -> list[Entry]:
+        """The entries from `lo` on, cut to `max_size` encoded bytes, but one at least if there is any.
+
+        Raises:
+            Compacted: `lo` is gone.
+        """
+        last = self.last_index()
+        return self.slice(lo, last + 1, max_size) if lo <= last else []
+
+    def slice(self, lo: int, hi: int, max_size: int) -> list[Entry]:
+        """The entries from `lo` to before `hi`, cut to `max_size` encoded bytes, but one at least if there is any.
+
+        Raises:
+            Compacted: `lo` is gone.
+        """
+        self._check_bounds(lo, hi)
+        offset = self.unstable.offset
+        if lo == hi:
+            return []
+        if lo >= offset:
+            return limit_entries(self.unstable.slice(lo, hi), max_size)
+        cut = min(hi, offset)
+        try:
+            stable = self.storage.entries(lo, cut, max_size)
+        except Unavailable:
+            panic(self._trace, "entries[%d:%d) is unavailable from storage", lo, cut)
+        if hi <= offset or len(stable) < cut - lo:
+            return stable
+        if max_size >= NO_LIMIT:
+            return stable + self.unstable.slice(offset, hi)
+        room = max_size - entries_size(stable)
+        if room <= 0:
+            return stable
+        rest = limit_entries(self.unstable.slice(offset, hi), room)
+        # The first entry is given also if it is too large: here it is not the first.
+        return stable if len(rest) == 1 and entries_size(rest) > room else stable + rest
+
+    def _check_bounds(self, lo: int, hi: int) -> None:
+        if lo > hi:
+            panic(self._trace, "invalid slice %d > %d", lo, hi)
+        if lo >= self.unstable.offset and hi <= self.unstable.offset + len(self.unstable.entries):
+            return
+        first = self.first_index()
+        if lo < first:
+            raise Compacted
+        if hi > self.last_index() + 1:
+            panic(self._trace, "slice[%d,%d) out of bound [%d,%d]", lo, hi, first, self.last_index())
+
+    def snapshot(self) -> Snapshot:
+        """The newest one.
+
+        Raises:
+            SnapshotTemporarilyUnavailable: it is being made.
+        """
+        if self.unstable.snapshot is not None:
+            return self.unstable.snapshot
+        return self.storage.snapshot()
+
+    # --- appending ------------------------------------------------------------------------------------------------
+
+    def maybe_append(self, previous: LogPosition, entries: Sequence[Entry], leader_commit: int) -> int | None:
+        """Takes what a leader sends (Raft figure 2, AppendEntries 2-5).
+
+        Returns:
+            The index of the last of the entries, None if the log does not have `previous`.
+        """
+        if not self.match_term(*previous):
+            return None
+        last_new = previous.index + len(entries)
+        if entries:
+            conflict = self.find_conflict(entries)
+            if conflict:
+                if conflict <= self.committed:
+                    panic(
+                        self._trace,
+                        "entry %d conflict with committed entry [committed(%d)]",
+                        conflict,
+                        self.committed,
+                    )
+                skipped = conflict - previous.index - 1
+                if skipped > len(entries):
+                    panic(self._trace, "index, %d, is out of range [%d]", skipped, len(entries))
+                self.append(entries[skipped:] if skipped else entries)
+        self.commit_to(min(leader_commit, last_new))
+        return last_new
+
+    def append(self, entries: Sequence[Entry]) -> int:
+        """Adds consecutive entries in place of everything from the first one's index on; returns the last index."""
+        if entries:
+            after = entries[0].index - 1
+            if after < self.committed:
+                panic(self._trace, "after(%d) is out of range [committed(%d)]", after, self.committed)
+            self.unstable.truncate_and_append(entries)
+        return self.last_index()
+
+    def find_conflict(self, entries: Sequence[Entry]) -> int:
+        """The index of the first entry that the log does not have, 0 if it has them all."""
+        last = self.last_index()
+        for entry in entries:
+            if entry.index > last:
+                return entry.index
+            if not self.match_term(entry.term, entry.index):
+                self._trace.info(
+                    "found conflict at index %d [existing term: %d, conflicting term: %d]",
+                    entry.index,
+                    self.term_or_zero(entry.index),
+                    entry.term,
+                )
+                return entry.index
+        return 0
+
+    def find_conflict_by_term(self, index: int, term: int) -> LogPosition:
+        """The last entry at or below `index` whose term is not above `term`: where a log with that term there may match.
+
+        Its term is 0 if the log does not reach down there. (Raft §5.3, the accelerated search for the matching entry.)
+        """
+        while index > 0:
+            try:
+                own = self.term(index)
+            except StorageError:
+                return LogPosition(0, index)
+            if own <= term:
+                return LogPosition(own, index)
+            index -= 1
+        return LogPosition(0, 0)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Replaces the log by a snapshot."""
+        self._trace.info(
+            "log [%s] starts to restore snapshot [index: %d, term: %d]", self, snapshot.index, snapshot.term
+        )
+        self.committed = snapshot.index
+        self.unstable.restore(snapshot)
+
+    # --- committing and applying ----------------------------------------------------------------------------------
+
+    def maybe_commit(self, position: LogPosition) -> bool:
+        """Commits up to an entry of the leader's own term (Raft §5.4.2); False if that is nothing new."""
+        if position.term and position.index > self.committed and self.match_term(*position):
+            self.commit_to(position.index)
+            return True
+        return False
+
+    def commit_to(self, index: int) -> None:
+        """Commits up to `index`; never goes back."""
+        if index <= self.committed:
+            return
+        if index > self.last_index():
+            panic(
+                self._trace,
+                "tocommit(%d) is out of range [lastIndex(%d)]. Was the raft log corrupted, truncated, or lost?",
+                index,
+                self.last_index(),
+            )
+        self.committed = index
+
+    def has_next_committed_entries(self, allow_unstable: bool) -> bool:
+        """Whether `next_committed_entries` has any."""
+        if self.committed == self.applying or self.applying_paused or self.unstable.snapshot is not None:
+            return False
+        return allow_unstable or self.applying < self.unstable.offset - 1
+
+    def next_committed_entries(self, allow_unstable: bool) -> list[Entry]:
+        """What is to be applied next.
+
+        Args:
+            allow_unstable: whether entries may be applied that are not known to be stored here. They are committed in any case.
+        """
+        if not self.has_next_committed_entries(allow_unstable):
+            return []
+        lo, hi = self.applying + 1, self._max_appliable_index(allow_unstable) + 1
+        room = self._max_applying_size
+        if room < NO_LIMIT:
+            room -= self.applying_size
+            if room <= 0:
+                panic(
+                    self._trace,
+                    "applying entry size (%d-%d)=%d not positive",
+                    self._max_applying_size,
+                    self.applying_size,
+                    room,
+                )
+        try:
+            return self.slice(lo, hi, room)
+        except StorageError as error:
+            panic(self._trace, "unexpected error when getting unapplied entries (%s)", error)
+
+    def _max_appliable_index(self, allow_unstable: bool) -> int:
+        return self.committed if allow_unstable else min(self.committed, self.unstable.offset - 1)
+
+    def accept_applying(self, entries: Sequence[Entry], allow_unstable: bool) -> None:
+        """Notes that these were handed out."""
+        index = entries[-1].index
+        if self.committed < index:
+            panic(
+                self._trace,
+                "applying(%d) is out of range [prevApplying(%d), committed(%d)]",
+                index,
+                self.applying,
+                self.committed,
+            )
+        self.applying = index
+        if self._max_applying_size < NO_LIMIT:
+            size = entries_size(entries)
+            self._applying_sizes = [*(self._applying_sizes or ()), (index, size)]
+            self.applying_size += size
+        self.applying_paused = (
+            self.applying_size >= self._max_applying_size or index < self._max_appliable_index(allow_unstable)
+        )
+
+    def applied_to(self, index: int) -> None:
+        """Notes that everything up to `index` is applied."""
+        if self.committed < index or index < self.applied:
+            panic(
+                self._trace,
+                "applied(%d) is out of range [prevApplied(%d), committed(%d)]",
+                index,
+                self.applied,
+                self.committed,
+            )
+        self.applied = index
+        self.applying = max(self.applying, index)
+        if self._applying_sizes is not None:
+            waiting = [(last, size) for last, size in self._applying_sizes if last > index]
+            self._applying_sizes = waiting or None
+            self.applying_size = sum([size for _, size in waiting])
+        self.applying_paused = self.applying_size >= self._max_applying_size
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError if the fields contradict each other."""
+        self.unstable.check_invariants()
+        assert self.applied <= self.applying <= self.committed <= self.last_index(), str(self)
+        assert self.applying_size >= 0

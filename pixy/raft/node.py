@@ -1,0 +1,350 @@
+"""A node of a group, as a driver uses it.
+
+    while node.has_ready():
+        ready = node.ready()
+        ...                     # what `pixy.raft.ready` says, in that order
+        node.advance()          # not with asynchronous storage writes
+
+Between two of these the driver calls `tick`, `step` with what came in, `propose` and the rest. A group in which nothing happens
+needs no calls at all: a driver that knows it to be quiet need not even tick it, as long as it does so on all nodes alike.
+"""
+
+from collections.abc import Sequence
+
+from pixy.raft.config import Config, RandomSource
+from pixy.raft.errors import RaftError, StepLocalMessage, StepPeerNotFound, panic
+from pixy.raft.messages import (
+    APPLY_THREAD,
+    NONE,
+    ConfChange,
+    ConfChangeSingle,
+    ConfChangeType,
+    ConfChangeV2,
+    ConfState,
+    Entry,
+    EntryType,
+    HardState,
+    Message,
+    MessageType,
+)
+from pixy.raft.raft import Raft
+from pixy.raft.ready import (
+    Ready,
+    storage_append,
+    storage_append_response,
+    storage_apply,
+    storage_apply_response,
+)
+from pixy.raft.status import Status, status_of
+from pixy.raft.storage import Storage
+from pixy.raft.trace import SILENT, Trace
+from pixy.raft.wire import encode_conf_change
+
+__all__ = ["RaftNode", "is_local_message", "is_response_message"]
+
+_LOCAL = (
+    MessageType.HUP,
+    MessageType.BEAT,
+    MessageType.UNREACHABLE,
+    MessageType.SNAP_STATUS,
+    MessageType.CHECK_QUORUM,
+    MessageType.STORAGE_APPEND,
+    MessageType.STORAGE_APPEND_RESP,
+    MessageType.STORAGE_APPLY,
+    MessageType.STORAGE_APPLY_RESP,
+)
+_RESPONSES = (
+    MessageType.APP_RESP,
+    MessageType.VOTE_RESP,
+    MessageType.HEARTBEAT_RESP,
+    MessageType.UNREACHABLE,
+    MessageType.READ_INDEX_RESP,
+    MessageType.PRE_VOTE_RESP,
+    MessageType.STORAGE_APPEND_RESP,
+    MessageType.STORAGE_APPLY_RESP,
+)
+_IS_LOCAL = tuple([kind in _LOCAL for kind in MessageType])
+_IS_RESPONSE = tuple([kind in _RESPONSES for kind in MessageType])
+
+
+def is_local_message(kind: MessageType) -> bool:
+    """Whether only the node itself, or one of its storage threads, may send this."""
+    return _IS_LOCAL[kind]
+
+
+def is_response_message(kind: MessageType) -> bool:
+    """Whether this answers something, so that it is expected from members only."""
+    return _IS_RESPONSE[kind]
+
+
+class RaftNode:
+    """One replica of one group.
+
+    Args:
+        node_id: its id, not 0.
+        storage: what is stable; the driver writes it, the core reads it.
+        config: the options; one object may serve many groups.
+        random: for election timeouts; one source may serve many groups.
+        applied: up to which index the application has applied what is in the storage.
+        trace: who listens to what happens.
+
+    Raises:
+        ConfigError: the id cannot be used.
+        RaftBug: the storage contradicts itself.
+    """
+
+    __slots__ = (
+        "_apply_unstable",
+        "_previous_hard_state",
+        "_previous_soft_state",
+        "_raft",
+        "_steps_on_advance",
+    )
+
+    def __init__(
+        self,
+        node_id: int,
+        storage: Storage,
+        config: Config,
+        random: RandomSource,
+        *,
+        applied: int = 0,
+        trace: Trace = SILENT,
+    ) -> None:
+        self._raft = Raft(node_id, storage, config, random, trace, applied)
+        # In the synchronous form entries are stored before anything is applied. In the other one a crash might find an
+        # application that is ahead of its log.
+        self._apply_unstable = not config.async_storage_writes
+        self._previous_soft_state = self._raft.soft_state()
+        self._previous_hard_state = self._raft.hard_state()
+        # What this node says to itself once the work of the last Ready is done. None between two of them.
+        self._steps_on_advance: list[Message] | None = None
+
+    @property
+    def raft(self) -> Raft:
+        """The state machine, to look at."""
+        return self._raft
+
+    def status(self) -> Status:
+        """A look at the node."""
+        return status_of(self._raft)
+
+    # --- what happens to a node -----------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """One tick has passed; how long that is, is the driver's business."""
+        self._raft.tick()
+
+    def step(self, message: Message) -> None:
+        """Takes a message that came in, from a peer or from a storage thread.
+
+        Raises:
+            StepLocalMessage: only the node itself may send this.
+            StepPeerNotFound: an answer from a node that is not a member.
+            ProposalDropped: a forwarded proposal is not taken.
+        """
+        kind, sender = message.type, message.sender
+        if sender < APPLY_THREAD:
+            if _IS_LOCAL[kind]:
+                raise StepLocalMessage
+            if _IS_RESPONSE[kind] and sender not in self._raft.tracker.progress:
+                raise StepPeerNotFound
+        self._raft.step(message)
+
+    def report_unreachable(self, node_id: int) -> None:
+        """Messages to this node were lost: the leader stops sending ahead until it answers."""
+        self._raft.step(Message(MessageType.UNREACHABLE, self._raft.id, node_id))
+
+    def report_snapshot(self, node_id: int, *, failed: bool) -> None:
+        """A snapshot for this node was delivered, or could not be. Without this report, or an answer, nothing more is sent to it."""
+        self._raft.step(Message(MessageType.SNAP_STATUS, self._raft.id, node_id, reject=failed))
+
+    # --- what an application wants --------------------------------------------------------------------------------
+
+    def propose(self, *payloads: bytes) -> None:
+        """Asks for these to be appended to the log, all of them next to each other.
+
+        They may be lost without notice: the leader that takes them may be deposed. They are kept as they are, not copied.
+
+        Raises:
+            ProposalDropped: certainly not taken, see `pixy.raft.leader.propose`.
+        """
+        entries = [Entry(data=payload) for payload in payloads]
+        self._raft.step(Message(MessageType.PROP, self._raft.id, self._raft.id, entries=entries))
+
+    def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> None:
+        """Asks for another configuration. It is in force when it is applied; then the driver calls `apply_conf_change`.
+
+        A change that does not fit the configuration in force is appended as an empty entry.
+
+        Raises:
+            ProposalDropped: not taken.
+        """
+        kind = EntryType.CONF_CHANGE if isinstance(change, ConfChange) else EntryType.CONF_CHANGE_V2
+        entry = Entry(type=kind, data=encode_conf_change(change))
+        self._raft.step(Message(MessageType.PROP, self._raft.id, entries=[entry]))
+
+    def apply_conf_change(self, change: ConfChange | ConfChangeV2, index: int) -> ConfState:
+        """Puts a committed change in force; to be called for every such entry that is applied.
+
+        An application that does not want a change passes one without effect: node id 0.
+
+        Args:
+            change: what the entry says.
+            index: of the entry. One that a snapshot has overtaken, while it waited to be applied, is without effect: the
+                configuration in force is a later one already.
+
+        Returns:
+            The configuration in force, to be stored with the next snapshot.
+
+        Raises:
+            RaftBug: the change does not fit the configuration.
+        """
+        raft = self._raft
+        if index <= raft.log.applied or (self.restoring and index < raft.log.first_index()):
+            return raft.tracker.config
+        return raft.apply_conf_change(change.as_v2() if isinstance(change, ConfChange) else change)
+
+    @property
+    def restoring(self) -> bool:
+        """Whether a snapshot was received that the storage does not have yet. What is being applied meanwhile is outdated."""
+        return self._raft.log.unstable.snapshot is not None
+
+    def read_index(self, context: bytes) -> None:
+        """Asks for the index that must be applied before a read may be served; it comes in a `Ready`, or never.
+
+        Args:
+            context: says which read this is, in the `ReadState`.
+        """
+        self._raft.step(Message(MessageType.READ_INDEX, self._raft.id, entries=[Entry(data=context)]))
+
+    def campaign(self) -> None:
+        """Tries to lead, without waiting for the election timeout."""
+        self._raft.step(Message(MessageType.HUP, self._raft.id))
+
+    def transfer_leader(self, node_id: int) -> None:
+        """Asks the leader to hand over to this node. Whether that worked shows in the soft state."""
+        self._raft.step(Message(MessageType.TRANSFER_LEADER, self._raft.id, node_id))
+
+    def forget_leader(self) -> None:
+        """The leader is known to be gone: votes may be granted at once."""
+        self._raft.step(Message(MessageType.FORGET_LEADER, self._raft.id))
+
+    def bootstrap(self, peers: Sequence[tuple[int, bytes]]) -> None:
+        """Makes a new group of these nodes, each with a context for its configuration change; done on all of them alike.
+
+        Raises:
+            RaftError: there are no peers, or this node has a log already.
+        """
+        if not peers:
+            raise RaftError("must provide at least one peer to Bootstrap")
+        raft = self._raft
+        if raft.log.last_index() != 0:
+            raise RaftError("can't bootstrap a nonempty Storage")
+        self._previous_hard_state = HardState()
+        raft.become_follower(1, NONE)
+        changes = [ConfChange(ConfChangeType.ADD_NODE, node_id, context) for node_id, context in peers]
+        entries = [
+            Entry(1, index, EntryType.CONF_CHANGE, encode_conf_change(change))
+            for index, change in enumerate(changes, 1)
+        ]
+        raft.log.append(entries)
+        # Everybody begins with these, so they are committed. They are in force at once, or nobody could campaign; the
+        # application applies them again, without effect.
+        raft.log.committed = len(entries)
+        for change in changes:
+            single = ConfChangeSingle(change.type, change.node_id)
+            raft.apply_conf_change(ConfChangeV2((single,)))
+
+    # --- what a driver has to do ----------------------------------------------------------------------------------
+
+    def has_ready(self) -> bool:
+        """Whether `ready` has any work."""
+        raft = self._raft
+        if raft.messages or raft.messages_after_append or raft.read_states:
+            return True
+        log = raft.log
+        return (
+            log.has_next_committed_entries(self._apply_unstable)
+            or log.unstable.has_next()
+            or self._hard_state_changed()
+            or raft.lead != self._previous_soft_state.lead
+            or raft.state is not self._previous_soft_state.state
+        )
+
+    def _hard_state_changed(self) -> bool:
+        term, vote, commit = self._previous_hard_state
+        raft = self._raft
+        return raft.log.committed != commit or raft.term != term or raft.vote != vote
+
+    def ready(self) -> Ready:
+        """The work that has gathered. It is the driver's from here on: the same is not given again.
+
+        Raises:
+            RaftBug: the work of the one before was not acknowledged by `advance` (synchronous form only).
+        """
+        raft = self._raft
+        log = raft.log
+        entries = log.unstable.next_entries()
+        soft_state, hard_state, must_sync = None, None, bool(entries)
+        if raft.lead != self._previous_soft_state.lead or raft.state is not self._previous_soft_state.state:
+            self._previous_soft_state = soft_state = raft.soft_state()
+        if self._hard_state_changed():
+            before, hard_state = self._previous_hard_state, raft.hard_state()
+            must_sync = must_sync or hard_state.term != before.term or hard_state.vote != before.vote
+            self._previous_hard_state = hard_state
+        ready = Ready(
+            soft_state,
+            hard_state,
+            raft.read_states,
+            entries,
+            log.unstable.next_snapshot(),
+            log.next_committed_entries(self._apply_unstable),
+            raft.messages,
+            must_sync,
+        )
+        if self._apply_unstable:
+            self._hold_back_own_messages(ready)
+        else:
+            self._hand_out_storage_work(ready)
+        if ready.read_states:
+            raft.read_states = []
+        raft.messages = []
+        raft.messages_after_append = []
+        log.unstable.accept_in_progress()
+        if ready.committed_entries:
+            log.accept_applying(ready.committed_entries, self._apply_unstable)
+        return ready
+
+    def _hand_out_storage_work(self, ready: Ready) -> None:
+        append = storage_append(self._raft, ready)
+        if append is not None:
+            ready.messages.append(append)
+        if ready.committed_entries:
+            ready.messages.append(storage_apply(self._raft, ready))
+
+    def _hold_back_own_messages(self, ready: Ready) -> None:
+        raft = self._raft
+        if self._steps_on_advance is not None:
+            panic(raft.trace, "two accepted Ready structs without call to Advance")
+        own: list[Message] = []
+        for message in raft.messages_after_append:
+            (own if message.to == raft.id else ready.messages).append(message)
+        stored = storage_append_response(raft, ready)
+        if stored is not None:
+            own.append(stored)
+        if ready.committed_entries:
+            own.append(storage_apply_response(raft, ready.committed_entries))
+        self._steps_on_advance = own
+
+    def advance(self) -> None:
+        """The work of the last `ready` is done.
+
+        Raises:
+            RaftBug: storage writes are asynchronous, and are acknowledged by messages.
+        """
+        if self._raft.config.async_storage_writes:
+            panic(self._raft.trace, "Advance must not be called when using AsyncStorageWrites")
+        steps, self._steps_on_advance = self._steps_on_advance or (), None
+        for message in steps:
+            self._raft.step(message)

@@ -1,0 +1,449 @@
+"""The state machine of one node of one group: its state, its terms and roles, and what all roles share.
+
+It is driven by `step`, `tick_election` and `tick_heartbeat` (`tick` calls the right one), and speaks through `messages`,
+`messages_after_append` and `read_states`, which `pixy.raft.node` collects. It has no clock, no threads and does no I/O.
+
+    raft.py         roles (Raft §5.1), sending, the own log, committing, configurations (§6)
+    terms.py        messages of another term (§5.1)
+    roles.py        which message is handled where, for each role
+    election.py     campaigning and voting (§5.2, §5.4.1; thesis §9.6)
+    replication.py  what a leader sends: appends (§5.3), snapshots (§7), heartbeats
+    responses.py    what it makes of the answers
+    leader.py       proposals, configuration changes (§6), leadership transfer (thesis §3.10)
+    reads.py        linearizable reads (§8)
+    follower.py     the follower's side of all that
+
+A handler is a function of the node and the message. Messages of type VOTE_RESP, PRE_VOTE_RESP and APP_RESP promise something
+about stable storage: they go to `messages_after_append` and leave only when everything unstable before them is stored. A leader's
+acknowledgement of its own entries and a candidate's vote for itself take the same way, and so do its requests for votes.
+"""
+
+from pixy.raft import conf_change, replication
+from pixy.raft.config import Config, RandomSource, check_node_id
+from pixy.raft.errors import ConfChangeError, ProposalDropped, panic
+from pixy.raft.log import RaftLog
+from pixy.raft.messages import (
+    NONE,
+    ConfChangeV2,
+    ConfState,
+    Entry,
+    EntryType,
+    HardState,
+    LogPosition,
+    Message,
+    MessageType,
+    ReadState,
+    Snapshot,
+    SoftState,
+    StateType,
+)
+from pixy.raft.progress import Inflights, Progress
+from pixy.raft.read_only import ReadOnly
+from pixy.raft.roles import HANDLERS
+from pixy.raft.sizes import payload_size
+from pixy.raft.storage import Storage
+from pixy.raft.terms import reconcile_terms
+from pixy.raft.text import describe_config, message_type_name
+from pixy.raft.trace import Trace
+from pixy.raft.tracker import Tracker
+
+__all__ = ["Raft"]
+
+_VOTES = (MessageType.VOTE, MessageType.VOTE_RESP, MessageType.PRE_VOTE, MessageType.PRE_VOTE_RESP)
+_AFTER_APPEND = (MessageType.APP_RESP, MessageType.VOTE_RESP, MessageType.PRE_VOTE_RESP)
+_WITHOUT_TERM = (MessageType.PROP, MessageType.READ_INDEX)
+
+
+class Raft:
+    """One node.
+
+    Args:
+        node_id: its id.
+        storage: what is stable; also says where to begin.
+        config: the options.
+        random: for election timeouts.
+        trace: who listens.
+        applied: the index up to which the application has applied; 0 if it does not know, and gets entries again.
+
+    Raises:
+        ConfigError: the id cannot be used.
+    """
+
+    __slots__ = (
+        "_handlers",
+        "_random",
+        "config",
+        "election_elapsed",
+        "heartbeat_elapsed",
+        "id",
+        "is_learner",
+        "lead",
+        "lead_transferee",
+        "log",
+        "messages",
+        "messages_after_append",
+        "pending_conf_index",
+        "pending_reads",
+        "randomized_election_timeout",
+        "read_only",
+        "read_states",
+        "state",
+        "term",
+        "trace",
+        "tracker",
+        "uncommitted_size",
+        "vote",
+    )
+
+    def __init__(
+        self,
+        node_id: int,
+        storage: Storage,
+        config: Config,
+        random: RandomSource,
+        trace: Trace,
+        applied: int = 0,
+    ) -> None:
+        check_node_id(node_id)
+        self.id = node_id
+        self.config = config
+        self.trace = trace
+        self._random = random
+        self.log = RaftLog(storage, config.max_applying_size, trace)
+        # Invariant: what is said to others about term and vote was in a hard state before.
+        self.term = 0
+        self.vote = NONE
+        self.state = StateType.FOLLOWER
+        self.lead = NONE
+        # Invariant: whether the configuration in force has this node as a learner.
+        self.is_learner = False
+        # To whom leadership is being handed; NONE for nobody. Proposals are dropped meanwhile.
+        self.lead_transferee = NONE
+        # Invariant: at or above the index of every configuration change in the log that is not applied (leader only).
+        self.pending_conf_index = 0
+        # Payload of what this leader appended and nobody applied yet.
+        self.uncommitted_size = 0
+        # Ticks since the last sign of a leader or, for a leader, since the last check of its quorum.
+        self.election_elapsed = 0
+        self.heartbeat_elapsed = 0
+        # Invariant: in [election_tick, 2 * election_tick - 1], unless a test set it.
+        self.randomized_election_timeout = config.election_tick
+        self.read_only = ReadOnly()
+        # Reads that wait for the first commit of this leader's term.
+        self.pending_reads: list[Message] = []
+        self.read_states: list[ReadState] = []
+        self.messages: list[Message] = []
+        self.messages_after_append: list[Message] = []
+        self._handlers = HANDLERS[StateType.FOLLOWER]
+        self._restart(storage, applied)
+
+    def _restart(self, storage: Storage, applied: int) -> None:
+        hard_state, conf_state = storage.initial_state()
+        self.tracker = Tracker(*conf_change.restore(conf_state, self.new_progress))
+        self._config_switched()
+        if hard_state != HardState():
+            if hard_state.commit < self.log.committed or hard_state.commit > self.log.last_index():
+                panic(
+                    self.trace,
+                    "%x state.commit %d is out of range [%d, %d]",
+                    self.id,
+                    hard_state.commit,
+                    self.log.committed,
+                    self.log.last_index(),
+                )
+            self.log.committed = hard_state.commit
+            self.term = hard_state.term
+            self.vote = hard_state.vote
+        if applied > 0:
+            self.log.applied_to(applied)
+        self.become_follower(self.term, NONE)
+        last = self.log.last_position()
+        self.trace.info(
+            "newRaft %x [peers: [%s], term: %d, commit: %d, applied: %d, lastindex: %d, lastterm: %d]",
+            self.id,
+            ",".join([f"{node_id:x}" for node_id in self.tracker.voters]),
+            self.term,
+            self.log.committed,
+            self.log.applied,
+            last.index,
+            last.term,
+        )
+
+    # --- what a driver sees ---------------------------------------------------------------------------------------
+
+    def soft_state(self) -> SoftState:
+        """Leader and role."""
+        return SoftState(self.lead, self.state)
+
+    def hard_state(self) -> HardState:
+        """Term, vote and commit index."""
+        return HardState(self.term, self.vote, self.log.committed)
+
+    def promotable(self) -> bool:
+        """Whether this node may campaign: it is a voter, and no snapshot waits to be stored."""
+        return not self.is_learner and self.id in self.tracker.progress and self.log.unstable.snapshot is None
+
+    def tick(self) -> None:
+        """A tick has passed."""
+        if self.state is StateType.LEADER:
+            self._tick_leader()
+        else:
+            self._tick_election()
+
+    def _tick_election(self) -> None:
+        self.election_elapsed += 1
+        if self.election_elapsed >= self.randomized_election_timeout and self.promotable():
+            self.election_elapsed = 0
+            self.step(Message(MessageType.HUP, self.id, self.id))
+
+    def _tick_leader(self) -> None:
+        self.heartbeat_elapsed += 1
+        self.election_elapsed += 1
+        if self.election_elapsed >= self.config.election_tick:
+            self.election_elapsed = 0
+            if self.config.check_quorum:
+                self.step(Message(MessageType.CHECK_QUORUM, self.id, self.id))
+            if self.state is StateType.LEADER:
+                # Thesis §3.10: a transfer that takes an election timeout has failed.
+                self.lead_transferee = NONE
+        if self.state is StateType.LEADER and self.heartbeat_elapsed >= self.config.heartbeat_tick:
+            self.heartbeat_elapsed = 0
+            self.step(Message(MessageType.BEAT, self.id, self.id))
+
+    def step(self, message: Message) -> None:
+        """Takes a message. Who may send which is checked by `pixy.raft.node`.
+
+        Raises:
+            ProposalDropped: it was a proposal, and is not taken.
+        """
+        if message.term != self.term and message.term and not reconcile_terms(self, message):
+            return
+        self._handlers[message.type](self, message)
+
+    # --- roles (Raft §5.1, figure 4) ------------------------------------------------------------------------------
+
+    def become_follower(self, term: int, lead: int) -> None:
+        """Follows `lead`, NONE if it is not known yet."""
+        self._reset(term)
+        self.lead = lead
+        self._enter(StateType.FOLLOWER)
+        self.trace.info("%x became follower at term %d", self.id, self.term)
+
+    def become_candidate(self) -> None:
+        """Asks for votes in the next term (§5.2)."""
+        assert self.state is not StateType.LEADER, "invalid transition [leader -> candidate]"
+        self._reset(self.term + 1)
+        self.vote = self.id
+        self._enter(StateType.CANDIDATE)
+        self.trace.info("%x became candidate at term %d", self.id, self.term)
+
+    def become_pre_candidate(self) -> None:
+        """Asks whether votes could be had; changes neither term nor vote (thesis §9.6)."""
+        assert self.state is not StateType.LEADER, "invalid transition [leader -> pre-candidate]"
+        self.tracker.votes = None
+        self.lead = NONE
+        self._enter(StateType.PRE_CANDIDATE)
+        self.trace.info("%x became pre-candidate at term %d", self.id, self.term)
+
+    def become_leader(self) -> None:
+        """Leads, and appends an empty entry of its own term, with which all earlier ones get committed (§5.4.2, §8)."""
+        assert self.state is not StateType.FOLLOWER, "invalid transition [follower -> leader]"
+        self._reset(self.term)
+        self.lead = self.id
+        self._enter(StateType.LEADER)
+        own = self.tracker.progress[self.id]
+        own.become_replicate()
+        own.recently_active = True
+        # There may be a configuration change in what is not applied: none is taken before that is known.
+        self.pending_conf_index = self.log.last_index()
+        if not self.append_entries([Entry()]):
+            panic(self.trace, "empty entry was dropped")
+        self.trace.info("%x became leader at term %d", self.id, self.term)
+
+    def _enter(self, state: StateType) -> None:
+        self.state = state
+        self._handlers = HANDLERS[state]
+
+    def _reset(self, term: int) -> None:
+        if self.term != term:
+            self.term = term
+            self.vote = NONE
+        self.lead = NONE
+        self.lead_transferee = NONE
+        self.election_elapsed = 0
+        self.heartbeat_elapsed = 0
+        self.randomized_election_timeout = self.config.election_tick + self._random.randrange(
+            self.config.election_tick
+        )
+        self.pending_conf_index = 0
+        self.uncommitted_size = 0
+        self.read_only = ReadOnly()
+        self.tracker.votes = None
+        last = self.log.last_index()
+        for node_id, pr in self.tracker.progress.items():
+            pr.reset(last + 1, last if node_id == self.id else 0)
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    def send(self, m: Message) -> None:
+        """Fills in sender and term, and queues the message: for now, or for when everything unstable is stored."""
+        kind = m.type
+        if m.sender == NONE:
+            m.sender = self.id
+        if kind in _VOTES:
+            # The term of a pre-vote is not this node's, so it is always the caller who says it.
+            if m.term == 0:
+                panic(self.trace, "term should be set when sending %s", message_type_name(kind))
+        else:
+            if m.term:
+                panic(
+                    self.trace,
+                    "term should not be set when sending %s (was %d)",
+                    message_type_name(kind),
+                    m.term,
+                )
+            if kind not in _WITHOUT_TERM:
+                m.term = self.term
+        if kind in _AFTER_APPEND or (kind is MessageType.VOTE and self._holds_vote_requests()):
+            self.messages_after_append.append(m)
+        elif m.to == self.id:
+            panic(self.trace, "message should not be self-addressed when sending %s", message_type_name(kind))
+        else:
+            self.messages.append(m)
+
+    def _holds_vote_requests(self) -> bool:
+        return self.config.async_storage_writes and self.config.hold_vote_requests
+
+    # --- the own log ----------------------------------------------------------------------------------------------
+
+    def append_entries(self, proposed: list[Entry]) -> bool:
+        """Appends to the leader's log (Raft §5.3); False if there is too much that is not applied yet."""
+        size = payload_size(proposed)
+        if not self._increase_uncommitted_size(size):
+            self.trace.warning(
+                "%x appending new entries to log would exceed uncommitted entry size limit; dropping proposal",
+                self.id,
+            )
+            return False
+        term = self.term
+        first = self.log.last_index() + 1
+        entries = [Entry(term, index, entry.type, entry.data) for index, entry in enumerate(proposed, first)]
+        last = self.log.append(entries)
+        # The leader counts itself only when its own log is stored.
+        self.messages_after_append.append(Message(MessageType.APP_RESP, self.id, self.id, term, index=last))
+        return True
+
+    def _increase_uncommitted_size(self, size: int) -> bool:
+        limit = self.config.max_uncommitted_size
+        if limit and self.uncommitted_size > 0 and size > 0 and self.uncommitted_size + size > limit:
+            # An empty tail takes anything, so that a large proposal is never refused for good; and empty entries
+            # always pass: elections and leaving a joint configuration need them.
+            return False
+        self.uncommitted_size += size
+        return True
+
+    def maybe_commit(self) -> bool:
+        """Commits what a quorum has stored, if the last of it is of this term (Raft §5.3, §5.4.2)."""
+        committed = self.tracker.committed()
+        return committed > self.log.committed and self.log.maybe_commit(LogPosition(self.term, committed))
+
+    def committed_in_own_term(self) -> bool:
+        """Whether this leader has committed an entry of its own term, and so knows what is committed (§8)."""
+        return self.log.term_or_zero(self.log.committed) == self.term
+
+    def stored_entries(self, m: Message) -> None:
+        """STORAGE_APPEND_RESP: what it names is in stable storage."""
+        if m.index:
+            self.log.unstable.stable_to(LogPosition(m.log_term, m.index))
+        if m.snapshot is not None:
+            self.applied_snapshot(m.snapshot)
+
+    def applied_entries(self, m: Message) -> None:
+        """STORAGE_APPLY_RESP: these were applied."""
+        if m.entries:
+            self.applied_to(m.entries[-1].index)
+            if self.uncommitted_size:
+                self.uncommitted_size = max(0, self.uncommitted_size - payload_size(m.entries))
+
+    def applied_snapshot(self, snapshot: Snapshot) -> None:
+        """The snapshot is stored, and the application continues from it."""
+        self.log.unstable.stable_snapshot_to(snapshot.index)
+        self.applied_to(snapshot.index)
+
+    def applied_to(self, index: int) -> None:
+        """Everything up to `index` is applied. The leader then leaves a joint configuration that asks for it."""
+        applied = max(index, self.log.applied)
+        self.log.applied_to(applied)
+        config = self.tracker.config
+        if config.auto_leave and applied >= self.pending_conf_index and self.state is StateType.LEADER:
+            # Without data, so that it is never too large for the uncommitted tail.
+            leave = Message(MessageType.PROP, self.id, entries=[Entry(type=EntryType.CONF_CHANGE_V2)])
+            try:
+                self.step(leave)
+            except ProposalDropped as error:
+                # A transfer of leadership is under way. The next apply tries again.
+                self.trace.debug(
+                    "not initiating automatic transition out of joint configuration %s: %s",
+                    describe_config(config),
+                    error,
+                )
+            else:
+                self.trace.info(
+                    "initiating automatic transition out of joint configuration %s", describe_config(config)
+                )
+
+    # --- configurations (Raft §6, thesis chapter 4) ---------------------------------------------------------------
+
+    def new_progress(self, learner: bool) -> Progress:
+        """Of a node that joins. It counts as active, so that it does not cost the leader its quorum before it was heard."""
+        inflights = Inflights(self.config.max_inflight_messages, self.config.max_inflight_bytes)
+        return Progress(max(self.log.last_index(), 1), inflights, learner=learner, recently_active=True)
+
+    def apply_conf_change(self, change: ConfChangeV2) -> ConfState:
+        """Puts a committed configuration change in force; returns the configuration."""
+        changer = conf_change.Changer(self.tracker.config, self.tracker.progress, self.new_progress)
+        try:
+            config, progress = changer.change(change)
+        except ConfChangeError as error:
+            panic(self.trace, "%s", error)
+        return self.switch_to_config(config, progress)
+
+    def switch_to_config(self, config: ConfState, progress: dict[int, Progress]) -> ConfState:
+        """Puts a configuration in force, and does what a leader must do then."""
+        self.tracker.switch(config, progress)
+        self._config_switched()
+        if self.state is not StateType.LEADER:
+            return config
+        if self.id not in progress or self.is_learner:
+            # Thesis §4.2.2: a leader that is not a member leads on, without counting itself, until another is elected.
+            if self.config.step_down_on_removal:
+                self.become_follower(self.term, NONE)
+            return config
+        if not config.voters:
+            return config
+        if self.maybe_commit():
+            # A smaller quorum may have committed something.
+            replication.broadcast_append(self)
+        else:
+            for node_id in progress:
+                if node_id != self.id:
+                    replication.maybe_send_append(self, node_id, send_if_empty=False)
+        if self.lead_transferee not in self.tracker.voters:
+            self.lead_transferee = NONE
+        return config
+
+    def _config_switched(self) -> None:
+        self.trace.info("%x switched to configuration %s", self.id, describe_config(self.tracker.config))
+        own = self.tracker.progress.get(self.id)
+        self.is_learner = own is not None and own.learner
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError if the fields contradict each other."""
+        self.log.check_invariants()
+        self.tracker.check_invariants()
+        assert self.state is not StateType.LEADER or self.lead == self.id
+        assert self.state is not StateType.CANDIDATE or (self.vote == self.id and self.lead == NONE)
+        assert self.state is StateType.LEADER or self.lead_transferee == NONE
+        assert self.is_learner == (self.id in self.tracker.config.learners)
+        assert all(m.to != self.id for m in self.messages)
+        assert all(m.type in (*_AFTER_APPEND, MessageType.VOTE) for m in self.messages_after_append)

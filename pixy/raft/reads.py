@@ -1,0 +1,62 @@
+"""Linearizable reads, at the leader (Raft §8, thesis §6.4). How they are confirmed is told in `pixy.raft.read_only`."""
+
+from typing import TYPE_CHECKING
+
+from pixy.raft import replication
+from pixy.raft.config import ReadOnlyOption
+from pixy.raft.messages import NONE, Message, MessageType, ReadState
+
+if TYPE_CHECKING:
+    from pixy.raft.raft import Raft
+
+__all__ = ["read_index", "release_pending_reads", "take_read_confirmation"]
+
+
+def read_index(raft: "Raft", m: Message) -> None:
+    """READ_INDEX: finds an index such that whoever has applied it may answer the read."""
+    if raft.committed_in_own_term():
+        _serve(raft, m)
+    else:
+        # Raft §8: before that, a leader does not know what is committed. This holds for a single voter as well, which may
+        # have lost, in a crash, how far its log was committed. (etcd answers that one at once.)
+        raft.pending_reads.append(m)
+
+
+def release_pending_reads(raft: "Raft") -> None:
+    """Takes up the reads that waited for the first commit of this term."""
+    if not raft.pending_reads:
+        return
+    if not raft.committed_in_own_term():
+        raft.trace.error("pending MsgReadIndex should be released only after first commit in current term")
+        return
+    requests, raft.pending_reads = raft.pending_reads, []
+    for m in requests:
+        _serve(raft, m)
+
+
+def _serve(raft: "Raft", m: Message) -> None:
+    # Nobody else can be elected where this node is the only voter. That there is one voter is not enough: a leader that removed
+    # itself leads on while the one that is left may have been elected. (etcd does not look who it is.)
+    alone = raft.tracker.is_only_voter(raft.id)
+    if alone or raft.config.read_only is ReadOnlyOption.LEASE_BASED:
+        _answer_read(raft, m, raft.log.committed)
+        return
+    raft.read_only.add(m, raft.log.committed)
+    raft.read_only.acknowledge(raft.id, raft.read_only.context())
+    replication.broadcast_heartbeat(raft)
+
+
+def take_read_confirmation(raft: "Raft", m: Message) -> None:
+    """The context of a HEARTBEAT_RESP: answers the reads that a quorum has confirmed."""
+    if raft.config.read_only is ReadOnlyOption.LEASE_BASED:
+        return
+    raft.read_only.acknowledge(m.sender, m.context)
+    for request, committed in raft.read_only.confirmed(raft.tracker.config):
+        _answer_read(raft, request, committed)
+
+
+def _answer_read(raft: "Raft", m: Message, index: int) -> None:
+    if m.sender in (NONE, raft.id):
+        raft.read_states.append(ReadState(index, m.entries[0].data))
+    else:
+        raft.send(Message(MessageType.READ_INDEX_RESP, m.sender, index=index, entries=m.entries))

@@ -1,0 +1,113 @@
+"""What a leader sends to its followers: appends, snapshots, heartbeats (Raft §5.3, §7; thesis §10.2).
+
+What may be sent to a follower is decided by its `Progress`. Nothing waits: a follower that cannot be sent anything now is taken
+up again by its next answer, see `pixy.raft.responses`.
+"""
+
+from typing import TYPE_CHECKING
+
+from pixy.raft.errors import SnapshotTemporarilyUnavailable, StorageError
+from pixy.raft.messages import Entry, Message, MessageType
+from pixy.raft.progress import Progress, ProgressState
+from pixy.raft.sizes import payload_size
+
+if TYPE_CHECKING:
+    from pixy.raft.raft import Raft
+
+__all__ = [
+    "beat",
+    "broadcast_append",
+    "broadcast_heartbeat",
+    "maybe_send_append",
+    "progress_of_sender",
+    "send_append",
+]
+
+
+def progress_of_sender(raft: "Raft", m: Message) -> Progress | None:
+    """What is known of who sent the message; None, and a line in the trace, if it is not a member."""
+    pr = raft.tracker.progress.get(m.sender)
+    if pr is None:
+        raft.trace.debug("%x no progress available for %x", raft.id, m.sender)
+    return pr
+
+
+def broadcast_append(raft: "Raft") -> None:
+    """To everybody, what is new to them."""
+    for node_id in raft.tracker.progress:
+        if node_id != raft.id:
+            maybe_send_append(raft, node_id, send_if_empty=True)
+
+
+def send_append(raft: "Raft", to: int) -> None:
+    """What is new to a follower; without anything new, an append that only tells the commit index."""
+    maybe_send_append(raft, to, send_if_empty=True)
+
+
+def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
+    """Sends an append, or a snapshot if what the follower needs is compacted; False if nothing was sent."""
+    pr = raft.tracker.progress[to]
+    if pr.paused or pr.state is ProgressState.SNAPSHOT:
+        return False
+    log = raft.log
+    previous = pr.next - 1
+    entries: list[Entry] = []
+    try:
+        previous_term = log.term(previous)
+        # With a full window an empty append may still pass: if everything under way was lost, its answer tells.
+        if pr.state is not ProgressState.REPLICATE or not pr.inflights.full():
+            entries = log.entries(pr.next, raft.config.max_size_per_message)
+    except StorageError:
+        return _maybe_send_snapshot(raft, to, pr)
+    if not entries and not send_if_empty:
+        return False
+    raft.messages.append(
+        Message(MessageType.APP, to, raft.id, raft.term, previous_term, previous, entries, log.committed)
+    )
+    pr.sent_entries(len(entries), payload_size(entries) if entries else 0)
+    pr.sent_commit = log.committed
+    return True
+
+
+def _maybe_send_snapshot(raft: "Raft", to: int, pr: Progress) -> bool:
+    """Raft §7."""
+    if not pr.recently_active:
+        raft.trace.debug("ignore sending snapshot to %x since it is not recently active", to)
+        return False
+    try:
+        snapshot = raft.log.snapshot()
+    except SnapshotTemporarilyUnavailable:
+        raft.trace.debug(
+            "%x failed to send snapshot to %x because snapshot is temporarily unavailable", raft.id, to
+        )
+        return False
+    assert snapshot.index > 0, "need non-empty snapshot"
+    raft.trace.debug(
+        "%x [firstindex: %d, commit: %d] sent snapshot[index: %d, term: %d] to %x [%s]",
+        raft.id,
+        raft.log.first_index(),
+        raft.log.committed,
+        snapshot.index,
+        snapshot.term,
+        to,
+        pr,
+    )
+    pr.become_snapshot(snapshot.index)
+    raft.trace.debug("%x paused sending replication messages to %x [%s]", raft.id, to, pr)
+    raft.send(Message(MessageType.SNAP, to, snapshot=snapshot))
+    return True
+
+
+def beat(raft: "Raft", _: Message) -> None:
+    """BEAT: it is time for heartbeats."""
+    broadcast_heartbeat(raft)
+
+
+def broadcast_heartbeat(raft: "Raft") -> None:
+    """To everybody, with the number of reads that wait to be confirmed."""
+    context = raft.read_only.context()
+    for node_id, pr in raft.tracker.progress.items():
+        if node_id != raft.id:
+            # The follower may not have what is committed; it must not commit what it cannot match.
+            commit = min(pr.match, raft.log.committed)
+            raft.send(Message(MessageType.HEARTBEAT, node_id, commit=commit, context=context))

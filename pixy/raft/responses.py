@@ -1,0 +1,124 @@
+"""What a leader makes of its followers' answers (Raft §5.3, thesis §10.2).
+
+An answer changes the follower's `Progress` and may commit entries; then whatever may be sent is sent. A follower that was lost
+sight of comes back by its answer to a heartbeat.
+"""
+
+from typing import TYPE_CHECKING
+
+from pixy.raft import reads, replication
+from pixy.raft.messages import Message, MessageType
+from pixy.raft.progress import Progress, ProgressState
+
+if TYPE_CHECKING:
+    from pixy.raft.raft import Raft
+
+__all__ = ["take_append_response", "take_heartbeat_response", "take_snapshot_status", "take_unreachable"]
+
+
+def take_append_response(raft: "Raft", m: Message) -> None:
+    """APP_RESP: a follower, or this node's own storage, has stored entries or refuses them."""
+    pr = replication.progress_of_sender(raft, m)
+    if pr is None:
+        return
+    pr.recently_active = True
+    if m.reject:
+        _take_rejection(raft, m, pr)
+    elif pr.maybe_update(m.index) or (pr.match == m.index and pr.state is ProgressState.PROBE):
+        _take_acknowledgement(raft, m, pr)
+
+
+def _take_rejection(raft: "Raft", m: Message, pr: Progress) -> None:
+    raft.trace.debug(
+        "%x received MsgAppResp(rejected, hint: (index %d, term %d)) from %x for index %d",
+        raft.id,
+        m.reject_hint,
+        m.log_term,
+        m.sender,
+        m.index,
+    )
+    hint = m.reject_hint
+    if m.log_term > 0:
+        # Raft §5.3: the follower has nothing later than log_term at the hint, so entries of later terms cannot match.
+        hint = raft.log.find_conflict_by_term(hint, m.log_term).index
+    if pr.maybe_decrease(m.index, hint):
+        raft.trace.debug("%x decreased progress of %x to [%s]", raft.id, m.sender, pr)
+        if pr.state is ProgressState.REPLICATE:
+            pr.become_probe()
+        replication.send_append(raft, m.sender)
+
+
+def _take_acknowledgement(raft: "Raft", m: Message, pr: Progress) -> None:
+    if pr.state is ProgressState.REPLICATE:
+        pr.inflights.free_to(m.index)
+    elif pr.state is ProgressState.PROBE:
+        pr.become_replicate()
+    elif pr.match + 1 >= raft.log.first_index():
+        # Whatever snapshot it was, the log goes on from there.
+        raft.trace.debug(
+            "%x recovered from needing snapshot, resumed sending replication messages to %x [%s]",
+            raft.id,
+            m.sender,
+            pr,
+        )
+        pr.become_probe()
+        pr.become_replicate()
+    # What does not go beyond the commit index cannot move it.
+    if m.index > raft.log.committed and raft.maybe_commit():
+        reads.release_pending_reads(raft)
+        replication.broadcast_append(raft)
+    elif m.sender != raft.id and pr.can_bump_commit(raft.log.committed):
+        replication.send_append(raft, m.sender)
+    if m.sender == raft.id:
+        return
+    if pr.next <= raft.log.last_index():
+        # Room in the window: with a limit on the size of messages there may be several to send.
+        while replication.maybe_send_append(raft, m.sender, send_if_empty=False):
+            pass
+    if m.sender == raft.lead_transferee and pr.match == raft.log.last_index():
+        raft.trace.info("%x sent MsgTimeoutNow to %x after received MsgAppResp", raft.id, m.sender)
+        raft.send(Message(MessageType.TIMEOUT_NOW, m.sender))
+
+
+def take_heartbeat_response(raft: "Raft", m: Message) -> None:
+    """HEARTBEAT_RESP: the follower lives, and confirms reads."""
+    pr = replication.progress_of_sender(raft, m)
+    if pr is None:
+        return
+    pr.recently_active = True
+    pr.paused = False
+    if pr.match < raft.log.last_index() or pr.state is ProgressState.PROBE:
+        # Also with a full window: the empty append shows whether what is under way was lost.
+        replication.send_append(raft, m.sender)
+    if m.context:
+        reads.take_read_confirmation(raft, m)
+
+
+def take_snapshot_status(raft: "Raft", m: Message) -> None:
+    """SNAP_STATUS: the driver says whether a snapshot was delivered; one that failed is sent again after a heartbeat."""
+    pr = replication.progress_of_sender(raft, m)
+    if pr is None or pr.state is not ProgressState.SNAPSHOT:
+        return
+    if m.reject:
+        pr.pending_snapshot = 0
+        pr.become_probe()
+        raft.trace.debug(
+            "%x snapshot failed, resumed sending replication messages to %x [%s]", raft.id, m.sender, pr
+        )
+    else:
+        pr.become_probe()
+        raft.trace.debug(
+            "%x snapshot succeeded, resumed sending replication messages to %x [%s]", raft.id, m.sender, pr
+        )
+    # A delivered snapshot is acknowledged by an APP_RESP, a failed one needs time: wait for either, or for a heartbeat.
+    pr.paused = True
+
+
+def take_unreachable(raft: "Raft", m: Message) -> None:
+    """UNREACHABLE: the driver says that messages were lost, so optimism is not in place."""
+    pr = replication.progress_of_sender(raft, m)
+    if pr is None:
+        return
+    if pr.state is ProgressState.REPLICATE:
+        pr.become_probe()
+    raft.trace.debug("%x failed to send message to %x because it is unreachable [%s]", raft.id, m.sender, pr)

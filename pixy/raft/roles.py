@@ -1,0 +1,121 @@
+"""Which message is handled by whom, in each role. The tables are complete: what a role ignores is named, too.
+
+Messages of another term do not get here, see `Raft.step`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from pixy.raft import election, follower, leader, reads, replication, responses
+from pixy.raft.messages import Message, MessageType, StateType
+
+if TYPE_CHECKING:
+    from pixy.raft.raft import Raft
+
+__all__ = ["HANDLERS", "Handler"]
+
+Handler = Callable[["Raft", Message], None]
+
+
+def _ignore(_: "Raft", __: Message) -> None:
+    """This message means nothing in this role."""
+
+
+def _stored_entries(raft: "Raft", m: Message) -> None:
+    raft.stored_entries(m)
+
+
+def _applied_entries(raft: "Raft", m: Message) -> None:
+    raft.applied_entries(m)
+
+
+_ANY_ROLE: Mapping[MessageType, Handler] = {
+    MessageType.HUP: election.hup,
+    MessageType.VOTE: election.answer_vote,
+    MessageType.PRE_VOTE: election.answer_vote,
+    MessageType.STORAGE_APPEND_RESP: _stored_entries,
+    MessageType.STORAGE_APPLY_RESP: _applied_entries,
+    # These are for the storage threads, and never for a node.
+    MessageType.STORAGE_APPEND: _ignore,
+    MessageType.STORAGE_APPLY: _ignore,
+}
+
+_FOLLOWER: Mapping[MessageType, Handler] = {
+    MessageType.PROP: follower.forward_proposal,
+    MessageType.APP: follower.hear_leader,
+    MessageType.HEARTBEAT: follower.hear_leader,
+    MessageType.SNAP: follower.hear_leader,
+    MessageType.TRANSFER_LEADER: follower.forward_transfer,
+    MessageType.FORGET_LEADER: follower.forget_leader,
+    MessageType.TIMEOUT_NOW: election.timeout_now,
+    MessageType.READ_INDEX: follower.forward_read,
+    MessageType.READ_INDEX_RESP: follower.take_read_index,
+    MessageType.BEAT: _ignore,
+    MessageType.CHECK_QUORUM: _ignore,
+    MessageType.APP_RESP: _ignore,
+    MessageType.HEARTBEAT_RESP: _ignore,
+    MessageType.VOTE_RESP: _ignore,
+    MessageType.PRE_VOTE_RESP: _ignore,
+    MessageType.SNAP_STATUS: _ignore,
+    MessageType.UNREACHABLE: _ignore,
+}
+
+_CANDIDATE: Mapping[MessageType, Handler] = {
+    MessageType.PROP: follower.drop_proposal,
+    MessageType.APP: election.follow_leader,
+    MessageType.HEARTBEAT: election.follow_leader,
+    MessageType.SNAP: election.follow_leader,
+    MessageType.VOTE_RESP: election.take_vote,
+    MessageType.TIMEOUT_NOW: election.ignore_timeout_now,
+    MessageType.PRE_VOTE_RESP: _ignore,
+    MessageType.BEAT: _ignore,
+    MessageType.CHECK_QUORUM: _ignore,
+    MessageType.APP_RESP: _ignore,
+    MessageType.HEARTBEAT_RESP: _ignore,
+    MessageType.SNAP_STATUS: _ignore,
+    MessageType.UNREACHABLE: _ignore,
+    MessageType.TRANSFER_LEADER: _ignore,
+    MessageType.FORGET_LEADER: _ignore,
+    MessageType.READ_INDEX: _ignore,
+    MessageType.READ_INDEX_RESP: _ignore,
+}
+
+_PRE_CANDIDATE: Mapping[MessageType, Handler] = {
+    **_CANDIDATE,
+    MessageType.PRE_VOTE_RESP: election.take_pre_vote,
+    # Of an election of this term that was lost before.
+    MessageType.VOTE_RESP: _ignore,
+}
+
+_LEADER: Mapping[MessageType, Handler] = {
+    MessageType.BEAT: replication.beat,
+    MessageType.CHECK_QUORUM: leader.check_quorum,
+    MessageType.PROP: leader.propose,
+    MessageType.READ_INDEX: reads.read_index,
+    MessageType.APP_RESP: responses.take_append_response,
+    MessageType.HEARTBEAT_RESP: responses.take_heartbeat_response,
+    MessageType.SNAP_STATUS: responses.take_snapshot_status,
+    MessageType.UNREACHABLE: responses.take_unreachable,
+    MessageType.TRANSFER_LEADER: leader.transfer_leader,
+    MessageType.FORGET_LEADER: _ignore,
+    MessageType.APP: leader.ignore_from_member,
+    MessageType.HEARTBEAT: leader.ignore_from_member,
+    MessageType.SNAP: leader.ignore_from_member,
+    MessageType.VOTE_RESP: leader.ignore_from_member,
+    MessageType.PRE_VOTE_RESP: leader.ignore_from_member,
+    MessageType.TIMEOUT_NOW: leader.ignore_from_member,
+    MessageType.READ_INDEX_RESP: leader.ignore_from_member,
+}
+
+
+def _table(handlers: Mapping[MessageType, Handler]) -> tuple[Handler, ...]:
+    """By the number of the type. An incomplete role does not load."""
+    return tuple([{**_ANY_ROLE, **handlers}[kind] for kind in MessageType])
+
+
+HANDLERS: Mapping[StateType, tuple[Handler, ...]] = {
+    StateType.FOLLOWER: _table(_FOLLOWER),
+    StateType.CANDIDATE: _table(_CANDIDATE),
+    StateType.PRE_CANDIDATE: _table(_PRE_CANDIDATE),
+    StateType.LEADER: _table(_LEADER),
+}

@@ -1,0 +1,161 @@
+"""What the core reads from stable storage, and a storage in memory.
+
+The core only reads; what is to be written is handed to the driver (`pixy.raft.ready`). It asks for entries by index, so a
+storage must know the term of every entry it has and of the one before its first: the *dummy*, whose data may be gone.
+
+`MemoryStorage` is for tests, simulations and benchmarks, and for state that needs no disk.
+"""
+
+from typing import Protocol
+
+from pixy.raft.errors import Compacted, RaftBug, SnapshotOutOfDate, Unavailable
+from pixy.raft.messages import ConfState, Entry, HardState, Snapshot
+from pixy.raft.sizes import limit_entries
+
+__all__ = ["MemoryStorage", "Storage"]
+
+
+class Storage(Protocol):
+    """What is stable. All methods answer from memory or quickly: the core does not wait."""
+
+    def initial_state(self) -> tuple[HardState, ConfState]:
+        """What was stored last; defaults for a new group."""
+
+    def first_index(self) -> int:
+        """The first entry that `entries` can give, one behind the dummy."""
+
+    def last_index(self) -> int:
+        """The last entry, or the dummy's index without entries."""
+
+    def term(self, index: int) -> int:
+        """The term of an entry, or of the dummy.
+
+        Raises:
+            Compacted: it was below the dummy.
+            Unavailable: it is behind the last entry.
+        """
+
+    def entries(self, lo: int, hi: int, max_size: int) -> list[Entry]:
+        """The entries from `lo` to before `hi`, cut to `max_size` encoded bytes, but one at least.
+
+        Raises:
+            Compacted: `lo` is not behind the dummy.
+            Unavailable: there are no entries.
+        """
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot, at or above the dummy.
+
+        Raises:
+            SnapshotTemporarilyUnavailable: it is being made.
+        """
+
+
+class MemoryStorage:
+    """Keeps everything in memory."""
+
+    __slots__ = ("_entries", "_hard_state", "_snapshot")
+
+    def __init__(self) -> None:
+        self._hard_state = HardState()
+        self._snapshot = Snapshot()
+        # Invariant: never empty, consecutive; the first is the dummy.
+        self._entries: list[Entry] = [Entry()]
+
+    def initial_state(self) -> tuple[HardState, ConfState]:
+        """Hard state, and the configuration of the snapshot."""
+        return self._hard_state, self._snapshot.conf_state
+
+    def first_index(self) -> int:
+        """One behind the dummy."""
+        return self._entries[0].index + 1
+
+    def last_index(self) -> int:
+        """The last entry's, or the dummy's."""
+        return self._entries[-1].index
+
+    def term(self, index: int) -> int:
+        """Raises Compacted or Unavailable."""
+        at = index - self._entries[0].index
+        if at < 0:
+            raise Compacted
+        if at >= len(self._entries):
+            raise Unavailable
+        return self._entries[at].term
+
+    def entries(self, lo: int, hi: int, max_size: int) -> list[Entry]:
+        """Raises Compacted or Unavailable; RaftBug if `hi` is beyond the end."""
+        dummy = self._entries[0].index
+        if lo <= dummy:
+            raise Compacted
+        if hi > self.last_index() + 1:
+            raise RaftBug(f"entries' hi({hi}) is out of bound lastindex({self.last_index()})")
+        if len(self._entries) == 1:
+            raise Unavailable
+        return limit_entries(self._entries[lo - dummy : hi - dummy], max_size)
+
+    def snapshot(self) -> Snapshot:
+        """The newest one that was made or applied."""
+        return self._snapshot
+
+    def set_hard_state(self, state: HardState) -> None:
+        """Stores it."""
+        self._hard_state = state
+
+    def append(self, entries: list[Entry]) -> None:
+        """Stores consecutive entries; those from the first one's index on are replaced.
+
+        Raises:
+            RaftBug: they leave a hole.
+        """
+        if not entries:
+            return
+        dummy = self._entries[0].index
+        if entries[-1].index <= dummy:
+            return
+        if entries[0].index <= dummy:
+            entries = entries[dummy + 1 - entries[0].index :]
+        at = entries[0].index - dummy
+        if at > len(self._entries):
+            raise RaftBug(f"missing log entry [last: {self.last_index()}, append at: {entries[0].index}]")
+        self._entries[at:] = entries
+
+    def apply_snapshot(self, snapshot: Snapshot) -> None:
+        """Replaces everything by a snapshot.
+
+        Raises:
+            SnapshotOutOfDate: the one that is there is not older.
+        """
+        if self._snapshot.index >= snapshot.index:
+            raise SnapshotOutOfDate
+        self._snapshot = snapshot
+        self._entries = [Entry(snapshot.term, snapshot.index)]
+
+    def create_snapshot(self, index: int, conf_state: ConfState | None, data: bytes) -> Snapshot:
+        """Makes the snapshot at an applied index; the configuration is that of the one before if none is given.
+
+        Raises:
+            SnapshotOutOfDate: there is a newer one.
+            RaftBug: there is no such entry.
+        """
+        if index <= self._snapshot.index:
+            raise SnapshotOutOfDate
+        if index > self.last_index():
+            raise RaftBug(f"snapshot {index} is out of bound lastindex({self.last_index()})")
+        self._snapshot = Snapshot(index, self.term(index), conf_state or self._snapshot.conf_state, data)
+        return self._snapshot
+
+    def compact(self, index: int) -> None:
+        """Drops everything up to and with `index`, which becomes the dummy.
+
+        Raises:
+            Compacted: that was done.
+            RaftBug: there is no such entry.
+        """
+        dummy = self._entries[0].index
+        if index <= dummy:
+            raise Compacted
+        if index > self.last_index():
+            raise RaftBug(f"compact {index} is out of bound lastindex({self.last_index()})")
+        kept = self._entries[index - dummy]
+        self._entries[: index - dummy + 1] = [Entry(kept.term, kept.index)]

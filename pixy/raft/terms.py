@@ -1,0 +1,116 @@
+"""Messages of another term than the node's (Raft §5.1, with the exceptions that pre-vote and check-quorum need).
+
+A later term makes every node a follower in it, except that
+
+- a vote request is not heard while a leader is (check-quorum; thesis §4.2.3), unless that leader asked for the election;
+- a pre-vote and a granted pre-vote name a term that is not in force yet (thesis §9.6).
+
+An earlier term is answered only if the sender would otherwise never learn that it is out of date.
+"""
+
+from typing import TYPE_CHECKING
+
+from pixy.raft.messages import CAMPAIGN_TRANSFER, NONE, Message, MessageType
+from pixy.raft.text import message_type_name
+
+if TYPE_CHECKING:
+    from pixy.raft.raft import Raft
+
+__all__ = ["reconcile_terms"]
+
+_FROM_LEADER = (MessageType.APP, MessageType.HEARTBEAT, MessageType.SNAP)
+
+
+def reconcile_terms(raft: "Raft", m: Message) -> bool:
+    """Handles that the message is of another term; False if that is all there is to do."""
+    if m.term < raft.term:
+        _answer_lower_term(raft, m)
+        return False
+    if m.type is MessageType.VOTE or m.type is MessageType.PRE_VOTE:
+        in_lease = (
+            raft.config.check_quorum
+            and raft.lead != NONE
+            and raft.election_elapsed < raft.config.election_tick
+        )
+        if in_lease and m.context != CAMPAIGN_TRANSFER:
+            # Thesis §4.2.3: who hears of a leader does not help to depose it.
+            _trace_ignored_in_lease(raft, m)
+            return False
+    if m.type is MessageType.PRE_VOTE or (m.type is MessageType.PRE_VOTE_RESP and not m.reject):
+        # The term of a pre-vote is not in force before it is won.
+        return True
+    raft.trace.info(
+        "%x [term: %d] received a %s message with higher term from %x [term: %d]",
+        raft.id,
+        raft.term,
+        message_type_name(m.type),
+        m.sender,
+        m.term,
+    )
+    raft.become_follower(m.term, m.sender if m.type in _FROM_LEADER else NONE)
+    return True
+
+
+def _trace_ignored_in_lease(raft: "Raft", m: Message) -> None:
+    last = raft.log.last_position()
+    raft.trace.info(
+        "%x [logterm: %d, index: %d, vote: %x] ignored %s from %x [logterm: %d, index: %d] at term %d: "
+        "lease is not expired (remaining ticks: %d)",
+        raft.id,
+        last.term,
+        last.index,
+        raft.vote,
+        message_type_name(m.type),
+        m.sender,
+        m.log_term,
+        m.index,
+        raft.term,
+        raft.config.election_tick - raft.election_elapsed,
+    )
+
+
+def _answer_lower_term(raft: "Raft", m: Message) -> None:
+    if (raft.config.check_quorum or raft.config.pre_vote) and m.type in (
+        MessageType.HEARTBEAT,
+        MessageType.APP,
+    ):
+        # Without this a node that raised its term while it was cut off could neither follow, since the leader's term is
+        # lower, nor be elected, since its vote requests are not heard (thesis §9.6).
+        raft.send(Message(MessageType.APP_RESP, m.sender))
+    elif m.type is MessageType.PRE_VOTE:
+        last = raft.log.last_position()
+        raft.trace.info(
+            "%x [logterm: %d, index: %d, vote: %x] rejected %s from %x [logterm: %d, index: %d] at term %d",
+            raft.id,
+            last.term,
+            last.index,
+            raft.vote,
+            message_type_name(m.type),
+            m.sender,
+            m.log_term,
+            m.index,
+            raft.term,
+        )
+        raft.send(Message(MessageType.PRE_VOTE_RESP, m.sender, term=raft.term, reject=True))
+    elif m.type is MessageType.STORAGE_APPEND_RESP:
+        if m.index:
+            # The entries may have been replaced since by others of the same index: an answer of the current term is needed.
+            raft.trace.info(
+                "%x [term: %d] ignored entry appends from a %s message with lower term [term: %d]",
+                raft.id,
+                raft.term,
+                message_type_name(m.type),
+                m.term,
+            )
+        if m.snapshot is not None:
+            # A snapshot is committed state: no later term contradicts it.
+            raft.applied_snapshot(m.snapshot)
+    else:
+        raft.trace.info(
+            "%x [term: %d] ignored a %s message with lower term from %x [term: %d]",
+            raft.id,
+            raft.term,
+            message_type_name(m.type),
+            m.sender,
+            m.term,
+        )

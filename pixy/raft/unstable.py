@@ -1,0 +1,146 @@
+"""The end of the log that stable storage does not have, or is about to get.
+
+    storage                  | unstable.entries
+    ... offset-3 .. offset-1 | offset .. offset_in_progress-1 | offset_in_progress ..
+                               handed to the driver             not yet
+
+Entries stay here until the driver says that they are stored, also after they were handed out. A new leader may replace
+entries that are being stored: then the storage may hold other ones for a while, and what is here counts. Therefore an
+acknowledgement names the term of its last entry, and one that does not fit is ignored.
+
+A snapshot that was received waits here as well. The log then begins behind it.
+"""
+
+from collections.abc import Sequence
+
+from pixy.raft.errors import panic
+from pixy.raft.messages import Entry, LogPosition, Snapshot
+from pixy.raft.trace import Trace
+
+__all__ = ["Unstable"]
+
+
+class Unstable:
+    """Entries from `offset` on, and perhaps a snapshot at `offset` - 1."""
+
+    __slots__ = ("_trace", "entries", "offset", "offset_in_progress", "snapshot", "snapshot_in_progress")
+
+    def __init__(self, offset: int, trace: Trace) -> None:
+        self._trace = trace
+        # Invariant: consecutive indexes from `offset` on.
+        self.entries: list[Entry] = []
+        self.offset = offset
+        # Invariant: offset <= offset_in_progress <= offset + len(entries).
+        self.offset_in_progress = offset
+        self.snapshot: Snapshot | None = None
+        # Invariant: False without a snapshot.
+        self.snapshot_in_progress = False
+
+    def maybe_first_index(self) -> int | None:
+        """The first index of the log, if a snapshot decides it."""
+        return self.snapshot.index + 1 if self.snapshot is not None else None
+
+    def maybe_last_index(self) -> int | None:
+        """The last index of the log, if it is decided here."""
+        if self.entries:
+            return self.offset + len(self.entries) - 1
+        return self.snapshot.index if self.snapshot is not None else None
+
+    def maybe_term(self, index: int) -> int | None:
+        """The term of an entry, if it is known here."""
+        if index < self.offset:
+            snapshot = self.snapshot
+            return snapshot.term if snapshot is not None and snapshot.index == index else None
+        at = index - self.offset
+        return self.entries[at].term if at < len(self.entries) else None
+
+    def next_entries(self) -> list[Entry]:
+        """What was not handed out."""
+        return self.entries[self.offset_in_progress - self.offset :]
+
+    def has_next(self) -> bool:
+        """Whether there are entries, or a snapshot, that were not handed out."""
+        if self.offset + len(self.entries) > self.offset_in_progress:
+            return True
+        return self.snapshot is not None and not self.snapshot_in_progress
+
+    def next_snapshot(self) -> Snapshot | None:
+        """The snapshot, if it was not handed out."""
+        return None if self.snapshot_in_progress else self.snapshot
+
+    def accept_in_progress(self) -> None:
+        """Notes that everything was handed out."""
+        self.offset_in_progress = self.offset + len(self.entries)
+        self.snapshot_in_progress = self.snapshot is not None
+
+    def stable_to(self, position: LogPosition) -> None:
+        """Takes the news that the storage has everything up to this entry; ignored if that entry is not here any more."""
+        term, index = position
+        known = self.maybe_term(index)
+        if known is None:
+            self._trace.info("entry at index %d missing from unstable log; ignoring", index)
+            return
+        if index < self.offset:
+            self._trace.info("entry at index %d matched unstable snapshot; ignoring", index)
+            return
+        if known != term:
+            self._trace.info(
+                "entry at (index,term)=(%d,%d) mismatched with entry at (%d,%d) in unstable log; ignoring",
+                index,
+                term,
+                index,
+                known,
+            )
+            return
+        # A new list: the memory of a burst is not kept.
+        self.entries = self.entries[index + 1 - self.offset :]
+        self.offset = index + 1
+        self.offset_in_progress = max(self.offset_in_progress, self.offset)
+
+    def stable_snapshot_to(self, index: int) -> None:
+        """Takes the news that the storage has the snapshot of this index."""
+        if self.snapshot is not None and self.snapshot.index == index:
+            self.snapshot = None
+            self.snapshot_in_progress = False
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Replaces everything by a snapshot."""
+        self.offset = snapshot.index + 1
+        self.offset_in_progress = self.offset
+        self.entries = []
+        self.snapshot = snapshot
+        self.snapshot_in_progress = False
+
+    def truncate_and_append(self, entries: Sequence[Entry]) -> None:
+        """Adds consecutive entries; what is there from the first one's index on is replaced (Raft §5.3)."""
+        first = entries[0].index
+        end = self.offset + len(self.entries)
+        if first == end:
+            self.entries.extend(entries)
+        elif first <= self.offset:
+            self._trace.info("replace the unstable entries from index %d", first)
+            self.entries = list(entries)
+            self.offset = first
+            self.offset_in_progress = first
+        else:
+            self._trace.info("truncate the unstable entries before index %d", first)
+            self.entries = [*self.slice(self.offset, first), *entries]
+            self.offset_in_progress = min(self.offset_in_progress, first)
+
+    def slice(self, lo: int, hi: int) -> list[Entry]:
+        """The entries from `lo` to before `hi`, which must be here."""
+        upper = self.offset + len(self.entries)
+        if lo > hi:
+            panic(self._trace, "invalid unstable.slice %d > %d", lo, hi)
+        if lo < self.offset or hi > upper:
+            panic(self._trace, "unstable.slice[%d,%d) out of bound [%d,%d]", lo, hi, self.offset, upper)
+        return self.entries[lo - self.offset : hi - self.offset]
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError if the fields contradict each other."""
+        assert self.offset <= self.offset_in_progress <= self.offset + len(self.entries)
+        assert [entry.index for entry in self.entries] == list(
+            range(self.offset, self.offset + len(self.entries))
+        )
+        assert self.snapshot is not None or not self.snapshot_in_progress
+        assert self.snapshot is None or self.snapshot.index < self.offset

@@ -1,0 +1,254 @@
+"""Bytes: the only place that knows the generated messages of `pixy/proto/raft.proto`.
+
+Field numbers and types are etcd's raftpb. A field is written if it differs from what its absence means; a reader
+takes absent fields for that, and passes unknown ones by. Unknown enumeration values are refused: a message that is
+not understood must not be acted upon.
+
+A configuration change inside an entry is encoded here as well.
+"""
+
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+
+from pixy.proto import raft_pb2
+from pixy.raft.errors import MalformedMessage
+from pixy.raft.messages import (
+    ConfChange,
+    ConfChangeSingle,
+    ConfChangeTransition,
+    ConfChangeType,
+    ConfChangeV2,
+    ConfState,
+    Entry,
+    EntryType,
+    HardState,
+    Message,
+    MessageType,
+    Snapshot,
+)
+
+__all__ = [
+    "decode_conf_change",
+    "decode_entry",
+    "decode_hard_state",
+    "decode_message",
+    "decode_snapshot",
+    "encode_conf_change",
+    "encode_entry",
+    "encode_hard_state",
+    "encode_message",
+    "encode_snapshot",
+]
+
+_Parsed = TypeVar("_Parsed", raft_pb2.Message, raft_pb2.Entry, raft_pb2.Snapshot, raft_pb2.HardState)
+
+_MESSAGE_TYPES = {kind.value: kind for kind in MessageType}
+_ENTRY_TYPES = {kind.value: kind for kind in EntryType}
+
+
+# --- entries ------------------------------------------------------------------------------------------------------
+
+
+def _put_entry(pb: raft_pb2.Entry, entry: Entry) -> None:
+    if entry.type:
+        pb.type = entry.type.value  # type: ignore[assignment]  # the stub wants the generated enum, any int is taken
+    pb.term = entry.term
+    pb.index = entry.index
+    if entry.data:
+        pb.data = entry.data
+
+
+def _get_entry(pb: raft_pb2.Entry) -> Entry:
+    return Entry(pb.term, pb.index, _ENTRY_TYPES[pb.type], pb.data)
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """One entry, as it is stored."""
+    pb = raft_pb2.Entry()
+    _put_entry(pb, entry)
+    return pb.SerializeToString()
+
+
+def decode_entry(encoded: bytes) -> Entry:
+    """Raises MalformedMessage if these bytes are not an entry."""
+    return _get_entry(_parse(raft_pb2.Entry(), encoded))
+
+
+# --- snapshots and states -----------------------------------------------------------------------------------------
+
+
+def _put_snapshot(pb: raft_pb2.Snapshot, snapshot: Snapshot) -> None:
+    if snapshot.data:
+        pb.data = snapshot.data
+    pb.metadata.index = snapshot.index
+    pb.metadata.term = snapshot.term
+    state = pb.metadata.conf_state
+    state.voters.extend(snapshot.conf_state.voters)
+    state.learners.extend(snapshot.conf_state.learners)
+    state.voters_outgoing.extend(snapshot.conf_state.voters_outgoing)
+    state.learners_next.extend(snapshot.conf_state.learners_next)
+    state.auto_leave = snapshot.conf_state.auto_leave
+
+
+def _get_snapshot(pb: raft_pb2.Snapshot) -> Snapshot:
+    state = pb.metadata.conf_state
+    conf_state = ConfState(
+        tuple(state.voters),
+        tuple(state.learners),
+        tuple(state.voters_outgoing),
+        tuple(state.learners_next),
+        state.auto_leave,
+    )
+    return Snapshot(pb.metadata.index, pb.metadata.term, conf_state, pb.data)
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """A snapshot, as it is stored."""
+    pb = raft_pb2.Snapshot()
+    _put_snapshot(pb, snapshot)
+    return pb.SerializeToString()
+
+
+def decode_snapshot(encoded: bytes) -> Snapshot:
+    """Raises MalformedMessage if these bytes are not a snapshot."""
+    return _get_snapshot(_parse(raft_pb2.Snapshot(), encoded))
+
+
+def encode_hard_state(state: HardState) -> bytes:
+    """A hard state, as it is stored."""
+    return raft_pb2.HardState(term=state.term, vote=state.vote, commit=state.commit).SerializeToString()
+
+
+def decode_hard_state(encoded: bytes) -> HardState:
+    """Raises MalformedMessage if these bytes are not a hard state."""
+    pb = _parse(raft_pb2.HardState(), encoded)
+    return HardState(pb.term, pb.vote, pb.commit)
+
+
+# --- messages -----------------------------------------------------------------------------------------------------
+
+
+def _put_message(pb: raft_pb2.Message, message: Message) -> None:
+    pb.type = message.type.value  # type: ignore[assignment]  # the stub wants the generated enum, any int is taken
+    pb.to = message.to
+    setattr(pb, "from", message.sender)
+    for name in ("term", "log_term", "index", "commit", "vote", "reject", "reject_hint", "context"):
+        value = getattr(message, name)
+        if value:
+            setattr(pb, name, value)
+    for entry in message.entries:
+        _put_entry(pb.entries.add(), entry)
+    if message.snapshot is not None:
+        _put_snapshot(pb.snapshot, message.snapshot)
+    for response in message.responses:
+        _put_message(pb.responses.add(), response)
+
+
+def _get_message(pb: raft_pb2.Message) -> Message:
+    return Message(
+        _MESSAGE_TYPES[pb.type],
+        pb.to,
+        getattr(pb, "from"),
+        pb.term,
+        pb.log_term,
+        pb.index,
+        [_get_entry(entry) for entry in pb.entries],
+        pb.commit,
+        pb.vote,
+        _get_snapshot(pb.snapshot) if pb.snapshot.metadata.index else None,
+        pb.reject,
+        pb.reject_hint,
+        pb.context,
+        [_get_message(response) for response in pb.responses],
+    )
+
+
+def encode_message(message: Message) -> bytes:
+    """A message, as it travels."""
+    pb = raft_pb2.Message()
+    _put_message(pb, message)
+    return pb.SerializeToString()
+
+
+def decode_message(encoded: bytes) -> Message:
+    """A message that came from a peer.
+
+    A snapshot of index 0 is none: older nodes send one with every message.
+
+    Raises:
+        MalformedMessage: these bytes are not a message, or no correct node sends such a one: the type is missing, or the entries
+            of an APP are not consecutive behind `index`, or their terms go down or beyond the message's (Raft §5.3).
+    """
+    pb = _parse(raft_pb2.Message(), encoded)
+    if not pb.HasField("type"):
+        raise MalformedMessage("a message without a type")
+    message = _get_message(pb)
+    if message.type is MessageType.APP:
+        _check_append(message)
+    return message
+
+
+def _check_append(message: Message) -> None:
+    term, index = message.log_term, message.index
+    for entry in message.entries:
+        if entry.index != index + 1 or entry.term < term:
+            raise MalformedMessage(
+                f"leader term {message.term}: entries {term}/{index} and {entry.term}/{entry.index} not consistent"
+            )
+        term, index = entry.term, entry.index
+    if term > message.term:
+        raise MalformedMessage(f"leader term {message.term}: entry {term}/{index} has a newer term")
+
+
+def _parse(pb: _Parsed, encoded: bytes) -> _Parsed:
+    try:
+        pb.ParseFromString(encoded)
+    except DecodeError as error:
+        raise MalformedMessage(f"{len(encoded)} bytes are not a {type(pb).__name__}: {error}") from error
+    return pb
+
+
+# --- configuration changes ----------------------------------------------------------------------------------------
+
+
+def encode_conf_change(change: ConfChange | ConfChangeV2) -> bytes:
+    """The data of an entry of type CONF_CHANGE or CONF_CHANGE_V2."""
+    if isinstance(change, ConfChange):
+        v1 = raft_pb2.ConfChange(type=change.type.value, node_id=change.node_id)  # type: ignore[arg-type]  # as above
+        if change.context:
+            v1.context = change.context
+        if change.change_id:
+            v1.id = change.change_id
+        return v1.SerializeToString()
+    v2 = raft_pb2.ConfChangeV2()
+    if change.transition:
+        v2.transition = change.transition.value  # type: ignore[assignment]  # as above
+    for kind, node_id in change.changes:
+        v2.changes.add(type=kind.value, node_id=node_id)
+    if change.context:
+        v2.context = change.context
+    return v2.SerializeToString()
+
+
+def decode_conf_change(entry: Entry) -> ConfChange | ConfChangeV2:
+    """The configuration change in an entry; an entry of type CONF_CHANGE_V2 without data leaves a joint configuration.
+
+    Raises:
+        MalformedMessage: the entry holds none.
+    """
+    try:
+        if entry.type is EntryType.CONF_CHANGE:
+            v1 = raft_pb2.ConfChange.FromString(entry.data)
+            return ConfChange(ConfChangeType(v1.type), v1.node_id, v1.context, v1.id)
+        if entry.type is EntryType.CONF_CHANGE_V2:
+            v2 = raft_pb2.ConfChangeV2.FromString(entry.data)
+            changes = tuple([ConfChangeSingle(ConfChangeType(one.type), one.node_id) for one in v2.changes])
+            return ConfChangeV2(changes, ConfChangeTransition(v2.transition), v2.context)
+    except DecodeError as error:
+        raise MalformedMessage(
+            f"entry {entry.term}/{entry.index} is not a configuration change: {error}"
+        ) from error
+    raise MalformedMessage(
+        f"entry {entry.term}/{entry.index} of type {entry.type} is not a configuration change"
+    )

@@ -1,0 +1,249 @@
+"""The log and its unstable end against one plain list, under any sequence of what a node does to them."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pixy.raft import (
+    NO_LIMIT,
+    Compacted,
+    Entry,
+    LogPosition,
+    MemoryStorage,
+    RaftBug,
+    Snapshot,
+    Unavailable,
+)
+from pixy.raft.log import RaftLog
+from pixy.raft.sizes import entries_size
+from pixy.raft.trace import SILENT
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["append", "truncate", "write", "stable", "commit", "hand out", "applied", "compact", "snapshot"]
+        ),
+        st.integers(0, 7),
+        st.integers(0, 7),
+    ),
+    max_size=60,
+)
+
+
+@dataclass
+class Model:
+    """What a log means: every entry that it has, and how far it is committed. `first` is the index of the first of them."""
+
+    entries: list[Entry] = field(default_factory=list)
+    first: int = 1
+    before: int = 0  # The term of the entry before the first.
+    committed: int = 0
+    applied: int = 0
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.entries) - 1
+
+    def term(self, index: int) -> int | None:
+        if index == self.first - 1:
+            return self.before
+        return self.entries[index - self.first].term if self.first <= index <= self.last else None
+
+
+class Driver:
+    """Does to a log and to its model what a node and its storage thread do, in the asynchronous form."""
+
+    def __init__(self) -> None:
+        self.storage = MemoryStorage()
+        self.log = RaftLog(self.storage, 120, SILENT)
+        self.model = Model()
+        self.term = 1
+        self.writing: list[tuple[Snapshot | None, list[Entry], LogPosition]] = []
+        self.written: list[tuple[Snapshot | None, LogPosition, int]] = []
+        self.handed_out: list[list[Entry]] = []
+
+    def append(self, count: int, back: int) -> None:
+        """A leader's entries, from some uncommitted index on; those that are replaced get a later term."""
+        model = self.model
+        first = max(model.last + 1 - back, model.committed + 1)
+        if first <= model.last:
+            self.term += 1
+        entries = [Entry(self.term, first + at, data=b"x" * (7 * at)) for at in range(count + 1)]
+        previous = LogPosition(model.term(first - 1) or 0, first - 1)
+        assert self.log.maybe_append(previous, entries, 0) == entries[-1].index
+        model.entries[first - model.first :] = entries
+
+    def write(self) -> None:
+        """Ready: what is new is handed to the storage thread."""
+        unstable = self.log.unstable
+        snapshot, entries = unstable.next_snapshot(), unstable.next_entries()
+        if snapshot is not None or entries:
+            self.writing.append((snapshot, entries, self.log.last_position()))
+            unstable.accept_in_progress()
+
+    def stable(self) -> None:
+        """The oldest write is done."""
+        if self.writing:
+            snapshot, entries, position = self.writing.pop(0)
+            if snapshot is not None and snapshot.index > self.storage.snapshot().index:
+                self.storage.apply_snapshot(snapshot)
+            self.storage.append(entries)
+            # An answer of an earlier term is not heard; here every truncation begins a term.
+            if not self.writing or all(
+                entry.term <= position.term for _, later, _ in self.writing for entry in later
+            ):
+                self.log.unstable.stable_to(position)
+            if snapshot is not None:
+                self.log.unstable.stable_snapshot_to(snapshot.index)
+                self.log.applied_to(max(snapshot.index, self.log.applied))
+                self.model.applied = self.log.applied
+
+    def hand_out(self) -> None:
+        log, model = self.log, self.model
+        entries = log.next_committed_entries(allow_unstable=False)
+        if entries:
+            first = entries[0].index
+            assert entries == model.entries[first - model.first : first - model.first + len(entries)]
+            assert first == (self.handed_out[-1][-1].index if self.handed_out else model.applied) + 1
+            log.accept_applying(entries, allow_unstable=False)
+            self.handed_out.append(entries)
+            outstanding = sum([entries_size(batch) for batch in self.handed_out])
+            assert outstanding <= 120 or len(entries) == 1
+
+    def applied(self) -> None:
+        if self.handed_out:
+            entries = self.handed_out.pop(0)
+            self.log.applied_to(entries[-1].index)
+            self.model.applied = entries[-1].index
+
+    def compact(self, back: int) -> None:
+        index = self.model.applied - back
+        if (
+            index >= self.model.first
+            and index < self.log.unstable.offset
+            and self.log.unstable.snapshot is None
+        ):
+            self.storage.compact(index)
+            self.model.before = self.model.term(index) or 0
+            self.model.entries = self.model.entries[index + 1 - self.model.first :]
+            self.model.first = index + 1
+
+    def restore(self, ahead: int) -> None:
+        if self.handed_out:
+            return  # A driver that applies does not restore; the node sees to that.
+        index = self.model.last + 1 + ahead
+        self.log.restore(Snapshot(index, self.term))
+        self.model = Model([], index + 1, self.term, index, self.model.applied)
+
+    def run(self, what: str, one: int, two: int) -> None:
+        if what == "append":
+            self.append(one, 0)
+        elif what == "truncate":
+            self.append(one, two + 1)
+        elif what == "write":
+            self.write()
+        elif what == "stable":
+            self.stable()
+        elif what == "commit":
+            self.model.committed = max(self.model.committed, min(self.model.committed + one, self.model.last))
+            self.log.commit_to(self.model.committed)
+        elif what == "hand out":
+            self.hand_out()
+        elif what == "applied":
+            self.applied()
+        elif what == "compact":
+            self.compact(one)
+        elif what == "snapshot" and one == 0:
+            self.restore(two)
+
+
+@given(OPERATIONS)
+def test_the_log_is_the_list_that_was_written_to_it(operations: list[tuple[str, int, int]]) -> None:
+    driver = Driver()
+    for operation in operations:
+        driver.run(*operation)
+        log, model = driver.log, driver.model
+        log.check_invariants()
+        assert (log.first_index(), log.last_index(), log.committed) == (
+            model.first,
+            model.last,
+            model.committed,
+        )
+        assert [log.term(index) for index in range(model.first - 1, model.last + 1)] == [
+            model.term(index) for index in range(model.first - 1, model.last + 1)
+        ]
+        assert log.entries(model.first, NO_LIMIT) == model.entries
+        for index in (model.first - 2, model.last + 1):
+            with pytest.raises((Compacted, Unavailable)):
+                log.term(index)
+
+
+@given(OPERATIONS, st.integers(0, 100))
+def test_a_read_that_is_cut_is_the_longest_prefix_that_fits(
+    operations: list[tuple[str, int, int]], limit: int
+) -> None:
+    driver = Driver()
+    for operation in operations:
+        driver.run(*operation)
+    model = driver.model
+    if model.entries:
+        got = driver.log.entries(model.first, limit)
+        assert got == model.entries[: len(got)]
+        assert len(got) == 1 or entries_size(got) <= limit
+        assert len(got) == len(model.entries) or entries_size(model.entries[: len(got) + 1]) > limit
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=20), st.integers(0, 22), st.integers(0, 30))
+def test_the_hint_is_the_last_entry_that_is_not_of_a_later_term(
+    steps: list[int], index: int, term: int
+) -> None:
+    log = RaftLog(MemoryStorage(), NO_LIMIT, SILENT)
+    terms = [0, *[1 + sum(steps[: at + 1]) for at in range(len(steps))]]
+    log.append([Entry(term, at) for at, term in enumerate(terms) if at])
+    index = min(index, len(steps))
+    expected = max(at for at in range(index + 1) if terms[at] <= term)
+    assert log.find_conflict_by_term(index, term) == (terms[expected], expected)
+
+
+@pytest.mark.parametrize(("limit", "count"), [(0, 1), (9, 2), (17, 2), (18, 3), (19, 3), (24, 4), (1000, 4)])
+def test_a_read_over_the_end_of_the_storage_is_cut_as_any_other(limit: int, count: int) -> None:
+    storage = MemoryStorage()
+    log = RaftLog(storage, NO_LIMIT, SILENT)
+    log.append([Entry(1, 1), Entry(1, 2), Entry(1, 3, data=b"1234"), Entry(1, 4)])  # 4, 4, 10 and 4 bytes
+    storage.append(log.unstable.entries[:2])
+    log.unstable.stable_to(LogPosition(1, 2))
+    assert len(log.entries(1, limit)) == count
+
+
+def test_what_is_being_applied_is_bounded_by_its_bytes() -> None:
+    log = RaftLog(MemoryStorage(), 9, SILENT)
+    log.append([Entry(1, index) for index in range(1, 6)])  # 4 bytes each
+    log.commit_to(5)
+    first = log.next_committed_entries(allow_unstable=True)
+    assert [entry.index for entry in first] == [1, 2]
+    log.accept_applying(first, allow_unstable=True)
+    assert not log.has_next_committed_entries(allow_unstable=True)
+    log.applied_to(2)
+    assert [entry.index for entry in log.next_committed_entries(allow_unstable=True)] == [3, 4]
+
+
+def test_replacing_a_committed_entry_is_a_bug() -> None:
+    log = RaftLog(MemoryStorage(), NO_LIMIT, SILENT)
+    log.append([Entry(1, 1), Entry(1, 2)])
+    log.commit_to(2)
+    with pytest.raises(RaftBug, match=r"entry 2 conflict with committed entry \[committed\(2\)\]"):
+        log.maybe_append(LogPosition(1, 1), [Entry(2, 2)], 0)
+    with pytest.raises(RaftBug, match=r"after\(1\) is out of range \[committed\(2\)\]"):
+        log.append([Entry(2, 2)])
+    with pytest.raises(RaftBug, match=r"tocommit\(3\) is out of range \[lastIndex\(2\)\]"):
+        log.commit_to(3)
+
+
+def test_only_an_entry_of_the_own_term_commits() -> None:
+    log = RaftLog(MemoryStorage(), NO_LIMIT, SILENT)
+    log.append([Entry(1, 1), Entry(2, 2)])
+    assert not log.maybe_commit(LogPosition(2, 1))
+    assert log.maybe_commit(LogPosition(2, 2))
+    assert log.committed == 2

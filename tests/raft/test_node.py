@@ -1,0 +1,349 @@
+"""A node as its driver uses it: who may say what, restarts, reads, bootstrapping, and the contract of Ready."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from pixy.raft import (
+    APPEND_THREAD,
+    ConfChangeSingle,
+    ConfChangeType,
+    ConfChangeV2,
+    Config,
+    ConfigError,
+    ConfState,
+    Entry,
+    EntryType,
+    HardState,
+    MemoryStorage,
+    Message,
+    MessageType,
+    ProposalDropped,
+    RaftBug,
+    RaftError,
+    RaftNode,
+    ReadOnlyOption,
+    ReadState,
+    Snapshot,
+    SoftState,
+    StateType,
+    StepLocalMessage,
+    StepPeerNotFound,
+)
+
+CONFIG = Config(election_tick=3, heartbeat_tick=1)
+
+
+def storage(*voters: int) -> MemoryStorage:
+    result = MemoryStorage()
+    result.apply_snapshot(Snapshot(2, 1, ConfState(voters)))
+    return result
+
+
+def node(stored: MemoryStorage, node_id: int = 1, config: Config = CONFIG) -> RaftNode:
+    return RaftNode(node_id, stored, config, Random(1), applied=2)
+
+
+def work(one: RaftNode, stored: MemoryStorage) -> list[Message]:
+    """Does everything that is ready, in the synchronous form; returns what was to be sent."""
+    sent = []
+    while one.has_ready():
+        ready = one.ready()
+        if ready.hard_state is not None:
+            stored.set_hard_state(ready.hard_state)
+        stored.append(ready.entries)
+        sent += ready.messages
+        one.advance()
+    return sent
+
+
+def leader_of_three() -> tuple[RaftNode, MemoryStorage]:
+    stored = storage(1, 2, 3)
+    one = node(stored)
+    one.campaign()
+    work(one, stored)
+    one.step(Message(MessageType.VOTE_RESP, 1, 2, 1))
+    work(one, stored)
+    assert one.raft.state is StateType.LEADER
+    return one, stored
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"heartbeat_tick": 0}, "heartbeat tick must be greater than 0"),
+        ({"election_tick": 1}, "election tick must be greater than heartbeat tick"),
+        ({"max_inflight_messages": 0}, "max inflight messages must be greater than 0"),
+        (
+            {"max_inflight_bytes": 9, "max_size_per_message": 10},
+            "max inflight bytes must be >= max message size",
+        ),
+        (
+            {"read_only": ReadOnlyOption.LEASE_BASED},
+            "CheckQuorum must be enabled when ReadOnlyOption is ReadOnlyLeaseBased",
+        ),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Config(**options)
+    assert str(raised.value) == text
+
+
+def test_ids_that_mean_something_else_are_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot use none as id"):
+        node(storage(1), 0)
+    with pytest.raises(ConfigError, match="cannot use local target as id"):
+        node(storage(1), APPEND_THREAD)
+
+
+def test_only_the_node_itself_may_send_local_messages() -> None:
+    one = node(storage(1, 2))
+    for kind in (MessageType.HUP, MessageType.BEAT, MessageType.STORAGE_APPEND_RESP, MessageType.UNREACHABLE):
+        with pytest.raises(StepLocalMessage):
+            one.step(Message(kind, 1, 2))
+
+
+def test_only_members_may_answer() -> None:
+    one = node(storage(1, 2))
+    for kind in (
+        MessageType.APP_RESP,
+        MessageType.VOTE_RESP,
+        MessageType.HEARTBEAT_RESP,
+        MessageType.PRE_VOTE_RESP,
+    ):
+        with pytest.raises(StepPeerNotFound):
+            one.step(Message(kind, 1, 9, 1))
+    one.step(Message(MessageType.APP, 1, 9, 1, index=2, log_term=1))
+    assert one.raft.lead == 9
+
+
+def test_a_single_voter_leads_when_its_vote_is_stored_and_not_before() -> None:
+    stored = storage(1)
+    one = node(stored)
+    one.campaign()
+    ready = one.ready()
+    assert (ready.hard_state, ready.must_sync, ready.soft_state) == (
+        HardState(1, 1, 2),
+        True,
+        SoftState(0, StateType.CANDIDATE),
+    )
+    one.advance()
+    assert one.raft.soft_state() == SoftState(1, StateType.LEADER)
+
+
+def test_a_second_ready_without_advance_is_a_bug() -> None:
+    one = node(storage(1))
+    one.ready()
+    with pytest.raises(RaftBug, match="two accepted Ready structs without call to Advance"):
+        one.ready()
+
+
+def test_advance_is_a_bug_with_asynchronous_writes() -> None:
+    one = node(storage(1), config=replace(CONFIG, async_storage_writes=True))
+    with pytest.raises(RaftBug, match="Advance must not be called when using AsyncStorageWrites"):
+        one.advance()
+
+
+def test_with_asynchronous_writes_votes_are_asked_for_when_the_own_one_is_stored() -> None:
+    one = node(storage(1, 2), config=replace(CONFIG, async_storage_writes=True))
+    one.campaign()
+    (append,) = one.ready().messages
+    assert append.type is MessageType.STORAGE_APPEND
+    assert [(m.type, m.to) for m in append.responses] == [(MessageType.VOTE_RESP, 1), (MessageType.VOTE, 2)]
+
+
+def test_a_restart_goes_on_where_the_storage_says() -> None:
+    one, stored = leader_of_three()
+    one.propose(b"data")
+    work(one, stored)
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=4))
+    work(one, stored)
+    again = node(stored)
+    status = again.status()
+    assert (status.hard_state, status.soft_state) == (HardState(1, 1, 4), SoftState(0, StateType.FOLLOWER))
+    assert [entry.data for entry in again.ready().committed_entries] == [b"", b"data"]
+
+
+def test_a_storage_that_has_less_than_is_committed_is_a_bug() -> None:
+    stored = storage(1)
+    stored.set_hard_state(HardState(1, 0, 3))
+    with pytest.raises(RaftBug, match=r"1 state.commit 3 is out of range \[2, 2\]"):
+        node(stored)
+
+
+def test_a_payload_is_the_same_object_all_the_way() -> None:
+    payload = b"x" * 100
+    one, stored = leader_of_three()
+    one.propose(payload)
+    sent = work(one, stored)
+    assert stored.entries(4, 5, 2**64)[0].data is payload
+    assert all(m.entries[0].data is payload for m in sent if m.entries)
+
+
+def test_a_read_is_answered_when_a_quorum_has_confirmed_the_leader() -> None:
+    one, stored = leader_of_three()
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
+    work(one, stored)
+    one.read_index(b"first")
+    one.read_index(b"second")
+    heartbeats = [m for m in work(one, stored) if m.type is MessageType.HEARTBEAT and m.to == 2]
+    assert [m.context for m in heartbeats] == [(1).to_bytes(8, "little"), (2).to_bytes(8, "little")]
+    assert one.raft.read_states == []
+    one.step(Message(MessageType.HEARTBEAT_RESP, 1, 2, 1, context=heartbeats[1].context))
+    assert one.ready().read_states == [ReadState(3, b"first"), ReadState(3, b"second")]
+
+
+def test_a_read_waits_for_the_first_commit_of_the_term() -> None:
+    stored = storage(1, 2, 3)
+    stored.set_hard_state(HardState(1, 0, 2))
+    one = node(stored)
+    one.campaign()
+    work(one, stored)
+    one.step(Message(MessageType.VOTE_RESP, 1, 2, 2))
+    work(one, stored)
+    one.read_index(b"early")
+    assert [m for m in work(one, stored) if m.context] == []
+    one.step(Message(MessageType.APP_RESP, 1, 2, 2, index=3))
+    assert [m.context for m in work(one, stored) if m.type is MessageType.HEARTBEAT] == [
+        (1).to_bytes(8, "little")
+    ] * 2
+
+
+def test_a_single_voter_that_has_just_restarted_does_not_answer_from_an_old_commit_index() -> None:
+    stored = storage(1)
+    stored.append([Entry(1, 3), Entry(1, 4)])
+    stored.set_hard_state(HardState(1, 1, 3))  # that 4 is committed was not stored
+    one = RaftNode(1, stored, CONFIG, Random(1), applied=3)
+    one.campaign()
+    one.ready()
+    one.advance()
+    assert one.raft.state is StateType.LEADER
+    one.read_index(b"read")
+    assert one.raft.read_states == []
+    ready = one.ready()
+    stored.append(ready.entries)
+    one.advance()
+    assert one.raft.read_states == [ReadState(5, b"read")]
+
+
+def test_a_leader_that_removed_itself_does_not_answer_reads_alone() -> None:
+    stored = storage(1, 2)
+    one = node(stored)
+    one.campaign()
+    work(one, stored)
+    one.step(Message(MessageType.VOTE_RESP, 1, 2, 1))
+    work(one, stored)
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
+    work(one, stored)
+    one.apply_conf_change(ConfChangeV2((ConfChangeSingle(ConfChangeType.REMOVE_NODE, 1),)), 4)
+    assert (one.raft.state, one.raft.tracker.config) == (StateType.LEADER, ConfState((2,)))
+    one.read_index(b"read")
+    assert one.raft.read_states == []
+
+
+def test_a_lease_answers_reads_at_once() -> None:
+    one, stored = leader_of_three()
+    config = replace(CONFIG, check_quorum=True, read_only=ReadOnlyOption.LEASE_BASED)
+    one.raft.config = config
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
+    work(one, stored)
+    one.read_index(b"read")
+    assert one.raft.read_states == [ReadState(3, b"read")]
+
+
+def test_a_follower_passes_reads_to_the_leader_and_takes_its_answer() -> None:
+    stored = storage(1, 2)
+    one = node(stored)
+    one.step(Message(MessageType.HEARTBEAT, 1, 2, 1))
+    work(one, stored)
+    one.read_index(b"read")
+    (request,) = work(one, stored)
+    assert (request.type, request.to, request.term) == (MessageType.READ_INDEX, 2, 0)
+    one.step(Message(MessageType.READ_INDEX_RESP, 1, 2, 1, index=7, entries=request.entries))
+    assert one.raft.read_states == [ReadState(7, b"read")]
+    one.step(Message(MessageType.READ_INDEX_RESP, 1, 2, 1, index=8, entries=[]))
+    assert len(one.raft.read_states) == 1
+
+
+def test_an_outdated_configuration_change_is_without_effect() -> None:
+    stored = storage(1, 2)
+    one = node(stored)
+    state = ConfState((1, 2, 3))
+    one.step(Message(MessageType.SNAP, 1, 2, 1, snapshot=Snapshot(9, 1, state)))
+    restoring = [one.restoring]
+    remove = ConfChangeV2((ConfChangeSingle(ConfChangeType.REMOVE_NODE, 2),))
+    assert one.apply_conf_change(remove, 3) == state
+    ready = one.ready()
+    assert ready.snapshot is not None
+    stored.apply_snapshot(ready.snapshot)
+    one.advance()
+    assert [*restoring, one.restoring] == [True, False]
+    assert one.apply_conf_change(remove, 9) == state
+    assert one.apply_conf_change(remove, 10) == ConfState((1, 3))
+
+
+def test_a_new_group_begins_with_its_members_as_entries() -> None:
+    stored = MemoryStorage()
+    one = RaftNode(1, stored, CONFIG, Random(1))
+    with pytest.raises(RaftError, match="must provide at least one peer to Bootstrap"):
+        one.bootstrap([])
+    one.bootstrap([(1, b""), (2, b"address")])
+    ready = one.ready()
+    assert ready.hard_state == HardState(1, 0, 2)
+    assert [(entry.index, entry.type) for entry in ready.entries] == [
+        (1, EntryType.CONF_CHANGE),
+        (2, EntryType.CONF_CHANGE),
+    ]
+    assert ready.committed_entries == ready.entries
+    assert one.raft.tracker.config == ConfState((1, 2))
+    with pytest.raises(RaftError, match="can't bootstrap a nonempty Storage"):
+        one.bootstrap([(1, b"")])
+
+
+def test_what_is_not_applied_bounds_what_a_leader_takes() -> None:
+    one, stored = leader_of_three()
+    one.raft.config = replace(CONFIG, max_uncommitted_size=10)
+    one.propose(b"x" * 100)
+    with pytest.raises(ProposalDropped):
+        one.propose(b"x")
+    one.propose(b"")
+    work(one, stored)
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=5))
+    work(one, stored)
+    one.propose(b"x")
+
+
+def test_a_leader_waits_for_a_failed_snapshot_until_a_heartbeat_is_answered() -> None:
+    one, stored = leader_of_three()
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
+    work(one, stored)
+    stored.create_snapshot(3, None, b"")
+    stored.compact(3)
+    one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=2, reject=True))
+    assert any(m.type is MessageType.SNAP for m in work(one, stored))
+    one.report_snapshot(3, failed=True)
+    assert str(one.raft.tracker.progress[3]) == "StateProbe match=0 next=1 paused"
+    one.step(Message(MessageType.HEARTBEAT_RESP, 1, 3, 1))
+    assert any(m.type is MessageType.SNAP for m in work(one, stored))
+    one.report_snapshot(3, failed=False)
+    assert str(one.raft.tracker.progress[3]) == "StateProbe match=0 next=4 paused"
+
+
+def test_a_group_that_is_not_ticked_stays_as_it_is() -> None:
+    one, stored = leader_of_three()
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
+    work(one, stored)
+    assert not one.has_ready()
+
+
+def test_a_follower_without_a_leader_campaigns_between_one_and_two_election_timeouts() -> None:
+    for seed in range(20):
+        one = RaftNode(1, storage(1, 2), CONFIG, Random(seed), applied=2)
+        ticks = 0
+        while one.raft.state is StateType.FOLLOWER:
+            one.tick()
+            ticks += 1
+        assert 3 <= ticks <= 5

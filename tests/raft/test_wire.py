@@ -1,0 +1,206 @@
+"""Bytes: by hand against raftpb's field numbers, there and back, and damaged in every way."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pixy.raft import (
+    ConfChange,
+    ConfChangeSingle,
+    ConfChangeTransition,
+    ConfChangeType,
+    ConfChangeV2,
+    ConfState,
+    Entry,
+    EntryType,
+    HardState,
+    MalformedMessage,
+    Message,
+    MessageType,
+    Snapshot,
+)
+from pixy.raft.sizes import entries_size, limit_entries
+from pixy.raft.wire import (
+    decode_conf_change,
+    decode_entry,
+    decode_hard_state,
+    decode_message,
+    decode_snapshot,
+    encode_conf_change,
+    encode_entry,
+    encode_hard_state,
+    encode_message,
+    encode_snapshot,
+)
+
+U64 = st.integers(0, 2**64 - 1)
+IDS = st.lists(U64, max_size=3).map(tuple)
+ENTRIES = st.builds(Entry, U64, U64, st.sampled_from(EntryType), st.binary(max_size=200))
+SNAPSHOTS = st.builds(
+    Snapshot,
+    st.integers(1, 2**64 - 1),
+    U64,
+    st.builds(ConfState, IDS, IDS, IDS, IDS, st.booleans()),
+    st.binary(max_size=9),
+)
+MESSAGES = st.builds(
+    Message,
+    st.sampled_from([kind for kind in MessageType if kind is not MessageType.APP]),
+    to=U64,
+    sender=U64,
+    term=U64,
+    log_term=U64,
+    index=U64,
+    entries=st.lists(ENTRIES, max_size=3),
+    commit=U64,
+    vote=U64,
+    snapshot=st.none() | SNAPSHOTS,
+    reject=st.booleans(),
+    reject_hint=U64,
+    context=st.binary(max_size=9),
+    responses=st.lists(
+        st.builds(Message, st.just(MessageType.APP_RESP), to=U64, entries=st.just([]), responses=st.just([]))
+    ),
+)
+
+ENTRY = Entry(3, 300, EntryType.CONF_CHANGE, b"x")
+APP = Message(MessageType.APP, 2, 1, 3, 2, 299, [ENTRY], 5)
+ENTRY_BYTES = bytes.fromhex("0801 1003 18ac02 220178")
+APP_BYTES = bytes.fromhex("0803 1002 1801 2003 2802 30ab02 3a0a") + ENTRY_BYTES + bytes.fromhex("4005")
+
+
+def test_an_entry_has_raftpbs_bytes() -> None:
+    assert encode_entry(ENTRY) == ENTRY_BYTES
+    assert decode_entry(ENTRY_BYTES) == ENTRY
+
+
+def test_an_append_has_raftpbs_bytes() -> None:
+    assert encode_message(APP) == APP_BYTES
+    assert decode_message(APP_BYTES) == replace(APP, responses=[])
+
+
+def test_every_other_field_of_a_message_has_raftpbs_number() -> None:
+    message = Message(
+        MessageType.HUP,
+        0,
+        snapshot=Snapshot(7, 2, ConfState((1,), (2,), (3,), (4,), True), b"s"),
+        reject=True,
+        reject_hint=8,
+        context=b"c",
+        vote=9,
+        responses=[Message(MessageType.BEAT, 0)],
+    )
+    conf_state = bytes.fromhex("0801 1002 1803 2004 2801")
+    metadata = b"\x0a" + bytes([len(conf_state)]) + conf_state + bytes.fromhex("1007 1802")
+    snapshot = bytes.fromhex("0a0173 12") + bytes([len(metadata)]) + metadata
+    expected = bytes.fromhex("0800 1000 1800 4a") + bytes([len(snapshot)]) + snapshot
+    expected += bytes.fromhex("5001 5808 620163 6809 7206 0801 1000 1800")
+    assert encode_message(message) == expected
+
+
+def test_configuration_changes_have_raftpbs_bytes() -> None:
+    v1 = ConfChange(ConfChangeType.REMOVE_NODE, 3, b"c", 4)
+    assert encode_conf_change(v1) == bytes.fromhex("0804 1001 1803 220163")
+    v2 = ConfChangeV2(
+        (ConfChangeSingle(ConfChangeType.ADD_LEARNER_NODE, 5),), ConfChangeTransition.JOINT_EXPLICIT, b"c"
+    )
+    assert encode_conf_change(v2) == bytes.fromhex("0802 1204 0803 1005 1a0163")
+    assert encode_conf_change(ConfChangeV2()) == b""
+    for change, kind in (
+        (v1, EntryType.CONF_CHANGE),
+        (v2, EntryType.CONF_CHANGE_V2),
+        (ConfChangeV2(), EntryType.CONF_CHANGE_V2),
+    ):
+        assert decode_conf_change(Entry(1, 1, kind, encode_conf_change(change))) == change
+
+
+def test_a_hard_state_has_raftpbs_bytes() -> None:
+    assert encode_hard_state(HardState(1, 2, 300)) == bytes.fromhex("0801 1002 18ac02")
+    assert decode_hard_state(b"") == HardState()
+
+
+@given(MESSAGES)
+def test_a_message_comes_back_as_it_was(message: Message) -> None:
+    assert decode_message(encode_message(message)) == message
+
+
+@given(SNAPSHOTS)
+def test_a_snapshot_comes_back_as_it_was(snapshot: Snapshot) -> None:
+    assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
+
+
+@given(ENTRIES)
+def test_the_size_of_an_entry_is_that_of_its_bytes(entry: Entry) -> None:
+    assert entries_size([entry]) == len(
+        encode_entry(replace(entry, term=entry.term or 1, index=entry.index or 1))
+    )
+
+
+@given(
+    st.integers(100, 140),
+    st.lists(st.integers(0, 200), min_size=1, max_size=30),
+    st.integers(0, 30),
+    st.sampled_from([-1, 0, 1]),
+)
+def test_entries_are_cut_where_the_limit_is_crossed_and_never_to_nothing(
+    first: int, sizes: list[int], fitting: int, more: int
+) -> None:
+    entries = [Entry(1, first + at, data=b"x" * size) for at, size in enumerate(sizes)]
+    assert entries_size(entries) == sum([len(encode_entry(entry)) for entry in entries])
+    limit = max(entries_size(entries[:fitting]) + more, 0)
+    kept = limit_entries(entries, limit)
+    assert kept == entries[: len(kept)]
+    assert kept == entries[:1] or (kept and entries_size(kept) <= limit)
+    assert kept == entries or entries_size(entries[: len(kept) + 1]) > limit
+
+
+def test_a_truncated_message_is_malformed_or_a_shorter_one_and_never_a_surprise() -> None:
+    for size in range(len(APP_BYTES)):
+        try:
+            decode_message(APP_BYTES[:size])
+        except MalformedMessage:
+            continue
+
+
+def test_a_flipped_byte_is_malformed_or_another_message_and_never_a_surprise() -> None:
+    for at in range(len(APP_BYTES)):
+        for mask in (0x01, 0x80, 0xFF):
+            flipped = bytearray(APP_BYTES)
+            flipped[at] ^= mask
+            try:
+                decode_message(bytes(flipped))
+            except MalformedMessage:
+                continue
+
+
+def test_what_no_leader_sends_is_refused() -> None:
+    gap = replace(APP, entries=[Entry(3, 300), Entry(3, 302)])
+    with pytest.raises(MalformedMessage, match=r"leader term 3: entries 3/300 and 3/302 not consistent"):
+        decode_message(encode_message(gap))
+    falling = replace(APP, entries=[Entry(3, 300), Entry(2, 301)])
+    with pytest.raises(MalformedMessage, match="not consistent"):
+        decode_message(encode_message(falling))
+    later = replace(APP, entries=[Entry(4, 300)])
+    with pytest.raises(MalformedMessage, match="leader term 3: entry 4/300 has a newer term"):
+        decode_message(encode_message(later))
+
+
+def test_a_message_without_a_type_is_refused() -> None:
+    with pytest.raises(MalformedMessage, match="without a type"):
+        decode_message(b"\x10\x01")
+
+
+def test_an_entry_that_is_no_configuration_change_is_refused() -> None:
+    with pytest.raises(MalformedMessage, match="is not a configuration change"):
+        decode_conf_change(Entry(1, 2, EntryType.NORMAL, b""))
+    with pytest.raises(MalformedMessage, match="entry 1/2 is not a configuration change"):
+        decode_conf_change(Entry(1, 2, EntryType.CONF_CHANGE, b"\xff"))
+
+
+def test_a_snapshot_of_index_zero_is_none() -> None:
+    assert (
+        decode_message(encode_message(Message(MessageType.HEARTBEAT, 1, snapshot=Snapshot()))).snapshot
+        is None
+    )

@@ -1,0 +1,5 @@
+import sys
+
+from tests.raft.trace.runner import main
+
+sys.exit(main(sys.argv[1:]))

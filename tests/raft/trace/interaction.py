@@ -1,0 +1,464 @@
+"""Traces of whole clusters: nodes on memory, a network that delivers when it is told to, storage threads that work when told to.
+
+The state machine of each node appends the data of every applied entry to one string. Each apply makes a snapshot; a node that
+is asked for one gives the newest.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from pixy.raft import (
+    NO_LIMIT,
+    ConfChange,
+    ConfChangeTransition,
+    ConfChangeV2,
+    Config,
+    Entry,
+    EntryType,
+    HardState,
+    MemoryStorage,
+    Message,
+    MessageType,
+    RaftBug,
+    RaftError,
+    RaftNode,
+    ReadOnlyOption,
+    Snapshot,
+    is_local_thread,
+)
+from pixy.raft.text import (
+    describe_entries,
+    describe_message,
+    describe_progress_map,
+    describe_ready,
+    message_type_name,
+    parse_conf_changes,
+    state_name,
+)
+from pixy.raft.wire import decode_conf_change
+from tests.raft.trace.output import Output
+from tests.raft.trace.script import BadScript, Case
+
+__all__ = ["InteractionTrace"]
+
+_MESSAGE_TYPES = {message_type_name(kind): kind for kind in MessageType}
+_TRANSITIONS = {
+    "auto": ConfChangeTransition.AUTO,
+    "implicit": ConfChangeTransition.JOINT_IMPLICIT,
+    "explicit": ConfChangeTransition.JOINT_EXPLICIT,
+}
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False, "t": True, "f": False}
+# etcd's candidates do not wait for their disk.
+_DEFAULTS = Config(
+    election_tick=3, heartbeat_tick=1, max_inflight_messages=2**31 - 1, hold_vote_requests=False
+)
+
+
+class CommandError(Exception):
+    """The harness refuses a command; the text is part of the output."""
+
+
+class _Storage(MemoryStorage):
+    """Gives the newest snapshot of the history, not the one that the log begins with."""
+
+    def __init__(self, history: list[Snapshot]) -> None:
+        super().__init__()
+        self._history = history
+
+    def snapshot(self) -> Snapshot:
+        return self._history[-1]
+
+
+class _Node:
+    """A node, its storage, its state machine's history and the work of its threads."""
+
+    def __init__(self, node_id: int, config: Config, first: Snapshot, applied: int, output: Output) -> None:
+        self.id = node_id
+        self.config = config
+        self.history = [first]
+        self.storage = _Storage(self.history)
+        if first != Snapshot():
+            self.storage.apply_snapshot(first)
+        self.append_work: list[Message] = []
+        self.apply_work: list[Message] = []
+        self.raft_node = RaftNode(
+            node_id, self.storage, config, Random(node_id), applied=applied, trace=output
+        )
+
+    def persist(self, state: HardState | None, snapshot: Snapshot | None, entries: list[Entry]) -> None:
+        """Hard state first, then a snapshot or entries."""
+        if state is not None:
+            self.storage.set_hard_state(state)
+        if snapshot is None:
+            self.storage.append(entries)
+        elif entries:
+            raise CommandError("can't apply snapshot and entries at the same time")
+        else:
+            self.storage.apply_snapshot(snapshot)
+
+    def apply(self, entries: Iterable[Entry]) -> None:
+        """A snapshot for each entry."""
+        for entry in entries:
+            update, state = entry.data, self.history[-1].conf_state
+            if entry.type is not EntryType.NORMAL:
+                change = decode_conf_change(entry)
+                update = change.context
+                state = self.raft_node.apply_conf_change(change, entry.index)
+            self.history.append(Snapshot(entry.index, entry.term, state, self.history[-1].data + update))
+
+
+class InteractionTrace:
+    """A cluster that grows by `add-nodes`."""
+
+    def __init__(self) -> None:
+        self._nodes: list[_Node] = []
+        self._messages: list[Message] = []
+        self._output = Output()
+        self._commands: dict[str, Callable[[Case], None]] = {
+            "_breakpoint": lambda _: None,
+            "add-nodes": self._add_nodes,
+            "campaign": lambda case: self._node(case).raft_node.campaign(),
+            "compact": self._compact,
+            "deliver-msgs": self._deliver_messages,
+            "forget-leader": lambda case: self._node(case).raft_node.forget_leader(),
+            "log-level": lambda case: self._log_level(_key(case, 0)),
+            "process-append-thread": lambda case: self._each(
+                case, "processing append thread", self._process_append
+            ),
+            "process-apply-thread": lambda case: self._each(
+                case, "processing apply thread", self._process_apply
+            ),
+            "process-ready": lambda case: self._each(case, "handling Ready", self._process_ready),
+            "propose": lambda case: self._node(case).raft_node.propose(_key(case, 1).encode()),
+            "propose-conf-change": self._propose_conf_change,
+            "raft-log": lambda case: self._print_log(self._node(case)),
+            "raft-state": self._raft_state,
+            "report-unreachable": self._report_unreachable,
+            "send-snapshot": self._send_snapshot,
+            "set-randomized-election-timeout": self._set_election_timeout,
+            "stabilize": self._stabilize_command,
+            "status": self._status,
+            "tick-election": lambda case: self._tick(case, _DEFAULTS.election_tick),
+            "tick-heartbeat": lambda case: self._tick(case, _DEFAULTS.heartbeat_tick),
+            "transfer-leadership": self._transfer_leadership,
+        }
+
+    def __call__(self, case: Case) -> str:
+        """What the command prints: what handlers write, what nodes trace, and an error; `ok` for nothing."""
+        self._output.clear()
+        error = ""
+        try:
+            if case.command not in self._commands:
+                raise CommandError("unknown command")
+            self._commands[case.command](case)
+        except RaftBug as bug:
+            error = f"panic: {bug}"
+        except (RaftError, CommandError) as refused:
+            error = str(refused)
+        return (self._output.text() + error) or "ok"
+
+    # --- arguments ------------------------------------------------------------------------------------------------
+
+    def _node(self, case: Case) -> _Node:
+        return self._by_id(_number(_key(case, 0)))
+
+    def _by_id(self, node_id: int) -> _Node:
+        if not 1 <= node_id <= len(self._nodes):
+            raise BadScript(f"there is no node {node_id}")
+        return self._nodes[node_id - 1]
+
+    def _listed(self, case: Case) -> list[_Node]:
+        return [self._by_id(_number(key)) for key, values in case.arguments if not values]
+
+    def _each(self, case: Case, what: str, process: Callable[[_Node], None]) -> None:
+        nodes = self._listed(case)
+        for node in nodes:
+            if len(nodes) == 1:
+                process(node)
+            else:
+                self._under_heading(node, what, process)
+
+    def _under_heading(self, node: _Node, what: str, process: Callable[[_Node], None]) -> None:
+        self._output.write(f"> {node.id} {what}\n")
+        with self._output.indented():
+            process(node)
+
+    # --- commands that make and change nodes ----------------------------------------------------------------------
+
+    def _add_nodes(self, case: Case) -> None:
+        first, applied, config = Snapshot(), 0, _DEFAULTS
+        # A read-only option is only valid together with others, which may come after it.
+        options = sorted(case.arguments[1:], key=lambda argument: argument.key == "read-only")
+        for key, values in options:
+            if key in ("voters", "learners"):
+                ids = tuple([_number(value) for value in values])
+                state = (
+                    replace(first.conf_state, voters=ids)
+                    if key == "voters"
+                    else replace(first.conf_state, learners=ids)
+                )
+                first = replace(first, conf_state=state)
+            elif key == "index":
+                applied = _number(values[0])
+                first = replace(first, index=applied)
+            elif key == "content":
+                first = replace(first, data=values[0].encode())
+            else:
+                config = _with_option(config, key, values[0])
+        if first != Snapshot():
+            if first.index <= 1:
+                raise CommandError("index must be specified as > 1 due to bootstrap")
+            first = replace(first, term=1)
+        for _ in range(_number(_key(case, 0))):
+            self._nodes.append(_Node(len(self._nodes) + 1, config, first, applied, self._output))
+
+    def _compact(self, case: Case) -> None:
+        node = self._node(case)
+        node.storage.compact(_number(_key(case, 1)))
+        self._print_log(node)
+
+    def _set_election_timeout(self, case: Case) -> None:
+        for key, values in case.arguments[1:]:
+            if key != "timeout":
+                raise BadScript(f"unknown argument {key}")
+            self._node(case).raft_node.raft.randomized_election_timeout = _number(values[0])
+
+    def _tick(self, case: Case, ticks: int) -> None:
+        for _ in range(ticks):
+            self._node(case).raft_node.tick()
+
+    def _report_unreachable(self, case: Case) -> None:
+        nodes = self._listed(case)
+        if len(nodes) != 2:
+            raise CommandError(
+                "must specify exactly two node indexes: node on which to report, and reported node"
+            )
+        nodes[0].raft_node.report_unreachable(nodes[1].id)
+
+    def _transfer_leadership(self, case: Case) -> None:
+        ends = dict(case.arguments)
+        if ends.keys() != {"from", "to"}:
+            raise BadScript("transfer-leadership takes from= and to=")
+        self._by_id(_number(ends["from"][0])).raft_node.transfer_leader(_number(ends["to"][0]))
+
+    def _propose_conf_change(self, case: Case) -> None:
+        v1, transition = False, ConfChangeTransition.AUTO
+        for key, values in case.arguments[1:]:
+            for value in values:
+                if key == "v1":
+                    v1 = _boolean(value)
+                elif key != "transition":
+                    raise CommandError(f"unknown command {key}")
+                elif value not in _TRANSITIONS:
+                    raise CommandError(f"unknown transition {value}")
+                else:
+                    transition = _TRANSITIONS[value]
+        changes = parse_conf_changes(case.input)
+        change: ConfChange | ConfChangeV2 = ConfChangeV2(changes, transition)
+        if v1:
+            if len(changes) != 1 or transition is not ConfChangeTransition.AUTO:
+                raise CommandError("v1 conf change can only have one operation and no transition")
+            change = ConfChange(changes[0].type, changes[0].node_id)
+        self._node(case).raft_node.propose_conf_change(change)
+
+    # --- commands that only look ----------------------------------------------------------------------------------
+
+    def _log_level(self, level: str) -> None:
+        if not self._output.set_level(level):
+            raise CommandError(f"log levels must be either of [{' '.join(self._output.LEVELS)}]")
+
+    def _print_log(self, node: _Node) -> None:
+        first, last = node.storage.first_index(), node.storage.last_index()
+        if last < first:
+            self._output.write(f"log is empty: first index={first}, last index={last}")
+        else:
+            self._output.write(describe_entries(node.storage.entries(first, last + 1, NO_LIMIT)))
+
+    def _raft_state(self, _: Case) -> None:
+        for node in self._nodes:
+            status = node.raft_node.status()
+            voter = node.id in (*status.config.voters, *status.config.voters_outgoing)
+            self._output.write(
+                f"{node.id}: {state_name(status.soft_state.state)} ({'Voter' if voter else 'Non-Voter'}) "
+                f"Term:{status.hard_state.term} Lead:{status.soft_state.lead}\n"
+            )
+
+    def _status(self, case: Case) -> None:
+        self._output.write(describe_progress_map(self._node(case).raft_node.status().progress))
+
+    # --- commands that let time pass ------------------------------------------------------------------------------
+
+    def _send_snapshot(self, case: Case) -> None:
+        nodes = self._listed(case)
+        if len(nodes) != 2:
+            raise BadScript("send-snapshot takes two nodes")
+        sender, to = nodes
+        term = sender.raft_node.status().hard_state.term
+        message = Message(MessageType.SNAP, to.id, sender.id, term, snapshot=sender.storage.snapshot())
+        self._messages.append(message)
+        self._output.write(describe_message(message))
+
+    def _deliver_messages(self, case: Case) -> None:
+        kind: MessageType | None = None
+        recipients = [(_number(key), False) for key, values in case.arguments if not values]
+        for key, values in case.arguments:
+            for value in values:
+                if key == "type":
+                    if value not in _MESSAGE_TYPES:
+                        raise BadScript(f"unknown message type {value}")
+                    kind = _MESSAGE_TYPES[value]
+                elif key == "drop":
+                    if (_number(value), False) in recipients:
+                        raise BadScript(f"can't both deliver and drop msgs to {value}")
+                    recipients.append((_number(value), True))
+        if not sum([self._deliver(node_id, kind, drop) for node_id, drop in recipients]):
+            self._output.write("no messages\n")
+
+    def _deliver(self, node_id: int, kind: MessageType | None, drop: bool) -> int:
+        due = [m for m in self._messages if _is_due(m, node_id, kind, drop)]
+        self._messages = [m for m in self._messages if not _is_due(m, node_id, kind, drop)]
+        for message in due:
+            self._output.write(("dropped: " if drop else "") + describe_message(message) + "\n")
+            if not drop:
+                try:
+                    self._by_id(node_id).raft_node.step(message)
+                except RaftError as error:
+                    self._output.write(f"{error}\n")
+        return len(due)
+
+    def _process_ready(self, node: _Node) -> None:
+        ready = node.raft_node.ready()
+        self._output.write(describe_ready(ready))
+        synchronous = not node.config.async_storage_writes
+        if synchronous:
+            node.persist(ready.hard_state, ready.snapshot, ready.entries)
+            node.apply(ready.committed_entries)
+        for message in ready.messages:
+            if message.type is MessageType.STORAGE_APPEND:
+                node.append_work.append(message)
+            elif message.type is MessageType.STORAGE_APPLY:
+                node.apply_work.append(message)
+            else:
+                self._messages.append(message)
+        if synchronous:
+            node.raft_node.advance()
+
+    def _process_append(self, node: _Node) -> None:
+        if not node.append_work:
+            self._output.write("no append work to perform")
+            return
+        message = node.append_work.pop(0)
+        self._output.write(f"Processing:\n{describe_message(replace(message, responses=()))}\n")
+        state = HardState(message.term, message.vote, message.commit)
+        node.persist(state if state != HardState() else None, message.snapshot, list(message.entries))
+        self._send_responses(message)
+
+    def _process_apply(self, node: _Node) -> None:
+        if not node.apply_work:
+            self._output.write("no apply work to perform")
+            return
+        message = node.apply_work.pop(0)
+        self._output.write(f"Processing:\n{describe_message(replace(message, responses=()))}\n")
+        node.apply(message.entries)
+        self._send_responses(message)
+
+    def _send_responses(self, message: Message) -> None:
+        self._output.write(
+            "Responses:\n" + "".join([describe_message(one) + "\n" for one in message.responses])
+        )
+        self._messages.extend(message.responses)
+
+    def _stabilize_command(self, case: Case) -> None:
+        nodes = self._listed(case) or self._nodes
+        level = self._output.level
+        try:
+            for key, values in case.arguments:
+                if key == "log-level":
+                    self._log_level(values[0])
+            while self._stabilize(nodes):
+                pass
+        finally:
+            self._output.level = level
+
+    def _stabilize(self, nodes: list[_Node]) -> bool:
+        """One round; False if there was nothing to do."""
+        busy = False
+        for node in nodes:
+            if node.raft_node.has_ready():
+                self._under_heading(node, "handling Ready", self._process_ready)
+                busy = True
+        for node in nodes:
+            if any(_is_due(m, node.id, None, drop=False) for m in self._messages):
+                self._under_heading(node, "receiving messages", self._deliver_all)
+                busy = True
+        for node in nodes:
+            if node.append_work:
+                self._under_heading(node, "processing append thread", self._drain_append_work)
+                busy = True
+        for node in nodes:
+            if node.apply_work:
+                self._under_heading(node, "processing apply thread", self._drain_apply_work)
+                busy = True
+        return busy
+
+    def _deliver_all(self, node: _Node) -> None:
+        self._deliver(node.id, None, drop=False)
+
+    def _drain_append_work(self, node: _Node) -> None:
+        while node.append_work:
+            self._process_append(node)
+
+    def _drain_apply_work(self, node: _Node) -> None:
+        while node.apply_work:
+            self._process_apply(node)
+
+
+def _is_due(message: Message, node_id: int, kind: MessageType | None, drop: bool) -> bool:
+    """Whether a message is for this node and may be delivered, or dropped: what a node says to itself never is."""
+    local = message.sender == message.to or is_local_thread(message.sender)
+    return message.to == node_id and not (drop and local) and kind in (None, message.type)
+
+
+def _key(case: Case, at: int) -> str:
+    if at >= len(case.arguments):
+        raise BadScript(f"{case.command} takes more arguments")
+    return case.arguments[at].key
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise BadScript(f"{text!r} is not a number")
+    return int(text)
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in _BOOLEANS:
+        raise BadScript(f"{text!r} is neither true nor false")
+    return _BOOLEANS[text.lower()]
+
+
+def _read_only(text: str) -> ReadOnlyOption:
+    if text not in ("safe", "lease-based"):
+        raise CommandError(f'invalid read-only option "{text}"')
+    return ReadOnlyOption(text)
+
+
+_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "inflight": ("max_inflight_messages", _number),
+    "max-committed-size-per-ready": ("max_committed_size_per_ready", _number),
+    "async-storage-writes": ("async_storage_writes", _boolean),
+    "prevote": ("pre_vote", _boolean),
+    "checkquorum": ("check_quorum", _boolean),
+    "disable-conf-change-validation": ("disable_conf_change_validation", _boolean),
+    "step-down-on-removal": ("step_down_on_removal", _boolean),
+    "read-only": ("read_only", _read_only),
+}
+
+
+def _with_option(config: Config, key: str, value: str) -> Config:
+    if key not in _OPTIONS:
+        raise BadScript(f"unknown option {key}")
+    name, parse = _OPTIONS[key]
+    return replace(config, **{name: parse(value)})

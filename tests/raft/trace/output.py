@@ -1,0 +1,66 @@
+"""What a command prints, with a level below which nothing is."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["Output"]
+
+
+class Output:
+    """Takes what handlers write and what nodes trace. At level NONE both are silent."""
+
+    LEVELS = ("DEBUG", "INFO", "WARN", "ERROR", "FATAL", "NONE")
+
+    def __init__(self) -> None:
+        self.level = 0
+        self._text = ""
+
+    def set_level(self, name: str) -> bool:
+        """In any case of letters; False if there is no such level."""
+        if name.upper() not in self.LEVELS:
+            return False
+        self.level = self.LEVELS.index(name.upper())
+        return True
+
+    def clear(self) -> None:
+        """Another command begins."""
+        self._text = ""
+
+    def text(self) -> str:
+        """What was written since."""
+        return self._text
+
+    def write(self, text: str) -> None:
+        """Adds text as it is."""
+        if self.level < self.LEVELS.index("NONE"):
+            self._text += text
+
+    @contextmanager
+    def indented(self) -> Iterator[None]:
+        """What is written inside becomes whole lines, two columns further right; also if an error ends it."""
+        before, self._text = self._text, ""
+        try:
+            yield
+        finally:
+            self._text = before + "".join([f"  {line}\n" for line in self._text.splitlines()])
+
+    # --- the hook of the nodes, see pixy.raft.trace ---------------------------------------------------------------
+
+    def debug(self, msg: str, *args: object) -> None:
+        self._trace("DEBUG", msg, args)
+
+    def info(self, msg: str, *args: object) -> None:
+        self._trace("INFO", msg, args)
+
+    def warning(self, msg: str, *args: object) -> None:
+        self._trace("WARN", msg, args)
+
+    def error(self, msg: str, *args: object) -> None:
+        self._trace("ERROR", msg, args)
+
+    def critical(self, msg: str, *args: object) -> None:
+        self._trace("FATAL", msg, args)
+
+    def _trace(self, level: str, msg: str, args: tuple[object, ...]) -> None:
+        if self.level <= self.LEVELS.index(level):
+            self.write(f"{level} {msg % args if args else msg}\n")

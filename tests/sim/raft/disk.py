@@ -1,0 +1,104 @@
+"""A node's storage on a disk that forgets what was not synced.
+
+A write is atomic, as a flush of the journal is: after a crash all of it is there, or nothing. Writes survive in their order: a
+crash keeps any prefix of those that were not synced.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from pixy.raft import ConfState, Entry, HardState, MemoryStorage, Snapshot
+
+__all__ = ["SimulatedStorage"]
+
+Write = Callable[[MemoryStorage], object]
+
+
+class SimulatedStorage:
+    """What the running node sees, and what a crash leaves of it.
+
+    Args:
+        current: makes the snapshot that a follower is sent.
+    """
+
+    def __init__(self, current: Callable[[], Snapshot]) -> None:
+        self._current = current
+        self._live = MemoryStorage()
+        self._durable = MemoryStorage()
+        self._unsynced: list[Write] = []
+
+    # --- what the core reads --------------------------------------------------------------------------------------
+
+    def initial_state(self) -> tuple[HardState, ConfState]:
+        return self._live.initial_state()
+
+    def first_index(self) -> int:
+        return self._live.first_index()
+
+    def last_index(self) -> int:
+        return self._live.last_index()
+
+    def term(self, index: int) -> int:
+        return self._live.term(index)
+
+    def entries(self, lo: int, hi: int, max_size: int) -> list[Entry]:
+        return self._live.entries(lo, hi, max_size)
+
+    def snapshot(self) -> Snapshot:
+        return self._current()
+
+    # --- what a driver does ---------------------------------------------------------------------------------------
+
+    def stored_snapshot(self) -> Snapshot:
+        """What a restart begins with."""
+        return self._live.snapshot()
+
+    def write(self, state: HardState | None, snapshot: Snapshot | None, entries: list[Entry]) -> None:
+        """One write of what a Ready, or a STORAGE_APPEND, holds."""
+
+        def write(storage: MemoryStorage) -> None:
+            if state is not None:
+                storage.set_hard_state(state)
+            if snapshot is not None and snapshot.index > storage.snapshot().index:
+                storage.apply_snapshot(snapshot)
+            storage.append(entries)
+
+        self._write(write)
+
+    def compact(self, index: int, conf_state: ConfState, data: bytes, kept: int) -> None:
+        """A snapshot of what is applied up to `index`; all but the last `kept` entries below it go. Durable at once."""
+
+        def compact(storage: MemoryStorage) -> None:
+            storage.create_snapshot(index, conf_state, data)
+            if index - kept >= storage.first_index():
+                storage.compact(index - kept)
+
+        self._write(compact)
+        self.sync()
+
+    def _write(self, write: Write) -> None:
+        write(self._live)
+        self._unsynced.append(write)
+
+    def sync(self) -> None:
+        """Everything that was written is durable."""
+        for write in self._unsynced:
+            write(self._durable)
+        self._unsynced.clear()
+
+    def crash(self, random: Random) -> None:
+        """What was not synced is lost, or some of it."""
+        for write in self._unsynced[: random.randrange(len(self._unsynced) + 1)]:
+            write(self._durable)
+        self._unsynced.clear()
+        self._live = _copy(self._durable)
+
+
+def _copy(storage: MemoryStorage) -> MemoryStorage:
+    copy = MemoryStorage()
+    copy._hard_state, copy._snapshot, copy._entries = (
+        storage._hard_state,
+        storage._snapshot,
+        list(storage._entries),
+    )
+    return copy

@@ -1,0 +1,221 @@
+"""One replica: a process that may crash, its storage, its storage threads and its state machine."""
+
+import zlib
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+
+from pixy.raft import (
+    Config,
+    ConfState,
+    Entry,
+    EntryType,
+    HardState,
+    Message,
+    MessageType,
+    RaftNode,
+    Ready,
+    Snapshot,
+    StateType,
+    StepPeerNotFound,
+)
+from pixy.raft.wire import decode_conf_change
+from tests.sim.raft.checks import Checks
+from tests.sim.raft.disk import SimulatedStorage
+
+__all__ = ["Replica"]
+
+
+@dataclass(slots=True)
+class _Machine:
+    """The state: a digest of everything that was applied, and the configuration."""
+
+    index: int = 0
+    term: int = 0
+    digest: int = 0
+    conf_state: ConfState = field(default_factory=ConfState)
+
+    def apply(self, entry: Entry) -> None:
+        self.index, self.term = entry.index, entry.term
+        self.digest = zlib.crc32(b"%d %d " % (entry.term, entry.index) + entry.data, self.digest)
+
+    def dump(self) -> bytes:
+        return self.digest.to_bytes(4, "little")
+
+
+class Replica:
+    """One node of the group.
+
+    Args:
+        node_id: its id.
+        config: its options; with asynchronous storage writes its work waits in `appends` and `applies`.
+        random: for its election timeouts and for what a crash leaves.
+        checks: what is watched.
+        send: takes messages to other nodes.
+        compact_after: a snapshot is made after so many applied entries.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        config: Config,
+        random: Random,
+        checks: Checks,
+        send: Callable[[Message], None],
+        compact_after: int,
+    ) -> None:
+        self.id = node_id
+        self.config = config
+        self.node: RaftNode | None = None
+        self.life = 0
+        self.appends: deque[Message] = deque()
+        self.applies: deque[Message] = deque()
+        self.storage = SimulatedStorage(self._current)
+        self.machine = _Machine()
+        self.reads: dict[bytes, int] = {}
+        self._random = random
+        self._checks = checks
+        self._send = send
+        self._compact_after = compact_after
+
+    def start(self) -> None:
+        """A new life, from what is on disk."""
+        assert self.node is None
+        self.life += 1
+        self._load(self.storage.stored_snapshot())
+        self._checks.restarted(self.id)
+        self.node = RaftNode(self.id, self.storage, self.config, self._random, applied=self.machine.index)
+        self._checks.stepped(self.node)
+
+    def crash(self) -> None:
+        """Everything in memory is gone, and writes that were not synced."""
+        self.node = None
+        self.life += 1
+        self.appends.clear()
+        self.applies.clear()
+        self.reads.clear()
+        self.storage.crash(self._random)
+
+    def _load(self, snapshot: Snapshot) -> None:
+        self.machine = _Machine(
+            snapshot.index, snapshot.term, int.from_bytes(snapshot.data, "little"), snapshot.conf_state
+        )
+
+    def _current(self) -> Snapshot:
+        """For a follower: the newest state, because a member that has just joined takes no snapshot without itself in it."""
+        return Snapshot(self.machine.index, self.machine.term, self.machine.conf_state, self.machine.dump())
+
+    @property
+    def leads(self) -> bool:
+        """Whether it runs and believes to lead."""
+        return self.node is not None and self.node.raft.state is StateType.LEADER
+
+    # --- Ready ----------------------------------------------------------------------------------------------------
+
+    def pump(self, *, crash_before_sending: bool = False) -> bool:
+        """Does what is ready, once; False if nothing was. May crash when the storage is written and nothing was sent."""
+        node = self.node
+        if node is None or not node.has_ready():
+            return False
+        node.raft.check_invariants()
+        ready = node.ready()
+        self._checks.appended(node, ready.entries)
+        for state in ready.read_states:
+            self._checks.read(self.id, self.reads.pop(state.context, 0), state.read_index)
+        if self.config.async_storage_writes:
+            self._sort(ready.messages)
+        else:
+            self._work_synchronously(node, ready, crash_before_sending)
+        return True
+
+    def _sort(self, messages: list[Message]) -> None:
+        for message in messages:
+            if message.type is MessageType.STORAGE_APPEND:
+                self.appends.append(message)
+            elif message.type is MessageType.STORAGE_APPLY:
+                self.applies.append(message)
+            else:
+                self._send(message)
+
+    def _work_synchronously(self, node: RaftNode, ready: Ready, crash_before_sending: bool) -> None:
+        self.storage.write(ready.hard_state, ready.snapshot, ready.entries)
+        if ready.must_sync or ready.snapshot is not None:
+            self.storage.sync()
+        if crash_before_sending:
+            self.crash()
+            return
+        for message in ready.messages:
+            self._send(message)
+        if ready.snapshot is not None:
+            self._load(ready.snapshot)
+        self._apply(node, ready.committed_entries)
+        node.advance()
+        self._checks.stepped(node)
+
+    # --- storage threads ------------------------------------------------------------------------------------------
+
+    def finish_appends(self) -> None:
+        """Some of the append thread's work is done, with one sync for all of it."""
+        done = self._random.choice([0, self._random.randrange(len(self.appends))])
+        for _ in range(done + 1):
+            self._finish_append()
+
+    def _finish_append(self) -> None:
+        node, message = self.node, self.appends.popleft()
+        assert node is not None
+        state = HardState(message.term, message.vote, message.commit)
+        self.storage.write(state if state != HardState() else None, message.snapshot, list(message.entries))
+        if message.responses:
+            self.storage.sync()
+        if message.snapshot is not None and message.snapshot.index > self.machine.index:
+            self._load(message.snapshot)
+        self._respond(node, message)
+
+    def finish_apply(self) -> None:
+        """The oldest work of the apply thread is done."""
+        node, message = self.node, self.applies.popleft()
+        assert node is not None
+        self._apply(node, list(message.entries))
+        self._respond(node, message)
+
+    def _respond(self, node: RaftNode, message: Message) -> None:
+        for response in message.responses:
+            if response.to == self.id:
+                # Nothing that a node says to itself is lost, and so its vote for itself counts as said.
+                self._checks.sent(response)
+                with suppress(StepPeerNotFound):  # it was removed meanwhile
+                    node.step(response)
+                self._checks.stepped(node)
+            else:
+                self._send(response)
+
+    # --- the state machine ----------------------------------------------------------------------------------------
+
+    def _apply(self, node: RaftNode, entries: list[Entry]) -> None:
+        for entry in entries:
+            if entry.index <= self.machine.index:
+                continue  # A snapshot was faster.
+            assert entry.index == self.machine.index + 1, (
+                f"{self.id} applies {entry.index} after {self.machine.index}"
+            )
+            if entry.type is not EntryType.NORMAL:
+                self.machine.conf_state = node.apply_conf_change(decode_conf_change(entry), entry.index)
+                self._checks.stepped(node)
+            self.machine.apply(entry)
+            self._checks.applied(self.id, entry.index, self.machine.digest)
+        if entries and self.machine.index - self.storage.stored_snapshot().index >= self._compact_after:
+            self._make_snapshot()
+
+    def _make_snapshot(self) -> None:
+        # What is applied is committed, but the storage may not have it yet, nor know that it is committed.
+        assert self.node is not None
+        if self.node.restoring:
+            return
+        stored = min(self.storage.last_index(), self.storage.initial_state()[0].commit)
+        if self.machine.index <= stored and self.storage.term(self.machine.index) == self.node.raft.log.term(
+            self.machine.index
+        ):
+            kept = self._random.randrange(self._compact_after)
+            self.storage.compact(self.machine.index, self.machine.conf_state, self.machine.dump(), kept)

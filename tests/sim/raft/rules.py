@@ -1,0 +1,187 @@
+"""The rules that make Raft safe, each with a way to switch it off: what remains must break, or the simulator sees nothing."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from pixy.raft import (
+    LogPosition,
+    Message,
+    MessageType,
+    RaftNode,
+    StateType,
+    election,
+    leader,
+    raft,
+    reads,
+    terms,
+)
+from pixy.raft.log import RaftLog
+from pixy.raft.quorum import VoteResult, majority_committed_index, majority_vote_result
+from pixy.raft.raft import Raft
+from pixy.raft.roles import HANDLERS
+from pixy.raft.tracker import Tracker
+from pixy.raft.unstable import Unstable
+from tests.sim.raft.faults import Profile
+
+__all__ = ["RULES", "Rule", "switched_off"]
+
+
+def _commit_of_any_term(self: Raft) -> bool:
+    """Raft §5.4.2."""
+    committed = self.tracker.committed()
+    return committed > self.log.committed and self.log.maybe_commit(
+        LogPosition(self.log.term_or_zero(committed), committed)
+    )
+
+
+def _stable_whatever_term(self: Unstable, position: LogPosition) -> None:
+    """Entries that were replaced while they were written count as stored."""
+    if position.index >= self.offset and self.maybe_term(position.index) is not None:
+        self.entries = self.entries[position.index + 1 - self.offset :]
+        self.offset = position.index + 1
+        self.offset_in_progress = max(self.offset_in_progress, self.offset)
+
+
+_answer_lower_term = terms._answer_lower_term
+
+
+def _hear_old_storage(node: Raft, m: Message) -> None:
+    if m.type is MessageType.STORAGE_APPEND_RESP:
+        node.stored_entries(m)
+    else:
+        _answer_lower_term(node, m)
+
+
+def _committed_by_incoming(self: Tracker) -> int:
+    return majority_committed_index(self.config.voters, self._match)
+
+
+def _elected_by_incoming(self: Tracker) -> tuple[int, int, VoteResult]:
+    votes = self.votes or {}
+    return 0, 0, majority_vote_result(self.config.voters, votes)
+
+
+def _vote_for_any_log(node: Raft, m: Message) -> None:
+    """Raft §5.4.1."""
+    with patch.object(RaftLog, "last_position", lambda _: LogPosition(0, 0)):
+        _answer_vote(node, m)
+
+
+_answer_vote = election.answer_vote
+
+
+def _vote_for_all(node: Raft, m: Message) -> None:
+    """Raft §5.2."""
+    if m.type is MessageType.VOTE:
+        node.vote = 0
+        if node.state is not StateType.LEADER:
+            node.lead = 0
+    _answer_vote(node, m)
+
+
+def _read_unconfirmed(node: Raft, m: Message) -> None:
+    """Raft §8."""
+    reads._answer_read(node, m, node.log.committed)
+
+
+def _append_without_looking(self: RaftLog, term: int, index: int) -> bool:
+    """Raft §5.3: the entry before must match. A log with a hole is something else again, so it must at least be there."""
+    return index <= self.last_index()
+
+
+def _handlers(kind: MessageType, handler: Any) -> Any:
+    """Every role handles this kind of message in this way."""
+    tables = {
+        state: tuple([handler if at == kind else one for at, one in enumerate(table)])
+        for state, table in HANDLERS.items()
+    }
+    return patch.object(raft, "HANDLERS", tables)
+
+
+def _leader_handler(kind: MessageType, handler: Any) -> Any:
+    tables = dict(HANDLERS)
+    tables[StateType.LEADER] = tuple(
+        [handler if at == kind else one for at, one in enumerate(tables[StateType.LEADER])]
+    )
+    return patch.object(raft, "HANDLERS", tables)
+
+
+def _sent_before_stored(kind: MessageType) -> Any:
+    """Messages of this kind do not wait for what they promise."""
+    ready = RaftNode.ready
+
+    def hasty(self: RaftNode) -> Any:
+        node = self.raft
+        early = [m for m in node.messages_after_append if m.type is kind and m.to != node.id]
+        node.messages_after_append = [m for m in node.messages_after_append if m not in early]
+        result = ready(self)
+        result.messages[:0] = early
+        result.must_sync = False if early else result.must_sync
+        return result
+
+    return patch.object(RaftNode, "ready", hasty)
+
+
+class Rule(NamedTuple):
+    """How to switch a rule off, and what a run has to be about so that this soon shows."""
+
+    profile: Profile
+    changes: list[Any]
+
+
+RULES: dict[str, Rule] = {
+    "only entries of the own term are committed by counting": Rule(
+        Profile.LEADERS, [patch.object(Raft, "maybe_commit", _commit_of_any_term)]
+    ),
+    "a vote is stored before it is answered": Rule(
+        Profile.ELECTIONS, [_sent_before_stored(MessageType.VOTE_RESP)]
+    ),
+    "a candidate's term is stored before it asks for votes": Rule(
+        Profile.LEADERS, [patch.object(Raft, "_holds_vote_requests", lambda _: False)]
+    ),
+    "an append is stored before it is acknowledged": Rule(
+        Profile.MIXED, [_sent_before_stored(MessageType.APP_RESP)]
+    ),
+    "the storage's stale answers are ignored": Rule(
+        Profile.LEADERS,
+        [
+            patch.object(Unstable, "stable_to", _stable_whatever_term),
+            patch.object(terms, "_answer_lower_term", _hear_old_storage),
+        ],
+    ),
+    "one membership change at a time": Rule(
+        Profile.MEMBERSHIP,
+        [
+            patch.object(leader, "_refusal", lambda node, *, leaves: ""),
+            patch.object(election, "_has_unapplied_conf_change", lambda node: False),
+        ],
+    ),
+    "a joint configuration decides by both halves": Rule(
+        Profile.MEMBERSHIP,
+        [
+            patch.object(Tracker, "committed", _committed_by_incoming),
+            patch.object(Tracker, "tally", _elected_by_incoming),
+        ],
+    ),
+    "only a log that is complete enough gets votes": Rule(
+        Profile.ELECTIONS, [_handlers(MessageType.VOTE, _vote_for_any_log)]
+    ),
+    "one vote in a term": Rule(Profile.ELECTIONS, [_handlers(MessageType.VOTE, _vote_for_all)]),
+    "a read is confirmed by a quorum": Rule(
+        Profile.MIXED, [_leader_handler(MessageType.READ_INDEX, _read_unconfirmed)]
+    ),
+    "an append matches the entry before it": Rule(
+        Profile.LEADERS, [patch.object(RaftLog, "match_term", _append_without_looking)]
+    ),
+}
+
+
+@contextmanager
+def switched_off(rule: str) -> Iterator[None]:
+    """Inside, the rule does not hold."""
+    with ExitStack() as stack:
+        for change in RULES[rule].changes:
+            stack.enter_context(change)
+        yield

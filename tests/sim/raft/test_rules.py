@@ -1,0 +1,17 @@
+"""The simulator can see: with any one rule of Raft switched off it soon finds a broken promise."""
+
+import pytest
+
+from tests.sim.raft import RaftFailure, Simulation
+from tests.sim.raft.rules import RULES, switched_off
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_that_does_not_hold_is_noticed(rule: str) -> None:
+    with switched_off(rule):
+        for seed in range(1, 101):
+            try:
+                Simulation(seed, profile=RULES[rule].profile).run()
+            except RaftFailure:
+                return
+    pytest.fail(f"a hundred seeds did not notice that it does not hold that {rule}")

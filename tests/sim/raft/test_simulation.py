@@ -1,0 +1,64 @@
+"""Five hundred seeds of Raft groups under faults keep every promise, and then make progress."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from tests.sim.raft import RaftFailure, Simulation, run_seed
+from tests.sim.raft.faults import FaultKind, Profile
+from tests.sim.raft.rules import switched_off
+
+SEEDS = range(1, 501)
+
+
+def test_no_promise_is_broken_and_everything_that_can_happen_does() -> None:
+    counts: Counter[str] = Counter()
+    for seed in SEEDS:
+        outcome = run_seed(seed)
+        counts += outcome.counts
+        stuck = outcome.counts["elections that a removed node prevents"]
+        assert outcome.counts["proposals"] >= 200 or stuck, (
+            f"seed {seed} made {outcome.counts['proposals']} proposals"
+        )
+        assert outcome.counts["faults"] >= 3, f"seed {seed} had {outcome.counts['faults']} faults"
+        assert outcome.counts["restarts"] >= 1, f"seed {seed} had no restart"
+    for kind in FaultKind:
+        assert counts[kind.value] >= 50, kind
+    for what in (
+        "snapshots",
+        "membership changes",
+        "lost messages",
+        "refused messages",
+        "dropped proposals",
+        "reads",
+    ):
+        assert counts[what] >= 100, what
+
+
+def test_a_seed_always_runs_in_the_same_way() -> None:
+    assert run_seed(3).counts == run_seed(3).counts
+
+
+def test_a_failure_names_its_seed_the_faults_that_it_needs_and_the_last_events() -> None:
+    with switched_off("only a log that is complete enough gets votes"):
+        failing = next(seed for seed in range(1, 100) if _fails(seed))
+        with pytest.raises(RaftFailure) as raised:
+            run_seed(failing)
+    text = str(raised.value)
+    assert text.startswith(f"seed {failing}: ")
+    needed = text.split("faults that are needed:\n")[1].split("the last events", maxsplit=1)[0]
+    assert len(needed.splitlines()) < len(Simulation(failing).faults)
+    assert re.search(r"^ *\d+ \d->\d Msg", text, re.MULTILINE)
+
+
+def _fails(seed: int) -> bool:
+    try:
+        Simulation(seed).run()
+    except RaftFailure:
+        return True
+    return False
+
+
+def test_profiles_can_be_chosen() -> None:
+    assert Simulation(1, profile=Profile.LEADERS).profile is Profile.LEADERS
