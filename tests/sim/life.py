@@ -94,7 +94,7 @@ class Life:
             case 3 if rng.random() < 0.3:
                 disk.fail_read_at = at
             case _:
-                disk.die_at, disk.die_phase = at, rng.choice(("before", "middle", "after"))
+                self._die_at(at)
         if rng.random() < 0.05:
             self._limit_room()
 
@@ -114,6 +114,10 @@ class Life:
             self._count("failed calls")
 
     # --- the way of a life --------------------------------------------------------------------------------------
+
+    def _die_at(self, operation: int) -> None:
+        self._disk.die_at = operation
+        self._disk.die_phase = self._rng.choice(("before", "middle", "after"))
 
     async def live(self) -> None:
         """Live it. Raises AssertionError if anything is not as it must be."""
@@ -249,7 +253,7 @@ class Life:
         elif choice < 450:
             await self._check()
         elif choice < 480:
-            workload.delete_topic(partition.topic)
+            self._delete_topic(partition.topic)
         elif choice < 520:
             workload.alter_topic(partition.topic)
         elif choice < 570:
@@ -261,6 +265,11 @@ class Life:
         else:
             for _ in range(rng.choice((1, 1, 1, 6))):
                 workload.append(rng.choice(partitions))
+
+    def _delete_topic(self, name: str) -> None:
+        self._workload.delete_topic(name)
+        if not self._healthy and self._rng.random() < 0.2:
+            self._die_at(self._disk.operations + self._rng.randint(1, 20))
 
     async def _pass_time(self) -> None:
         rng = self._rng
