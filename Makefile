@@ -6,7 +6,7 @@ CACHE := .cache
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format demo bench proto clean
+.PHONY: help run test test-fast check format demo demo-spark bench bench-kafka fuzz attacks proto clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,14 +46,28 @@ format: $(BIN)/.pixy-dev  ## format the code and sort the imports
 demo: $(BIN)/.pixy  ## a daemon on free ports: produce, consume, ack, offsets
 	@$(BIN)/python examples/demo.py
 
+demo-spark: $(BIN)/.pixy-dev  ## a Spark pipeline on generated data, stopped and started again
+	@$(BIN)/python examples/demo_spark.py
+
 bench: $(BIN)/.pixy-dev  ## the table of speeds, side by side in one run
 	$(BIN)/python -m bench $(ARGS)
+
+bench-kafka: $(BIN)/.pixy-dev  ## the same in front of a real Kafka, beside aiokafka
+	$(BIN)/python -m bench.kafka $(ARGS)
+
+TIME ?= 60
+FUZZ := tests.http2.fuzz_hpack tests.http2.fuzz_connection tests.api.grpc.fuzz_grpc
+fuzz: $(BIN)/.pixy-dev  ## fuzz each parser of what clients send, TIME=60 seconds each
+	@for target in $(FUZZ); do $(BIN)/python -m $$target --time $(TIME) $(ARGS) || exit 1; done
+
+attacks: $(BIN)/.pixy-dev  ## attack the gRPC door (a part of make test)
+	@$(BIN)/python -m pytest tests/judges/test_attacks.py $(ARGS)
 
 OUT ?= pixy/proto
 proto: $(BIN)/.pixy-dev  ## generate the protobuf stubs again
 	@rm -rf $(CACHE)/proto-raw && mkdir -p $(CACHE)/proto-raw $(OUT)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I . -I pixy/proto --python_out=$(CACHE)/proto-raw \
-	    --grpc_python_out=$(CACHE)/proto-raw --mypy_out=quiet:$(CACHE)/proto-raw --mypy_grpc_out=quiet:$(CACHE)/proto-raw kafkapixy.proto pixy_topics.proto
+	    --grpc_python_out=$(CACHE)/proto-raw --mypy_out=quiet:$(CACHE)/proto-raw --mypy_grpc_out=quiet:$(CACHE)/proto-raw kafkapixy.proto pixy_topics.proto pixy_log.proto
 	@PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I pixy/proto --python_out=$(CACHE)/proto-raw \
 	    --mypy_out=quiet:$(CACHE)/proto-raw state.proto raft.proto
 	@# The stubs live in a package: their imports of each other must say so.

@@ -23,8 +23,8 @@ class Clock(Protocol):
 class SystemClock:
     """The clock of the machine."""
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    # Asked for every message: without a function of our own around it, this takes half the time.
+    monotonic = staticmethod(time.monotonic)
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

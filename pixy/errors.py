@@ -12,15 +12,16 @@ from typing import ClassVar
 
 __all__ = [
     "AckBeyondEnd",
-    "ClusterUnsupported",
+    "AckElsewhere",
     "ConfigError",
-    "Conflict",
     "CorruptData",
     "DataDirectoryError",
     "DeadlineExceeded",
+    "FailedPrecondition",
     "Internal",
     "InvalidAck",
     "InvalidArgument",
+    "InvalidBatch",
     "InvalidGroup",
     "InvalidHeaders",
     "InvalidOffset",
@@ -30,10 +31,13 @@ __all__ = [
     "NotConsumed",
     "NotFound",
     "OffsetOutOfRange",
+    "OwnedElsewhere",
+    "PartitionNotFound",
     "PixyError",
     "ResourceExhausted",
     "ServiceDisabled",
     "ShuttingDown",
+    "StaleTopicVersion",
     "StartError",
     "StorageFault",
     "TooManyRequests",
@@ -44,6 +48,7 @@ __all__ = [
     "UnknownGroup",
     "UnknownPartition",
     "UnknownTopic",
+    "UnpackedTooLarge",
 ]
 
 
@@ -100,10 +105,16 @@ class InvalidHeaders(InvalidArgument):
 
 
 class MessageTooLarge(InvalidArgument):
-    """Key, value and headers together exceed `producer.max_message_bytes`."""
+    """Key, value and headers together, or a whole record batch, exceed `producer.max_message_bytes`."""
 
     http_status = 413
     kafka_code = 10
+
+
+class InvalidBatch(InvalidArgument):
+    """A record batch that a client has built is damaged, or is none that the log takes."""
+
+    kafka_code = 87
 
 
 class InvalidAck(InvalidArgument):
@@ -129,15 +140,11 @@ class UnknownPartition(InvalidArgument):
     kafka_code = 3
 
 
-class Conflict(InvalidArgument):
-    """The request contradicts what exists."""
-
-    http_status = 409
-
-
-class TopicExists(Conflict):
+class TopicExists(PixyError):
     """A topic of that name exists already."""
 
+    grpc_status = 6
+    http_status = 409
     kafka_code = 36
 
 
@@ -153,6 +160,12 @@ class NotFound(PixyError):
 
 class UnknownTopic(NotFound):
     """No such topic."""
+
+    kafka_code = 3
+
+
+class PartitionNotFound(NotFound):
+    """No such topic or partition, for those who ask in bulk and are answered for each partition."""
 
     kafka_code = 3
 
@@ -193,6 +206,18 @@ class OffsetOutOfRange(PixyError):
         super().__init__(message)
         self.begin = begin
         self.end = end
+
+
+class FailedPrecondition(PixyError):
+    """The request was made for another state of things: nothing was changed, and it must be made anew."""
+
+    grpc_status = 9
+    http_status = 412
+    kafka_code = 42
+
+
+class StaleTopicVersion(FailedPrecondition):
+    """Records were given their partitions with another version of the topic than it has, or with another topic of that name."""
 
 
 # --- limits and the state of the service -------------------------------------------------------------------------
@@ -236,6 +261,12 @@ class ShuttingDown(Unavailable):
         super().__init__("service is shutting down")
 
 
+class OwnedElsewhere(Unavailable):
+    """Offsets of a consumer group cannot be set here: another process consumes the partition, and would overwrite them."""
+
+    kafka_code = 25
+
+
 class ServiceDisabled(Unavailable):
     """The configuration switched this service off. kafka-pixy's clients expect the status of `Unavailable`."""
 
@@ -252,6 +283,12 @@ class Internal(PixyError):
     """A fault on this side; details are in the log."""
 
 
+class AckElsewhere(Internal):
+    """The acknowledged record belongs to a partition that another member of the consumer group has."""
+
+    kafka_code = 25
+
+
 class StorageFault(Internal):
     """The disk failed to do what was asked."""
 
@@ -265,6 +302,10 @@ class CorruptData(Internal):
     kafka_code = 2
 
 
+class UnpackedTooLarge(CorruptData):
+    """A stored batch is what was written, and unpacks to more than readers take: names its offset."""
+
+
 # --- what keeps the daemon from starting -------------------------------------------------------------------------
 
 
@@ -274,10 +315,6 @@ class StartError(PixyError):
 
 class ConfigError(StartError):
     """The configuration cannot be used: file, line, what is allowed."""
-
-
-class ClusterUnsupported(ConfigError):
-    """The configuration asks for a kind of cluster that this release does not have."""
 
 
 class DataDirectoryError(StartError):

@@ -6,6 +6,7 @@ import pytest
 from pixy import errors
 from pixy.errors import (
     ConfigError,
+    FailedPrecondition,
     Internal,
     InvalidArgument,
     NotFound,
@@ -39,6 +40,7 @@ KAFKA_CODES = {
     10: "MESSAGE_TOO_LARGE",
     17: "INVALID_TOPIC_EXCEPTION",
     24: "INVALID_GROUP_ID",
+    25: "UNKNOWN_MEMBER_ID",
     36: "TOPIC_ALREADY_EXISTS",
     42: "INVALID_REQUEST",
     56: "KAFKA_STORAGE_ERROR",
@@ -77,7 +79,9 @@ def test_every_class_has_a_kafka_code_that_kafka_knows(error: type[PixyError]) -
 def test_the_http_status_blames_the_side_that_the_grpc_status_blames(error: type[PixyError]) -> None:
     blames_the_caller = GRPC_STATUSES[error.grpc_status] in {
         grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.ALREADY_EXISTS,
         grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.FAILED_PRECONDITION,
         grpc.StatusCode.OUT_OF_RANGE,
         grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
@@ -102,6 +106,7 @@ def test_bad_input_is_invalid_argument_and_never_retried(error: type[PixyError])
     ("family", "status"),
     [
         (NotFound, grpc.StatusCode.NOT_FOUND),
+        (FailedPrecondition, grpc.StatusCode.FAILED_PRECONDITION),
         (ResourceExhausted, grpc.StatusCode.RESOURCE_EXHAUSTED),
         (Unavailable, grpc.StatusCode.UNAVAILABLE),
         (Internal, grpc.StatusCode.INTERNAL),

@@ -40,7 +40,7 @@ def is_socket_path(address: str) -> bool:
 def find_problems(config: Config, places: Mapping[str, Place]) -> list[Problem]:
     """Everything that contradicts itself. Each is reported where one of the options involved was set."""
     check = _Checks(config, places)
-    for rule in (check.addresses, check.tls, check.clusters, check.sizes):
+    for rule in (check.addresses, check.tls, check.clusters, check.sizes, check.kafka):
         rule()
     return check.problems
 
@@ -52,6 +52,24 @@ def find_warnings(config: Config) -> Iterator[str]:
             f"grpc_addr {config.grpc_addr} CAN BE REACHED FROM OTHER MACHINES WITHOUT ENCRYPTION: anybody there can read "
             "and write every topic. Set tls.certificate_path and tls.key_path, or an address such as 127.0.0.1:19091"
         )
+    for name, proxy in config.proxies.items():
+        sasl = proxy.net.sasl
+        if (
+            proxy.kind == "kafka"
+            and sasl.enable
+            and not proxy.kafka.tls
+            and not sasl.mechanism.startswith("SCRAM")
+        ):
+            yield (
+                f"proxies.{name} logs in to Kafka with {sasl.mechanism} and without TLS: whoever sees the connection can "
+                "log in, too. Set kafka.tls"
+            )
+
+
+def _broker_address(address: str) -> None:
+    host, port = split_address(address)
+    if not host or not port:
+        raise ValueError(f'is "{address}"; expected host:port of a broker, such as kafka-1:9092')
 
 
 def _is_loopback(address: str) -> bool:
@@ -86,6 +104,10 @@ class _Checks:
         if bool(tls.certificate_path) != bool(tls.key_path):
             message = "tls.certificate_path and tls.key_path must be set together"
             self._complain(message, "tls.certificate_path", "tls.key_path")
+        if tls.client_ca_path and not tls.certificate_path:
+            self._complain(
+                "tls.client_ca_path needs tls.certificate_path and tls.key_path", "tls.client_ca_path"
+            )
 
     def clusters(self) -> None:
         config = self._config
@@ -102,7 +124,26 @@ class _Checks:
             self._complain(message, "default_cluster")
 
     def sizes(self) -> None:
-        limit = self._config.grpc.max_message_bytes
+        grpc = self._config.grpc
+        limit = grpc.max_message_bytes
+        if grpc.request_buffer_bytes < limit:
+            self._complain(
+                f"grpc.request_buffer_bytes must be >= grpc.max_message_bytes = {limit}, is {grpc.request_buffer_bytes}",
+                "grpc.request_buffer_bytes",
+                "grpc.max_message_bytes",
+            )
+        if grpc.output_buffer_bytes < limit:
+            self._complain(
+                f"grpc.output_buffer_bytes must be >= grpc.max_message_bytes = {limit}, is {grpc.output_buffer_bytes}",
+                "grpc.output_buffer_bytes",
+                "grpc.max_message_bytes",
+            )
+        if grpc.max_frame_bytes > grpc.stream_window_bytes:
+            self._complain(
+                f"grpc.max_frame_bytes must be <= grpc.stream_window_bytes = {grpc.stream_window_bytes}, is {grpc.max_frame_bytes}",
+                "grpc.max_frame_bytes",
+                "grpc.stream_window_bytes",
+            )
         for name, proxy in self._config.proxies.items():
             path, producer = f"proxies.{name}.producer", proxy.producer
             if limit < producer.max_message_bytes + GRPC_HEADROOM_BYTES:
@@ -118,6 +159,32 @@ class _Checks:
                     f"is {producer.buffer_bytes}",
                     f"{path}.buffer_bytes",
                     f"{path}.max_message_bytes",
+                )
+
+    def kafka(self) -> None:
+        for name, proxy in self._config.proxies.items():
+            if proxy.kind != "kafka":
+                continue
+            path, kafka, sasl = f"proxies.{name}", proxy.kafka, proxy.net.sasl
+            if not kafka.seed_peers:
+                self._complain(f"{path}.kafka.seed_peers must name a broker", f"{path}.kafka.seed_peers")
+            for peer in kafka.seed_peers:
+                self._expect(f"{path}.kafka.seed_peers", peer, _broker_address)
+            if kafka.client_key_file and not kafka.client_certificate_file:
+                self._complain(
+                    f"{path}.kafka.client_key_file needs {path}.kafka.client_certificate_file",
+                    f"{path}.kafka.client_key_file",
+                )
+            if sasl.enable and sasl.mechanism == "OAUTHBEARER" and not sasl.token_path:
+                self._complain(
+                    f"{path}.net.sasl.mechanism OAUTHBEARER needs {path}.net.sasl.token_path",
+                    f"{path}.net.sasl.mechanism",
+                )
+            if sasl.enable and sasl.mechanism != "OAUTHBEARER" and not (sasl.user and sasl.password):
+                self._complain(
+                    f"{path}.net.sasl.mechanism {sasl.mechanism} needs {path}.net.sasl.user and {path}.net.sasl.password",
+                    f"{path}.net.sasl.mechanism",
+                    f"{path}.net.sasl.enable",
                 )
 
     def _expect(self, path: str, value: str, parse: Callable[[str], object]) -> None:

@@ -3,7 +3,6 @@
 kafka-pixy's option names are pixy's own, so its files are read like any other. Different are:
 
 - an entry under `proxies` with a section `kafka` and no `kind` means a Kafka cluster;
-- that kind of cluster is not part of this release: the daemon refuses to start rather than hand out an empty log;
 - `zoo_keeper` is ignored with one warning, options that have no effect are named in warnings, none is dropped silently;
 - `logging` may name sinks that pixy lacks, and spells severities in more ways.
 """
@@ -11,9 +10,9 @@ kafka-pixy's option names are pixy's own, so its files are read like any other. 
 from collections.abc import Mapping
 
 from pixy.config.options import Config, ProxyConfig, leaves
-from pixy.config.tree import Branch, Entry, Items, Node, Place, Problem, Scalar
+from pixy.config.tree import Branch, Entry, Items, Node, Place, Scalar
 
-__all__ = ["FLAGS", "adapt", "unsupported", "warnings"]
+__all__ = ["FLAGS", "adapt", "warnings"]
 
 FLAGS: Mapping[str, str] = {
     "kafkaPeers": "proxy.kafka.seed_peers",
@@ -84,25 +83,6 @@ def _adapt_logging(logging: Items) -> tuple[Items, list[str]]:
     return Items(tuple(kept), logging.place), warnings
 
 
-def unsupported(config: Config, places: Mapping[str, Place]) -> list[Problem]:
-    """One problem for each cluster of a kind that this release does not have."""
-    problems = []
-    for name, proxy in config.proxies.items():
-        if proxy.kind == "embedded":
-            continue
-        place = places[f"proxies.{name}.kind"]
-        problems.append(
-            Problem(
-                place,
-                f"proxies.{name} is a Kafka cluster (kind: {proxy.kind}), and this release has only kind: embedded. "
-                "It never puts an empty embedded log in the place of a Kafka cluster, so it does not start. "
-                "Remove the entry, or, to begin with an empty embedded log, "
-                "write kind: embedded and remove its section kafka",
-            )
-        )
-    return problems
-
-
 def warnings(config: Config, places: Mapping[str, Place]) -> list[str]:
     """What was set and has no effect, one warning for each kind of thing and each cluster."""
     found = []
@@ -117,6 +97,11 @@ def warnings(config: Config, places: Mapping[str, Place]) -> list[str]:
         if without:
             verb = "has" if len(without) == 1 else "have"
             found.append(f"proxies.{name} is kind: {proxy.kind}, where {', '.join(without)} {verb} no effect")
+        if proxy.kind == "kafka" and proxy.producer.required_acks == "no_response":
+            found.append(
+                f"proxies.{name}.producer.required_acks: no_response counts as wait_for_all: pixy says which offset a "
+                "message got. Produce with async_mode does not wait"
+            )
     return found
 
 
@@ -124,5 +109,7 @@ def _without_effect(name: str, proxy: ProxyConfig, places: Mapping[str, Place]) 
     return [
         leaf.path
         for leaf in leaves(ProxyConfig)
-        if leaf.effect and proxy.kind not in leaf.effect and f"proxies.{name}.{leaf.path}" in places
+        if proxy.kind not in leaf.effect
+        and not leaf.path.startswith("zoo_keeper.")
+        and f"proxies.{name}.{leaf.path}" in places
     ]

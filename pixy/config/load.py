@@ -15,7 +15,7 @@ from pixy.config.environment import lay_environment_over
 from pixy.config.options import Config, LoggingConfig, Option, members
 from pixy.config.tree import Branch, Entry, Node, Place, Problem, Scalar, from_yaml, lay_over, plain_scalar
 from pixy.config.values import parse_value
-from pixy.errors import ClusterUnsupported, ConfigError
+from pixy.errors import ConfigError
 
 __all__ = ["load_config"]
 
@@ -36,7 +36,6 @@ def load_config(path: Path | None, environment: Mapping[str, str], flags: Mappin
 
     Raises:
         ConfigError: one line for each problem: where, what, what is allowed.
-        ClusterUnsupported: a cluster is of a kind that this release does not have.
     """
     if path is None and environment.get("PIXY_CONFIG"):
         path = Path(environment["PIXY_CONFIG"])
@@ -49,10 +48,9 @@ def load_config(path: Path | None, environment: Mapping[str, str], flags: Mappin
     config = builder.build(Config, root)
     problems += builder.problems
     config = replace(config, logging=_logging(config.logging, given, problems))
-    unsupported = kafka_pixy.unsupported(config, builder.places)
-    problems += checks.find_problems(config, builder.places) + unsupported
+    problems += checks.find_problems(config, builder.places)
     if problems:
-        raise _error(problems, ClusterUnsupported if unsupported else ConfigError)
+        raise _error(problems)
     warnings += kafka_pixy.warnings(config, builder.places)
     warnings += checks.find_warnings(config)
     return replace(config, warnings=tuple(warnings))
@@ -72,7 +70,7 @@ def _read_file(path: Path) -> tuple[Branch, list[Problem]]:
             Problem(node.place, "the file must consist of options, such as grpc_addr: 127.0.0.1:19091")
         )
     if problems:
-        raise _error(problems, ConfigError)
+        raise _error(problems)
     return Branch(Place(source)), []
 
 
@@ -140,7 +138,7 @@ def _logging(
     return tuple(replace(entry, **chosen) for entry in entries)
 
 
-def _error(problems: list[Problem], error: type[ConfigError]) -> ConfigError:
+def _error(problems: list[Problem]) -> ConfigError:
     """One error for all problems: those of the file by line, then those of variables and flags."""
     ordered = sorted(problems, key=lambda problem: (problem.place.line == 0, problem.place.line))
-    return error("\n".join(dict.fromkeys(map(str, ordered))))
+    return ConfigError("\n".join(dict.fromkeys(map(str, ordered))))

@@ -31,6 +31,7 @@ __all__ = [
     "ProxyConfig",
     "SaslConfig",
     "Section",
+    "StagingConfig",
     "StorageConfig",
     "TlsConfig",
     "ValueType",
@@ -155,8 +156,8 @@ def _seconds(
     return _option(default, Option(ValueType.SECONDS, doc, minimum=minimum, above=above, effect=effect))
 
 
-def _boolean(default: bool, doc: str) -> bool:
-    return _option(default, Option(ValueType.BOOLEAN, doc))
+def _boolean(default: bool, doc: str, *, effect: tuple[str, ...] = EVERY_KIND) -> bool:
+    return _option(default, Option(ValueType.BOOLEAN, doc, effect=effect))
 
 
 def _text(default: str, doc: str, *, effect: tuple[str, ...] = EVERY_KIND, secret: bool = False) -> str:
@@ -185,6 +186,8 @@ def _section(
 _MIB = 1 << 20
 _LARGEST_MESSAGE_BYTES = 1 << 30  # a record batch states its length in 31 bits
 _LARGEST_GRPC_BYTES = (1 << 31) - 1
+_LARGEST_HTTP2_NUMBER = (1 << 31) - 1
+_LARGEST_FRAME_BYTES = (1 << 24) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,11 @@ class ProducerConfig:
         "Messages that may wait in the producer's buffer. Once it is full, requests wait for room.",
         minimum=1,
     )
-    buffer_bytes: int = _bytes(64 * _MIB, "Bytes that may wait in the producer's buffer.")
+    buffer_bytes: int = _bytes(
+        64 * _MIB,
+        "Bytes that may wait in the producer's buffer. Of record batches that clients append as many may be under way,\n"
+        "and as many wait; more are answered UNAVAILABLE.",
+    )
     waiting_requests: int = _integer(
         65_536,
         "Requests that may wait for room in the buffer, with at most buffer_bytes of messages; as many may wait for\n"
@@ -205,7 +212,8 @@ class ProducerConfig:
     )
     max_message_bytes: int = _bytes(
         1_000_000,
-        "Largest message: key, value and headers together. A larger one is refused.",
+        "Largest message: key, value and headers together; and the largest record batch that a client may append.\n"
+        "A larger one is refused.",
         maximum=_LARGEST_MESSAGE_BYTES,
     )
     max_headers: int = _integer(1024, "Most headers that one message may have.")
@@ -221,13 +229,22 @@ class ProducerConfig:
     flush_frequency: float = _seconds(
         0.0,
         "How long a record batch gathers messages. With 0s a lone message goes out at once, and messages that come\n"
-        "together gather while a batch of their partition is on its way, and for 2 ms at most otherwise.",
+        "together gather while a batch of their partition is on its way, and for 2 ms at most otherwise. On a Kafka\n"
+        "cluster linger_ms says so: files of kafka-pixy have 500ms here, by which every message would be late.",
+        effect=("embedded",),
+    )
+    linger_ms: int = _integer(
+        0,
+        "The same on a Kafka cluster, in milliseconds, with Kafka's name for it.",
+        maximum=60_000,
+        effect=KAFKA_ONLY,
     )
     partitioner: str = _choice(
         "hash",
         ("hash", "murmur2", "random", "roundrobin"),
         "How a message's key chooses its partition: hash (FNV-1a, as kafka-pixy), murmur2 (as Kafka's Java producer),\n"
-        "random or roundrobin. Messages without a key go to any partition.",
+        "random or roundrobin. Messages without a key go to any partition; with hash and murmur2 those that come together\n"
+        "go to the same one.",
     )
     shutdown_timeout: float = _seconds(
         30.0, "How long to wait at shutdown for what is buffered to be written."
@@ -235,13 +252,21 @@ class ProducerConfig:
     required_acks: str = _choice(
         "wait_for_all",
         ("no_response", "wait_for_local", "wait_for_all"),
-        "Whom a write waits for: no_response, wait_for_local (the leader) or wait_for_all.",
+        "Whom a write waits for: wait_for_local (the leader) or wait_for_all (every replica in sync). no_response\n"
+        "counts as wait_for_all; Produce with async_mode does not wait.",
         effect=KAFKA_ONLY,
     )
-    retry_backoff: float = _seconds(10.0, "Pause before a failed write is tried again.", effect=KAFKA_ONLY)
-    retry_max: int = _integer(6, "How often a failed write is tried again.", effect=KAFKA_ONLY)
+    retry_backoff: float = _seconds(
+        10.0,
+        "Longest pause before a failed write is tried again; the first ones are short, and none is above 1s.",
+        effect=KAFKA_ONLY,
+    )
+    retry_max: int = _integer(6, "Without effect: timeout says how long a write is tried.", effect=NO_KIND)
     timeout: float = _seconds(
-        10.0, "How long the brokers may take to acknowledge a write.", above=0, effect=KAFKA_ONLY
+        10.0,
+        "How long a message may take until it is answered, waiting and all attempts together.",
+        above=0,
+        effect=KAFKA_ONLY,
     )
 
 
@@ -288,9 +313,27 @@ class ConsumerConfig:
     fetch_max_wait: float = _seconds(
         0.25, "How long the brokers may hold a fetch that finds nothing.", effect=KAFKA_ONLY
     )
-    retry_backoff: float = _seconds(0.5, "Pause before a failed fetch is tried again.", effect=KAFKA_ONLY)
+    retry_backoff: float = _seconds(
+        0.5, "Pause before the coordinator of a consumer group is tried again.", effect=KAFKA_ONLY
+    )
     rebalance_delay: float = _seconds(
-        0.25, "How long a change of membership waits for further ones.", effect=KAFKA_ONLY
+        0.25,
+        "How long other topics of this member of a consumer group wait for further ones: each change stops the whole\n"
+        "group for a moment.",
+        effect=KAFKA_ONLY,
+    )
+    rebalance_timeout: float = _seconds(
+        10.0,
+        "How long a rebalance waits for the acks of messages that are handed out; nothing else is handed out meanwhile.\n"
+        "What is not acked by then may be handed out again, by another member.",
+        effect=KAFKA_ONLY,
+    )
+    session_timeout: float = _seconds(
+        15.0,
+        "A member of a consumer group that the brokers have not heard of for so long loses its partitions. They must\n"
+        "allow it (group.min.session.timeout.ms, group.max.session.timeout.ms).",
+        above=0,
+        effect=KAFKA_ONLY,
     )
 
 
@@ -313,7 +356,7 @@ class StorageConfig:
     retention: float = _seconds(
         7 * 24 * 3600.0,
         "How long records are kept, whether they were consumed or not. 0s: without end. A topic's own option\n"
-        "retention_ms comes first.",
+        "retention_ms comes first. By their timestamps, as in Kafka: older ones go soon after they came.",
     )
     retention_bytes: int = _bytes(
         0,
@@ -339,6 +382,12 @@ class StorageConfig:
         "topic's own option segment_ms comes first.",
         above=0,
     )
+    cold_read_bytes_per_second: int = _bytes(
+        128 * _MIB,
+        "What consumers may read from the disk in a second while messages are written: beyond it reads wait, so that\n"
+        "writes need not. What is in memory does not count. 0: without bound.",
+        minimum=0,
+    )
     reserve_bytes: int = _bytes(
         128 * _MIB,
         "Space on the disk that is set aside. When the disk is full, it is freed for offset commits and for what makes\n"
@@ -355,11 +404,52 @@ class StorageConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StagingConfig:
+    """`proxies.<cluster>.staging`: records that are written and not published yet, as Spark's sink does."""
+
+    max_bytes: int = _bytes(
+        10 * 1024 * _MIB,
+        "Bytes that may be staged. More are answered RESOURCE_EXHAUSTED until some are published or dropped.",
+    )
+    expiry: float = _seconds(
+        24 * 3600.0,
+        "Stages of a sink that has done nothing for this time are dropped; a job that stages them is taken for dead.\n"
+        "So are stages that their sink has passed by when it published, and nothing was added to since.\n"
+        "Sinks that published once, without a query, are forgotten after it.",
+        above=0,
+    )
+    sink_retention: float = _seconds(
+        0.0,
+        "How long the last epoch of a query's sink is remembered after it has published last. 0s: without end. A\n"
+        "query that comes back later would publish its last batch again.",
+        effect=("embedded",),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaConfig:
     """`proxies.<cluster>.kafka`: how to reach a Kafka cluster."""
 
-    seed_peers: tuple[str, ...] = _texts(("localhost:9092",), "Brokers to ask first.")
-    version: str = _text("0.10.2.1", "Version of Kafka that kafka-pixy was told of.")
+    seed_peers: tuple[str, ...] = _texts(
+        ("localhost:9092",), "Brokers to ask first: host:port of some of them."
+    )
+    version: str = _text(
+        "0.10.2.1",
+        "Without effect: the brokers say what they understand. Kafka 3.1 or newer is needed.",
+        effect=NO_KIND,
+    )
+    metadata_max_age: float = _seconds(
+        30.0,
+        "How often it is looked whether topics or partitions were added by others. What was moved is noticed at once.",
+        above=0,
+    )
+    transaction_timeout: float = _seconds(
+        120.0,
+        "How long publishing staged records may take: the brokers abort what is not finished then. Until then consumers\n"
+        "wait behind the records of a daemon that died while it published and was not started again. At most\n"
+        "transaction.max.timeout.ms of the brokers.",
+        above=0,
+    )
     tls: bool = _boolean(False, "Connect with TLS.")
     ca_certificate_file: str = _text("", "Certificate authority to trust, PEM.")
     client_certificate_file: str = _text("", "Certificate to show to the brokers, PEM.")
@@ -371,19 +461,33 @@ class KafkaConfig:
 class SaslConfig:
     """`proxies.<cluster>.net.sasl`: how to log in to a Kafka cluster."""
 
-    enable: bool = _boolean(False, "Log in with user and password.")
-    handshake: bool = _boolean(False, "Send the SASL handshake first.")
+    enable: bool = _boolean(False, "Log in.")
+    mechanism: str = _choice(
+        "PLAIN",
+        ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
+        "How: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 with user and password, or OAUTHBEARER with a token.",
+    )
+    handshake: bool = _boolean(False, "Without effect: the handshake is always sent.", effect=NO_KIND)
     user: str = _text("", "Name to log in with.")
     password: str = _text("", "Password to log in with.", secret=True)
+    token_path: str = _text(
+        "",
+        "File that holds the token of OAUTHBEARER. It is read for every connection, so whoever renews the token writes\n"
+        "it there.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class NetConfig:
     """`proxies.<cluster>.net`: connections to a Kafka cluster."""
 
-    dial_timeout: float = _seconds(30.0, "How long connecting may take.", above=0)
-    read_timeout: float = _seconds(30.0, "How long reading may take.", above=0)
-    write_timeout: float = _seconds(30.0, "How long writing may take.", above=0)
+    dial_timeout: float = _seconds(30.0, "How long connecting may take, with TLS and log-in.", above=0)
+    read_timeout: float = _seconds(
+        30.0, "How long a broker may take to answer a request. The connection is closed then.", above=0
+    )
+    write_timeout: float = _seconds(
+        30.0, "Without effect: read_timeout counts from the beginning of a request.", above=0, effect=NO_KIND
+    )
     sasl: SaslConfig = _section(SaslConfig, SaslConfig, "Log-in.")
 
 
@@ -403,8 +507,8 @@ class ProxyConfig:
     kind: str = _choice(
         "embedded",
         ("embedded", "kafka"),
-        "What the cluster is: embedded (pixy's own log, in data_dir) or kafka (an Apache Kafka cluster; not part of\n"
-        "this release). An entry with a section `kafka` and without this option is kafka, as in kafka-pixy's files.",
+        "What the cluster is: embedded (pixy's own log, in data_dir) or kafka (an Apache Kafka cluster). An entry with a\n"
+        "section `kafka` and without this option is kafka, as in kafka-pixy's files.",
     )
     client_id: str = _text("", "Name of this process in consumer groups. Empty: pixy_<host>_<process id>.")
     auto_create_topics: bool = _boolean(
@@ -423,6 +527,9 @@ class ProxyConfig:
     storage: StorageConfig = _section(
         StorageConfig, StorageConfig, "The files of an embedded cluster.", effect=("embedded",)
     )
+    staging: StagingConfig = _section(
+        StagingConfig, StagingConfig, "Records that are written and not published yet."
+    )
     kafka: KafkaConfig = _section(
         KafkaConfig, KafkaConfig, "The Kafka cluster to connect to.", effect=KAFKA_ONLY
     )
@@ -438,6 +545,15 @@ class TlsConfig:
 
     certificate_path: str = _text("", "Certificate chain of the daemon, PEM. Empty: no TLS.")
     key_path: str = _text("", "Private key of that certificate, PEM.")
+    client_ca_path: str = _text(
+        "",
+        "Certificate authority of clients, PEM. Clients must show a certificate of it. Empty: they need none.",
+    )
+    reload_interval: float = _seconds(
+        10.0,
+        "How often it is looked whether these files have changed. New connections get the new certificate, those that\n"
+        "are open stay. 0s: never.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,12 +568,137 @@ class LoggingConfig:
 
 @dataclass(frozen=True, slots=True)
 class GrpcConfig:
-    """`grpc`: the gRPC door."""
+    """`grpc`: the gRPC door. Each limit bounds what one client can cost the others."""
 
     max_message_bytes: int = _bytes(
         4 * _MIB,
-        "Largest request. Must leave room for 65536 bytes beside the largest producer.max_message_bytes.",
+        "Largest request, compressed or not. Must leave room for 65536 bytes beside the largest\n"
+        "producer.max_message_bytes. A larger one is answered RESOURCE_EXHAUSTED.",
         maximum=_LARGEST_GRPC_BYTES,
+    )
+    max_connections: int = _integer(
+        10_000,
+        "Connections in all; one more is closed at once. An idle one takes about 12 KB.",
+        minimum=1,
+    )
+    max_concurrent_streams: int = _integer(
+        4096,
+        "Calls that may run at once on a connection. Clients with thousands of long polls use one connection. More are\n"
+        "refused, and safe to try again.",
+        minimum=1,
+        maximum=_LARGEST_HTTP2_NUMBER,
+    )
+    max_header_list_bytes: int = _bytes(
+        16_384,
+        "Largest header of a request, with 32 bytes more for each field. gRPC's own servers take 8 or 16 KiB.",
+        minimum=1024,
+        maximum=_MIB,
+    )
+    max_continuation_frames: int = _integer(
+        16,
+        "Frames that such a header may be cut into. One holds what is allowed, if it is full.",
+        minimum=4,
+    )
+    max_frame_bytes: int = _bytes(
+        16_384,
+        "Largest frame that is taken. At most stream_window_bytes. A body is passed on as it comes, whatever the frames.",
+        minimum=16_384,
+        maximum=_LARGEST_FRAME_BYTES,
+    )
+    stream_window_bytes: int = _bytes(
+        512 * 1024,
+        "What a client may send on a call ahead of the reader. With it a usual message needs no further permission.",
+        minimum=65_535,
+        maximum=_LARGEST_HTTP2_NUMBER,
+    )
+    connection_window_bytes: int = _bytes(
+        4 * _MIB,
+        "The same for all calls of a connection together: memory that a connection can take with data nobody reads.",
+        minimum=65_535,
+        maximum=_LARGEST_HTTP2_NUMBER,
+    )
+    request_buffer_bytes: int = _bytes(
+        16 * _MIB,
+        "Bytes of requests of a connection that have begun and are not complete. The one that exceeds it is answered\n"
+        "RESOURCE_EXHAUSTED. Must be at least max_message_bytes.",
+        maximum=_LARGEST_HTTP2_NUMBER,
+    )
+    output_buffer_bytes: int = _bytes(
+        8 * _MIB,
+        "Bytes of answers that wait because the client of a connection does not read, wherever they wait. An answer that\n"
+        "exceeds it is not sent, and its message goes to somebody else. Fetches of record batches wait for room in half of\n"
+        "it. Must be at least max_message_bytes.",
+        maximum=_LARGEST_HTTP2_NUMBER,
+    )
+    turn_bytes: int = _bytes(
+        16 * 1024,
+        "Bytes of one connection that are served before the others have their turn: about a millisecond of work. Frames\n"
+        "and headers that are dear for their size count as more.",
+        minimum=1024,
+        maximum=_MIB,
+    )
+    reset_burst: int = _integer(
+        4096,
+        "Calls that a client may cancel at once, besides one for every two answers. Beyond it the connection is closed\n"
+        "(CVE-2023-44487). A client may give up everything that it has running.",
+        minimum=1,
+    )
+    resets_per_second: int = _integer(100, "How fast that budget fills again.", minimum=1)
+    ping_burst: int = _integer(
+        100,
+        "PINGs that a client may send at once, besides one for each answer (CVE-2019-9512). gRPC's clients ping every 10\n"
+        "seconds, and in proportion to what they receive.",
+        minimum=1,
+    )
+    pings_per_second: int = _integer(1, "How fast that budget fills again.", minimum=1)
+    settings_burst: int = _integer(
+        100, "Changes of its settings that a client may send at once (CVE-2019-9515).", minimum=1
+    )
+    settings_per_second: int = _integer(1, "How fast that budget fills again.", minimum=1)
+    overhead_burst: int = _integer(
+        10_000,
+        "Frames that move no message (window updates, priorities, empty ones) that a client may send at once, besides\n"
+        "four for each answer (CVE-2019-9518).",
+        minimum=1,
+    )
+    overhead_per_second: int = _integer(1000, "How fast that budget fills again.", minimum=1)
+    handshake_timeout: float = _seconds(
+        10.0,
+        "How long a client may take for the handshakes of TLS and HTTP/2, and for a header. 0s: any time.",
+    )
+    keepalive: float = _seconds(
+        60.0, "A connection on which nothing was received for so long is asked for a sign of life. 0s: never."
+    )
+    keepalive_timeout: float = _seconds(
+        20.0, "How long the answer may take before the connection is closed.", above=0
+    )
+    idle_timeout: float = _seconds(
+        0.0,
+        "A connection without a call for so long is closed gracefully. 0s: never, clients keep theirs for long.",
+    )
+    stall_timeout: float = _seconds(
+        300.0,
+        "How long a client may read nothing of an answer: the call is reset then, or the connection closed if it reads\n"
+        "nothing at all (CVE-2019-9517). 0s: any time.",
+    )
+    linger_timeout: float = _seconds(
+        5.0,
+        "How long a client may take to read the last bytes of a connection that has ended, and to close it too. What it\n"
+        "still sends meanwhile is thrown away, connection_window_bytes in a second.",
+        above=0,
+    )
+    drain_ping_timeout: float = _seconds(
+        1.0,
+        "How long a connection that is closed gracefully waits to hear that the client knows, before it takes no new calls.",
+        above=0,
+    )
+    max_connection_age: float = _seconds(
+        0.0,
+        "A connection that is older is closed gracefully, a tenth earlier or later, so that clients spread anew over the\n"
+        "servers behind a name. 0s: never.",
+    )
+    max_connection_age_grace: float = _seconds(
+        30.0, "How long calls of such a connection may still run.", above=0
     )
 
 

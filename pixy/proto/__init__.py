@@ -3,9 +3,19 @@
 from pixy.proto import (
     kafkapixy_pb2,
     kafkapixy_pb2_grpc,
+    pixy_log_pb2,
+    pixy_log_pb2_grpc,
     pixy_topics_pb2,
     pixy_topics_pb2_grpc,
     state_pb2,
 )
 
-__all__ = ["kafkapixy_pb2", "kafkapixy_pb2_grpc", "pixy_topics_pb2", "pixy_topics_pb2_grpc", "state_pb2"]
+__all__ = [
+    "kafkapixy_pb2",
+    "kafkapixy_pb2_grpc",
+    "pixy_log_pb2",
+    "pixy_log_pb2_grpc",
+    "pixy_topics_pb2",
+    "pixy_topics_pb2_grpc",
+    "state_pb2",
+]

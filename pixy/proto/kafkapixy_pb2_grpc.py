@@ -129,8 +129,9 @@ class KafkaPixyServicer(object):
         Status codes:
         INVALID_ARGUMENT (3)  no such partition, or nothing was written at that offset yet;
         NOT_FOUND (5)         no such topic;
-        INTERNAL (13)         a fault of the daemon, described in its log;
-        UNAVAILABLE (14)      the daemon has stopped taking acknowledgements.
+        INTERNAL (13)         another member of the consumer group has the partition, and is named: acknowledge there;
+        or a fault of the daemon, described in its log;
+        UNAVAILABLE (14)      the daemon has stopped taking acknowledgements, or the cluster cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,7 +158,9 @@ class KafkaPixyServicer(object):
         Status codes:
         INVALID_ARGUMENT (3)  unknown cluster or partition, an offset out of range, metadata that cannot be read;
         NOT_FOUND (5)         no such topic;
-        INTERNAL (13)         a fault of the daemon, described in its log.
+        INTERNAL (13)         a fault of the daemon, described in its log;
+        UNAVAILABLE (14)      another member of the consumer group has a partition, and is named: set its offsets there;
+        or the cluster cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -79,8 +79,9 @@ class KafkaPixyStub:
     Status codes:
       INVALID_ARGUMENT (3)  no such partition, or nothing was written at that offset yet;
       NOT_FOUND (5)         no such topic;
-      INTERNAL (13)         a fault of the daemon, described in its log;
-      UNAVAILABLE (14)      the daemon has stopped taking acknowledgements.
+      INTERNAL (13)         another member of the consumer group has the partition, and is named: acknowledge there;
+                            or a fault of the daemon, described in its log;
+      UNAVAILABLE (14)      the daemon has stopped taking acknowledgements, or the cluster cannot be reached.
     """
     GetOffsets: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.GetOffsetsRq, _kafkapixy_pb2.GetOffsetsRs]
     """Tells, for each partition of a topic, what it holds and how far a consumer group has come.
@@ -99,7 +100,9 @@ class KafkaPixyStub:
     Status codes:
       INVALID_ARGUMENT (3)  unknown cluster or partition, an offset out of range, metadata that cannot be read;
       NOT_FOUND (5)         no such topic;
-      INTERNAL (13)         a fault of the daemon, described in its log.
+      INTERNAL (13)         a fault of the daemon, described in its log;
+      UNAVAILABLE (14)      another member of the consumer group has a partition, and is named: set its offsets there;
+                            or the cluster cannot be reached.
     """
     ListTopics: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.ListTopicRq, _kafkapixy_pb2.ListTopicRs]
     """Lists the topics with their configuration.
@@ -170,8 +173,9 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
     Status codes:
       INVALID_ARGUMENT (3)  no such partition, or nothing was written at that offset yet;
       NOT_FOUND (5)         no such topic;
-      INTERNAL (13)         a fault of the daemon, described in its log;
-      UNAVAILABLE (14)      the daemon has stopped taking acknowledgements.
+      INTERNAL (13)         another member of the consumer group has the partition, and is named: acknowledge there;
+                            or a fault of the daemon, described in its log;
+      UNAVAILABLE (14)      the daemon has stopped taking acknowledgements, or the cluster cannot be reached.
     """
     GetOffsets: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.GetOffsetsRq, _kafkapixy_pb2.GetOffsetsRs]  # type: ignore[assignment]
     """Tells, for each partition of a topic, what it holds and how far a consumer group has come.
@@ -190,7 +194,9 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
     Status codes:
       INVALID_ARGUMENT (3)  unknown cluster or partition, an offset out of range, metadata that cannot be read;
       NOT_FOUND (5)         no such topic;
-      INTERNAL (13)         a fault of the daemon, described in its log.
+      INTERNAL (13)         a fault of the daemon, described in its log;
+      UNAVAILABLE (14)      another member of the consumer group has a partition, and is named: set its offsets there;
+                            or the cluster cannot be reached.
     """
     ListTopics: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.ListTopicRq, _kafkapixy_pb2.ListTopicRs]  # type: ignore[assignment]
     """Lists the topics with their configuration.
@@ -276,8 +282,9 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
         Status codes:
           INVALID_ARGUMENT (3)  no such partition, or nothing was written at that offset yet;
           NOT_FOUND (5)         no such topic;
-          INTERNAL (13)         a fault of the daemon, described in its log;
-          UNAVAILABLE (14)      the daemon has stopped taking acknowledgements.
+          INTERNAL (13)         another member of the consumer group has the partition, and is named: acknowledge there;
+                                or a fault of the daemon, described in its log;
+          UNAVAILABLE (14)      the daemon has stopped taking acknowledgements, or the cluster cannot be reached.
         """
 
     @_abc_1.abstractmethod
@@ -308,7 +315,9 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
         Status codes:
           INVALID_ARGUMENT (3)  unknown cluster or partition, an offset out of range, metadata that cannot be read;
           NOT_FOUND (5)         no such topic;
-          INTERNAL (13)         a fault of the daemon, described in its log.
+          INTERNAL (13)         a fault of the daemon, described in its log;
+          UNAVAILABLE (14)      another member of the consumer group has a partition, and is named: set its offsets there;
+                                or the cluster cannot be reached.
         """
 
     @_abc_1.abstractmethod

@@ -152,19 +152,23 @@ class DeleteTopicRequest(_message.Message):
 
     CLUSTER_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     """Cluster of the topic."""
     topic: _builtins.str
     """Topic to delete."""
+    force: _builtins.bool
+    """Also if stages hold records of it that are not published yet. These are lost then."""
     def __init__(
         self,
         *,
         cluster: _builtins.str = ...,
         topic: _builtins.str = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "force", b"force", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

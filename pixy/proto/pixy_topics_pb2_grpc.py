@@ -63,7 +63,8 @@ class TopicsServicer(object):
         """Creates a topic. When it is answered, the topic is durable and takes messages.
 
         Status codes:
-        INVALID_ARGUMENT (3)  there is a topic of that name; the number of partitions, an option or its value is not allowed.
+        ALREADY_EXISTS (6)    there is a topic of that name; it is as it was.
+        INVALID_ARGUMENT (3)  the number of partitions, an option or its value is not allowed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,7 +89,8 @@ class TopicsServicer(object):
         consuming does just that if `auto_create_topics` is on.
 
         Status codes:
-        NOT_FOUND (5)  no such topic.
+        NOT_FOUND (5)            no such topic;
+        FAILED_PRECONDITION (9)  stages hold records of it that are not published yet, and `force` is not set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -49,7 +49,8 @@ class TopicsStub:
     """Creates a topic. When it is answered, the topic is durable and takes messages.
 
     Status codes:
-      INVALID_ARGUMENT (3)  there is a topic of that name; the number of partitions, an option or its value is not allowed.
+      ALREADY_EXISTS (6)    there is a topic of that name; it is as it was.
+      INVALID_ARGUMENT (3)  the number of partitions, an option or its value is not allowed.
     """
     AlterTopic: _grpc.UnaryUnaryMultiCallable[_pixy_topics_pb2.AlterTopicRequest, _pixy_topics_pb2.TopicDescription]
     """Gives a topic more partitions, or other options, or both as one change. A request that changes nothing succeeds.
@@ -66,7 +67,8 @@ class TopicsStub:
     consuming does just that if `auto_create_topics` is on.
 
     Status codes:
-      NOT_FOUND (5)  no such topic.
+      NOT_FOUND (5)            no such topic;
+      FAILED_PRECONDITION (9)  stages hold records of it that are not published yet, and `force` is not set.
     """
     DescribeTopic: _grpc.UnaryUnaryMultiCallable[_pixy_topics_pb2.DescribeTopicRequest, _pixy_topics_pb2.TopicDescription]
     """Describes a topic, with what its partitions hold. Never creates it.
@@ -82,7 +84,8 @@ class TopicsAsyncStub(TopicsStub):
     """Creates a topic. When it is answered, the topic is durable and takes messages.
 
     Status codes:
-      INVALID_ARGUMENT (3)  there is a topic of that name; the number of partitions, an option or its value is not allowed.
+      ALREADY_EXISTS (6)    there is a topic of that name; it is as it was.
+      INVALID_ARGUMENT (3)  the number of partitions, an option or its value is not allowed.
     """
     AlterTopic: _aio.UnaryUnaryMultiCallable[_pixy_topics_pb2.AlterTopicRequest, _pixy_topics_pb2.TopicDescription]  # type: ignore[assignment]
     """Gives a topic more partitions, or other options, or both as one change. A request that changes nothing succeeds.
@@ -99,7 +102,8 @@ class TopicsAsyncStub(TopicsStub):
     consuming does just that if `auto_create_topics` is on.
 
     Status codes:
-      NOT_FOUND (5)  no such topic.
+      NOT_FOUND (5)            no such topic;
+      FAILED_PRECONDITION (9)  stages hold records of it that are not published yet, and `force` is not set.
     """
     DescribeTopic: _aio.UnaryUnaryMultiCallable[_pixy_topics_pb2.DescribeTopicRequest, _pixy_topics_pb2.TopicDescription]  # type: ignore[assignment]
     """Describes a topic, with what its partitions hold. Never creates it.
@@ -118,7 +122,8 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
         """Creates a topic. When it is answered, the topic is durable and takes messages.
 
         Status codes:
-          INVALID_ARGUMENT (3)  there is a topic of that name; the number of partitions, an option or its value is not allowed.
+          ALREADY_EXISTS (6)    there is a topic of that name; it is as it was.
+          INVALID_ARGUMENT (3)  the number of partitions, an option or its value is not allowed.
         """
 
     @_abc_1.abstractmethod
@@ -147,7 +152,8 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
         consuming does just that if `auto_create_topics` is on.
 
         Status codes:
-          NOT_FOUND (5)  no such topic.
+          NOT_FOUND (5)            no such topic;
+          FAILED_PRECONDITION (9)  stages hold records of it that are not published yet, and `force` is not set.
         """
 
     @_abc_1.abstractmethod

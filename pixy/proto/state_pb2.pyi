@@ -126,6 +126,7 @@ class AppliedPosition(_message.Message):
     END_OFFSET_FIELD_NUMBER: _builtins.int
     SEGMENT_BASE_OFFSET_FIELD_NUMBER: _builtins.int
     SEGMENT_BYTES_FIELD_NUMBER: _builtins.int
+    PUBLICATION_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     index: _builtins.int
     """Last applied entry."""
@@ -136,6 +137,8 @@ class AppliedPosition(_message.Message):
     segment_base_offset: _builtins.int
     """Base offset of the active segment, and its length in bytes at this position."""
     segment_bytes: _builtins.int
+    publication: _builtins.int
+    """Number of the last publication that was applied, 0 for none."""
     def __init__(
         self,
         *,
@@ -146,10 +149,11 @@ class AppliedPosition(_message.Message):
         end_offset: _builtins.int = ...,
         segment_base_offset: _builtins.int = ...,
         segment_bytes: _builtins.int = ...,
+        publication: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "index", b"index", "log_begin_offset", b"log_begin_offset", "raft_group", b"raft_group", "segment_base_offset", b"segment_base_offset", "segment_bytes", b"segment_bytes", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "index", b"index", "log_begin_offset", b"log_begin_offset", "publication", b"publication", "raft_group", b"raft_group", "segment_base_offset", b"segment_base_offset", "segment_bytes", b"segment_bytes", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -445,18 +449,22 @@ class PartitionCommand(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SET_LOG_BEGIN_OFFSET_FIELD_NUMBER: _builtins.int
+    PUBLISH_PARTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def set_log_begin_offset(self) -> Global___SetLogBeginOffset: ...
+    @_builtins.property
+    def publish_parts(self) -> Global___PublishParts: ...
     def __init__(
         self,
         *,
         set_log_begin_offset: Global___SetLogBeginOffset | None = ...,
+        publish_parts: Global___PublishParts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "set_log_begin_offset", b"set_log_begin_offset"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "publish_parts", b"publish_parts", "set_log_begin_offset", b"set_log_begin_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "set_log_begin_offset", b"set_log_begin_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "publish_parts", b"publish_parts", "set_log_begin_offset", b"set_log_begin_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["set_log_begin_offset"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["set_log_begin_offset", "publish_parts"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -482,6 +490,375 @@ class SetLogBeginOffset(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetLogBeginOffset: _TypeAlias = SetLogBeginOffset  # noqa: Y015
+
+@_typing.final
+class PublishParts(_message.Message):
+    """What stages hold of this partition becomes part of its log, stage by stage. Takes the offsets of its records. A publication that is
+    not above the last one applied changes nothing.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLICATION_FIELD_NUMBER: _builtins.int
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    publication: _builtins.int
+    sink_id: _builtins.str
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedPart]: ...
+    def __init__(
+        self,
+        *,
+        publication: _builtins.int = ...,
+        sink_id: _builtins.str = ...,
+        parts: _abc.Iterable[Global___PublishedPart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "publication", b"publication", "sink_id", b"sink_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishParts: _TypeAlias = PublishParts  # noqa: Y015
+
+@_typing.final
+class PublishedPart(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STAGE_ID_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    stage_id: _builtins.str
+    bytes: _builtins.int
+    records: _builtins.int
+    def __init__(
+        self,
+        *,
+        stage_id: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+        records: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "records", b"records", "stage_id", b"stage_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishedPart: _TypeAlias = PublishedPart  # noqa: Y015
+
+@_typing.final
+class SinksCommand(_message.Message):
+    """--- raft group `sinks` ------------------------------------------------------------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLISH_STAGES_FIELD_NUMBER: _builtins.int
+    FINISH_PUBLICATIONS_FIELD_NUMBER: _builtins.int
+    EXPIRE_SINKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def publish_stages(self) -> Global___PublishStages: ...
+    @_builtins.property
+    def finish_publications(self) -> Global___FinishPublications: ...
+    @_builtins.property
+    def expire_sinks(self) -> Global___ExpireSinks: ...
+    def __init__(
+        self,
+        *,
+        publish_stages: Global___PublishStages | None = ...,
+        finish_publications: Global___FinishPublications | None = ...,
+        expire_sinks: Global___ExpireSinks | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "expire_sinks", b"expire_sinks", "finish_publications", b"finish_publications", "publish_stages", b"publish_stages"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "expire_sinks", b"expire_sinks", "finish_publications", b"finish_publications", "publish_stages", b"publish_stages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["publish_stages", "finish_publications", "expire_sinks"]  # noqa: Y015
+    _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
+
+Global___SinksCommand: _TypeAlias = SinksCommand  # noqa: Y015
+
+@_typing.final
+class PublishStages(_message.Message):
+    """The commit point of a publication: once this is applied without an error, all of it happens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    QUERY_ID_FIELD_NUMBER: _builtins.int
+    RESET_SINK_FIELD_NUMBER: _builtins.int
+    STAGE_IDS_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    epoch: _builtins.int
+    query_id: _builtins.str
+    """Empty: a sink for this one publication."""
+    reset_sink: _builtins.bool
+    """A sink of another query becomes this one's, and its epochs begin anew."""
+    timestamp_ms: _builtins.int
+    """Wall clock of the proposer, milliseconds since the Unix epoch."""
+    @_builtins.property
+    def stage_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublicationPart]: ...
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        query_id: _builtins.str = ...,
+        reset_sink: _builtins.bool = ...,
+        stage_ids: _abc.Iterable[_builtins.str] | None = ...,
+        parts: _abc.Iterable[Global___PublicationPart] | None = ...,
+        timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "parts", b"parts", "query_id", b"query_id", "reset_sink", b"reset_sink", "sink_id", b"sink_id", "stage_ids", b"stage_ids", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishStages: _TypeAlias = PublishStages  # noqa: Y015
+
+@_typing.final
+class PublicationPart(_message.Message):
+    """What all stages of a publication together hold of one partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    bytes: _builtins.int
+    records: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        records: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "partition", b"partition", "records", b"records", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublicationPart: _TypeAlias = PublicationPart  # noqa: Y015
+
+@_typing.final
+class FinishPublications(_message.Message):
+    """Every partition of these publications has durably what it was to get, and the stages are removed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLICATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def publications(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        publications: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["publications", b"publications"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishPublications: _TypeAlias = FinishPublications  # noqa: Y015
+
+@_typing.final
+class ExpireSinks(_message.Message):
+    """Forget those of these sinks that have not published since."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_IDS_FIELD_NUMBER: _builtins.int
+    BEFORE_MS_FIELD_NUMBER: _builtins.int
+    before_ms: _builtins.int
+    @_builtins.property
+    def sink_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        sink_ids: _abc.Iterable[_builtins.str] | None = ...,
+        before_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_ms", b"before_ms", "sink_ids", b"sink_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireSinks: _TypeAlias = ExpireSinks  # noqa: Y015
+
+@_typing.final
+class SinksRecord(_message.Message):
+    """Checkpoint record of the whole state group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEXT_PUBLICATION_FIELD_NUMBER: _builtins.int
+    next_publication: _builtins.int
+    """Number that the next publication gets; never used again."""
+    def __init__(
+        self,
+        *,
+        next_publication: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_publication", b"next_publication"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SinksRecord: _TypeAlias = SinksRecord  # noqa: Y015
+
+@_typing.final
+class SinkRecord(_message.Message):
+    """Checkpoint record of one sink."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    QUERY_ID_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
+    ACTIVE_MS_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    query_id: _builtins.str
+    last_epoch: _builtins.int
+    active_ms: _builtins.int
+    """Time of the last publication."""
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+        query_id: _builtins.str = ...,
+        last_epoch: _builtins.int = ...,
+        active_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_ms", b"active_ms", "last_epoch", b"last_epoch", "query_id", b"query_id", "sink_id", b"sink_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SinkRecord: _TypeAlias = SinkRecord  # noqa: Y015
+
+@_typing.final
+class PublicationRecord(_message.Message):
+    """Checkpoint record of one publication that is not finished."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLICATION_FIELD_NUMBER: _builtins.int
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    STAGE_IDS_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    publication: _builtins.int
+    sink_id: _builtins.str
+    @_builtins.property
+    def stage_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublicationPart]: ...
+    def __init__(
+        self,
+        *,
+        publication: _builtins.int = ...,
+        sink_id: _builtins.str = ...,
+        stage_ids: _abc.Iterable[_builtins.str] | None = ...,
+        parts: _abc.Iterable[Global___PublicationPart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "publication", b"publication", "sink_id", b"sink_id", "stage_ids", b"stage_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublicationRecord: _TypeAlias = PublicationRecord  # noqa: Y015
+
+@_typing.final
+class StageRecord(_message.Message):
+    """--- stages ------------------------------------------------------------------------------------------------------
+
+    What a stage holds; stored in its file `stage` when it is sealed.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    STAGE_ID_FIELD_NUMBER: _builtins.int
+    PIECES_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    sink_id: _builtins.str
+    stage_id: _builtins.str
+    @_builtins.property
+    def pieces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """CRC-32C of each piece, by its number."""
+
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___StagePart]: ...
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        sink_id: _builtins.str = ...,
+        stage_id: _builtins.str = ...,
+        pieces: _abc.Iterable[_builtins.int] | None = ...,
+        parts: _abc.Iterable[Global___StagePart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "parts", b"parts", "pieces", b"pieces", "sink_id", b"sink_id", "stage_id", b"stage_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StageRecord: _TypeAlias = StageRecord  # noqa: Y015
+
+@_typing.final
+class StagePart(_message.Message):
+    """What a stage holds of one partition, in the file `<topic id>-<partition>.batches`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    bytes: _builtins.int
+    records: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        records: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "partition", b"partition", "records", b"records", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StagePart: _TypeAlias = StagePart  # noqa: Y015
 
 @_typing.final
 class GroupsCommand(_message.Message):

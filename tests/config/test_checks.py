@@ -59,6 +59,14 @@ def test_what_is_not_host_and_port_is_refused(address: str) -> None:
             'config.yaml:2: "a/b" cannot be the name of a cluster: letters, digits, ".", "_" and "-", at most 100',
         ),
         (
+            "grpc:\n  output_buffer_bytes: 1MB\n",
+            "config.yaml:2: grpc.output_buffer_bytes must be >= grpc.max_message_bytes = 4194304, is 1000000",
+        ),
+        (
+            "grpc:\n  max_frame_bytes: 1MB\n",
+            "config.yaml:2: grpc.max_frame_bytes must be <= grpc.stream_window_bytes = 524288, is 1000000",
+        ),
+        (
             "grpc:\n  max_message_bytes: 1MB\n",
             "config.yaml:2: grpc.max_message_bytes must be >= proxies.default.producer.max_message_bytes + 65536 "
             "= 1065536, is 1000000",
@@ -108,3 +116,61 @@ def test_a_unix_socket_alone_will_do() -> None:
 def test_grpc_addr_may_be_the_path_of_a_unix_socket() -> None:
     config = load_config(None, {}, {"grpc_addr": "/run/pixy.sock"})
     assert (config.grpc_addr, config.warnings) == ("/run/pixy.sock", ())
+
+
+KAFKA = "proxies:\n  a:\n    kafka:\n"
+SASL = KAFKA + "    net:\n      sasl:\n        enable: true\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (KAFKA + "      seed_peers: []\n", "proxies.a.kafka.seed_peers must name a broker"),
+        (
+            KAFKA + "      seed_peers: [a:1, kafka]\n",
+            'proxies.a.kafka.seed_peers is "kafka"; expected host:port, such as 127.0.0.1:19091',
+        ),
+        (
+            KAFKA + "      seed_peers: [':9092']\n",
+            'proxies.a.kafka.seed_peers is ":9092"; expected host:port of a broker, such as kafka-1:9092',
+        ),
+        (
+            KAFKA + "      client_key_file: key.pem\n",
+            "proxies.a.kafka.client_key_file needs proxies.a.kafka.client_certificate_file",
+        ),
+        (
+            SASL,
+            "proxies.a.net.sasl.mechanism PLAIN needs proxies.a.net.sasl.user and proxies.a.net.sasl.password",
+        ),
+        (
+            SASL + "        mechanism: OAUTHBEARER\n",
+            "proxies.a.net.sasl.mechanism OAUTHBEARER needs proxies.a.net.sasl.token_path",
+        ),
+        (
+            SASL + "        mechanism: SCRAM\n",
+            'proxies.a.net.sasl.mechanism is "SCRAM"; allowed: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER',
+        ),
+    ],
+)
+def test_what_a_kafka_cluster_cannot_be_reached_with_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load_config(file, {}, {})
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("tls", "mechanism", "warns"),
+    [(False, "PLAIN", True), (True, "PLAIN", False), (False, "SCRAM-SHA-512", False)],
+)
+def test_a_log_in_that_can_be_read_on_the_way_is_warned_of(
+    tmp_path: Path, tls: bool, mechanism: str, warns: bool
+) -> None:
+    file = tmp_path / "config.yaml"
+    login = f"{SASL}        mechanism: {mechanism}\n        user: me\n        password: secret\n"
+    file.write_text(login.replace("    kafka:\n", f"    kafka:\n      tls: {str(tls).lower()}\n"))
+    warned = [each for each in load_config(file, {}, {}).warnings if "without TLS" in each]
+    assert bool(warned) == warns

@@ -1,9 +1,13 @@
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from pixy.config import KAFKA_PIXY_FLAGS, Config, load_config
-from pixy.errors import ClusterUnsupported, ConfigError
+from pixy.errors import ConfigError
 
 EVERY_OPTION = """\
 grpc_addr: 127.0.0.1:19091
@@ -87,16 +91,22 @@ def load(file: Path, text: str) -> Config:
     return load_config(file, {}, {})
 
 
-def test_a_file_with_brokers_is_refused_and_never_becomes_an_empty_log(file: Path) -> None:
-    with pytest.raises(ClusterUnsupported) as raised:
-        load(file, EVERY_OPTION.format(kind=""))
-    message = str(raised.value)
-    assert message.startswith(
-        "config.yaml:9: proxies.main is a Kafka cluster (kind: kafka), and this release has only kind: embedded"
+def test_a_file_with_brokers_means_a_kafka_cluster_and_never_an_empty_log(file: Path) -> None:
+    config = load(file, EVERY_OPTION.format(kind=""))
+    assert config.proxies["main"].kind == "kafka"
+    assert config.proxies["main"].kafka.seed_peers == ("localhost:9092",)
+    assert config.warnings[3:] == (
+        "proxies.main is kind: kafka, where producer.flush_frequency, producer.retry_max, kafka.version, net.write_timeout, "
+        "net.sasl.handshake have no effect",
     )
-    assert "never puts an empty embedded log in the place of a Kafka cluster" in message
-    assert "write kind: embedded and remove its section kafka" in message
-    assert len(message.splitlines()) == 1
+
+
+def test_an_acknowledgement_that_pixy_cannot_do_without_is_told(file: Path) -> None:
+    config = load(file, "proxies:\n  a:\n    kafka:\n    producer:\n      required_acks: no_response\n")
+    assert config.warnings == (
+        "proxies.a.producer.required_acks: no_response counts as wait_for_all: pixy says which offset a message got. "
+        "Produce with async_mode does not wait",
+    )
 
 
 def test_every_option_of_kafka_pixy_is_known_and_what_has_no_effect_is_named(file: Path) -> None:
@@ -121,28 +131,52 @@ def test_every_option_of_kafka_pixy_is_known_and_what_has_no_effect_is_named(fil
     "text", ["proxies:\n  a:\n    kafka:\n", "proxies:\n  a:\n    kind:\n    kafka: {}\n"]
 )
 def test_an_empty_section_kafka_means_a_kafka_cluster_too(file: Path, text: str) -> None:
-    with pytest.raises(ClusterUnsupported, match=r"proxies\.a is a Kafka cluster"):
-        load(file, text)
+    assert load(file, text).proxies["a"].kind == "kafka"
 
 
-def test_kind_kafka_is_refused_with_its_line(file: Path) -> None:
-    with pytest.raises(ClusterUnsupported, match=r"^config\.yaml:4: proxies\.b is a Kafka cluster"):
-        load(file, "proxies:\n  a:\n  b:\n    kind: kafka\n")
+def documented() -> set[str]:
+    """The options that the table of docs/backends.md has a row for. A name without a section is in that of the name before it."""
+    text = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
+    table = text.partition("| option | on `kind: kafka` |\n")[2].partition("\n\n")[0]
+    found = set()
+    for row in table.splitlines():
+        section = ""
+        for name in re.findall(r"`([^`]+)`", row.split(" | ", maxsplit=1)[0]):
+            section = name.rpartition(".")[0] or section
+            found.add(name if "." in name or not section else f"{section}.{name}")
+    return found
 
 
-def test_other_mistakes_are_told_along_with_the_kafka_cluster(file: Path) -> None:
-    with pytest.raises(ClusterUnsupported) as raised:
-        load(file, "proxies:\n  a:\n    kafka:\n      seed_pears: x\n")
-    lines = str(raised.value).splitlines()
-    assert lines[1] == "config.yaml:4: proxies.a.kafka.seed_pears is not an option; did you mean seed_peers?"
+def options(tree: Any, path: str = "") -> Iterator[str]:
+    """The paths of all options of a file."""
+    for name, node in tree.items():
+        if name == "proxies":
+            yield from options(node["main"])
+        elif isinstance(node, dict):
+            yield from options(node, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
+
+
+def test_every_option_of_kafka_pixy_has_a_row_in_the_documentation() -> None:
+    every = set(options(yaml.safe_load(EVERY_OPTION.format(kind=""))))
+    assert {path for path in every if not path.startswith("zoo_keeper.")} <= documented()
+    assert "zoo_keeper.*" in documented()
+
+
+def test_embedded_and_kafka_clusters_stand_side_by_side(file: Path) -> None:
+    config = load(file, "proxies:\n  a:\n  b:\n    kind: kafka\n  c:\n    kafka:\n")
+    assert [proxy.kind for proxy in config.proxies.values()] == ["embedded", "kafka", "kafka"]
 
 
 @pytest.mark.parametrize("flag", [flag for flag in KAFKA_PIXY_FLAGS if flag != "zookeeperPeers"])
 def test_a_flag_about_brokers_means_a_kafka_cluster_whatever_the_file_says(file: Path, flag: str) -> None:
     file.write_text("proxies:\n  a:\n    kind: embedded\n")
     value = True if "tls" in flag.lower() else "x:1"
-    with pytest.raises(ClusterUnsupported, match=rf"^--{flag}: proxies\.a is a Kafka cluster"):
-        load_config(file, {}, {KAFKA_PIXY_FLAGS[flag]: value})
+    if flag == "clientCertKeyFile":
+        file.write_text("proxies:\n  a:\n    kind: embedded\n    kafka:\n      client_certificate_file: x\n")
+    config = load_config(file, {}, {KAFKA_PIXY_FLAGS[flag]: value})
+    assert config.proxies["a"].kind == "kafka"
 
 
 def test_the_flag_about_zookeeper_is_ignored_with_a_warning() -> None:

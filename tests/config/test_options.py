@@ -23,7 +23,8 @@ def test_every_default_is_a_value_that_the_table_allows() -> None:
 def test_a_leaf_tells_on_which_kinds_of_cluster_it_has_an_effect() -> None:
     effect = {leaf.path: leaf.effect for leaf in leaves(ProxyConfig)}
     assert effect["producer.compression"] == ("embedded", "kafka")
-    assert effect["producer.retry_max"] == ("kafka",)
+    assert effect["producer.timeout"] == ("kafka",)
+    assert effect["producer.retry_max"] == ()
     assert effect["journal.file_bytes"] == ("embedded",)
     assert effect["net.sasl.user"] == ("kafka",)
     assert effect["zoo_keeper.chroot"] == ()
