@@ -1,37 +1,55 @@
-"""Kafka v2 record batches, the unit that is stored, replicated and fetched; and the choice of a partition."""
+"""Kafka v2 record batches, the unit that is stored, replicated and fetched; and the choice of a partition.
+
+What needs aiokafka is imported when it is first asked for: the Spark connector runs in short-lived processes that do without it, and its
+import would take longer than their work.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from pixy.records.batch import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     BatchHeader,
+    base_offset,
     batch_bytes,
     check_batch,
     patch_batch,
+    patch_producer,
     read_header,
 )
-from pixy.records.codec import (
-    COMPRESSION,
-    Header,
-    NewRecord,
-    NewRecordFields,
-    Record,
-    build_batch,
-    build_control_batch,
-    read_control_record,
-    read_records,
-)
 from pixy.records.crc import crc32c
-from pixy.records.partitioner import PARTITIONERS, Partitioner, make_partitioner
+from pixy.records.new_batches import NewBatch, check_new_batches
 from pixy.records.positions import OffsetCommit, OffsetRange, TopicPartition
 from pixy.records.topic_name import check_topic_name
+from pixy.records.unpack import UNPACKED_BYTES_MAX
+
+if TYPE_CHECKING:
+    from pixy.records.codec import (
+        COMPRESSION,
+        Header,
+        NewRecord,
+        NewRecordFields,
+        Record,
+        build_batch,
+        build_control_batch,
+        compress_records,
+        decompress_records,
+        read_control_record,
+        read_records,
+        unpack_records,
+    )
+    from pixy.records.partitioner import PARTITIONERS, Partitioner, make_partitioner
 
 __all__ = [
     "COMPRESSION",
     "HEADER_BYTES",
     "LENGTH_PREFIX_BYTES",
     "PARTITIONERS",
+    "UNPACKED_BYTES_MAX",
     "BatchHeader",
     "Header",
+    "NewBatch",
     "NewRecord",
     "NewRecordFields",
     "OffsetCommit",
@@ -39,15 +57,53 @@ __all__ = [
     "Partitioner",
     "Record",
     "TopicPartition",
+    "base_offset",
     "batch_bytes",
     "build_batch",
     "build_control_batch",
     "check_batch",
+    "check_new_batches",
     "check_topic_name",
+    "compress_records",
     "crc32c",
+    "decompress_records",
     "make_partitioner",
     "patch_batch",
+    "patch_producer",
     "read_control_record",
     "read_header",
     "read_records",
+    "unpack_records",
 ]
+
+_LATE = {
+    **dict.fromkeys(
+        (
+            "COMPRESSION",
+            "Header",
+            "NewRecord",
+            "NewRecordFields",
+            "Record",
+            "build_batch",
+            "build_control_batch",
+            "compress_records",
+            "decompress_records",
+            "read_control_record",
+            "read_records",
+            "unpack_records",
+        ),
+        "pixy.records.codec",
+    ),
+    **dict.fromkeys(("PARTITIONERS", "Partitioner", "make_partitioner"), "pixy.records.partitioner"),
+}
+"""Where names are that need aiokafka."""
+
+
+if not TYPE_CHECKING:  # or every name would be known
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_LATE[name]), name)
+        globals()[name] = value
+        return value

@@ -19,15 +19,17 @@ time that decoding takes.
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import cramjam
-from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
+from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from pixy.errors import CorruptData
+from pixy.errors import CorruptData, UnpackedTooLarge
 from pixy.records.batch import HEADER_BYTES, check_batch, mark_control, read_header
+from pixy.records.unpack import UNPACKED_BYTES_MAX, UnpacksTooFarError, unpack
 
 __all__ = [
     "COMPRESSION",
@@ -37,8 +39,11 @@ __all__ = [
     "Record",
     "build_batch",
     "build_control_batch",
+    "compress_records",
+    "decompress_records",
     "read_control_record",
     "read_records",
+    "unpack_records",
 ]
 
 Header = tuple[str, bytes | None]
@@ -53,11 +58,11 @@ _CODEC_BYTE = 22
 _CONTINUATION = 0x80
 _PADDING = bytes(32)
 
-_DECOMPRESS: dict[int, Callable[[bytes], bytes]] = {
-    1: gzip_decode,
-    2: snappy_decode,
-    3: lz4_decode,
-    4: zstd_decode,
+_COMPRESS: dict[int, Callable[[bytes], bytes]] = {
+    1: gzip_encode,
+    2: snappy_encode,
+    3: lz4_encode,
+    4: zstd_encode,
 }
 
 _UNREADABLE = (
@@ -108,48 +113,74 @@ NewRecordFields = tuple[bytes | None, bytes | None, Sequence[Header], int]
 def build_batch(records: Sequence[NewRecordFields], compression: int = 0) -> bytearray:
     """Pack records into one batch with base offset 0, no producer id, and `compression` (a value of `COMPRESSION`).
 
-    The batch stays uncompressed if compression does not make it smaller.
+    The batch stays uncompressed if compression does not make it smaller, or if it is larger than what readers unpack.
     """
     # The codec takes a first timestamp of -1 for none yet, and measures all others from the wrong one.
     assert not records or records[0][3] != -1, "the first record of a batch needs a timestamp"
     builder = DefaultRecordBatchBuilder(2, compression, 0, -1, -1, -1, _NO_LIMIT)
     append = builder.append
+    no_headers: list[Header] = []
     for delta, (key, value, headers, timestamp_ms) in enumerate(records):
-        append(delta, timestamp_ms, key, value, headers if type(headers) is list else list(headers))
+        append(delta, timestamp_ms, key, value, list(headers) if headers else no_headers)
     uncompressed_bytes = builder.size()
     batch: bytearray = builder.build()
-    if compression and len(batch) >= uncompressed_bytes:
+    if compression and (len(batch) >= uncompressed_bytes or uncompressed_bytes > UNPACKED_BYTES_MAX):
         return build_batch(records)
     return batch
 
 
-def read_records(batch: bytes | bytearray | memoryview) -> Iterator[Record]:
+def read_records(
+    batch: bytes | bytearray | memoryview, unpacked_bytes_max: int = UNPACKED_BYTES_MAX
+) -> Iterator[Record]:
     """The records of one whole batch, in order of offset, decoded one by one as they are asked for.
 
-    Control batches have no records for anybody.
+    Control batches have no records for anybody. `unpacked_bytes_max` bounds what compressed records may take in memory.
 
     Raises:
         CorruptData: at once if header, length or checksum are wrong, or on the way if a record cannot be decoded.
+        UnpackedTooLarge: the same of a batch that unpacks to more; it is told when the first record is asked for.
     """
     check_batch(batch)
     if read_header(batch).is_control:
         return iter(())
-    return _decode(batch)
+    return _decode(batch, unpacked_bytes_max)
 
 
-def _decode(batch: bytes | bytearray | memoryview) -> Iterator[Record]:
+def unpack_records(
+    batch: bytes | bytearray | memoryview, unpacked_bytes_max: int = UNPACKED_BYTES_MAX
+) -> Iterator[Record]:
+    """As `read_records`, but compressed records are unpacked before this returns: for another thread than the one that decodes them."""
+    records = read_records(batch, unpacked_bytes_max)
+    first = next(records, None)
+    return iter(()) if first is None else chain((first,), records)
+
+
+def _decode(
+    batch: bytes | bytearray | memoryview, unpacked_bytes_max: int = UNPACKED_BYTES_MAX
+) -> Iterator[Record]:
     try:
-        yield from DefaultRecordBatch(_safe_to_read(batch))
+        yield from DefaultRecordBatch(_safe_to_read(batch, unpacked_bytes_max))
+    except UnpacksTooFarError as error:
+        raise UnpackedTooLarge(
+            f"{_place(batch)}: its {len(batch)} bytes unpack to more than {unpacked_bytes_max}"
+        ) from error
     except _UNREADABLE as error:
-        base = read_header(batch).base_offset
-        raise CorruptData(f"record batch at offset {base} cannot be decoded: {error}") from error
+        raise CorruptData(f"{_place(batch)}: {error}") from error
 
 
-def _safe_to_read(batch: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
+def _place(batch: bytes | bytearray | memoryview) -> str:
+    """Which batch it is, and where somebody goes on who can do without it."""
+    header = read_header(batch)
+    return f"record batch at offset {header.base_offset} cannot be decoded, the next one is at {header.next_offset}"
+
+
+def _safe_to_read(
+    batch: bytes | bytearray | memoryview, unpacked_bytes_max: int
+) -> bytes | bytearray | memoryview:
     """The same batch, uncompressed, where reading a little too far does no harm."""
     codec = read_header(batch).codec
     if codec:
-        return _decompress(batch, codec)
+        return _decompress(batch, codec, unpacked_bytes_max)
     if not isinstance(batch, memoryview) and batch[-1] < _CONTINUATION:
         return batch
     return _pad(batch)
@@ -160,14 +191,31 @@ def _pad(*parts: bytes | bytearray | memoryview) -> memoryview:
     return memoryview(b"".join((*parts, _PADDING)))[: -len(_PADDING)]
 
 
-def _decompress(batch: bytes | bytearray | memoryview, codec: int) -> memoryview:
+def _decompress(batch: bytes | bytearray | memoryview, codec: int, unpacked_bytes_max: int) -> memoryview:
     """The batch with its records uncompressed; length and checksum still say what they said before."""
-    decompress = _DECOMPRESS.get(codec)
-    if decompress is None:
-        raise CorruptRecordException(f"unknown compression codec {codec}, expected one of {COMPRESSION}")
     header = bytearray(batch[:HEADER_BYTES])
     header[_CODEC_BYTE] -= codec
-    return _pad(header, decompress(bytes(batch[HEADER_BYTES:])))
+    return _pad(header, unpack(codec, bytes(batch[HEADER_BYTES:]), unpacked_bytes_max))
+
+
+def compress_records(records: bytes, compression: int) -> bytes:
+    """The records of a batch as `compression`, a value of `COMPRESSION` above 0, writes them."""
+    return _COMPRESS[compression](records)
+
+
+def decompress_records(records: bytes, codec: int) -> bytes:
+    """The records of a batch as they were before compression; for those who decode them in their own way.
+
+    Raises:
+        CorruptData: they cannot be read, or there is no such codec.
+    """
+    try:
+        # What is unpacked lives until this thread unpacks again.
+        return bytes(unpack(codec, records, UNPACKED_BYTES_MAX))
+    except UnpacksTooFarError as error:
+        raise CorruptData(f"compressed records unpack to more than {UNPACKED_BYTES_MAX} bytes") from error
+    except _UNREADABLE as error:
+        raise CorruptData(f"compressed records cannot be read: {error}") from error
 
 
 def build_control_batch(control_type: int, value: bytes, timestamp_ms: int) -> bytearray:

@@ -3,8 +3,8 @@
 The names are those of kafka-pixy's option `producer.partitioner`, and `murmur2`, which is what Kafka's own clients do.
 `hash` gives every key the partition that kafka-pixy gives it, so keys stay where they are when a client moves over.
 
-A record without a key may go anywhere. Uniformly at random: a partition that stays the same for a while would fill larger
-batches, but what gathers records into batches is the time a flush takes, and a burst on one partition delays its consumer.
+A record without a key may go anywhere: uniformly at random. With `hash` and `murmur2` whoever asks may let several such records stay
+together (KIP-480), because a batch costs as much as ten records; `random` and `roundrobin` promise a choice for each record.
 
 Computing a hash byte by byte in Python takes microseconds, so the hashes of short keys are remembered. What is remembered
 does not depend on the number of partitions and is bounded in entries and in bytes.
@@ -26,7 +26,13 @@ _CACHED_KEY_BYTES_MAX = 64
 
 
 class Partitioner(Protocol):
-    """Chooses partitions for the records of one topic."""
+    """Chooses partitions for the records of one topic.
+
+    Attributes:
+        stays: records without a key that come together may go to the partition of the first of them.
+    """
+
+    stays: bool
 
     def __call__(self, key: bytes | None, partitions: int) -> int:
         """A partition in 0 .. `partitions` - 1, of which there is at least one. An empty key is a key, None is none."""
@@ -51,6 +57,8 @@ def _murmur2(key: bytes) -> int:
 
 
 class _RandomPartitioner:
+    stays = False
+
     def __init__(self, rng: Random) -> None:
         self._random = rng.random
 
@@ -60,6 +68,8 @@ class _RandomPartitioner:
 
 class _KeyPartitioner:
     """The same partition for the same key; a random one for no key."""
+
+    stays = True
 
     def __init__(self, compute: Callable[[bytes], int], rng: Random) -> None:
         self._compute = compute
@@ -75,6 +85,8 @@ class _KeyPartitioner:
 
 
 class _RoundRobinPartitioner:
+    stays = False
+
     def __init__(self) -> None:
         # The partition of the next record. Invariant: >= 0; may be too large after the number of partitions changed.
         self._next = 0

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pixy.errors import CorruptData
 from pixy.records import (
+    COMPRESSION,
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     NewRecord,
@@ -17,6 +18,7 @@ from pixy.records import (
     check_batch,
     crc32c,
     patch_batch,
+    patch_producer,
     read_header,
     read_records,
 )
@@ -109,7 +111,7 @@ def test_patching_changes_base_offset_and_epoch_and_nothing_else(base_offset: in
     batch = three_records()
     before = read_header(batch)
     body = bytes(batch[16:])
-    patch_batch(batch, base_offset, epoch)
+    assert patch_batch(batch, base_offset, epoch) == base_offset + read_header(batch).records
     assert read_header(batch) == before._replace(base_offset=base_offset, leader_epoch=epoch)
     assert batch[16:] == body
     check_batch(batch)
@@ -188,3 +190,24 @@ def test_marking_a_control_batch_keeps_its_checksum_right() -> None:
 
 def test_a_header_takes_sixty_one_bytes() -> None:
     assert len(build_batch([])) == HEADER_BYTES == 61
+
+
+def test_the_producer_is_patched_and_the_checksum_renewed() -> None:
+    batch = build_batch([NewRecord(b"key", b"value", (), 1000), NewRecord(None, b"", (), 1001)])
+    before = read_header(batch)
+    patch_producer(batch, 2**40, 7, 2**31 - 1)
+    check_batch(batch)
+    after = read_header(batch)
+    assert (after.producer_id, after.producer_epoch, after.base_sequence) == (2**40, 7, 2**31 - 1)
+    unchanged = {"crc": 0, "producer_id": 0, "producer_epoch": 0, "base_sequence": 0}
+    assert after._replace(**unchanged) == before._replace(**unchanged)
+    assert [record.value for record in read_records(batch)] == [b"value", b""]
+
+
+def test_a_batch_is_marked_as_part_of_a_transaction_beside_what_its_attributes_say() -> None:
+    batch = build_batch([NewRecord(b"key", b"value" * 100, (), 1000)], COMPRESSION["gzip"])
+    before = read_header(batch)
+    patch_producer(batch, 1, 2, 0, transactional=True)
+    check_batch(batch)
+    assert read_header(batch).attributes == before.attributes | 0x10
+    assert [record.value for record in read_records(batch)] == [b"value" * 100]

@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 from pixy.errors import CorruptData
 from pixy.records import (
     COMPRESSION,
+    HEADER_BYTES,
     Header,
     NewRecord,
     build_batch,
     build_control_batch,
+    compress_records,
     crc32c,
+    decompress_records,
     patch_batch,
     read_control_record,
     read_header,
@@ -389,5 +392,26 @@ def test_a_snappy_block_of_negative_length_does_not_read_for_ever() -> None:
 def test_the_offset_of_an_unreadable_batch_is_told() -> None:
     batch = hostile(b"\x80")
     patch_batch(batch, 123, 0)
-    with pytest.raises(CorruptData, match="offset 123 cannot be decoded"):
+    with pytest.raises(CorruptData, match="offset 123 cannot be decoded, the next one is at 124"):
         list(read_records(batch))
+
+
+@pytest.mark.parametrize("codec", [each for each in CODECS if each])
+def test_the_records_of_a_batch_can_be_compressed_by_themselves(codec: int) -> None:
+    plain = bytes(build_batch(compressible()))[HEADER_BYTES:]
+    packed = compress_records(plain, codec)
+    assert len(packed) < len(plain)
+    assert decompress_records(packed, codec) == plain
+    with pytest.raises(CorruptData, match="compressed records cannot be read"):
+        decompress_records(b"noise" * 10, codec)
+
+
+def test_an_unknown_codec_is_refused() -> None:
+    with pytest.raises(CorruptData, match="unknown compression codec 7"):
+        decompress_records(b"", 7)
+
+
+def test_what_needs_no_codec_is_imported_without_it() -> None:
+    """Processes of the Spark connector are short-lived."""
+    code = "import sys; from pixy.records import crc32c, read_header; sys.exit('aiokafka' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,146 @@
+"""Whatever a compressed batch says or hides, unpacking it takes no more memory than is allowed."""
+
+import gzip
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+
+import cramjam
+import pytest
+
+from pixy.errors import UnpackedTooLarge
+from pixy.records import COMPRESSION, UNPACKED_BYTES_MAX, NewRecord, build_batch, read_header, read_records
+from pixy.records.unpack import UnpacksTooFarError, unpack
+
+XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+
+
+def snappy_raw(data: bytes) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
+def snappy_xerial(data: bytes) -> bytes:
+    cuts = [*range(0, len(data), 32_768), len(data)]
+    blocks = [snappy_raw(data[begin:end]) for begin, end in pairwise(cuts)]
+    return XERIAL + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+
+
+def lz4(data: bytes) -> bytes:
+    return bytes(cramjam.lz4.compress(data))
+
+
+def zstd(data: bytes) -> bytes:
+    return bytes(cramjam.zstd.compress(data))
+
+
+def zstd_without_a_size(data: bytes) -> bytes:
+    compressor = cramjam.zstd.Compressor()
+    compressor.compress(data)
+    return bytes(compressor.finish())
+
+
+def in_two(compress: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """A stream of two frames, which say only half of the size each, if any."""
+    return lambda data: compress(data[: len(data) // 2]) + compress(data[len(data) // 2 :])
+
+
+STREAMS = {
+    "gzip": (1, gzip.compress),
+    "gzip in two members": (1, in_two(gzip.compress)),
+    "snappy raw": (2, snappy_raw),
+    "snappy xerial": (2, snappy_xerial),
+    "lz4": (3, lz4),
+    "zstd": (4, zstd),
+    "zstd in two frames": (4, in_two(zstd)),
+    "zstd without a size": (4, zstd_without_a_size),
+}
+each_stream = pytest.mark.parametrize(("codec", "compress"), STREAMS.values(), ids=STREAMS)
+
+SIZES = [1, 1000, 100_000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5_000_000]
+"""Below, around and above what the buffer holds that is kept."""
+
+
+@each_stream
+@pytest.mark.parametrize("size", SIZES)
+def test_as_much_as_is_allowed_is_unpacked_and_one_byte_more_is_not(
+    codec: int, compress: Callable[[bytes], bytes], size: int
+) -> None:
+    data = (b"some text that repeats itself, " * (size // 30 + 1))[:size]
+    packed = compress(data)
+    assert bytes(unpack(codec, packed, size)) == data
+    assert bytes(unpack(codec, packed, 2 * size)) == data
+    with pytest.raises(UnpacksTooFarError):
+        unpack(codec, packed, size - 1)
+
+
+@each_stream
+def test_damage_is_not_taken_for_too_much(codec: int, compress: Callable[[bytes], bytes]) -> None:
+    packed = compress(bytes(range(256)) * 5000)
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - each library has its own, none of them ours
+        unpack(codec, packed[:-9], 10_000_000)
+    assert not isinstance(caught.value, UnpacksTooFarError)
+
+
+def test_what_was_unpacked_before_leaves_nothing_behind() -> None:
+    unpack(4, zstd(b"x" * 10_000), 20_000)
+    assert bytes(unpack(4, zstd(b"short"), 20_000)) == b"short"
+
+
+UNDER_A_LIMIT = """
+import resource, struct, sys
+from pixy.errors import UnpackedTooLarge
+from pixy.records import UNPACKED_BYTES_MAX, build_batch, crc32c, read_records
+
+codec, packed = int(sys.argv[1]), sys.stdin.buffer.read()
+batch = build_batch([])[:61] + packed
+struct.pack_into(">i", batch, 8, len(batch) - 12)
+struct.pack_into(">h", batch, 21, codec)
+struct.pack_into(">ii", batch, 23, 0, 0)
+struct.pack_into(">i", batch, 57, 1)
+struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+with open("/proc/self/statm") as statm:
+    taken = int(statm.read().split()[0]) * resource.getpagesize()
+limit = taken + 3 * UNPACKED_BYTES_MAX
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    list(read_records(batch))
+except UnpackedTooLarge as error:
+    print(error)
+"""
+
+
+@pytest.mark.process
+@each_stream
+def test_a_bomb_is_refused_before_it_takes_the_memory(codec: int, compress: Callable[[bytes], bytes]) -> None:
+    bomb = compress(bytes(8 * UNPACKED_BYTES_MAX))
+    done = subprocess.run(
+        [sys.executable, "-c", UNDER_A_LIMIT, str(codec)], input=bomb, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    expected = f"the next one is at 1: its {61 + len(bomb)} bytes unpack to more than {UNPACKED_BYTES_MAX}"
+    assert expected in done.stdout.decode()
+
+
+@pytest.mark.parametrize("codec", [codec for codec in COMPRESSION.values() if codec])
+def test_a_reader_may_allow_less(codec: int) -> None:
+    batch = build_batch([NewRecord(None, b"value " * 1000, (), 7)], codec)
+    assert len(list(read_records(batch, 7000))) == 1
+    reading = read_records(batch, 6000)
+    with pytest.raises(UnpackedTooLarge, match="unpack to more than 6000"):
+        next(reading)
+
+
+def test_what_pixy_builds_can_be_read_however_large_it_is() -> None:
+    batch = build_batch([NewRecord(None, bytes(UNPACKED_BYTES_MAX), (), 7)], COMPRESSION["zstd"])
+    assert read_header(batch).codec == 0
+    (record,) = read_records(batch)
+    assert record.value is not None
+    assert len(record.value) == UNPACKED_BYTES_MAX
+
+
+@pytest.mark.parametrize("size", [-1, -4, 100, 2**31 - 1])
+def test_a_snappy_block_beyond_the_end_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=f"a snappy block of {size} bytes, 3 are left"):
+        unpack(2, XERIAL + struct.pack(">i", size) + b"abc", 1000)
