@@ -2,9 +2,16 @@
 
 from pixy.storage.check import CheckedEntry, CheckedJournal, check_checkpoints, check_journal
 from pixy.storage.check_partition import ReplayedEntries, check_partition
+from pixy.storage.check_staging import check_staging
 from pixy.storage.checkpoint import Checkpoint, CheckpointId, CheckpointStore, read_checkpoint
 from pixy.storage.disk import Disk, File, RealDisk
-from pixy.storage.identity import load_identity, read_identity, read_partition_identity
+from pixy.storage.identity import (
+    load_identity,
+    read_identity,
+    read_partition_identity,
+    read_publication_mark,
+    read_stage_record,
+)
 from pixy.storage.journal import Journal, JournalFile, JournalPosition
 from pixy.storage.journal_format import (
     EntryType,
@@ -16,24 +23,45 @@ from pixy.storage.journal_format import (
     read_file_header,
     read_flush,
 )
-from pixy.storage.log_writer import LogWriter, SyncedLog
-from pixy.storage.partition_directory import sort_partition_directories
+from pixy.storage.log_writer import DamagedLog, LogWriter, SyncedLog
+from pixy.storage.partition_directory import (
+    DirectoryKind,
+    KnownPartitions,
+    judge_partition_directory,
+    sort_partition_directories,
+)
 from pixy.storage.partition_log import PartitionLog, SyncedPosition
+from pixy.storage.publication_marks import MarkName, mark_name, read_marks, remove_mark, write_mark
 from pixy.storage.read_only import ReadOnlyDisk
 from pixy.storage.recovery import RecoveredGroup, RecoveredJournal, read_entries, recover_journal
 from pixy.storage.report import Finding, Report, Verdict
 from pixy.storage.retention import LogOptions
 from pixy.storage.scan import scan_batches
 from pixy.storage.segment import Chunk
+from pixy.storage.staged_part import StagedPart
+from pixy.storage.staging import (
+    STAGE_FILE,
+    PieceBatches,
+    RecoveredStages,
+    SealedStage,
+    StageFiles,
+    find_fault,
+    recover_stages,
+    remove_stages,
+    staged_part,
+)
 from pixy.storage.worker import ThreadWorker, Worker, run_on
 
 __all__ = [
+    "STAGE_FILE",
     "CheckedEntry",
     "CheckedJournal",
     "Checkpoint",
     "CheckpointId",
     "CheckpointStore",
     "Chunk",
+    "DamagedLog",
+    "DirectoryKind",
     "Disk",
     "EntryType",
     "File",
@@ -42,16 +70,23 @@ __all__ = [
     "JournalFile",
     "JournalPosition",
     "JournalRecord",
+    "KnownPartitions",
     "LogOptions",
     "LogWriter",
+    "MarkName",
     "PartitionLog",
+    "PieceBatches",
     "ReadOnlyDisk",
     "RealDisk",
     "RecordKind",
     "RecoveredGroup",
     "RecoveredJournal",
+    "RecoveredStages",
     "ReplayedEntries",
     "Report",
+    "SealedStage",
+    "StageFiles",
+    "StagedPart",
     "SyncedLog",
     "SyncedPosition",
     "ThreadWorker",
@@ -60,18 +95,30 @@ __all__ = [
     "check_checkpoints",
     "check_journal",
     "check_partition",
+    "check_staging",
+    "find_fault",
     "find_later_flush",
     "first_flush_number",
     "journal_record",
+    "judge_partition_directory",
     "load_identity",
+    "mark_name",
     "read_checkpoint",
     "read_entries",
     "read_file_header",
     "read_flush",
     "read_identity",
+    "read_marks",
     "read_partition_identity",
+    "read_publication_mark",
+    "read_stage_record",
     "recover_journal",
+    "recover_stages",
+    "remove_mark",
+    "remove_stages",
     "run_on",
     "scan_batches",
     "sort_partition_directories",
+    "staged_part",
+    "write_mark",
 ]

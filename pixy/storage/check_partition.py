@@ -7,7 +7,7 @@ batch with valid header and checksum, offsets without holes,
 epochs that never go back nor beyond the applied position's       ok
 bytes and segments behind the applied position, and the journal
 has entries there: applied again                                  ok
-the same, but the journal has none: cut by the next start         warning
+the same, but the journal has none: the partition is not ready    damaged
 an index that is missing from a long segment, does not agree with
 it, or has no segment; a file that does not belong                warning
 segments that no applied position and no entry speaks of; a name
@@ -159,7 +159,10 @@ class _PartitionCheck:
                 behind += self._kept(base, applied)
             self._end(applied, kept)
         else:
-            behind += sum(self._size(base) for base in kept)
+            behind += sum(self._size(base) for base in kept if base == last)
+            if kept and kept[0] < last:
+                found = "segments below the log begin offset: removed by the next start"
+                self._report.warn("segment", self._directory, found)
         self._behind(behind)
 
     def _kept(self, base: int, applied: AppliedPosition) -> int:
@@ -194,8 +197,8 @@ class _PartitionCheck:
             found = f"{size} bytes behind the applied position, to be applied again"
             self._report.add("segment", self._directory, found)
         else:
-            found = f"{size} bytes that no entry of the journal speaks of: cut by the next start"
-            self._report.warn("segment", self._directory, found)
+            found = f"{size} bytes that no entry of the journal speaks of: the partition is not ready"
+            self._report.damaged("segment", self._directory, found)
 
     # --- one segment ------------------------------------------------------------------------------------------------
 

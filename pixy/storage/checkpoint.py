@@ -40,6 +40,8 @@ one before it ends, and have the epoch of the name. The end offset is in the nam
     control in between  a header or footer between the records, or a   damaged
                         batch behind the footer
     older neighbour     the newest is damaged, the one before is whole the one before is used
+    newer than the      its end offset is behind the last entry that   the node refuses to start: journal files are missing, or
+    journal             the journal has of its state group             of an older state
     all damaged         none is whole                                  as absent; then the journal does not reach back far
                                                                        enough, and the node refuses to start
 

@@ -1,21 +1,22 @@
-"""Files that say whose a directory is: `identity` of a node, and `identity` of each partition's directory.
+"""Files that say whose a directory is: `identity` of a node and of each partition's directory, `stage` of each sealed stage's; and the
+marks of `publication_marks`.
 
 All numbers are little-endian.
 
     byte  size  field
-    0     8     magic: "PIXYNODE", or "PIXYPART" for a partition
+    0     8     magic: "PIXYNODE", "PIXYPART" for a partition, "PIXYSTGE" for a stage, "PIXYPUBL" for a mark
     8     4     format version, 1
     12    4     CRC-32C of bytes 0 to 11 and 16 to the end
     16    4     length of the payload
-    20          payload, a `NodeIdentity` or `PartitionIdentity`
+    20          payload, a `NodeIdentity`, `PartitionIdentity`, `StageRecord` or `PublishStages`
 
-Both are written as `identity.part`, synced, renamed, and the directory is synced: a valid one is never torn by writing it again.
+Each is written as `<name>.part`, synced, renamed, and the directory is synced: a valid one is never torn by writing it again.
 
 The node's:
 
     found                                                       done
     ----------------------------------------------------------  --------------------------------------------
-    absent          and no journal, topics or state             a new node: written
+    absent          and no journal, staging, topics or state    a new node: written
     lost            absent, and there is one of these           refused: this is not what a crash leaves
     own                                                         taken
     short           or torn, wrong magic, length or checksum,   refused
@@ -24,14 +25,14 @@ The node's:
     temporary file  `identity.part`, whatever is in it, and no  left from a crash at the first start:
                     identity                                    overwritten
 
-What a partition's means to the start is the business of `partition_directory`.
+What a partition's means to the start is the business of `partition_directory`, what a stage's means that of `staging`.
 """
 
 import struct
 from pathlib import Path
 
 from pixy.errors import CorruptData, DataDirectoryError
-from pixy.proto.state_pb2 import NodeIdentity, PartitionIdentity
+from pixy.proto.state_pb2 import NodeIdentity, PartitionIdentity, PublishStages, StageRecord
 from pixy.records import crc32c
 from pixy.storage.disk import Disk
 
@@ -40,7 +41,11 @@ __all__ = [
     "load_identity",
     "read_identity",
     "read_partition_identity",
+    "read_publication_mark",
+    "read_stage_record",
     "write_partition_identity",
+    "write_publication_mark",
+    "write_stage_record",
 ]
 
 IDENTITY_PART = "identity.part"
@@ -48,6 +53,8 @@ IDENTITY_PART = "identity.part"
 
 _NODE = b"PIXYNODE"
 _PARTITION = b"PIXYPART"
+_STAGE = b"PIXYSTGE"
+_PUBLICATION = b"PIXYPUBL"
 _FORMAT_VERSION = 1
 _START = struct.Struct("<8sI")
 _CRC = struct.Struct("<I")
@@ -68,7 +75,7 @@ def load_identity(disk: Disk, directory: Path, new: NodeIdentity) -> NodeIdentit
     path = directory / "identity"
     if path.name in names:
         return read_identity(disk, path)
-    for other in ("journal", "topics", "state"):
+    for other in ("journal", "topics", "state", "staging"):
         if other in names:
             raise DataDirectoryError(f"{path} is missing, although {directory} has {other!r}")
     _write(disk, path, _encode(_NODE, new.SerializeToString()))
@@ -101,8 +108,34 @@ def write_partition_identity(disk: Disk, path: Path, identity: PartitionIdentity
     _write(disk, path, _encode(_PARTITION, identity.SerializeToString()))
 
 
+def read_stage_record(disk: Disk, path: Path) -> StageRecord:
+    """What the file of a sealed stage says. Blocks.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DataDirectoryError: a newer release wrote it.
+        CorruptData: the file is damaged.
+    """
+    return StageRecord.FromString(_read(disk, path, _STAGE))
+
+
+def write_stage_record(disk: Disk, path: Path, record: StageRecord) -> None:
+    """Write the file that seals a stage; durable on return. Blocks."""
+    _write(disk, path, _encode(_STAGE, record.SerializeToString()))
+
+
+def read_publication_mark(disk: Disk, path: Path) -> PublishStages:
+    """What the mark of a publication says. Blocks; raises as `read_stage_record`."""
+    return PublishStages.FromString(_read(disk, path, _PUBLICATION))
+
+
+def write_publication_mark(disk: Disk, path: Path, mark: PublishStages) -> None:
+    """Write the mark of a publication; durable on return. Blocks."""
+    _write(disk, path, _encode(_PUBLICATION, mark.SerializeToString()))
+
+
 def _write(disk: Disk, path: Path, content: bytes) -> None:
-    part = path.with_name(IDENTITY_PART)
+    part = path.with_name(path.name + ".part")
     file = disk.open(part, create=True)
     try:
         file.truncate(0)

@@ -4,6 +4,8 @@ A partition's directory is `<topic>-<partition>`. Its file `identity`, durable b
 belongs to; raft groups are never used again, so what a deleted topic has left is never taken for that of a later one of the same
 name. A deletion first renames the directory to `<raft group>-deleted`, durably, and then removes it piece by piece.
 
+What a directory is, is decided by `judge_partition_directory` alone, for a start and for a check of a stopped node's files.
+
     found at a start                                       done
     -----------------------------------------------------  ---------------------------------------------------
     absent       nothing                                   made by the first write
@@ -26,7 +28,9 @@ name. A deletion first renames the directory to `<raft group>-deleted`, durably,
 
 import re
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -35,7 +39,15 @@ from pixy.proto.state_pb2 import PartitionIdentity
 from pixy.storage.disk import Disk
 from pixy.storage.identity import IDENTITY_PART, read_partition_identity
 
-__all__ = ["remove_partition_directory", "sort_partition_directories"]
+__all__ = [
+    "DirectoryKind",
+    "JudgedDirectory",
+    "KnownPartitions",
+    "judge_partition_directory",
+    "remove_partition_directory",
+    "remove_with_files",
+    "sort_partition_directories",
+]
 
 log = structlog.get_logger(__name__)
 
@@ -44,25 +56,90 @@ _DELETED = re.compile(r"(\d+)-deleted")
 _IDENTITY = "identity"
 
 
+class DirectoryKind(Enum):
+    """What a directory below `topics` is, by what a start does with it."""
+
+    OWN = "taken"
+    UNFINISHED = "left from a crash: removed"
+    DELETED = "left from a deleted topic: removed"
+    HALF_DELETED = "left from a deletion: removed"
+    NOT_READY = "the partition of its name is not ready"
+    REFUSED = "the start is refused"
+
+
+class JudgedDirectory(NamedTuple):
+    """What a directory is.
+
+    Attributes:
+        reason: what is wrong with it, empty if nothing is.
+        raft_group: whose it was, if that is gone.
+        nameless: whether it does not say whose it is.
+    """
+
+    kind: DirectoryKind
+    reason: str = ""
+    raft_group: int = 0
+    nameless: bool = False
+
+
+class KnownPartitions:
+    """What directories are judged by.
+
+    Args:
+        live: the partitions that there are, by the name of their directory.
+        cluster_id: this cluster.
+        next_raft_group: raft groups from here on were never used.
+    """
+
+    def __init__(
+        self, live: Mapping[str, PartitionIdentity], cluster_id: bytes, next_raft_group: int
+    ) -> None:
+        self._live = live
+        self._used = {identity.raft_group for identity in live.values()}
+        self._cluster_id = cluster_id
+        self._next_raft_group = next_raft_group
+
+    def is_gone(self, raft_group: int) -> bool:
+        """Whether a raft group was that of a partition that is no more."""
+        return raft_group not in self._used and raft_group < self._next_raft_group
+
+    def judge(self, path: Path, identity: PartitionIdentity) -> JudgedDirectory:
+        """Whose a directory with this identity is."""
+        if identity.cluster_id != self._cluster_id:
+            found = f"{path} belongs to cluster {identity.cluster_id.hex()}, this is {self._cluster_id.hex()}"
+            return JudgedDirectory(DirectoryKind.REFUSED, found)
+        if identity == self._live.get(path.name):
+            return JudgedDirectory(DirectoryKind.OWN)
+        if self.is_gone(identity.raft_group):
+            return JudgedDirectory(DirectoryKind.DELETED, raft_group=identity.raft_group)
+        return self.unusable(
+            path, f"{path} belongs to raft group {identity.raft_group}, which is not its partition's"
+        )
+
+    def unusable(self, path: Path, reason: str, *, nameless: bool = False) -> JudgedDirectory:
+        """Nobody can use it: the partition of its name is not ready, and if there is none, nobody knows what it is."""
+        if path.name in self._live:
+            return JudgedDirectory(DirectoryKind.NOT_READY, reason, nameless=nameless)
+        return JudgedDirectory(DirectoryKind.REFUSED, f"{reason}; no topic has a partition {path.name}")
+
+
 def sort_partition_directories(
-    disk: Disk, topics: Path, live: Mapping[str, PartitionIdentity], cluster_id: bytes, next_raft_group: int
+    disk: Disk, topics: Path, known: KnownPartitions
 ) -> dict[str, CorruptData | None]:
     """Remove what deletions and crashes have left, and tell what there is. Blocks.
 
     Args:
         topics: where the directories are.
-        live: the partitions that there are, by the name of their directory.
-        cluster_id: this cluster.
-        next_raft_group: raft groups from here on were never used.
+        known: what there should be.
 
     Returns:
-        The names that are there, of those in `live`; with what is wrong if it is not that partition's.
+        The names that are there, of partitions that are known; with what is wrong if it is not that partition's.
 
     Raises:
         DataDirectoryError: something that does not belong here; nothing of it was changed.
         OSError: the disk refuses.
     """
-    sorting = _Sorting(disk, live, cluster_id, next_raft_group)
+    sorting = _Sorting(disk, known)
     # What is left of deletions goes first: a name may be wanted for what another one has left.
     for name in sorted(disk.names(topics), key=lambda name: _DELETED.fullmatch(name) is None):
         sorting.sort(topics / name)
@@ -97,68 +174,62 @@ def remove_partition_directory(disk: Disk, path: Path, identity: PartitionIdenti
 class _Sorting:
     """One pass over the directories at a start; see `sort_partition_directories`."""
 
-    def __init__(
-        self, disk: Disk, live: Mapping[str, PartitionIdentity], cluster_id: bytes, next_raft_group: int
-    ) -> None:
+    def __init__(self, disk: Disk, known: KnownPartitions) -> None:
         self._disk = disk
-        self._live = live
-        self._used = {identity.raft_group for identity in live.values()}
-        self._cluster_id = cluster_id
-        self._next_raft_group = next_raft_group
+        self._known = known
         self.found: dict[str, CorruptData | None] = {}
 
     def sort(self, path: Path) -> None:
-        try:
-            files = self._disk.names(path)
-        except NotADirectoryError as error:
-            raise DataDirectoryError(f"{path} is not a directory; move it out of the way") from error
-        deleted = _DELETED.fullmatch(path.name)
-        if deleted is not None:
-            self._sort_deleted(path, int(deleted[1]))
-        elif _PARTITION.fullmatch(path.name) is None:
-            raise DataDirectoryError(f"{path} is not a partition's directory; move it out of the way")
-        else:
-            self._sort_partition(path, files)
-
-    def _sort_deleted(self, path: Path, raft_group: int) -> None:
-        if not self._is_gone(raft_group):
-            self._damaged(path, CorruptData(f"{path} is left from a deletion that never was"))
-        log.warning("removing what the deletion of a topic has left", directory=str(path))
-        _remove(self._disk, path)
-
-    def _sort_partition(self, path: Path, files: list[str]) -> None:
-        try:
-            identity = _read_identity(self._disk, path, files)
-        except CorruptData as error:
-            if set(files) <= {_IDENTITY, IDENTITY_PART}:
+        found = judge_partition_directory(self._disk, path, self._known)
+        match found.kind:
+            case DirectoryKind.OWN:
+                self.found[path.name] = None
+            case DirectoryKind.NOT_READY:
+                self.found[path.name] = CorruptData(found.reason)
+            case DirectoryKind.REFUSED:
+                raise DataDirectoryError(f"{found.reason}; move it out of the way")
+            case DirectoryKind.DELETED:
+                log.warning("removing what a deleted topic has left", directory=str(path))
+                _rename_and_remove(self._disk, path, found.raft_group)
+            case DirectoryKind.HALF_DELETED:
+                log.warning("removing what the deletion of a topic has left", directory=str(path))
+                remove_with_files(self._disk, path)
+            case DirectoryKind.UNFINISHED:
                 log.warning(
                     "removing a partition's directory that a crash left unfinished", directory=str(path)
                 )
-                _remove(self._disk, path)
-            else:
-                self._damaged(path, error)
-            return
-        if identity.cluster_id != self._cluster_id:
-            raise DataDirectoryError(
-                f"{path} belongs to cluster {identity.cluster_id.hex()}, this is {self._cluster_id.hex()}; "
-                "move it out of the way"
-            )
-        if identity == self._live.get(path.name):
-            self.found[path.name] = None
-        elif self._is_gone(identity.raft_group):
-            log.warning("removing what a deleted topic has left", directory=str(path))
-            _rename_and_remove(self._disk, path, identity.raft_group)
-        else:
-            reason = f"{path} belongs to raft group {identity.raft_group}, which is not its partition's"
-            self._damaged(path, CorruptData(reason))
+                remove_with_files(self._disk, path)
 
-    def _is_gone(self, raft_group: int) -> bool:
-        return raft_group not in self._used and raft_group < self._next_raft_group
 
-    def _damaged(self, path: Path, error: CorruptData) -> None:
-        if path.name not in self._live:
-            raise DataDirectoryError(f"{error}; no topic has a partition {path.name}: move it out of the way")
-        self.found[path.name] = error
+def judge_partition_directory(disk: Disk, path: Path, known: KnownPartitions) -> JudgedDirectory:
+    """Tell what a directory below `topics` is, and change nothing. Blocks.
+
+    Raises:
+        DataDirectoryError: a newer release wrote it.
+        OSError: it cannot be read.
+    """
+    try:
+        files = disk.names(path)
+    except NotADirectoryError:
+        return JudgedDirectory(DirectoryKind.REFUSED, f"{path} is not a directory")
+    deleted = _DELETED.fullmatch(path.name)
+    if deleted is not None:
+        if known.is_gone(int(deleted[1])):
+            return JudgedDirectory(DirectoryKind.HALF_DELETED)
+        return known.unusable(path, f"{path} is left from a deletion that never was")
+    if _PARTITION.fullmatch(path.name) is None:
+        return JudgedDirectory(DirectoryKind.REFUSED, f"{path} is not a partition's directory")
+    return _judge_partition(disk, path, files, known)
+
+
+def _judge_partition(disk: Disk, path: Path, files: list[str], known: KnownPartitions) -> JudgedDirectory:
+    try:
+        identity = _read_identity(disk, path, files)
+    except CorruptData as error:
+        if set(files) <= {_IDENTITY, IDENTITY_PART}:
+            return JudgedDirectory(DirectoryKind.UNFINISHED)
+        return known.unusable(path, str(error), nameless=True)
+    return known.judge(path, identity)
 
 
 def _read_identity(disk: Disk, path: Path, files: list[str]) -> PartitionIdentity:
@@ -172,10 +243,11 @@ def _rename_and_remove(disk: Disk, path: Path, raft_group: int) -> None:
     disk.rename(path, gone)
     # Without its name nobody takes what is left of it for something whole.
     disk.sync_directory(path.parent)
-    _remove(disk, gone)
+    remove_with_files(disk, gone)
 
 
-def _remove(disk: Disk, path: Path) -> None:
+def remove_with_files(disk: Disk, path: Path) -> None:
+    """Remove a directory that is needed no more, and its files. What cannot be removed is said, and goes at the next start. Blocks."""
     try:
         for name in disk.names(path):
             disk.unlink(path / name)

@@ -10,18 +10,24 @@ called by one worker at a time; `read` and `find_timestamp` may run beside them 
 `written_offset`, and the list of segments is replaced when one goes. A log holds one file open at most, from a write to the next sync:
 a segment is synced before the one behind it begins.
 
+A batch that was staged is appended with all of its part, which is a file: it is never in memory. Until the part is written it is read
+from that file. Writing it means to copy its batches, or, if it is large, to make the file a segment; see `staged_part`.
+
 A partition log holds no uncommitted record and is never truncated, except at start, to what was synced. At its front it is cut by whole
 segments: first the log begin offset moves, then an applied position with it becomes durable, and only then the files go.
 
-Invariants: begin_offset <= end_offset, written_offset <= end_offset; the batches in memory are the last ones, without holes, and
-reach back at least to written_offset.
+A part that is found damaged when it is to be written ends the log's life in this process: it is *given up*, with everything behind its
+applied position left to the journal. From there on it counts offsets, and takes and gives nothing.
+
+Invariants: begin_offset <= end_offset, written_offset <= end_offset; the batches in memory, with the parts between them, are the last ones,
+without holes, and reach back at least to written_offset, unless the log is given up.
 """
 
+import errno
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,15 +36,21 @@ from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
 from pixy.records import BatchHeader, patch_batch, read_header
 from pixy.storage.disk import Disk
 from pixy.storage.identity import write_partition_identity
+from pixy.storage.log_tail import Appended, LogTail, Unwritten
 from pixy.storage.partition_directory import remove_partition_directory
 from pixy.storage.retention import LogOptions, SegmentFacts, retained_from
 from pixy.storage.segment import Chunk, Segment
+from pixy.storage.staged_part import StagedPart
+from pixy.storage.synced_segments import check_not_ahead, synced_segments
 
 __all__ = ["PartitionLog", "SyncedPosition", "Unwritten"]
 
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex)")
-_TRIM = 64
-"""Evicted batches are dropped from the lists this many at a time."""
+LINK_BYTES_MIN = 4 << 20
+"""A staged part of this size or above becomes a segment as it is; a smaller one is copied, because small segments are many files."""
+
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
+"""What a file system answers that cannot give a file one more name there: then a part is copied, whatever its size."""
 
 
 class SyncedPosition(NamedTuple):
@@ -49,11 +61,12 @@ class SyncedPosition(NamedTuple):
     segment_bytes: int
 
 
-class Unwritten(NamedTuple):
-    """Batches that are in memory only, and the offset behind them."""
+class GivenUp(NamedTuple):
+    """What a log had when it was given up: bytes that were in no segment, bytes in memory, and bytes that only the journal has durably."""
 
-    batches: list[bytearray]
-    end_offset: int
+    unwritten_bytes: int
+    memory_bytes: int
+    undurable_bytes: int
 
 
 class PartitionLog:
@@ -67,25 +80,27 @@ class PartitionLog:
 
     Attributes:
         begin_offset: first offset that is served.
+        identity: as given.
         end_offset: offset that the next record gets; also the high watermark, because only committed records get here.
         written_offset: everything below it can be read from segments.
     """
 
     __slots__ = (
-        "_bases",
-        "_batches",
         "_directory",
         "_disk",
-        "_evicted",
         "_file_end",
-        "_identity",
+        "_given_up",
         "_identity_written",
+        "_linked",
         "_new_segment",
+        "_removal_begun",
         "_removed",
         "_segments",
-        "_unwritten_at",
+        "_tail",
+        "_unsynced_bytes",
         "begin_offset",
         "end_offset",
+        "identity",
         "options",
         "written_offset",
     )
@@ -93,21 +108,23 @@ class PartitionLog:
     def __init__(self, disk: Disk, directory: Path, identity: PartitionIdentity, options: LogOptions) -> None:
         self._disk = disk
         self._directory = directory
-        self._identity = identity
+        self.identity = identity
         self.options = options
         self._segments: list[Segment] = []
         self._identity_written = False
         self._new_segment = False
-        # The topic is deleted, and the files are gone.
+        # Base offset of the last segment that was a staged part: as such it is full, and its file may have a second name.
+        self._linked = -1
+        # The topic is deleted: files of parts may go at any time. And the log's own are gone.
+        self._removal_begun = False
         self._removed = False
+        # Nothing more is kept, written or synced.
+        self._given_up = False
         # Offset behind the last batch in the segments, as the worker knows it.
         self._file_end = 0
-        # Batches in memory with their base offsets; the first `_evicted` are gone, the list is trimmed now and then.
-        self._bases: list[int] = []
-        self._batches: list[bytearray | None] = []
-        self._evicted = 0
-        # Invariant: batches from this place in the lists on are not in a segment.
-        self._unwritten_at = 0
+        # Batches that no `sync` has told of, without parts that became segments: what of the segments only the journal has durably.
+        self._unsynced_bytes = 0
+        self._tail = LogTail()
         self.begin_offset = 0
         self.end_offset = 0
         self.written_offset = 0
@@ -121,34 +138,26 @@ class PartitionLog:
             The offset of its first record.
         """
         base = self.end_offset
-        patch_batch(batch, base, leader_epoch)
-        self.end_offset = read_header(batch).next_offset
-        self._bases.append(base)
-        self._batches.append(batch)
+        self.end_offset = patch_batch(batch, base, leader_epoch)
+        if not self._given_up:
+            self._tail.append(batch, base)
         return base
 
+    def append_part(self, part: StagedPart, leader_epoch: int) -> None:
+        """Take a committed part of a stage: its records get the next offsets. Its file must stay until it is synced."""
+        placed = part.placed(self.end_offset, leader_epoch)
+        if not self._given_up:
+            self._tail.append_part(placed)
+        self.end_offset = placed.end_offset
+
     def read_memory(self, offset: int, max_bytes: int) -> Chunk | None:
-        """Batches from the one that holds `offset` on, if memory reaches back that far; None if it does not.
+        """Batches from the one that holds `offset` on, if they are in memory; None if they must be read from files.
 
         At most `max_bytes`, but at least one; none if `offset` is the end.
         """
         if offset == self.end_offset:
             return Chunk([], offset)
-        at = bisect_right(self._bases, offset, self._evicted) - 1
-        if at < self._evicted:
-            return None
-        chunk: list[memoryview] = []
-        size = 0
-        count = len(self._batches)
-        while at < count:
-            batch = self._batches[at]
-            assert batch is not None
-            size += len(batch)
-            if chunk and size > max_bytes:
-                break
-            chunk.append(memoryview(batch))
-            at += 1
-        return Chunk(chunk, self._bases[at] if at < count else self.end_offset)
+        return self._tail.read(offset, max_bytes, self.end_offset)
 
     def move_begin(self, offset: int) -> bool:
         """Serve nothing below `offset` any more; whether that changed anything."""
@@ -175,31 +184,29 @@ class PartitionLog:
         segments = self._segments
         return bool(segments) and bool(segments[0].size) and segments[0].end_offset <= log_begin_offset
 
+    def begin_removal(self) -> None:
+        """The topic is deleted: nobody needs what is appended, and the files of parts may go. `remove` follows on the worker."""
+        self._removal_begun = True
+
+    def give_up(self) -> "GivenUp":
+        """Keep, write and sync nothing any more, because a part cannot be written. Not while a worker works on the log."""
+        unwritten, memory_bytes = self.unwritten().memory_bytes, self._tail.memory_bytes
+        self._given_up = True
+        self._tail = LogTail()
+        return GivenUp(unwritten, memory_bytes, unwritten + self._unsynced_bytes)
+
     def unwritten(self) -> Unwritten:
         """What is not in a segment yet."""
-        batches = [batch for batch in self._batches[self._unwritten_at :] if batch is not None]
-        return Unwritten(batches, self.end_offset)
+        return self._tail.unwritten(self.end_offset)
 
     def wrote(self, unwritten: Unwritten) -> None:
         """Take note that a worker has written this."""
-        self._unwritten_at += len(unwritten.batches)
+        self._tail.wrote(unwritten)
         self.written_offset = unwritten.end_offset
 
     def evict(self) -> int:
         """Drop the oldest batch from memory; returns its size, 0 if it is not written yet or there is none."""
-        at = self._evicted
-        if at >= self._unwritten_at:
-            return 0
-        batch = self._batches[at]
-        assert batch is not None
-        self._batches[at] = None
-        self._evicted = at + 1
-        if self._evicted >= _TRIM:
-            del self._bases[: self._evicted]
-            del self._batches[: self._evicted]
-            self._unwritten_at -= self._evicted
-            self._evicted = 0
-        return len(batch)
+        return self._tail.evict()
 
     # --- on a worker --------------------------------------------------------------------------------------------
 
@@ -215,7 +222,7 @@ class PartitionLog:
             replayed: whether the journal has entries behind `applied`. If it has neither, then nothing was ever written.
 
         Raises:
-            CorruptData: synced bytes are missing, or there are segments that the journal knows nothing of.
+            CorruptData: synced bytes are missing, or there are segments, or bytes in them, that the journal knows nothing of.
             DataDirectoryError: a file that does not belong here.
         """
         # An identity that no position followed may be in memory only: its sync may have failed.
@@ -231,46 +238,80 @@ class PartitionLog:
                     f"{self._directory} has segments, but the journal does not know of any record there"
                 )
         else:
-            self._segments = self._synced_segments(applied, bases)
+            self._segments = synced_segments(self._disk, self._directory, applied, bases)
+            if not replayed:
+                check_not_ahead(self._disk, self._directory, applied, bases, self._segments[-1:])
             if self._segments:
                 self._segments[-1].cut()
         found = {int(match[1]) for name in names if (match := _SEGMENT_FILE.fullmatch(name))}
         for base in sorted(found.difference(segment.base_offset for segment in self._segments)):
             Segment(self._disk, self._directory, base).remove()
 
-    def _synced_segments(self, applied: AppliedPosition, bases: list[int]) -> list[Segment]:
-        """The segments from the log begin offset to the applied position, each proven to go on where the one before it ends."""
-        if applied.log_begin_offset == applied.end_offset:
-            return []
-        last = applied.segment_base_offset
-        kept = [base for base in bases if base < last]
-        while len(kept) > 1 and kept[1] <= applied.log_begin_offset:
-            del kept[0]
-        if kept and last <= applied.log_begin_offset:
-            kept = []
-        segments = [Segment(self._disk, self._directory, base) for base in [*kept, last]]
-        if segments[0].base_offset > applied.log_begin_offset:
-            raise CorruptData(
-                f"{segments[0].path} is the first segment, but records from offset {applied.log_begin_offset} on were synced"
-            )
-        for segment, following in pairwise(segments):
-            segment.measure()
-            _check_end(segment, following.base_offset)
-        segments[-1].measure(applied.segment_bytes)
-        _check_end(segments[-1], applied.end_offset)
-        return segments
+    def write(self, appended: Sequence[Appended]) -> None:
+        """Append batches to the active segment, beginning new ones as they fill up, and parts of stages as is best for them.
 
-    def write(self, batches: Sequence[bytearray]) -> None:
-        """Append batches to the active segment, beginning new ones as they fill up."""
-        if self._removed:
+        Raises:
+            CorruptData: a part is damaged or missing; what is before it may be written.
+            OSError: the disk refuses; a call with the same goes on where this one ended.
+        """
+        batches: list[bytearray] = []
+        for each in () if self._removed else appended:
+            if isinstance(each, StagedPart):
+                self._write_batches(batches)
+                batches = []
+                try:
+                    self._write_part(each)
+                except FileNotFoundError as error:
+                    # Another thread removes stages that only a deleted topic has needed.
+                    if self._removal_begun:
+                        return
+                    if error.filename != str(each.path):
+                        raise
+                    raise CorruptData(f"{each.path} is missing, it was sealed") from error
+            else:
+                batches.append(each)
+        self._write_batches(batches)
+
+    def _write_part(self, part: StagedPart) -> None:
+        if part.end_offset <= self._file_end:
+            return  # a call that failed later has written it
+        if part.size >= LINK_BYTES_MIN and part.base_offset == self._file_end and self._link(part):
             return
+        for batches in part.batches(self._disk):
+            self._write_batches(batches)
+
+    def _link(self, part: StagedPart) -> bool:
+        """Make a part's file a segment; whether the file system can."""
+        if self._segments:
+            if not self._segments[-1].size:
+                return False  # a call that failed later has begun to copy it
+            self._sync_full(self._segments[-1])
+        if not self._identity_written:
+            self._claim_directory()
+        segment = Segment(self._disk, self._directory, part.base_offset)
+        file = self._disk.open(part.path)
+        try:
+            segment.link(part.path, file, part.patch(file))
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return False
+            raise
+        self._segments = [*self._segments, segment]
+        self._new_segment = True
+        self._linked = segment.base_offset
+        self._file_end = segment.end_offset
+        return True
+
+    def _write_batches(self, batches: Sequence[bytearray]) -> None:
         at = 0
         while at < len(batches) and read_header(batches[at]).base_offset < self._file_end:
             at += 1  # a call that failed half-way has written these
         while at < len(batches):
             segment = self._active(len(batches[at]), read_header(batches[at]))
             end = self._fitting(segment, batches, at)
+            size = segment.size
             segment.write(batches[at:end])
+            self._unsynced_bytes += segment.size - size
             self._file_end = segment.end_offset
             at = end
 
@@ -289,6 +330,11 @@ class PartitionLog:
             end += 1
         return end
 
+    def begin_sync(self) -> None:
+        """Let the system begin with what `sync` will wait for: worth it before many logs are synced."""
+        for segment in self._segments[-1:]:
+            segment.begin_sync()
+
     def sync(self) -> SyncedPosition:
         """Make everything written durable, and tell what that is."""
         if self._removed:
@@ -299,6 +345,7 @@ class PartitionLog:
         if self._new_segment:
             self._disk.sync_directory(self._directory)
             self._new_segment = False
+        self._unsynced_bytes = 0
         begin_offset = min(self.begin_offset, self._file_end)
         if begin_offset == self._file_end:
             return SyncedPosition(begin_offset, begin_offset, 0)
@@ -321,7 +368,7 @@ class PartitionLog:
         self._removed = True
         self.close()
         self._segments = []
-        remove_partition_directory(self._disk, self._directory, self._identity)
+        remove_partition_directory(self._disk, self._directory, self.identity)
 
     def close(self) -> None:
         """Close open files."""
@@ -336,6 +383,11 @@ class PartitionLog:
             CorruptData: what is stored there is damaged; names file and byte.
             StorageFault: the disk does not give it.
         """
+        # Looked at before the segments: a part that is not among them any more is in one of these.
+        for part in self._tail.parts:
+            if part.base_offset <= offset < part.end_offset:
+                with suppress(FileNotFoundError), self._faults(offset, may_go=True):
+                    return part.read(self._disk, offset, max_bytes)
         segments = self._segments
         first = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
         with self._faults(offset):
@@ -369,10 +421,12 @@ class PartitionLog:
         return None
 
     @contextmanager
-    def _faults(self, offset: int) -> Iterator[None]:
+    def _faults(self, offset: int, *, may_go: bool = False) -> Iterator[None]:
         try:
             yield
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and may_go:
+                raise
             if isinstance(error, FileNotFoundError) and offset < self.begin_offset:
                 # The file went before it was opened.
                 raise OffsetOutOfRange(
@@ -408,12 +462,13 @@ class PartitionLog:
         self._disk.make_directory(self._directory)
         if any(name.endswith(".log") for name in self._disk.names(self._directory)):
             raise CorruptData(f"{self._directory} has segments of another partition; move it out of the way")
-        write_partition_identity(self._disk, self._directory / "identity", self._identity)
+        write_partition_identity(self._disk, self._directory / "identity", self.identity)
         self._identity_written = True
 
     def _is_full(self, segment: Segment, batch_size: int, header: BatchHeader) -> bool:
         return (
-            segment.size + batch_size > self.options.segment_bytes
+            segment.base_offset == self._linked
+            or segment.size + batch_size > self.options.segment_bytes
             or header.max_timestamp - segment.first_timestamp >= self.options.segment_ms
             # What it begins with is to go, and it goes only as a whole.
             or segment.base_offset < self.begin_offset
@@ -428,11 +483,3 @@ class PartitionLog:
                 raise DataDirectoryError(f"{self._directory / name} is not a segment; move it out of the way")
             bases.append(int(name[:20]))
         return bases
-
-
-def _check_end(segment: Segment, expected: int) -> None:
-    if segment.end_offset != expected:
-        raise CorruptData(
-            f"{segment.path} is corrupt at byte {segment.size}: its records end before offset {segment.end_offset}, "
-            f"{expected} was expected"
-        )

@@ -14,16 +14,19 @@ __all__ = ["ReadOnlyDisk"]
 class ReadOnlyDisk(RealDisk):
     """The file system of the machine, read only. What it opens cannot be written to either."""
 
-    def open(self, path: Path, *, create: bool = False) -> RealFile:
+    def open(self, path: Path, *, create: bool = False, background: bool = False) -> RealFile:
         if create:
             _refuse(path)
-        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), self._durable_writes)
 
     def make_directory(self, path: Path) -> None:
         _refuse(path)
 
     def rename(self, old: Path, new: Path) -> None:
         _refuse(old)
+
+    def link(self, old: Path, new: Path) -> None:
+        _refuse(new)
 
     def unlink(self, path: Path) -> None:
         _refuse(path)
@@ -46,7 +49,7 @@ class ReadOnlyDisk(RealDisk):
         except BlockingIOError:
             os.close(file_number)
             return None
-        return RealFile(file_number)
+        return RealFile(file_number, self._durable_writes)
 
 
 def _refuse(path: Path) -> NoReturn:

@@ -6,7 +6,7 @@ that is under way.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -101,8 +101,41 @@ class Segment:
         except OSError:
             self._torn = True
             raise
+        entries: list[tuple[int, int]] = []
+        times: list[tuple[int, int]] = []
         for batch in batches:
-            self._index(read_header(batch), len(batch))
+            self._add(read_header(batch), len(batch), entries, times)
+        if entries:
+            self._write_indexes(entries, times)
+
+    def begin_sync(self) -> None:
+        """Let the system begin with what `sync` will wait for."""
+        if self._file is not None:
+            self._file.begin_sync()
+
+    def link(self, source: Path, file: File, headers: Iterable[tuple[int, BatchHeader]]) -> None:
+        """Make a file that is there this segment, by one more name. It is durable after `sync`, its name after one of the directory.
+
+        Args:
+            source: the file.
+            file: the same, open; the segment owns it from here on.
+            headers: size and header of each batch in it, in their order; taken before the file gets its name.
+
+        Raises:
+            OSError: it has not got the name; nothing of this segment is there, but perhaps indexes, which are hints.
+        """
+        entries: list[tuple[int, int]] = []
+        times: list[tuple[int, int]] = []
+        try:
+            for size, header in headers:
+                self._add(header, size, entries, times)
+            if entries:
+                self._write_indexes(entries, times)
+            self._disk.link(source, self.path)
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
 
     def sync(self) -> None:
         """Make what was written durable, and a cut, and close the file.
@@ -211,23 +244,27 @@ class Segment:
             self.max_timestamp = header.max_timestamp
             self._max_timestamp_offset = header.next_offset - 1 - self.base_offset
 
-    def _index(self, header: BatchHeader, size: int) -> None:
+    def _add(
+        self, header: BatchHeader, size: int, entries: list[tuple[int, int]], times: list[tuple[int, int]]
+    ) -> None:
+        """A batch is in the file; adds what the indexes are to say of it."""
         if not self.size:
             self.first_timestamp = header.base_timestamp
         self._count(header)
         if self._unindexed_bytes >= INDEX_INTERVAL_BYTES:
             self._unindexed_bytes = 0
-            last = header.next_offset - 1 - self.base_offset
-            # A hint that cannot be written, or that does not fit, is no fault of the segment.
-            with suppress(OSError, struct.error):
-                self._offset_index().append([(last, self.size)], self._entries)
-                self._entries += 1
-                self._time_index().append(
-                    [(self.max_timestamp, self._max_timestamp_offset)], self._time_entries
-                )
-                self._time_entries += 1
+            entries.append((header.next_offset - 1 - self.base_offset, self.size))
+            times.append((self.max_timestamp, self._max_timestamp_offset))
         self._unindexed_bytes += size
         self.size += size
+
+    def _write_indexes(self, entries: list[tuple[int, int]], times: list[tuple[int, int]]) -> None:
+        # A hint that cannot be written, or that does not fit, is no fault of the segment.
+        with suppress(OSError, struct.error):
+            self._offset_index().append(entries, self._entries)
+            self._entries += len(entries)
+            self._time_index().append(times, self._time_entries)
+            self._time_entries += len(times)
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -239,7 +276,7 @@ class Segment:
         Raises:
             CorruptData: a batch is damaged; names file and byte.
         """
-        file = self._disk.open(self.path)
+        file = self._disk.open(self.path, background=True)
         try:
             found = self._find(file, offset, size)
             if found is None:
@@ -257,7 +294,7 @@ class Segment:
     def offset_for_timestamp(self, timestamp_ms: int, size: int) -> tuple[int, int] | None:
         """Position and base offset of the first batch with a timestamp at or after `timestamp_ms`."""
         hint = self._time_index().floor(timestamp_ms - 1)
-        file = self._disk.open(self.path)
+        file = self._disk.open(self.path, background=True)
         try:
             start = self._checked_time_hint(file, hint, size)
             for position, header in self._headers(file, start, size):

@@ -15,8 +15,8 @@ __all__ = ["Call", "RecordingDisk", "full"]
 
 
 class Call(NamedTuple):
-    """One thing done: `create`, `write`, `allocate`, `truncate`, `sync`, `rename`, `unlink`, `remove_directory`, `make_directory`,
-    `sync_directory`.
+    """One thing done: `create`, `write`, `allocate`, `truncate`, `begin_sync`, `sync`, `rename`, `link`, `unlink`, `remove_directory`,
+    `make_directory`, `sync_directory`.
 
     `at` is the position of a write, or the size for `allocate` and `truncate`.
     """
@@ -40,6 +40,8 @@ class RecordingDisk:
     def __init__(self) -> None:
         self._disk = _UnsyncedDisk()
         self.calls: list[Call] = []
+        # The first byte of each durable write, and the one behind its last.
+        self.durable_writes: list[tuple[int, int]] = []
         self.before: Callable[[Call], None] = lambda _: None
 
     def did(self, what: str, ending: str = "") -> list[Call]:
@@ -63,10 +65,10 @@ class RecordingDisk:
         self.before(call)
         self.calls.append(call)
 
-    def open(self, path: Path, *, create: bool = False) -> File:
+    def open(self, path: Path, *, create: bool = False, background: bool = False) -> File:
         if create and not path.exists():
             self.do(Call("create", path.name))
-        return _RecordingFile(self, self._disk.open(path, create=create), path.name)
+        return _RecordingFile(self, self._disk.open(path, create=create, background=background), path.name)
 
     def names(self, directory: Path) -> list[str]:
         return self._disk.names(directory)
@@ -80,6 +82,10 @@ class RecordingDisk:
         self.do(Call("rename", new.name))
         self._disk.rename(old, new)
 
+    def link(self, old: Path, new: Path) -> None:
+        self.do(Call("link", new.name))
+        self._disk.link(old, new)
+
     def unlink(self, path: Path) -> None:
         self.do(Call("unlink", path.name))
         self._disk.unlink(path)
@@ -90,6 +96,12 @@ class RecordingDisk:
 
     def sync_directory(self, path: Path) -> None:
         self.do(Call("sync_directory", path.name))
+
+    def open_file_limit(self) -> int:
+        return self._disk.open_file_limit()
+
+    def device_bytes_read(self) -> int:
+        return self._disk.device_bytes_read()
 
     def lock(self, path: Path) -> File | None:
         return self._disk.lock(path)
@@ -108,6 +120,7 @@ class _RecordingFile:
     def write_durably(self, buffers: Sequence[Buffer], position: int) -> None:
         self.write_at(buffers, position)
         self.sync()
+        self._disk.durable_writes.append((position, position + sum(map(len, buffers))))
 
     def read_at(self, size: int, position: int) -> bytes:
         return self._file.read_at(size, position)
@@ -122,6 +135,9 @@ class _RecordingFile:
     def truncate(self, size: int) -> None:
         self._disk.do(Call("truncate", self._name, size))
         self._file.truncate(size)
+
+    def begin_sync(self) -> None:
+        self._disk.do(Call("begin_sync", self._name))
 
     def sync(self) -> None:
         self._disk.do(Call("sync", self._name))

@@ -137,7 +137,7 @@ def test_what_is_behind_the_applied_position_is_applied_again(partition: Partiti
     assert report.findings[0].found == "11 bytes behind the applied position, to be applied again"
     assert report.findings[1].found.endswith("; 2 records in the journal to be applied again")
     assert partition.wrong() == [
-        ("warning", "topic-0", "11 bytes that no entry of the journal speaks of: cut by the next start")
+        ("damaged", "topic-0", "11 bytes that no entry of the journal speaks of: the partition is not ready")
     ]
 
 

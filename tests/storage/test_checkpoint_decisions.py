@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pixy.cluster import check_node
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.records import batch_bytes, build_control_batch, patch_batch
 from pixy.storage import (
@@ -269,3 +270,25 @@ async def test_all_damaged(state: Path, tmp_path: Path) -> None:
     with pytest.raises(CorruptData, match="applied up to entry 0, but the journal goes on with entry"):
         async with Cluster(directory).running():
             pass
+
+
+async def test_newer_than_the_journal(tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    async with Cluster(directory, checkpoint_entries=2).running() as cluster:
+        await cluster.create_topic()
+        await cluster.commit(1)
+        older = shutil.copytree(directory / "journal", tmp_path / "older")
+        for at in range(10):
+            await cluster.commit(at)
+        await cluster.settle()
+    newest = max((directory / "state" / "groups-0").iterdir())
+    shutil.rmtree(directory / "journal")
+    shutil.copytree(older, directory / "journal")
+    reason = rf"checkpoint of groups-0 goes up to entry {int(newest.name[:20])}, but the journal has none behind entry \d: files of it"
+    with pytest.raises(CorruptData, match=reason):
+        async with Cluster(directory).running():
+            pass
+    assert check_node(ReadOnlyDisk(), directory).verdict is Verdict.DAMAGED
+    shutil.rmtree(directory / "state" / "groups-0")
+    async with Cluster(directory).running() as cluster:
+        assert cluster.committed() == {0: 1}

@@ -14,6 +14,7 @@ import pytest
 from pixy.storage import Disk, RealDisk
 from tests.fakes.disk import RecordingDisk
 from tests.sim.disk import SimulatedDisk
+from tests.storage.pages import forget_pages
 
 DISK = RealDisk()
 
@@ -126,6 +127,27 @@ def test_a_lock_is_held_until_its_file_is_closed(disk: Disk, tmp_path: Path) -> 
     again.close()
 
 
+@pytest.mark.parametrize("writing", [False, True])
+def test_reading_in_the_background_gives_the_same(disk: Disk, tmp_path: Path, writing: bool) -> None:
+    content = os.urandom(300_000)
+    path = write(disk, tmp_path / "file", content)
+    if writing:
+        journal = disk.open(tmp_path / "journal", create=True)
+        journal.write_durably([b"entry"], 0)
+        journal.close()
+    file = disk.open(path, background=True)
+    for size, position in (
+        (300_000, 0),
+        (300_001, 0),
+        (200_000, 50_000),
+        (200_000, 200_000),
+        (0, 5),
+        (1, 300_000),
+    ):
+        assert file.read_at(size, position) == content[position : position + size]
+    file.close()
+
+
 # --- every disk: names ------------------------------------------------------------------------------------------
 
 
@@ -153,6 +175,22 @@ def test_rename_replaces_a_file_and_unlink_removes_it(disk: Disk, tmp_path: Path
     assert (disk.names(tmp_path), read(disk, new)) == (["new"], b"old")
     disk.unlink(new)
     assert disk.names(tmp_path) == []
+
+
+def test_a_linked_file_has_one_content_under_all_of_its_names(disk: Disk, tmp_path: Path) -> None:
+    old, new = write(disk, tmp_path / "old", b"old"), tmp_path / "inner" / "new"
+    disk.make_directory(tmp_path / "inner")
+    disk.link(old, new)
+    file = disk.open(old)
+    file.write_at([b"N"], 0)
+    file.close()
+    assert read(disk, new) == b"Nld"
+    with pytest.raises(FileExistsError):
+        disk.link(old, new)
+    disk.unlink(old)
+    assert read(disk, new) == b"Nld"
+    with pytest.raises(FileNotFoundError):
+        disk.link(old, tmp_path / "other")
 
 
 def test_a_directory_is_renamed_with_all_that_is_in_it(disk: Disk, tmp_path: Path) -> None:
@@ -311,6 +349,18 @@ def test_a_directory_is_made_with_its_parents_and_every_entry_is_synced(
     assert synced == [tmp_path, tmp_path / "a"]
 
 
+def test_a_new_directory_that_cannot_be_synced_is_no_want_of_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(DISK, "sync_directory", no_room, raising=False)
+    with pytest.raises(OSError, match=r"cannot be synced: .*no room") as caught:
+        DISK.make_directory(tmp_path / "new")
+    assert caught.value.errno == errno.EIO
+
+
 def test_a_file_system_that_does_not_know_durable_writes_gets_a_write_and_a_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +380,35 @@ def test_a_file_system_that_does_not_know_durable_writes_gets_a_write_and_a_sync
     file.close()
 
 
+def test_a_large_write_is_several_calls_and_a_large_buffer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pwritev(fd: int, buffers: Sequence[bytes], position: int, flags: int = 0) -> int:
+        calls.append((position, sum(map(len, buffers))))
+        return real(fd, buffers, position, flags)
+
+    real = os.pwritev
+    calls: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    file = RealDisk().open(tmp_path / "file", create=True)
+    large, half = bytes(3 << 20), bytes(1 << 19)
+    file.write_at([half, half, half, large, b"x"], 0)
+    assert calls == [(0, 1 << 20), (1 << 20, 1 << 19), (3 << 19, 3 << 20), (9 << 19, 1)]
+    assert file.size() == (9 << 19) + 1
+    file.close()
+
+
+def test_a_sync_that_has_begun_proves_nothing_and_fails_never(tmp_path: Path) -> None:
+    file = RealDisk().open(tmp_path / "file", create=True)
+    file.begin_sync()
+    file.write_at([b"abc"], 0)
+    file.begin_sync()
+    file.sync()
+    assert file.read_at(10, 0) == b"abc"
+    file.close()
+    file.begin_sync()
+
+
 def test_a_durable_write_that_fails_is_not_tried_in_another_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,3 +421,28 @@ def test_a_durable_write_that_fails_is_not_tried_in_another_way(
         file.write_durably([b"ab"], 0)
     assert file.size() == 0
     file.close()
+
+
+def test_what_the_device_gave_is_told_of_the_thread_that_read(tmp_path: Path) -> None:
+    disk = RealDisk()
+    file = disk.open(tmp_path / "file", create=True)
+    file.write_at([bytes(1 << 20)], 0)
+    before = disk.device_bytes_read()
+    file.read_at(1 << 20, 0)
+    assert disk.device_bytes_read() == before, "it was in memory"
+    file.sync()
+    forget_pages(tmp_path / "file")
+    kernel_before = kernel_bytes_read()
+    file.read_at(1 << 20, 0)
+    expected = kernel_bytes_read() - kernel_before
+    file.close()
+    if not expected and os.environ.get("PIXY_REQUIRE_ALL") != "1":
+        pytest.skip("the temporary directory is in memory: set TMPDIR to a folder on a disk")
+    assert disk.device_bytes_read() - before == expected >= 1 << 20
+
+
+def kernel_bytes_read() -> int:
+    """What the kernel's own books say of the bytes that this thread has had from a device."""
+    books = Path("/proc/thread-self/io")
+    lines = books.read_text().splitlines() if books.exists() else []
+    return sum(int(line.split(": ")[1]) for line in lines if line.startswith("read_bytes"))

@@ -62,6 +62,14 @@ class Bench:
             self.worker.step()
             await asyncio.sleep(0)
 
+    async def drain(self) -> None:
+        """Run what is on the worker until everything is written and told."""
+        drained = asyncio.create_task(self.journal.drained())
+        while not drained.done():
+            if self.worker:
+                self.worker.step()
+            await asyncio.sleep(0)
+
     def what(self, *kinds: str) -> list[str]:
         return [call.what for call in self.disk.calls if call.what in kinds]
 
@@ -108,10 +116,109 @@ async def test_one_sync_serves_all_that_waits_however_many_groups(tmp_path: Path
     before = len(bench.disk.did("sync"))
     for group in range(500):
         bench.append(raft_group=group)
-    await bench.flush()
+    await bench.drain()
     assert len(bench.disk.did("sync")) == before + 1
-    assert len(bench.durable[1]) == 500
+    assert sum(map(len, bench.durable)) == 501
     await bench.journal.stop()
+
+
+# --- telling ------------------------------------------------------------------------------------------------------
+
+
+async def written(bench: Bench, count: int, payload: bytes = b"payload") -> None:
+    """Append entries of as many groups, and let them be written in one flush, whose first piece is told then."""
+    for group in range(count):
+        bench.append(payload, raft_group=1000 + group)
+    await bench.worker.wait()
+    bench.worker.step()
+
+
+async def test_a_flush_of_many_records_is_told_in_order_a_piece_in_each_turn(bench: Bench) -> None:
+    await written(bench, 150)
+    assert list(map(len, bench.durable)) == [64]
+    await asyncio.sleep(0)
+    assert list(map(len, bench.durable)) == [64, 64]
+    await bench.journal.drained()
+    assert list(map(len, bench.durable)) == [64, 64, 22]
+    assert [token for piece in bench.durable for token in piece] == list(range(1, 151))
+    await bench.journal.stop()
+
+
+async def test_large_records_are_told_one_in_each_turn(bench: Bench) -> None:
+    await written(bench, 3, bytes(64 << 10))
+    await bench.journal.drained()
+    assert bench.durable == [[1], [2], [3]]
+    await bench.journal.stop()
+
+
+async def test_the_next_flush_is_written_while_one_is_told_and_is_told_behind_it(bench: Bench) -> None:
+    for _ in range(150):
+        bench.append()
+    await bench.worker.wait()
+    bench.append()
+    bench.worker.step()
+    assert (bench.durable, len(bench.worker)) == ([list(range(1, 65))], 1)
+    bench.append()
+    bench.worker.step()
+    assert len(bench.durable) == 1, "the flush before is not told yet"
+    bench.append()
+    await asyncio.sleep(0)
+    assert not bench.worker, "a third flush would make what is to be told grow without bound"
+    await bench.drain()
+    assert [token for piece in bench.durable for token in piece] == list(range(1, 154))
+    assert bench.durable[-2:] == [[151], [152, 153]]
+    await bench.journal.stop()
+
+
+async def test_who_is_told_finds_the_file_of_the_record_even_if_the_next_flush_is_in_another(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, file_bytes=64 + 40 + 150 * (36 + len(b"payload")))
+    newest: list[int] = []
+    bench.journal._on_durable = lambda tokens: newest.extend(bench.journal.files[-1].number for _ in tokens)
+    for _ in range(150):
+        bench.append()
+    await bench.worker.wait()
+    bench.append()
+    bench.worker.step()
+    bench.worker.step()
+    await bench.drain()
+    assert newest == [1] * 150 + [2]
+    await bench.journal.stop()
+
+
+async def test_drained_waits_until_all_is_told(bench: Bench) -> None:
+    await written(bench, 150)
+    await bench.drain()
+    assert sum(map(len, bench.durable)) == 150
+    await bench.journal.stop()
+
+
+async def test_a_full_disk_behind_it_keeps_nothing_from_being_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "_FULL_DISK_RETRY_S", 1000.0)
+    bench = Bench(tmp_path, file_bytes=64 + 40 + 150 * (36 + len(b"payload")))
+    for _ in range(150):
+        bench.append()
+    await bench.worker.wait()
+    bench.append()
+    bench.worker.step()
+    full(bench.disk, "create", ".journal")
+    bench.worker.step()
+    assert bench.journal.blocked is not None
+    async with asyncio.timeout(5):
+        await bench.journal.drained()
+    assert sum(map(len, bench.durable)) == 150
+    await bench.journal.stop()
+
+
+async def test_nothing_more_is_told_behind_a_fault(bench: Bench) -> None:
+    await written(bench, 150)
+    bench.journal.give_up()
+    await asyncio.sleep(0)
+    assert list(map(len, bench.durable)) == [64]
+    bench.journal.abandon()
 
 
 async def test_the_file_has_the_bytes_of_the_format_and_is_recovered(bench: Bench) -> None:
@@ -495,3 +602,62 @@ async def test_stopping_writes_what_was_appended(bench: Bench) -> None:
     await stopping
     assert bench.durable == [[1]]
     assert bench.worker.stopped
+
+
+# --- what is written ahead ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stretches of 1024 bytes."""
+    monkeypatch.setattr(journal_module, "_AHEAD_BYTES", 1024)
+    monkeypatch.setattr(journal_module, "_ZEROS", memoryview(bytes(1024)))
+
+
+@pytest.mark.usefixtures("short_stretches")
+async def test_the_first_small_flush_of_a_stretch_writes_zeros_to_its_end(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, file_bytes=2500)
+    size, begin, filled = FLUSH_OF_ONE + 60, 64, 0
+    expected = []
+    for _ in range(16):
+        bench.append(bytes(60))
+        await bench.flush()
+        end = begin + size
+        if end > filled:
+            filled = 1024 if end <= 1024 else 2048 if end <= 2048 else 2500
+            expected.append((begin, filled))
+        else:
+            expected.append((begin, end))
+        begin = end
+    assert bench.disk.durable_writes == expected
+    assert [written for written in expected if written[1] in (1024, 2048, 2500)] == expected[0:1] + expected[
+        7:8
+    ] + expected[14:15]
+    await bench.journal.stop()
+    assert bench.recover().at.position == begin
+
+
+@pytest.mark.usefixtures("short_stretches")
+async def test_a_flush_as_large_as_a_stretch_writes_nothing_behind_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, file_bytes=8192)
+    for size in (1500, 10):
+        bench.append(bytes(size))
+        await bench.flush()
+    end = 64 + FLUSH_OF_ONE + 1500
+    assert bench.disk.durable_writes == [(64, end), (end, 2048)]
+    await bench.journal.stop()
+
+
+@pytest.mark.usefixtures("short_stretches")
+async def test_zeros_are_written_ahead_again_where_recovery_found_the_end(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.append(bytes(10))
+    await bench.flush()
+    await bench.journal.stop()
+    found = bench.recover()
+    again = Bench(tmp_path, at=found.at, files=found.files)
+    again.append(bytes(10))
+    await again.flush()
+    assert again.disk.durable_writes == [(found.at.position, 1024)]
+    await again.journal.stop()
+    assert again.recover().at.position == found.at.position + FLUSH_OF_ONE + 10

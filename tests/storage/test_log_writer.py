@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.storage import LogWriter, SyncedLog
+from pixy.storage import DamagedLog, LogWriter, StagedPart, SyncedLog
 from pixy.storage import log_writer as log_writer_module
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
@@ -28,6 +28,7 @@ class Bench:
         self.worker = StepWorker()
         self.synced: list[list[SyncedLog]] = []
         self.progress: list[int] = []
+        self.damaged: list[DamagedLog] = []
         self.faults: list[BaseException] = []
         self.logs = [partition_log(self.disk, directory / f"topic-{number}") for number in range(3)]
         self.writer = LogWriter(
@@ -37,6 +38,7 @@ class Bench:
             sync_logs=1000,
             on_synced=self.synced.append,
             on_progress=lambda: self.progress.append(self.writer.unwritten_bytes),
+            on_damaged=self.damaged.append,
             on_full=lambda: None,
             on_fault=self.faults.append,
         )
@@ -61,6 +63,12 @@ class Bench:
 
     async def flush(self) -> None:
         await self.drive(asyncio.create_task(self.writer.flush()))
+
+    def append_part(self, path: Path, number: int = 0) -> None:
+        """Append what a stage holds, which is not there or whatever is at the path."""
+        size = path.stat().st_size if path.exists() else 100
+        self.logs[number].append_part(StagedPart(path, size, 1), 1)
+        self.writer.mark_changed(self.logs[number], self.logs[number].end_offset)
 
     def ends(self) -> list[list[tuple[object, int, int]]]:
         return [
@@ -93,6 +101,20 @@ async def test_what_gathers_is_written_in_one_job(bench: Bench) -> None:
     assert (bench.writer.unwritten_bytes, bench.progress, bench.synced) == (0, [0], [])
 
 
+async def test_all_syncs_of_a_job_begin_before_the_first_one_waits(bench: Bench) -> None:
+    for number in range(3):
+        bench.append(number)
+    await bench.flush()
+    calls = [call.what for call in bench.disk.calls if call.name.endswith(".log")]
+    assert calls[-5:] == ["begin_sync", "begin_sync", "sync", "sync", "sync"]
+
+
+async def test_a_sync_alone_is_not_announced(bench: Bench) -> None:
+    bench.append()
+    await bench.flush()
+    assert bench.disk.did("begin_sync") == []
+
+
 async def test_enough_bytes_are_written_without_waiting(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +130,48 @@ async def test_enough_bytes_are_written_without_waiting(
     assert len(bench.worker) == 1
     bench.worker.step()
     assert bench.logs[0].written_offset == 8
+
+
+async def test_where_little_may_be_unwritten_little_is_gathered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer_module, "_GATHER_S", FOREVER)
+    bench = Bench(tmp_path, sync_bytes=2 * ONE)
+    bench.append()
+    assert not bench.worker
+    bench.append()
+    assert len(bench.worker) == 1
+    bench.writer.abandon()
+
+
+async def test_memory_goes_in_pieces_a_piece_in_each_turn_of_the_loop(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, tail_cache_bytes=100 * ONE, sync_bytes=1 << 30)
+    bench.append(0, 2500)
+    await bench.write()
+    left: list[int] = []
+    while not left or left[-1] > 100 * ONE:
+        left.append(bench.writer._tail_bytes)
+        await asyncio.sleep(0)
+    assert left == [1500 * ONE, 500 * ONE, 100 * ONE]
+    bench.append(0, 1000)
+    await bench.write()
+    assert bench.writer._tail_bytes == 100 * ONE, "it goes on as before"
+    bench.writer.abandon()
+
+
+async def test_memory_of_large_batches_goes_in_smaller_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer_module, "_EVICTED_BYTES_PER_TURN", 3 * ONE)
+    bench = Bench(tmp_path, tail_cache_bytes=0)
+    bench.append(count=8)
+    await bench.write()
+    assert bench.logs[0].read_memory(2, 1) is None
+    left = []
+    for _ in range(3):
+        left.append(sum(bench.logs[0].read_memory(offset, 1) is not None for offset in range(8)))
+        await asyncio.sleep(0)
+    assert left == [5, 2, 0]
 
 
 async def test_what_is_appended_during_a_job_waits_for_the_next(bench: Bench) -> None:
@@ -229,7 +293,9 @@ async def test_the_bound_holds_over_all_logs_after_every_job(tmp_path: Path) -> 
     for turn in range(60):
         bench.append(turn % 3, turn % 4 + 1)
         await bench.write()
-        in_memory = sum(len(each) for log in bench.logs for each in log._batches if each is not None)
+        in_memory = sum(
+            len(each) for log in bench.logs for each in log._tail._batches if isinstance(each, bytearray)
+        )
         assert in_memory <= 5 * ONE
         assert in_memory == bench.writer._tail_bytes
     bench.writer.abandon()
@@ -263,7 +329,9 @@ async def test_a_full_disk_is_waited_out_and_nothing_is_lost_or_written_twice(be
     assert [log.written_offset for log in bench.logs] == [3, 2, 2]
     assert sorted(bench.ends()[-1], key=str) == [(2, 2, 2 * ONE), (2, 2, 2 * ONE), (3, 3, 3 * ONE)]
     for log in bench.logs:
-        assert b"".join(log.read(0, 1 << 20).batches) == b"".join(bytes(each or b"") for each in log._batches)
+        assert b"".join(log.read(0, 1 << 20).batches) == b"".join(
+            each for each in log._tail._batches if isinstance(each, bytearray)
+        )
 
 
 async def test_a_sync_that_was_due_when_the_disk_was_full_comes_when_there_is_room(bench: Bench) -> None:
@@ -317,3 +385,82 @@ async def test_a_bug_in_a_callback_is_a_fault(bench: Bench) -> None:
     bench.append(0)
     await bench.flush()
     assert [type(fault) for fault in bench.faults] == [ZeroDivisionError]
+
+
+# --- a damaged part of a stage ------------------------------------------------------------------------------------
+
+
+async def test_a_log_with_a_damaged_part_is_given_up_and_the_others_go_on(
+    bench: Bench, tmp_path: Path
+) -> None:
+    (tmp_path / "part").write_bytes(bytes(100))
+    bench.append(0, 2)
+    await bench.flush()
+    bench.append(0)
+    bench.append_part(tmp_path / "part")
+    bench.append(0, 3)
+    bench.append(1, 2)
+    await bench.flush()
+    [damaged] = bench.damaged
+    assert (damaged.mark, str(damaged.error)[:40]) == (7, f"{tmp_path / 'part'} is corrupt at"[:40])
+    # Two were synced before; the others are in the journal alone.
+    assert damaged.undurable_bytes >= 4 * ONE
+    assert bench.ends() == [[(2, 2, 2 * ONE)], [(2, 2, 2 * ONE)]]
+    assert (bench.writer.unwritten_bytes, bench.writer._tail_bytes) == (0, 2 * ONE)
+    assert (bench.faults, bench.writer._open) == ([], set())
+    bench.append(1)
+    await bench.flush()
+    assert bench.ends()[2:] == [[(3, 3, 3 * ONE)]]
+
+
+async def test_what_is_appended_to_a_log_that_was_given_up_gets_offsets_and_is_not_kept(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.append_part(tmp_path / "missing")
+    await bench.flush()
+    [damaged] = bench.damaged
+    assert str(damaged.error) == f"{tmp_path / 'missing'} is missing, it was sealed"
+    log = bench.logs[0]
+    assert [log.append(batch(), 1), log.append(batch(), 1)] == [1, 2]
+    log.append_part(StagedPart(tmp_path / "missing", 100, 4), 1)
+    assert log.end_offset == 7
+    assert log._tail.memory_bytes == 0
+    assert log.unwritten().batches == []
+
+
+async def test_memory_goes_on_leaving_behind_a_log_that_was_given_up(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, tail_cache_bytes=2 * ONE)
+    bench.append(0, 2)
+    await bench.write()
+    bench.append_part(tmp_path / "missing")
+    bench.append(1, 5)
+    await bench.write()
+    assert bench.writer._tail_bytes == 2 * ONE
+    assert set(bench.writer._tail) == {bench.logs[1]}
+    bench.writer.abandon()
+
+
+async def test_what_comes_while_the_damage_is_found_is_given_up_too(bench: Bench, tmp_path: Path) -> None:
+    bench.append_part(tmp_path / "missing")
+    await bench.worker.wait()
+    bench.append(0)
+    bench.worker.step()
+    assert len(bench.damaged) == 1
+    bench.append(1)
+    await bench.flush()
+    # A position behind the part would say that the journal is needed no more.
+    assert bench.ends() == [[(1, 1, ONE)]]
+    assert bench.writer.unwritten_bytes == 0
+
+
+async def test_a_round_of_syncs_ends_when_a_log_of_it_is_given_up(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer_module, "_JOB_LOGS_MAX", 1)
+    bench.append(1)
+    await bench.write()
+    bench.append_part(tmp_path / "missing", 0)
+    await bench.flush()
+    assert bench.ends() == [[(1, 1, ONE)]]
+    assert bench.writer._to_sync == 0
+    assert len(bench.damaged) == 1

@@ -40,6 +40,7 @@ class Bench:
             sync_logs=sync_logs,
             on_synced=self._on_synced,
             on_progress=lambda: None,
+            on_damaged=lambda damaged: self.faults.append(damaged.error),
             on_full=self._on_full,
             on_fault=self.faults.append,
         )
@@ -92,7 +93,7 @@ async def test_a_job_writes_and_syncs_a_bounded_number_of_logs(tmp_path: Path) -
     bench.append(*range(17))
     assert await bench.flush() == [5, 5, 5, 2]
     assert bench.told == [5, 5, 5, 2]
-    assert sorted(entry.log._identity.raft_group for entry in bench.synced) == list(range(1000, 1017))
+    assert sorted(entry.log.identity.raft_group for entry in bench.synced) == list(range(1000, 1017))
     bench.writer.abandon()
 
 

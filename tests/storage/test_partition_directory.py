@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from pixy.records import check_topic_name
-from pixy.storage import Disk, RealDisk, sort_partition_directories
+from pixy.storage import Disk, KnownPartitions, RealDisk, sort_partition_directories
 from pixy.storage.identity import write_partition_identity
 from pixy.storage.partition_directory import remove_partition_directory
 from tests.fakes.disk import RecordingDisk
@@ -30,7 +30,7 @@ def sort(
 ) -> list[str]:
     """The names that a start takes."""
     partitions = {name: identity(raft_group) for name, raft_group in (live or {}).items()}
-    found = sort_partition_directories(disk, topics, partitions, CLUSTER_ID, next_raft_group)
+    found = sort_partition_directories(disk, topics, KnownPartitions(partitions, CLUSTER_ID, next_raft_group))
     assert set(found.values()) <= {None}
     return sorted(found)
 

@@ -10,7 +10,7 @@ import pytest
 
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import PartitionIdentity
-from pixy.storage import RealDisk, sort_partition_directories
+from pixy.storage import KnownPartitions, RealDisk, sort_partition_directories
 from pixy.storage.identity import write_partition_identity
 from tests.storage.logs import CLUSTER_ID, applied_position, fill, identity, partition_log
 
@@ -37,7 +37,7 @@ def contents(topics: Path) -> dict[str, bytes | None]:
 
 
 def sort(topics: Path) -> dict[str, CorruptData | None]:
-    return sort_partition_directories(DISK, topics, LIVE, CLUSTER_ID, NEXT)
+    return sort_partition_directories(DISK, topics, KnownPartitions(LIVE, CLUSTER_ID, NEXT))
 
 
 def taken(topics: Path) -> None:
@@ -64,7 +64,7 @@ def not_ready(topics: Path, reason: str) -> None:
     with pytest.raises(CorruptData, match=reason):
         raise found["topic-0"] or AssertionError("it is taken")
     (topics / "topic-0").rename(topics / "nobody-0")
-    refused(topics, "no topic has a partition nobody-0: move it out of the way")
+    refused(topics, "no topic has a partition nobody-0; move it out of the way")
     (topics / "nobody-0").rename(topics / "topic-0")
     assert contents(topics) == before
 

@@ -12,7 +12,7 @@ import pytest
 
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header
-from pixy.storage import LogOptions, PartitionLog, sort_partition_directories
+from pixy.storage import KnownPartitions, LogOptions, PartitionLog, sort_partition_directories
 from tests.sim.disk import Ended, SimulatedDisk
 from tests.storage.batches import batch
 from tests.storage.logs import CLUSTER_ID, LONG_MS, applied_position, identity, unstamped
@@ -44,7 +44,9 @@ class Life:
         return LogOptions(self.rng.choice([1, 200, 400, 2000]), self.rng.choice([3, LONG_MS]))
 
     def start(self) -> None:
-        found = sort_partition_directories(self.disk, TOPICS, {"topic-0": identity()}, CLUSTER_ID, 2000)
+        found = sort_partition_directories(
+            self.disk, TOPICS, KnownPartitions({"topic-0": identity()}, CLUSTER_ID, 2000)
+        )
         assert set(found.values()) <= {None}
         position, entries = self.journal.position, self.journal.entries
         self.applied = 0 if position is None else position.index

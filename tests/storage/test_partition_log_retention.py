@@ -24,12 +24,13 @@ class WatchedDisk(RealDisk):
     """The real disk, which tells of files that are about to be opened, or were, and counts those that are open. It syncs nothing."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.before_open: Callable[[Path], None] = lambda _: None
         self.after_open: Callable[[Path], None] = lambda _: None
         self.open_files = 0
         self.open_files_max = 0
 
-    def open(self, path: Path, *, create: bool = False) -> File:  # type: ignore[override]  # counts
+    def open(self, path: Path, *, create: bool = False, background: bool = False) -> File:  # type: ignore[override]  # counts
         self.before_open(path)
         file = super().open(path, create=create)
         self.open_files += 1
@@ -56,6 +57,7 @@ class _File:
         self.size = file.size
         self.allocate = file.allocate
         self.truncate = file.truncate
+        self.begin_sync = file.begin_sync
         self.close = close
 
     def sync(self) -> None:

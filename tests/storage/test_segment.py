@@ -120,6 +120,19 @@ def test_the_indexes_have_an_entry_every_so_many_bytes(written: Written) -> None
         assert timestamp == max(upto) == upto[-1]
 
 
+def test_however_many_batches_are_written_at_once_the_indexes_are_the_same(
+    written: Written, tmp_path: Path
+) -> None:
+    again = Segment(DISK, tmp_path / "again", BASE)
+    again.path.parent.mkdir()
+    for first, last in ((0, 17), (17, 18), (18, 40)):
+        again.write([bytearray(each) for each in written.batches[first:last]])
+    again.sync()
+    for suffix in (".log", ".index", ".timeindex"):
+        expected = written.segment.path.with_suffix(suffix).read_bytes()
+        assert again.path.with_suffix(suffix).read_bytes() == expected, suffix
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_deleting_truncating_or_scribbling_over_an_index_changes_no_answer(
     written: Written, suffix: str

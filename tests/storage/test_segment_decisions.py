@@ -150,6 +150,20 @@ def test_newer_segment(partition: Partition) -> None:
     assert not partition.path(999, ".index").exists()
 
 
+def test_newer_than_the_journal(partition: Partition) -> None:
+    reason = r"28\.log has \d+ bytes, but of what is behind byte \d+ the journal does not know"
+    partition.not_ready(reason, replayed=False)
+    # Nor if it is a segment of its own.
+    whole = partition.path(LAST).read_bytes()
+    partition.path(LAST).write_bytes(whole[: partition.synced.segment_bytes])
+    partition.path(SYNCED).write_bytes(whole[partition.synced.segment_bytes :])
+    partition.not_ready(r"40\.log has \d+ bytes", replayed=False)
+    # A segment that nothing was written to says nothing.
+    partition.path(SYNCED).write_bytes(b"")
+    partition.open(replayed=False)
+    assert not partition.path(SYNCED).exists()
+
+
 def test_without_a_position(partition: Partition) -> None:
     partition.applied = None
     partition.taken()

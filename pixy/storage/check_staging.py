@@ -1,0 +1,119 @@
+"""Checks the files of stages of a stopped node, and changes nothing. What each should be is said in `staging`.
+
+found                                             verdict
+------------------------------------------------  -------
+a stage that was never sealed, or half a removal  warning
+files in a stage that it does not have            ok: they go with it
+everything else that a start refuses              damaged
+a file that is missing or short                   damaged
+a batch that is                                   damaged
+"""
+
+import re
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from pixy.errors import CorruptData, DataDirectoryError
+from pixy.proto.state_pb2 import StageRecord
+from pixy.storage.disk import Disk
+from pixy.storage.identity import read_stage_record
+from pixy.storage.report import Report
+from pixy.storage.scan import scan_batches
+from pixy.storage.staged_part import StagedPart
+from pixy.storage.staging import STAGE_FILE, find_fault, stage_directory, staged_part
+
+__all__ = ["check_staging"]
+
+_NAME = re.compile(r"\d{20}")
+_DELETED = re.compile(r"\d{20}-deleted")
+
+StageKey = tuple[str, str]
+"""Sink and stage."""
+
+
+def check_staging(disk: Disk, directory: Path, cluster_id: bytes, report: Report) -> dict[StageKey, bool]:
+    """Check every stage. Blocks.
+
+    Args:
+        directory: that of all stages.
+        cluster_id: whose they should be; empty if that is not known.
+
+    Returns:
+        The sealed stages, and whether each is whole.
+    """
+    found: dict[StageKey, bool] = {}
+    for name in disk.names(directory):
+        path = directory / name
+        record = _record(disk, path, report)
+        if record is None:
+            continue
+        key = (record.sink_id, record.stage_id)
+        if cluster_id and record.cluster_id != cluster_id:
+            report.damaged("stage", path, "belongs to another cluster: the next start is refused")
+        elif key in found:
+            report.damaged(
+                "stage",
+                path,
+                f"stage {key[1]} of sink {key[0]} is there more than once: the next start is refused",
+            )
+        else:
+            found[key] = _check_parts(disk, directory, int(name), record, report)
+    return found
+
+
+def _record(disk: Disk, path: Path, report: Report) -> StageRecord | None:
+    """What a sealed stage has; None if it is none, which is reported."""
+    try:
+        files = disk.names(path)
+    except NotADirectoryError:
+        report.damaged("file", path, "not a directory: the next start is refused")
+        return None
+    if _DELETED.fullmatch(path.name):
+        report.warn("stage", path, "left from a removal: removed by the next start")
+    elif _NAME.fullmatch(path.name) is None:
+        report.damaged("stage", path, "not a stage: the next start is refused")
+    elif STAGE_FILE not in files:
+        report.warn("stage", path, "never sealed: removed by the next start")
+    else:
+        try:
+            return read_stage_record(disk, path / STAGE_FILE)
+        except (CorruptData, DataDirectoryError, DecodeError) as error:
+            report.damaged("stage", path / STAGE_FILE, str(error).removeprefix(f"{path / STAGE_FILE} "))
+    return None
+
+
+def _check_parts(disk: Disk, directory: Path, number: int, record: StageRecord, report: Report) -> bool:
+    path = stage_directory(directory, number)
+    fault = find_fault(disk, path, record)
+    if fault is not None:
+        report.damaged("stage", path, str(fault).removeprefix(f"{path}/"))
+        return False
+    whole = True
+    for part in record.parts:
+        whole &= _check_part(disk, staged_part(directory, number, part), report)
+    if whole:
+        size = sum(part.bytes for part in record.parts)
+        records = sum(part.records for part in record.parts)
+        report.add(
+            "stage",
+            path,
+            f"stage {record.stage_id} of sink {record.sink_id}: {records} records, {size} bytes",
+        )
+    return whole
+
+
+def _check_part(disk: Disk, part: StagedPart, report: Report) -> bool:
+    records = 0
+    try:
+        for position, header, _, damage in scan_batches(disk, part.path, part.size):
+            if damage:
+                raise CorruptData(f"corrupt at byte {position}: {damage}")
+            records += header.last_offset_delta + 1
+        if records != part.records:
+            raise CorruptData(f"has {records} records, {part.records} were sealed")
+    except CorruptData as error:
+        report.damaged("stage", part.path, str(error))
+        return False
+    report.bytes += part.size
+    return True

@@ -1,0 +1,319 @@
+"""The files of stages: record batches that are durable and belong to no log yet.
+
+    staging/<number, 20 digits>/
+        <topic id, hexadecimal>-<partition>.batches    plain record batches back to back
+        stage                                          what the stage holds: written when it is sealed, and says that it is
+
+Knows what a stage is called and what is in it, and nothing of who publishes when: that is the business of its owner, which may be any
+kind of cluster. Every function and method here blocks, and those that change something run on one worker.
+
+Sealing makes the files durable, then their names, then the file `stage`: so where that is, all of the stage is. A stage without it is
+what a process has left that ended before, and of which nobody was told that it is durable. A removal begins with a rename to
+`<number>-deleted`, durably, because half of a stage is none.
+
+    found at a start                                             done
+    -----------------------------------------------------------  ---------------------------------------------------
+    sealed       a valid file `stage`, and files as long as it   taken
+                 says or longer
+    longer       the same: a segment of a log, by another name   taken: what is behind its length is not the stage's
+    unsealed     no file `stage`                                 left from a process that ended: removed, said
+    half removed `<number>-deleted`                              removed, said
+    incomplete   a valid file `stage`, and a file is missing or  taken as damaged: nobody can publish it, and a partition
+                 short                                           that waits for it is not ready
+    damaged      a file `stage` that is not valid                refused: nobody knows whose it is, or whether a
+                                                                 partition waits for it
+    twice        the sink and stage of another one               refused
+    foreign      another cluster's                               refused
+    newer        a newer version                                 refused
+    stray        a file, or a directory of any other name        refused
+"""
+
+import errno
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from pixy.errors import CorruptData, DataDirectoryError, StorageFault
+from pixy.proto.state_pb2 import StagePart, StageRecord
+from pixy.storage.disk import Disk
+from pixy.storage.identity import read_stage_record, write_stage_record
+from pixy.storage.partition_directory import remove_with_files
+from pixy.storage.staged_part import StagedPart
+
+__all__ = [
+    "STAGE_FILE",
+    "PieceBatches",
+    "RecoveredStages",
+    "SealedStage",
+    "StageFiles",
+    "find_fault",
+    "recover_stages",
+    "remove_stages",
+    "stage_directory",
+    "staged_part",
+]
+
+log = structlog.get_logger(__name__)
+
+STAGE_FILE = "stage"
+"""The file that a stage has once it is sealed."""
+
+_NAME = re.compile(r"\d{20}")
+_DELETED = re.compile(r"\d{20}-deleted")
+
+
+class PieceBatches(NamedTuple):
+    """What a piece of a stage holds of one partition: whole batches back to back, with so many records."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    batches: bytes
+    records: int
+
+
+class SealedStage(NamedTuple):
+    """A stage that was found; `fault` is what is wrong with its files, None if nothing is known to be."""
+
+    number: int
+    record: StageRecord
+    fault: CorruptData | None
+
+
+def stage_directory(directory: Path, number: int) -> Path:
+    """Where a stage is."""
+    return directory / f"{number:020d}"
+
+
+def staged_part(directory: Path, number: int, part: StagePart) -> StagedPart:
+    """A part of a sealed stage, to be read."""
+    name = _file_name(part.topic_id, part.partition)
+    return StagedPart(stage_directory(directory, number) / name, part.bytes, part.records)
+
+
+def _file_name(topic_id: bytes, partition: int) -> str:
+    return f"{topic_id.hex()}-{partition}.batches"
+
+
+class _Extent(NamedTuple):
+    piece: int
+    position: int
+    size: int
+
+
+@dataclass(slots=True)
+class _PartFile:
+    """One file of a stage that is being written. `extents` is in the order of the file; `size` is what they have together."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    extents: list[_Extent] = field(default_factory=list)
+    size: int = 0
+    records: int = 0
+
+
+class RecoveredStages(NamedTuple):
+    """What a start has found; stages get numbers from `next_number` on."""
+
+    stages: list[SealedStage]
+    next_number: int
+
+
+class StageFiles:
+    """Writes one stage. No file stays open between two calls: a node may have many stages of many partitions.
+
+    Args:
+        disk: the file system.
+        directory: that of all stages.
+        number: this one's.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, number: int) -> None:
+        self._disk = disk
+        self._directory = stage_directory(directory, number)
+        self._made = False
+        self._files: dict[tuple[bytes, int], _PartFile] = {}
+
+    def write(self, piece: int, batches: Sequence[PieceBatches]) -> None:
+        """Take a piece; the same one is not written twice.
+
+        Raises:
+            OSError: nothing of it was taken.
+            StorageFault: it is not known whether a directory is durable; the process must end.
+        """
+        self._make_directory()
+        written: list[tuple[_PartFile, PieceBatches]] = []
+        for each in batches:
+            key = (each.topic_id, each.partition)
+            part = self._files.get(key) or _PartFile(each.topic, each.topic_id, each.partition)
+            file = self._disk.open(self._path(part), create=True)
+            try:
+                file.write_at([each.batches], part.size)
+            finally:
+                file.close()
+            written.append((part, each))
+        for part, each in written:
+            part.extents.append(_Extent(piece, part.size, len(each.batches)))
+            part.size += len(each.batches)
+            part.records += each.records
+            self._files[part.topic_id, part.partition] = part
+
+    def seal(self, cluster_id: bytes, sink_id: str, stage_id: str, pieces: Sequence[int]) -> StageRecord:
+        """Make the stage complete and durable; `pieces` has the checksum of each. May be called once.
+
+        Raises:
+            OSError: it is not known what of it is durable, so it must be removed.
+            StorageFault: as `write`.
+        """
+        self._make_directory()
+        for part in self._files.values():
+            self._put_in_order(part)
+            file = self._disk.open(self._path(part))
+            try:
+                # Behind it may be the rest of a write that has failed.
+                if file.size() > part.size:
+                    file.truncate(part.size)
+                file.sync()
+            finally:
+                file.close()
+        self._disk.sync_directory(self._directory)
+        parts = [
+            StagePart(
+                topic=part.topic,
+                topic_id=part.topic_id,
+                partition=part.partition,
+                bytes=part.size,
+                records=part.records,
+            )
+            for part in self._files.values()
+        ]
+        record = StageRecord(
+            cluster_id=cluster_id, sink_id=sink_id, stage_id=stage_id, pieces=pieces, parts=parts
+        )
+        write_stage_record(self._disk, self._directory / STAGE_FILE, record)
+        self._files.clear()
+        return record
+
+    def _make_directory(self) -> None:
+        if self._made:
+            return
+        try:
+            self._disk.make_directory(self._directory)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                # Who tries again finds the directory, and takes its name for durable.
+                raise StorageFault(f"{self._directory} was made, perhaps not durably: {error}") from error
+            raise
+        self._made = True
+
+    def _path(self, part: _PartFile) -> Path:
+        return self._directory / _file_name(part.topic_id, part.partition)
+
+    def _put_in_order(self, part: _PartFile) -> None:
+        """Pieces are written as they come, and are to be read in the order of their numbers: if that differs, write the file again."""
+        ordered = sorted(part.extents)
+        if ordered == part.extents:
+            return
+        path = self._path(part)
+        ordered_path = path.with_suffix(".ordered")
+        source, target = self._disk.open(path), self._disk.open(ordered_path, create=True)
+        try:
+            position = 0
+            for extent in ordered:
+                target.write_at([source.read_at(extent.size, extent.position)], position)
+                position += extent.size
+        finally:
+            source.close()
+            target.close()
+        self._disk.rename(ordered_path, path)
+
+
+def recover_stages(disk: Disk, directory: Path, cluster_id: bytes) -> RecoveredStages:
+    """The sealed stages that are there, by number; what else ended processes have left is removed. Blocks.
+
+    Raises:
+        DataDirectoryError: something that does not belong here, or is a newer release's.
+        CorruptData: it cannot be told what a stage is.
+        OSError: the disk refuses.
+    """
+    found: list[SealedStage] = []
+    names: dict[tuple[str, str], Path] = {}
+    for name in disk.names(directory):
+        path = directory / name
+        stage = _sort(disk, path)
+        if stage is None:
+            continue
+        if stage.record.cluster_id != cluster_id:
+            raise DataDirectoryError(
+                f"{path} belongs to cluster {stage.record.cluster_id.hex()}, this is {cluster_id.hex()}; move it out of the way"
+            )
+        key = (stage.record.sink_id, stage.record.stage_id)
+        if key in names:
+            raise CorruptData(f"{path} is stage {key[1]} of sink {key[0]}, and so is {names[key]}")
+        names[key] = path
+        # The process that sealed it may have ended before the name of its file was durable.
+        disk.sync_directory(path)
+        found.append(stage)
+    # What could not be removed keeps its number.
+    taken = [int(name[:20]) for name in disk.names(directory)]
+    return RecoveredStages(found, max(taken, default=0) + 1)
+
+
+def _sort(disk: Disk, path: Path) -> SealedStage | None:
+    """What is at a path in the directory of stages; None if it was a leftover, which is gone."""
+    try:
+        files = disk.names(path)
+    except NotADirectoryError as error:
+        raise DataDirectoryError(f"{path} is not a directory; move it out of the way") from error
+    if _DELETED.fullmatch(path.name):
+        log.warning("removing what the removal of a stage has left", directory=str(path))
+        remove_with_files(disk, path)
+        return None
+    if _NAME.fullmatch(path.name) is None:
+        raise DataDirectoryError(f"{path} is not a stage; move it out of the way")
+    if STAGE_FILE not in files:
+        log.warning("removing a stage that was never sealed", directory=str(path))
+        remove_with_files(disk, path)
+        return None
+    record = read_stage_record(disk, path / STAGE_FILE)
+    return SealedStage(int(path.name), record, find_fault(disk, path, record))
+
+
+def find_fault(disk: Disk, path: Path, record: StageRecord) -> CorruptData | None:
+    """What is wrong with the files of a sealed stage at a path, as far as their lengths tell. Blocks."""
+    for part in record.parts:
+        name = path / _file_name(part.topic_id, part.partition)
+        try:
+            file = disk.open(name)
+        except FileNotFoundError:
+            return CorruptData(f"{name} is missing, it was sealed")
+        try:
+            size = file.size()
+        finally:
+            file.close()
+        if size < part.bytes:
+            return CorruptData(f"{name} has {size} bytes, {part.bytes} were sealed")
+    return None
+
+
+def remove_stages(disk: Disk, directory: Path, numbers: Iterable[int]) -> None:
+    """Remove stages, sealed or not; on return they are so durably. What is left of their files is said, and goes at the next start.
+
+    Raises:
+        OSError: some of them may still be there.
+    """
+    there, gone = set(disk.names(directory)), []
+    for number in numbers:
+        path = stage_directory(directory, number)
+        if path.name in there:
+            gone.append(path.with_name(f"{path.name}-deleted"))
+            disk.rename(path, gone[-1])
+    if gone:
+        disk.sync_directory(directory)
+    for path in gone:
+        remove_with_files(disk, path)

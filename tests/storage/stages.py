@@ -1,0 +1,33 @@
+"""Stages for tests of their files."""
+
+from pathlib import Path
+
+from pixy.proto.state_pb2 import StageRecord
+from pixy.records import NewRecord, build_batch, crc32c
+from pixy.storage import Disk, PieceBatches, StageFiles
+from tests.storage.logs import CLUSTER_ID
+
+__all__ = ["TOPIC_ID", "batches_of", "piece_of", "seal_stage"]
+
+TOPIC_ID = bytes(range(16))
+
+
+def batches_of(*values: bytes, records: int = 1) -> bytes:
+    """A batch for each value, of so many records."""
+    return b"".join(build_batch([NewRecord(None, value, (), 1000)] * records) for value in values)
+
+
+def piece_of(*values: bytes, partition: int = 0) -> PieceBatches:
+    """A batch for each value."""
+    return PieceBatches("topic", TOPIC_ID, partition, batches_of(*values), len(values))
+
+
+def seal_stage(
+    disk: Disk, directory: Path, number: int, *pieces: PieceBatches, sink: str = "sink", stage: str = ""
+) -> StageRecord:
+    """A sealed stage of these pieces, which are of one partition each."""
+    files = StageFiles(disk, directory, number)
+    for at, piece in enumerate(pieces):
+        files.write(at, [piece])
+    crcs = [crc32c(piece.batches) for piece in pieces]
+    return files.seal(CLUSTER_ID, sink, stage or f"stage-{number}", crcs)

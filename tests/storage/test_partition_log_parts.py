@@ -1,0 +1,251 @@
+"""Parts of stages in a partition log: read before, while and after they become segments, and found again after a crash."""
+
+import errno
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pixy.errors import CorruptData, StorageFault
+from pixy.proto.state_pb2 import AppliedPosition
+from pixy.records import read_header, read_records
+from pixy.storage import PartitionLog, StagedPart
+from pixy.storage import partition_log as module
+from tests.fakes.disk import Call, RecordingDisk, full
+from tests.storage.batches import batch
+from tests.storage.logs import applied_position, partition_log
+from tests.storage.stages import batches_of
+
+WAYS = ["copied", "linked"]
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(module, "LINK_BYTES_MIN", 1 << 40 if request.param == "copied" else 0)
+    return str(request.param)
+
+
+def staged(tmp_path: Path, *values: bytes, name: str = "part.batches") -> StagedPart:
+    path = tmp_path / name
+    path.write_bytes(batches_of(*values))
+    return StagedPart(path, path.stat().st_size, len(values))
+
+
+def write(log: PartitionLog) -> None:
+    unwritten = log.unwritten()
+    log.write(unwritten.batches)
+    log.wrote(unwritten)
+
+
+def read(log: PartitionLog, max_bytes: int = 100) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    while len(found) < log.end_offset:
+        chunk = log.read_memory(len(found), max_bytes) or log.read(len(found), max_bytes)
+        for each in chunk.batches:
+            assert read_header(each).leader_epoch == 4
+            found += [record.value for record in read_records(each)]
+        assert chunk.next_offset == len(found)
+    return found
+
+
+def fill(log: PartitionLog, part: StagedPart) -> list[bytes | None]:
+    """A batch, the part, and a batch; returns what is in the log then."""
+    log.append(batch(1, 3), 4)
+    log.append_part(part, 4)
+    log.append(batch(1, 5), 4)
+    return [b"vvv", b"a", b"b", b"c", b"vvvvv"]
+
+
+def test_it_is_read_at_once_and_is_the_same_in_segments(tmp_path: Path, way: str) -> None:
+    disk = RecordingDisk()
+    log = partition_log(disk, tmp_path / "log")
+    expected = fill(log, staged(tmp_path, b"a", b"b", b"c"))
+    assert read(log) == expected
+    write(log)
+    assert read(log) == expected
+    log.sync()
+    while log.evict():
+        pass
+    assert read(log) == expected
+    segments = sorted(path.name for path in (tmp_path / "log").glob("*.log"))
+    bases = [0] if way == "copied" else [0, 1, 4]
+    assert segments == [f"{base:020d}.log" for base in bases]
+
+
+def test_a_linked_part_is_synced_and_so_is_its_name_before_a_position_says_so(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LINK_BYTES_MIN", 0)
+        log = partition_log(disk, tmp_path / "log")
+        log.append_part(staged(tmp_path, b"a", b"b"), 4)
+        write(log)
+        disk.calls.clear()
+        position = log.sync()
+    assert [(call.what, call.name) for call in disk.calls] == [
+        ("sync", "part.batches"),
+        ("sync_directory", "log"),
+    ]
+    assert position.segment_bytes == (tmp_path / "part.batches").stat().st_size
+
+
+def test_a_reader_that_meets_the_removal_of_the_stage_finds_the_segment(tmp_path: Path, way: str) -> None:
+    log = partition_log(RecordingDisk(), tmp_path / "log")
+    part = staged(tmp_path, b"a", b"b", b"c")
+    log.append_part(part, 4)
+    unwritten = log.unwritten()
+    log.write(unwritten.batches)
+    part.path.unlink()
+    # The event loop does not know yet that it is written.
+    assert read(log) == [b"a", b"b", b"c"]
+
+
+def test_a_crash_before_the_position_finds_the_part_again(tmp_path: Path, way: str) -> None:
+    disk = RecordingDisk()
+    log = partition_log(disk, tmp_path / "log")
+    log.append(batch(1, 3), 4)
+    write(log)
+    position: AppliedPosition = applied_position(log)
+    part = staged(tmp_path, b"a", b"b", b"c")
+    log.append_part(part, 4)
+    log.append(batch(1, 5), 4)
+    write(log)
+    log.close()
+    again = partition_log(disk, tmp_path / "log")
+    again.open(position, exists=True)
+    assert part.path.exists()
+    again.append_part(part, 4)
+    again.append(batch(1, 5), 4)
+    write(again)
+    assert read(again) == [b"vvv", b"a", b"b", b"c", b"vvvvv"]
+
+
+def test_a_position_behind_the_part_needs_its_stage_no_more(tmp_path: Path, way: str) -> None:
+    disk = RecordingDisk()
+    log = partition_log(disk, tmp_path / "log")
+    part = staged(tmp_path, b"a", b"b", b"c")
+    log.append_part(part, 4)
+    write(log)
+    position = applied_position(log)
+    part.path.unlink()
+    again = partition_log(disk, tmp_path / "log")
+    again.open(position, exists=True)
+    again.append(batch(1, 5), 4)
+    write(again)
+    assert read(again) == [b"a", b"b", b"c", b"vvvvv"]
+
+
+def test_without_room_it_is_tried_again_and_nothing_is_there_twice(tmp_path: Path, way: str) -> None:
+    disk = RecordingDisk()
+    log = partition_log(disk, tmp_path / "log", segment_bytes=150)
+    expected = fill(log, staged(tmp_path, b"a", b"b", b"c"))
+    for what, ending in (("create", ".log"), ("write", "0.log"), ("write", "1.log"), ("link", ".log")):
+        full(disk, what, ending)
+        unwritten = log.unwritten()
+        with suppress(OSError):
+            log.write(unwritten.batches)
+        disk.heal()
+    write(log)
+    while log.evict():
+        pass
+    assert read(log) == expected
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV, errno.EMLINK, errno.EOPNOTSUPP])
+def test_a_file_system_that_does_not_link_there_gets_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(module, "LINK_BYTES_MIN", 0)
+    disk = RecordingDisk()
+    disk.fail("link", ".log", number)
+    log = partition_log(disk, tmp_path / "log")
+    expected = fill(log, staged(tmp_path, b"a", b"b", b"c"))
+    write(log)
+    while log.evict():
+        pass
+    assert read(log) == expected
+    assert disk.did("link") == []
+
+
+def test_a_part_of_the_least_size_is_linked_and_a_smaller_one_is_copied(tmp_path: Path) -> None:
+    large = staged(tmp_path, bytes(module.LINK_BYTES_MIN - 74))
+    small = staged(tmp_path, bytes(module.LINK_BYTES_MIN - 75), name="small.batches")
+    assert large.size - small.size == 1
+    assert large.size == module.LINK_BYTES_MIN
+    disk = RecordingDisk()
+    log = partition_log(disk, tmp_path / "log", segment_bytes=1 << 30)
+    for part in (small, large, small, small):
+        log.append_part(part, 4)
+    write(log)
+    log.sync()
+    assert [call.name for call in disk.did("link")] == [f"{1:020d}.log"]
+    # Behind the linked one a segment begins.
+    assert len(list((tmp_path / "log").glob("*.log"))) == 3
+
+
+def test_damage_in_a_part_names_its_file(tmp_path: Path, way: str) -> None:
+    log = partition_log(RecordingDisk(), tmp_path / "log")
+    part = staged(tmp_path, b"a", b"b", b"c")
+    data = bytearray(part.path.read_bytes())
+    data[-3] ^= 1
+    part.path.write_bytes(data)
+    log.append_part(part, 4)
+    with pytest.raises(CorruptData, match=r"part\.batches is corrupt at byte \d+"):
+        read(log)
+
+
+def test_a_part_that_cannot_be_read_is_a_fault_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = partition_log(RecordingDisk(), tmp_path / "log")
+    log.append_part(staged(tmp_path, b"a"), 4)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(RecordingDisk, "open", refuse)
+    with pytest.raises(StorageFault, match=r"broken"):
+        log.read(0, 100)
+
+
+def test_a_copy_for_want_of_links_that_finds_no_room_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LINK_BYTES_MIN", 0)
+    disk = RecordingDisk()
+    log = partition_log(disk, tmp_path / "log")
+    expected = fill(log, staged(tmp_path, b"a", b"b", b"c"))
+
+    def refuse(call: Call) -> None:
+        if call.what == "link":
+            raise OSError(errno.EPERM, "no links here")
+        # The first copied batch goes into a segment of its own.
+        if call.what == "write" and call.name == f"{1:020d}.log":
+            raise OSError(errno.ENOSPC, "no room")
+
+    log.options = log.options._replace(segment_bytes=1)
+    disk.before = refuse
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"no room"):
+            log.write(log.unwritten().batches)
+    disk.fail("link", ".log", errno.EPERM)
+    write(log)
+    while log.evict():
+        pass
+    assert read(log) == expected
+
+
+def test_the_stage_of_a_topic_that_is_deleted_may_go_while_its_part_is_written(
+    tmp_path: Path, way: str
+) -> None:
+    log = partition_log(RecordingDisk(), tmp_path / "log")
+    part = staged(tmp_path, b"a", b"b", b"c")
+    fill(log, part)
+    unwritten = log.unwritten()
+    part.path.unlink()
+    with pytest.raises(CorruptData, match=r"part\.batches is missing, it was sealed"):
+        log.write(unwritten.batches)
+    log.begin_removal()
+    log.write(unwritten.batches)
+    log.sync()
+    log.remove()
+    assert not (tmp_path / "log").exists()

@@ -1,0 +1,225 @@
+"""What a start does with what is below `staging`: one test for each row of the table in `docs/storage.md`, of its name.
+
+There are two sealed stages, and something happens to the first.
+"""
+
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from pixy.errors import CorruptData, DataDirectoryError
+from pixy.records import crc32c
+from pixy.storage import (
+    RealDisk,
+    RecoveredStages,
+    Report,
+    Verdict,
+    check_staging,
+    recover_stages,
+    remove_stages,
+)
+from pixy.storage.identity import write_stage_record
+from tests.storage.logs import CLUSTER_ID
+from tests.storage.stages import TOPIC_ID, piece_of, seal_stage
+
+DISK = RealDisk()
+FIRST, SECOND = f"{1:020d}", f"{2:020d}"
+PART = f"{TOPIC_ID.hex()}-0.batches"
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Path:
+    for number in (1, 2):
+        seal_stage(DISK, tmp_path, number, piece_of(b"a", b"b"), piece_of(b"c", partition=1))
+    return tmp_path
+
+
+def recover(staging: Path) -> RecoveredStages:
+    return recover_stages(DISK, staging, CLUSTER_ID)
+
+
+def contents(staging: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(staging)): None if path.is_dir() else path.read_bytes()
+        for path in staging.rglob("*")
+    }
+
+
+def taken(staging: Path, *numbers: int) -> RecoveredStages:
+    """These are taken, and nothing is changed."""
+    before = contents(staging)
+    found = recover(staging)
+    assert [stage.number for stage in found.stages] == list(numbers)
+    assert contents(staging) == before
+    assert found.next_number == max(numbers) + 1
+    return found
+
+
+def whole(staging: Path, *numbers: int) -> None:
+    assert [stage.fault for stage in taken(staging, *numbers).stages] == [None] * len(numbers)
+    assert verdict(staging) is Verdict.OK
+
+
+def damaged(staging: Path, reason: str) -> None:
+    found = taken(staging, 1, 2)
+    assert reason in str(found.stages[0].fault)
+    assert found.stages[1].fault is None
+    assert verdict(staging) is Verdict.DAMAGED
+
+
+def removed(staging: Path, name: str) -> None:
+    """That goes, and nothing else."""
+    assert verdict(staging) is Verdict.WARNING
+    before = {path: data for path, data in contents(staging).items() if not path.startswith(name)}
+    recover(staging)
+    assert contents(staging) == before
+
+
+def refused(staging: Path, error: type[Exception], reason: str) -> None:
+    """So is the start, and nothing is changed."""
+    before = contents(staging)
+    with pytest.raises(error, match=reason):
+        recover(staging)
+    assert contents(staging) == before
+    assert verdict(staging) is Verdict.DAMAGED
+
+
+def verdict(staging: Path) -> Verdict:
+    report = Report(staging.parent)
+    check_staging(DISK, staging, CLUSTER_ID, report)
+    return report.verdict
+
+
+def stage_file(staging: Path) -> Path:
+    return staging / FIRST / "stage"
+
+
+def test_absent(tmp_path: Path) -> None:
+    assert recover(tmp_path / "staging") == RecoveredStages([], 1)
+
+
+def test_sealed(staging: Path) -> None:
+    whole(staging, 1, 2)
+
+
+def test_longer(staging: Path) -> None:
+    with (staging / FIRST / PART).open("ab") as file:
+        file.write(b"a segment goes on here")
+    whole(staging, 1, 2)
+
+
+def test_linked(staging: Path) -> None:
+    (staging.parent / f"{staging.name}.log").hardlink_to(staging / FIRST / PART)
+    whole(staging, 1, 2)
+
+
+def test_other_files(staging: Path) -> None:
+    (staging / FIRST / "stage.part").write_bytes(b"rubbish")
+    (staging / FIRST / "rest.ordered").write_bytes(b"")
+    whole(staging, 1, 2)
+
+
+def test_unsealed(staging: Path) -> None:
+    stage_file(staging).unlink()
+    removed(staging, FIRST)
+
+
+def test_half_made(staging: Path) -> None:
+    shutil.rmtree(staging / FIRST)
+    (staging / FIRST).mkdir()
+    removed(staging, FIRST)
+
+
+def test_half_sealed(staging: Path) -> None:
+    stage_file(staging).rename(staging / FIRST / "stage.part")
+    removed(staging, FIRST)
+
+
+def test_half_removed(staging: Path) -> None:
+    (staging / FIRST).rename(staging / f"{FIRST}-deleted")
+    (staging / f"{FIRST}-deleted" / PART).unlink()
+    removed(staging, FIRST)
+
+
+def test_missing_file(staging: Path) -> None:
+    (staging / FIRST / PART).unlink()
+    damaged(staging, "missing")
+
+
+def test_short_file(staging: Path) -> None:
+    path = staging / FIRST / PART
+    path.write_bytes(path.read_bytes()[:-1])
+    damaged(staging, "were sealed")
+
+
+def test_damaged_batch(staging: Path) -> None:
+    path = staging / FIRST / PART
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    assert [stage.fault for stage in taken(staging, 1, 2).stages] == [None, None]
+    assert verdict(staging) is Verdict.DAMAGED
+
+
+@pytest.mark.parametrize("size", [0, 10, 25])
+def test_short(staging: Path, size: int) -> None:
+    stage_file(staging).write_bytes(stage_file(staging).read_bytes()[:size])
+    refused(staging, CorruptData, "stage")
+
+
+def test_torn(staging: Path) -> None:
+    stage_file(staging).write_bytes(stage_file(staging).read_bytes()[:-3] + bytes(3))
+    refused(staging, CorruptData, "damaged")
+
+
+def test_bad_checksum(staging: Path) -> None:
+    data = bytearray(stage_file(staging).read_bytes())
+    data[-1] ^= 1
+    stage_file(staging).write_bytes(data)
+    refused(staging, CorruptData, "damaged")
+
+
+def test_zero_tail(staging: Path) -> None:
+    stage_file(staging).write_bytes(stage_file(staging).read_bytes() + bytes(100))
+    refused(staging, CorruptData, "damaged")
+
+
+def test_newer_version(staging: Path) -> None:
+    data = bytearray(stage_file(staging).read_bytes())
+    struct.pack_into("<I", data, 8, 2)
+    struct.pack_into("<I", data, 12, crc32c(data[16:], crc32c(data[:12])))
+    stage_file(staging).write_bytes(data)
+    refused(staging, DataDirectoryError, "version 2")
+
+
+def test_foreign_cluster(staging: Path) -> None:
+    stage_file(staging).unlink()
+    record = seal_stage(DISK, staging, 3, piece_of(b"x"))
+    shutil.rmtree(staging / f"{3:020d}")
+    record.cluster_id = bytes(16)
+    write_stage_record(DISK, stage_file(staging), record)
+    refused(staging, DataDirectoryError, "cluster")
+
+
+def test_put_back(staging: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    backup = shutil.copytree(staging, tmp_path_factory.mktemp("backup") / "staging")
+    remove_stages(DISK, staging, [1])
+    shutil.copytree(backup / FIRST, staging / FIRST)
+    whole(staging, 1, 2)
+
+
+def test_twice(staging: Path) -> None:
+    shutil.copytree(staging / FIRST, staging / f"{7:020d}")
+    refused(staging, CorruptData, "stage-1")
+
+
+def test_stray_file(staging: Path) -> None:
+    (staging / "notes").write_bytes(b"")
+    refused(staging, DataDirectoryError, "not a directory")
+
+
+def test_stray_directory(staging: Path) -> None:
+    (staging / "notes").mkdir()
+    refused(staging, DataDirectoryError, "not a stage")
