@@ -1,13 +1,19 @@
 """A node of the embedded cluster: its raft groups, their state machines, and the coordinator of consumer groups."""
 
-from pixy.cluster.check import check_node, node_directories
+from pixy.cluster.check import check_directory, check_node, node_directories
 from pixy.cluster.coordinator import Coordinator, Member
 from pixy.cluster.dump import DumpLine, dump
 from pixy.cluster.metadata import MetadataState, Topic
-from pixy.cluster.node import Node, NodeObserver, NodeOptions
+from pixy.cluster.node import Node
+from pixy.cluster.node_options import NodeObserver, NodeOptions
+from pixy.cluster.publisher import Published, Publisher
 from pixy.cluster.replica import PartitionReplica
+from pixy.cluster.sinks import NotNew, Sink, StageName, judge_epoch
+from pixy.cluster.stage_expiry import StageExpiry
+from pixy.cluster.stages import KAFKA_CLUSTER_ID, Seal, Stage, Stages, merged_parts
 
 __all__ = [
+    "KAFKA_CLUSTER_ID",
     "Coordinator",
     "DumpLine",
     "Member",
@@ -15,9 +21,21 @@ __all__ = [
     "Node",
     "NodeObserver",
     "NodeOptions",
+    "NotNew",
     "PartitionReplica",
+    "Published",
+    "Publisher",
+    "Seal",
+    "Sink",
+    "Stage",
+    "StageExpiry",
+    "StageName",
+    "Stages",
     "Topic",
+    "check_directory",
     "check_node",
     "dump",
+    "judge_epoch",
+    "merged_parts",
     "node_directories",
 ]

@@ -10,45 +10,49 @@ it from starting, or a partition from being ready, is damage.
 What the damage of something else makes doubtful is not judged: behind a damaged journal nobody knows what should be there.
 """
 
-import re
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from pixy.cluster.check_stages import check_stages, is_stages_directory
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, MetadataState
+from pixy.cluster.sinks import SINKS_GROUP, SinksState
+from pixy.cluster.state_groups import check_not_ahead
 from pixy.errors import CorruptData, DataDirectoryError
-from pixy.proto.state_pb2 import OffsetRecord, PartitionIdentity
+from pixy.proto.state_pb2 import OffsetRecord, PartitionCommand, PartitionIdentity
 from pixy.storage import (
     CheckedEntry,
     CheckedJournal,
+    DirectoryKind,
     Disk,
     EntryType,
     File,
+    KnownPartitions,
     ReplayedEntries,
     Report,
     check_checkpoints,
     check_journal,
     check_partition,
+    check_staging,
+    judge_partition_directory,
     read_identity,
-    read_partition_identity,
 )
 
-__all__ = ["check_node", "node_directories"]
+__all__ = ["check_directory", "check_node", "node_directories"]
 
 _FILES = ("identity", "lock", "reserve")
-_DIRECTORIES = ("journal", "state", "topics")
-_PARTITION = re.compile(r".+-\d+")
-_DELETED = re.compile(r"(\d+)-deleted")
-_UNFINISHED = {"identity", "identity.part"}
+_DIRECTORIES = ("journal", "staging", "state", "topics")
+_KAFKA = "kafka"
 _GROUP_KEY = b"group\0"
 
 
 def node_directories(disk: Disk, directory: Path) -> list[Path]:
-    """The node directories that a path stands for: itself, or those in it if it is the `data_dir` of a daemon.
+    """The directories that a path stands for: that of a node, or of stages for a cluster of Kafka, or all in the `data_dir` of a daemon.
 
     Raises:
         DataDirectoryError: there is none, or it cannot be read.
@@ -60,14 +64,23 @@ def node_directories(disk: Disk, directory: Path) -> list[Path]:
     if not names:
         missing = "is empty" if directory.is_dir() else "does not exist"
         raise DataDirectoryError(f"{directory} {missing}: there is no node in it")
-    if _is_node(directory):
-        return [directory]
-    nodes = [directory / name for name in names if _is_node(directory / name)]
-    if not nodes:
+    found = _of_cluster(directory)
+    if found:
+        return found
+    found = [each for name in names for each in _of_cluster(directory / name)]
+    if not found:
         raise DataDirectoryError(
-            f"{directory} has no node in it: neither identity, lock, journal, state nor topics, here or one level below"
+            f"{directory} has no node in it: neither identity, lock, journal, state nor topics, nor stages for a cluster of Kafka, "
+            "here or one level below"
         )
-    return nodes
+    return found
+
+
+def _of_cluster(directory: Path) -> list[Path]:
+    """What a directory has if it is a cluster's: a node, stages for Kafka, or, behind a change of its kind, both."""
+    if is_stages_directory(directory):
+        return [directory]
+    return [directory] * _is_node(directory) + [directory / _KAFKA] * is_stages_directory(directory / _KAFKA)
 
 
 def _is_node(directory: Path) -> bool:
@@ -76,6 +89,16 @@ def _is_node(directory: Path) -> bool:
     inner = [directory / name for name in _DIRECTORIES]
     # A cluster may be called `journal`.
     return any(path.is_dir() and not any((path / name).is_file() for name in _FILES) for path in inner)
+
+
+def check_directory(disk: Disk, directory: Path) -> Report:
+    """Check one of `node_directories`, whatever it is. Blocks; raises as `check_node`."""
+    if not is_stages_directory(directory):
+        return check_node(disk, directory)
+    report = Report(directory)
+    with _locked(disk, directory):
+        check_stages(disk, directory, report)
+    return report
 
 
 def check_node(disk: Disk, directory: Path) -> Report:
@@ -87,12 +110,18 @@ def check_node(disk: Disk, directory: Path) -> Report:
     Raises:
         DataDirectoryError: a daemon uses the directory, or it may not be read.
     """
+    check = _NodeCheck(disk, directory)
+    with _locked(disk, directory):
+        check.run()
+    return check.report
+
+
+@contextmanager
+def _locked(disk: Disk, directory: Path) -> Iterator[None]:
     try:
         lock = _lock(disk, directory)
         try:
-            check = _NodeCheck(disk, directory)
-            check.run()
-            return check.report
+            yield
         finally:
             if lock is not None:
                 lock.close()
@@ -116,7 +145,7 @@ def _lock(disk: Disk, directory: Path) -> File | None:
 class _StateGroup:
     """A state group that was replayed: its machine, and whether it is all there."""
 
-    machine: MetadataState | GroupsState
+    machine: MetadataState | GroupsState | SinksState
     whole: bool
 
 
@@ -139,6 +168,8 @@ class _NodeCheck:
         # By topic id and number: the partitions that there are, and the offset behind the last record, replayed ones included.
         self._known: set[tuple[bytes, int]] = set()
         self._ends: dict[tuple[bytes, int], int] = {}
+        # The last publication that each has durably; those behind it need their stages.
+        self._published: dict[tuple[bytes, int], int] = {}
 
     def run(self) -> None:
         names = self._disk.names(self._directory)
@@ -152,10 +183,15 @@ class _NodeCheck:
             self._state_group(FIRST_GROUPS_GROUP + number, f"groups-{number}", GroupsState())
             for number in range(count)
         ]
-        self._foreign_states({"metadata", *(f"groups-{number}" for number in range(count))})
+        sinks = self._state_group(SINKS_GROUP, "sinks", SinksState())
+        self._foreign_states({"metadata", "sinks", *(f"groups-{number}" for number in range(count))})
         if metadata.whole:
             self._raft_groups(metadata.machine, count)
         self._partitions(metadata)
+        staged = check_staging(self._disk, self._directory / "staging", self._cluster_id, self.report)
+        if sinks.whole and metadata.whole:
+            assert isinstance(sinks.machine, SinksState)
+            self._publications(sinks.machine, staged)
         for number, group in enumerate(groups):
             if group.whole and metadata.whole and self._journal.whole:
                 assert isinstance(group.machine, GroupsState)
@@ -163,7 +199,9 @@ class _NodeCheck:
         for name in names:
             if name == "identity.part":
                 self.report.warn("identity", self._directory / name, "left from a crash at the first start")
-            elif name not in _FILES + _DIRECTORIES:
+            elif name not in _FILES + _DIRECTORIES and not (
+                name == _KAFKA and is_stages_directory(self._directory / name)
+            ):
                 self.report.warn("file", self._directory / name, "does not belong here")
 
     def _identity(self, names: list[str]) -> tuple[bytes, int] | None:
@@ -186,7 +224,7 @@ class _NodeCheck:
 
     def _not_lost(self, names: list[str]) -> None:
         """The journal comes before everything else that a node writes, and its newest file is never removed."""
-        if not self._journal.files and ("topics" in names or "state" in names):
+        if not self._journal.files and any(name in names for name in ("topics", "state", "staging")):
             self._journal.whole = False
             self.report.damaged(
                 "journal", self._directory / "journal", "no journal files: the next start is refused"
@@ -194,7 +232,9 @@ class _NodeCheck:
 
     # --- state groups -----------------------------------------------------------------------------------------------
 
-    def _state_group(self, raft_group: int, name: str, machine: MetadataState | GroupsState) -> _StateGroup:
+    def _state_group(
+        self, raft_group: int, name: str, machine: MetadataState | GroupsState | SinksState
+    ) -> _StateGroup:
         checkpoint = check_checkpoints(self._disk, self._directory / "state" / name, self.report)
         index = 0
         group = _StateGroup(machine, self._journal.whole)
@@ -202,11 +242,18 @@ class _NodeCheck:
             if checkpoint is not None:
                 machine.restore(checkpoint.records)
                 index = checkpoint.id.end_offset
+            if self._journal.whole:
+                known = self._journal.group(raft_group).entries
+                check_not_ahead(name, index, known[-1].index if known else 0)
             entries = self._entries_after(name, raft_group, index)
             group.whole &= entries is not None
             for entry in entries or ():
                 if entry.entry_type is EntryType.COMMAND:
                     machine.apply(entry.command)
+        except CorruptData as error:
+            group.whole = self._journal.whole = False
+            self.report.damaged("state", name, f"{error}: the next start is refused")
+            return group
         except (DecodeError, UnicodeDecodeError, AssertionError) as error:
             group.whole = False
             self.report.damaged("state", name, f"a command or record cannot be applied: {error}")
@@ -236,7 +283,7 @@ class _NodeCheck:
             if raft_group >= metadata.next_raft_group:
                 found = f"records of raft group {raft_group}, but the entry that created it is missing"
                 self.report.damaged("journal", self._directory / "journal", found)
-        created = [METADATA_GROUP, *range(FIRST_GROUPS_GROUP, FIRST_GROUPS_GROUP + groups_count)]
+        created = [METADATA_GROUP, SINKS_GROUP, *range(FIRST_GROUPS_GROUP, FIRST_GROUPS_GROUP + groups_count)]
         created += [raft_group for topic in metadata.topics.values() for raft_group in topic.raft_groups]
         missing = [str(each) for each in created if not self._journal.group(each).hard_state]
         if missing and self._journal.files and self._journal.whole:
@@ -248,23 +295,17 @@ class _NodeCheck:
     def _partitions(self, metadata: _StateGroup) -> None:
         assert isinstance(metadata.machine, MetadataState)
         topics = self._directory / "topics"
-        judged = metadata.whole and self._journal.whole
-        known = {each.name: each.identity for each in self._partitions_of(metadata.machine)}
-        used = {identity.raft_group for identity in known.values()}
-        next_raft_group = metadata.machine.next_raft_group
-
-        def is_gone(raft_group: int) -> bool:
-            return raft_group not in used and raft_group < next_raft_group
-
-        for name in [*known, *(name for name in self._disk.names(topics) if name not in known)]:
-            path, owner = topics / name, known.get(name)
-            if path.exists() and not path.is_dir():
-                self.report.damaged("file", path, "not a directory: the next start is refused")
-            elif judged and not self._is_own(path, owner, is_gone):
+        judged = metadata.whole and self._journal.whole and bool(self._cluster_id)
+        live = {each.name: each.identity for each in self._partitions_of(metadata.machine)}
+        self._known = {(identity.topic_id, identity.partition) for identity in live.values()}
+        known = KnownPartitions(live, self._cluster_id, metadata.machine.next_raft_group)
+        for name in [*live, *(name for name in self._disk.names(topics) if name not in live)]:
+            path, owner = topics / name, live.get(name)
+            if judged and path.exists() and not self._may_be_used(path, known):
                 continue
-            elif owner is not None:
+            if owner is not None:
                 self._partition(path, owner)
-            elif not judged:
+            elif not judged and path.is_dir():
                 check_partition(self._disk, path, None, None, self.report)
 
     def _partitions_of(self, metadata: MetadataState) -> list[_Partition]:
@@ -282,81 +323,63 @@ class _NodeCheck:
             for number, raft_group in enumerate(topic.raft_groups)
         ]
 
-    def _is_own(
-        self, directory: Path, owner: PartitionIdentity | None, is_gone: Callable[[int], bool]
-    ) -> bool:
-        """Whether a directory is that of its partition, as far as one can see; reports what else it is.
-
-        Args:
-            owner: what its identity should be, None if no topic has a partition of that name.
-            is_gone: whether a raft group was that of a partition that is no more.
-        """
-        name = directory.name
-        deleted = _DELETED.fullmatch(name)
-        if deleted is not None:
-            if is_gone(int(deleted[1])):
-                self.report.warn("partition", name, "left from a deletion: removed by the next start")
-            else:
-                found = "left from a deletion that never was: the next start is refused"
-                self.report.damaged("partition", name, found)
-            return False
-        if _PARTITION.fullmatch(name) is None:
-            self.report.damaged("partition", name, "not a partition's: the next start is refused")
-            return False
-        files = self._disk.names(directory)
-        if owner is not None and not files:
-            return True
+    def _may_be_used(self, directory: Path, known: KnownPartitions) -> bool:
+        """Whether what is in a directory is its partition's, as far as one can see; reports what else it is."""
         try:
-            identity = read_partition_identity(self._disk, directory / "identity")
+            found = judge_partition_directory(self._disk, directory, known)
         except DataDirectoryError as error:
             self.report.damaged("identity", directory / "identity", str(error))
             return False
-        except (OSError, CorruptData, DecodeError) as error:
-            self._nameless(directory, owner, files, error)
-            return owner is not None
-        return self._belongs(directory, owner, identity, is_gone)
-
-    def _nameless(
-        self, directory: Path, owner: PartitionIdentity | None, files: list[str], error: Exception
-    ) -> None:
-        if set(files) <= _UNFINISHED:
-            self.report.warn("partition", directory.name, "left from a crash: removed by the next start")
-        else:
-            found = "missing" if isinstance(error, FileNotFoundError) else "damaged"
-            self.report.damaged("identity", directory / "identity", found + _refused(owner))
-
-    def _belongs(
-        self,
-        directory: Path,
-        owner: PartitionIdentity | None,
-        identity: PartitionIdentity,
-        is_gone: Callable[[int], bool],
-    ) -> bool:
-        if self._cluster_id and identity.cluster_id != self._cluster_id:
-            found = f"belongs to cluster {identity.cluster_id.hex()}: the next start is refused"
-            self.report.damaged("partition", directory.name, found)
-        elif owner is not None and (identity == owner or not self._cluster_id):
-            return True
-        elif is_gone(identity.raft_group):
-            self.report.warn(
-                "partition", directory.name, "left from a deleted topic: removed by the next start"
-            )
-        else:
-            found = f"belongs to raft group {identity.raft_group}, which is not its partition's"
-            self.report.damaged("partition", directory.name, found + _refused(owner))
-        return False
+        reason = found.reason.removeprefix(f"{directory} ").removeprefix(f"{directory}/")
+        match found.kind:
+            case DirectoryKind.OWN:
+                return True
+            case DirectoryKind.NOT_READY:
+                self.report.damaged("partition", directory.name, f"{reason}: the partition is not ready")
+                return found.nameless
+            case DirectoryKind.REFUSED:
+                self.report.damaged("partition", directory.name, f"{reason}: the next start is refused")
+            case left:
+                self.report.warn("partition", directory.name, f"{left.value} by the next start")
+        return found.kind is DirectoryKind.UNFINISHED
 
     def _partition(self, directory: Path, identity: PartitionIdentity) -> None:
         key = (identity.topic_id, identity.partition)
-        self._known.add(key)
         applied = self._journal.group(identity.raft_group).applied
+        self._published[key] = applied.publication if applied else 0
         entries = self._entries_after(directory.name, identity.raft_group, applied.index if applied else 0)
         replayed: ReplayedEntries | None = None
         if entries is not None and self._journal.whole:
-            replayed = ReplayedEntries(len(entries), sum(entry.offsets for entry in entries))
+            offsets = sum(entry.offsets for entry in entries)
+            offsets += _published_records(entries, applied.publication if applied else 0)
+            replayed = ReplayedEntries(len(entries), offsets)
             self.report.records += replayed.records
             self._ends[key] = (applied.end_offset if applied else 0) + replayed.records
         check_partition(self._disk, directory, applied, replayed, self.report)
+
+    def _publications(self, sinks: SinksState, staged: dict[tuple[str, str], bool]) -> None:
+        """What was published and is not everywhere yet still has its stages."""
+        for publication in sinks.publications.values():
+            waiting = [
+                f"{part.topic}-{part.partition}"
+                for part in publication.parts
+                if self._published.get((part.topic_id, part.partition), publication.number)
+                < publication.number
+            ]
+            missing = [
+                stage_id
+                for stage_id in publication.stage_ids
+                if not staged.get((publication.sink_id, stage_id))
+            ]
+            name = f"publication {publication.number} of sink {publication.sink_id}"
+            if waiting and missing:
+                found = (
+                    f"{name} needs stages that are missing or damaged: {', '.join(missing)}; {', '.join(waiting)} will not "
+                    "be ready"
+                )
+                self.report.damaged("state", "sinks", found)
+            else:
+                self.report.add("state", "sinks", f"{name} is not finished: the next start goes on with it")
 
     def _committed(self, name: str, groups: GroupsState) -> None:
         for key, value in groups.snapshot():
@@ -375,6 +398,13 @@ class _NodeCheck:
                 self.report.damaged("state", name, found)
 
 
-def _refused(owner: PartitionIdentity | None) -> str:
-    """What becomes of a start if a directory is nobody's; one of a partition is merely not ready."""
-    return "" if owner is not None else "; no topic has it: the next start is refused"
+def _published_records(entries: list[CheckedEntry], publication: int) -> int:
+    """How many records publications bring that are to be applied, behind the last one that was."""
+    records = 0
+    for entry in entries:
+        if entry.entry_type is EntryType.COMMAND:
+            command = PartitionCommand.FromString(entry.command).publish_parts
+            if command.publication > publication:
+                publication = command.publication
+                records += sum(part.records for part in command.parts)
+    return records

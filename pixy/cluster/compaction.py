@@ -46,10 +46,11 @@ _FULL_DISK_RETRY_S = 5.0
 
 
 class Mark(NamedTuple):
-    """What the log writer gives back once a partition's segments are synced up to `applied`."""
+    """What the log writer gives back once a partition's segments are synced up to `applied`, with `publication` the last one."""
 
     replica: PartitionReplica
     applied: LogPosition
+    publication: int
 
 
 class Compaction:
@@ -68,6 +69,9 @@ class Compaction:
         run_on_segments: runs work on the files of partitions, on the thread that writes them.
         on_full: called when there is no room on the disk.
         on_fault: called with what broke when a checkpoint fails, unless it is for want of room: that is tried again.
+
+    Attributes:
+        on_positions: called when applied positions have become durable.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class Compaction:
         self._collecting = False
         self._retry: asyncio.TimerHandle | None = None
         self._stopped = False
+        self.on_positions: Callable[[], None] = _nothing
 
     def stop(self) -> None:
         """Let no further file go."""
@@ -131,12 +136,14 @@ class Compaction:
             for replica, position in written:
                 self._position_durable(replica, position)
             then()
+            self.on_positions()
 
         payload = AppliedPositions(positions=positions).SerializeToString()
         self._journal.append(RecordKind.APPLIED_POSITIONS, 0, 0, 0, 0, payload, durable)
 
     def _position_durable(self, replica: PartitionReplica, position: AppliedPosition) -> None:
         replica.durable_index = max(replica.durable_index, position.index)
+        replica.durable_publication = max(replica.durable_publication, position.publication)
         replica.position_file = self._journal.files[-1].number
         if replica.log.has_segments_below(position.log_begin_offset):
             self._run_on_segments(partial(replica.log.drop_segments, position.log_begin_offset))
@@ -333,4 +340,5 @@ def _applied_position(mark: Mark, entry: SyncedLog) -> AppliedPosition:
         end_offset=entry.end_offset,
         segment_base_offset=entry.position.segment_base_offset,
         segment_bytes=entry.position.segment_bytes,
+        publication=mark.publication,
     )

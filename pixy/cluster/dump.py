@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError, Message
 
 from pixy.cluster.groups import FIRST_GROUPS_GROUP
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
+from pixy.cluster.sinks import SINKS_GROUP
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import (
     AppliedPositions,
@@ -24,10 +25,15 @@ from pixy.proto.state_pb2 import (
     MetadataCommand,
     OffsetRecord,
     PartitionCommand,
+    PublicationRecord,
+    SinkRecord,
+    SinksCommand,
+    SinksRecord,
     TopicRecord,
 )
 from pixy.records import COMPRESSION, BatchHeader, check_batch, read_header, read_records
 from pixy.storage import (
+    STAGE_FILE,
     Disk,
     EntryType,
     JournalRecord,
@@ -40,12 +46,14 @@ from pixy.storage import (
     read_flush,
     read_identity,
     read_partition_identity,
+    read_stage_record,
     scan_batches,
 )
 
 __all__ = ["DumpLine", "dump"]
 
-_SUFFIXES = (".journal", ".checkpoint", ".log")
+_SUFFIXES = (".journal", ".checkpoint", ".log", ".batches")
+_IDENTITIES = ("identity", STAGE_FILE)
 _HEADER_BYTES = 64
 _GROUP_KEY = b"group\0"
 _CODECS = {number: name for name, number in COMPRESSION.items()}
@@ -92,7 +100,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _is_known(path: Path) -> bool:
-    return path.name == "identity" or path.suffix in _SUFFIXES
+    return path.name in _IDENTITIES or path.suffix in _SUFFIXES
 
 
 def _dump_file(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
@@ -102,6 +110,10 @@ def _dump_file(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
         yield from _dump_checkpoint(disk, path)
     elif path.suffix == ".log":
         yield from _dump_segment(disk, path, records)
+    elif path.suffix == ".batches":
+        yield from _dump_batches(disk, path, records)
+    elif path.name == STAGE_FILE:
+        yield DumpLine("stage", _plain(read_stage_record(disk, path)))
     else:
         yield from _dump_identity(disk, path)
 
@@ -177,6 +189,8 @@ def _command(record: JournalRecord) -> Mapping[str, Any]:
     payload = bytes(record.payload)
     if record.raft_group == METADATA_GROUP:
         return _plain(MetadataCommand.FromString(payload))
+    if record.raft_group == SINKS_GROUP:
+        return _plain(SinksCommand.FromString(payload))
     if FIRST_GROUPS_GROUP <= record.raft_group < FIRST_PARTITION_GROUP:
         return _plain(GroupsCommand.FromString(payload))
     return _plain(PartitionCommand.FromString(payload))
@@ -200,6 +214,16 @@ def _dump_segment(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
             yield from _dump_records(batch)
 
 
+def _dump_batches(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
+    """A file of a stage: its batches have whatever offsets their writer gave them, until they are published."""
+    for position, header, batch, damage in scan_batches(disk, path):
+        if damage:
+            raise CorruptData(f"corrupt at byte {position}: {damage}")
+        yield DumpLine("batch", _batch(position, header))
+        if records:
+            yield from _dump_records(batch)
+
+
 def _batch(position: int, header: BatchHeader) -> Mapping[str, Any]:
     return {
         "byte": position,
@@ -215,18 +239,22 @@ def _batch(position: int, header: BatchHeader) -> Mapping[str, Any]:
 
 
 def _dump_records(batch: bytes | memoryview) -> Iterator[DumpLine]:
-    for record in read_records(batch):
-        headers = [{"key": name, "value": value} for name, value in record.headers]
-        yield DumpLine(
-            "record",
-            {
-                "offset": record.offset,
-                "timestamp": record.timestamp,
-                "key": record.key,
-                "value": record.value,
-                "headers": headers,
-            },
-        )
+    """The records of an undamaged batch; one that its client has built so that nobody can decode it keeps nothing else from being shown."""
+    try:
+        for record in read_records(batch):
+            headers = [{"key": name, "value": value} for name, value in record.headers]
+            yield DumpLine(
+                "record",
+                {
+                    "offset": record.offset,
+                    "timestamp": record.timestamp,
+                    "key": record.key,
+                    "value": record.value,
+                    "headers": headers,
+                },
+            )
+    except CorruptData as error:
+        yield DumpLine("undecodable", {"reason": str(error)})
 
 
 def _dump_checkpoint(disk: Disk, path: Path) -> Iterator[DumpLine]:
@@ -235,7 +263,9 @@ def _dump_checkpoint(disk: Disk, path: Path) -> Iterator[DumpLine]:
             raise CorruptData(f"corrupt at byte {position}: {damage}")
         yield DumpLine("batch", _batch(position, header))
     for key, value in read_checkpoint(disk, path):
-        if path.parent.name != "metadata" and key.startswith(_GROUP_KEY):
+        if path.parent.name == "sinks":
+            yield _dump_sink(key, value)
+        elif path.parent.name != "metadata" and key.startswith(_GROUP_KEY):
             yield DumpLine("group", _plain(GroupRecord.FromString(value)))
         elif path.parent.name != "metadata":
             yield DumpLine("offset", _plain(OffsetRecord.FromString(value)))
@@ -243,6 +273,14 @@ def _dump_checkpoint(disk: Disk, path: Path) -> Iterator[DumpLine]:
             yield DumpLine("cluster", _plain(ClusterRecord.FromString(value)))
         else:
             yield DumpLine("topic", _plain(TopicRecord.FromString(value)))
+
+
+def _dump_sink(key: bytes, value: bytes) -> DumpLine:
+    if key.startswith(b"sink\0"):
+        return DumpLine("sink", _plain(SinkRecord.FromString(value)))
+    if key.startswith(b"publication\0"):
+        return DumpLine("publication", _plain(PublicationRecord.FromString(value)))
+    return DumpLine("sinks", _plain(SinksRecord.FromString(value)))
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

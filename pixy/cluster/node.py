@@ -12,38 +12,33 @@ Invariant: a partition's records are applied in the order of their indexes, and 
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from pixy.clock import Clock
+from pixy.cluster.cold_reads import ColdReads
 from pixy.cluster.compaction import TERM, Compaction
-from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
-from pixy.cluster.metadata import METADATA_GROUP, DeletedTopic, MetadataState, Topic, check_partitions
+from pixy.cluster.groups import GroupsState
+from pixy.cluster.metadata import DeletedTopic, Topic
+from pixy.cluster.node_options import NodeObserver, NodeOptions
 from pixy.cluster.node_time import NodeTime
 from pixy.cluster.partitions import Partitions
+from pixy.cluster.publisher import Publisher
 from pixy.cluster.recovery import RecoveredNode, recover_node
 from pixy.cluster.replica import LogPosition, PartitionReplica, Proposal, Replica, StateReplica
 from pixy.cluster.reserve import Reserve
 from pixy.cluster.retention import Retention
-from pixy.cluster.topic_config import check_topic_config
-from pixy.config import JournalConfig, StorageConfig
+from pixy.cluster.sinks import Publication
+from pixy.cluster.stages import Stages
+from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups
+from pixy.cluster.topic_commands import alter_command, create_command, delete_command
 from pixy.errors import CorruptData, DataDirectoryError, PixyError, Unavailable
-from pixy.proto.state_pb2 import (
-    AlterTopic,
-    CreateTopic,
-    DeleteTopic,
-    ForgetTopics,
-    GroupsCommand,
-    InitCluster,
-    MetadataCommand,
-)
+from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, InitCluster, MetadataCommand
 from pixy.records import TopicPartition
 from pixy.storage import (
-    CheckpointStore,
+    DamagedLog,
     Disk,
     EntryType,
     File,
@@ -55,45 +50,17 @@ from pixy.storage import (
     run_on,
 )
 
-__all__ = ["Node", "NodeObserver", "NodeOptions"]
+__all__ = ["Node"]
 
 log = structlog.get_logger(__name__)
 
-_GROUPS_COUNT = 1
+T = TypeVar("T")
+
+_WRITING_S = 0.1
+"""So long behind a flush of the journal somebody counts as writing: shorter than from one commit of offsets to the next."""
 _UNSYNCED_LOGS_MAX = 2000
-"""Each of them holds a file open."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeOptions:
-    """What a node is told.
-
-    Attributes:
-        directory: its data directory.
-        journal, storage: the sections of the configuration.
-        random_bytes: source of ids.
-        worker: makes a worker thread of the given name.
-    """
-
-    directory: Path
-    journal: JournalConfig
-    storage: StorageConfig
-    random_bytes: Callable[[int], bytes]
-    worker: Callable[[str], Worker]
-
-
-class NodeObserver:
-    """Who wants to know of a node's topics; this one does not. Called from the event loop, soon after what it is told of."""
-
-    def topic_changed(self, name: str) -> None:
-        """A topic is new, or has other partitions or options, or one of its partitions is not ready any more."""
-
-    def topic_deleted(self, name: str) -> None:
-        """A topic is no more; one of the same name may be there already, of which `topic_changed` tells next."""
-
-    def has_members(self, consumer_group: str) -> bool:
-        """Whether anybody is in a consumer group."""
-        return False
+_OPEN_FILES_SHARE = 4
+"""Each unsynced log holds a file open: at most a quarter of the files that the process may have, the rest is for connections."""
 
 
 class Node:
@@ -106,6 +73,7 @@ class Node:
     Attributes:
         metadata: the topics.
         node_id: known from `start` on.
+        publisher: staged writes; there from `start` on.
         observer: who is told of topics.
     """
 
@@ -120,6 +88,7 @@ class Node:
         self._loop: asyncio.AbstractEventLoop
         self._files: Worker
         self._journal: Journal
+        self._cold_reads: ColdReads
         self._writer: LogWriter
         self._compaction: Compaction
         self._partitions: Partitions
@@ -130,10 +99,12 @@ class Node:
         self._broken = False
         self._first_entry: asyncio.Future[None] | None = None
         self._abandon: list[Callable[[], None]] = []
-        self._groups: list[StateReplica] = []
-        self._metadata_replica: StateReplica
+        self._deleted_topic_ids: list[bytes] = []
+        self._stages: Stages
+        self.publisher: Publisher
         self._replicas: dict[int, Replica] = {}
-        self.metadata = MetadataState()
+        self._state = StateGroups(disk, options.directory, self._replicas)
+        self.metadata = self._state.metadata
         self.node_id = 0
         self.observer: NodeObserver = NodeObserver()
 
@@ -154,6 +125,7 @@ class Node:
             self._open_journal(recovered)
             await self._restore(recovered)
             await self._write_what_is_missing()
+            self.publisher.start()
             self._reserve.start()
             self._retention.start()
         except BaseException:
@@ -168,12 +140,15 @@ class Node:
         if self._stopped or self._lock is None:
             return
         self._stopped = True
+        self.publisher.stop()
         self._compaction.stop()
         self._reserve.stop()
         self._retention.stop()
         for replica in self._partitions:
             replica.wake()
         if not self._broken:
+            # Nothing more comes: what was accepted is written, whether or not there is room for segments.
+            self._journal.release()
             await self._journal.drained()
             await self._writer.stop()
             await self._journal.stop()
@@ -215,10 +190,9 @@ class Node:
         # An exception that is raised again and again gathers tracebacks: each asker gets its own.
         return None if reason is None else Unavailable(str(reason))
 
-    @property
-    def files(self) -> Worker:
-        """The thread for cold reads."""
-        return self._files
+    async def read(self, read: Callable[[], T]) -> T:
+        """Run a read of a partition's segments on another thread."""
+        return await self._cold_reads.run(read)
 
     def partition(self, partition: TopicPartition) -> PartitionReplica | None:
         """One partition, None if there is none of that name."""
@@ -226,9 +200,7 @@ class Node:
 
     def offsets_of(self, consumer_group: str) -> GroupsState:
         """The state that holds the offsets of a consumer group."""
-        machine = self._groups_replica(consumer_group).machine
-        assert isinstance(machine, GroupsState)
-        return machine
+        return self._state.offsets_of(consumer_group)
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch, ascending."""
@@ -250,11 +222,8 @@ class Node:
         Raises:
             InvalidTopic, InvalidArgument, TopicExists.
         """
-        check_topic_config(config)
-        check_partitions(partitions)
         topic_id = self._options.random_bytes(16)
-        command = CreateTopic(name=name, topic_id=topic_id, partitions=partitions, config=config)
-        return await self._topic_command(MetadataCommand(create_topic=command))
+        return await self._topic_command(create_command(name, topic_id, partitions, config))
 
     async def alter_topic(self, name: str, partitions: int | None, config: Mapping[str, str | None]) -> Topic:
         """Give a topic more partitions, or other options.
@@ -262,36 +231,35 @@ class Node:
         Raises:
             UnknownTopic, InvalidArgument.
         """
-        wanted = {option: value for option, value in config.items() if value is not None}
-        check_topic_config(wanted)
-        if partitions is not None:
-            check_partitions(partitions)
-        unset = [option for option, value in config.items() if value is None]
-        check_topic_config(dict.fromkeys(unset, "1"))
-        command = AlterTopic(name=name, partitions=partitions or 0, set_config=wanted, unset_config=unset)
-        return await self._topic_command(MetadataCommand(alter_topic=command))
+        return await self._topic_command(alter_command(name, partitions, config))
 
-    async def delete_topic(self, name: str) -> None:
-        """Delete a topic with all that is in it.
+    async def delete_topic(self, name: str, *, force: bool = False) -> None:
+        """Delete a topic with all that is in it; with `force` also if records of it are staged.
 
         Raises:
-            UnknownTopic.
+            UnknownTopic, FailedPrecondition.
         """
-        command = MetadataCommand(delete_topic=DeleteTopic(name=name))
-        await self._command(self._metadata_replica, command.SerializeToString())
+        command = delete_command(name).SerializeToString()
+        topic = self.metadata.topics.get(name)
+        if topic is None:
+            await self._command(self._state.metadata_replica, command)
+            return
+        with self.publisher.deleting(topic, force=force):
+            await self._command(self._state.metadata_replica, command)
 
     async def _topic_command(self, command: MetadataCommand) -> Topic:
-        topic = await self._command(self._metadata_replica, command.SerializeToString())
+        topic = await self._command(self._state.metadata_replica, command.SerializeToString())
         assert isinstance(topic, Topic)
         return topic
 
     async def groups_command(self, consumer_group: str, payload: bytes) -> None:
         """Run a command in the state group of a consumer group; durable and applied on return."""
-        await self._command(self._groups_replica(consumer_group), payload)
+        await self._command(self._state.group_of(consumer_group), payload)
 
     async def _command(self, replica: StateReplica, payload: bytes) -> Any:
-        if self._journal.blocked is not None:
-            raise Unavailable(str(self._journal.blocked))
+        stalled = self._stalled()
+        if stalled is not None:
+            raise Unavailable(str(stalled))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(result: Any) -> None:
@@ -304,8 +272,9 @@ class Node:
             raise result
         return result
 
-    def _groups_replica(self, consumer_group: str) -> StateReplica:
-        return self._groups[groups_index(consumer_group, len(self._groups))]
+    def _stalled(self) -> Unavailable | None:
+        """Why nothing can be made durable at the moment, None if all is well."""
+        return self._journal.blocked or (self._writer.blocked if self._is_behind() else None)
 
     # --- propose, commit, apply ---------------------------------------------------------------------------------
 
@@ -324,9 +293,12 @@ class Node:
         )
 
     def _propose_command(self, replica: Replica, payload: bytes) -> None:
-        """Propose a command that nobody waits for; not while the journal has no room."""
-        if self._journal.blocked is None and not self._stopped:
-            self._propose(replica, EntryType.COMMAND, payload, lambda _: None)
+        """Propose a command that nobody waits for; not while there is no room for it."""
+        if self._stalled() is None and not self._stopped:
+            self._propose_and_tell(replica, payload, lambda _: None)
+
+    def _propose_and_tell(self, replica: Replica, payload: bytes, done: Callable[[Any], None]) -> None:
+        self._propose(replica, EntryType.COMMAND, payload, done)
 
     def _propose_empty(self, replica: StateReplica, applied: Callable[[], None]) -> None:
         self._propose(replica, EntryType.EMPTY, b"", lambda _: applied())
@@ -338,8 +310,12 @@ class Node:
                 self._apply(token)
             else:
                 token()
-        if self._writer.unwritten_bytes > self._options.journal.max_unapplied_bytes:
+        if self._is_behind() and not self._stopped:
             self._journal.hold()
+
+    def _is_behind(self) -> bool:
+        """Whether so much is not in segments that the journal waits for them."""
+        return self._writer.unwritten_bytes > self._options.journal.max_unapplied_bytes
 
     def _apply(self, proposal: Proposal) -> None:
         replica = proposal.replica
@@ -354,6 +330,8 @@ class Node:
                 self._topic_changed(result)
             elif isinstance(result, DeletedTopic):
                 self._topic_deleted(result.topic)
+            elif isinstance(result, Publication):
+                self.publisher.committed(result)
             self._compaction.applied(replica)
         proposal.done(result)
 
@@ -364,13 +342,18 @@ class Node:
     def _topic_deleted(self, topic: Topic) -> None:
         self._partitions.drop_topic(topic)
         self._compaction.topic_deleted()
+        self.publisher.topic_deleted(topic.topic_id)
         self._loop.call_soon(self.observer.topic_deleted, topic.name)
-        self._forget_offsets([topic.topic_id])
+        self._deleted_topic_ids.append(topic.topic_id)
+        self._forget_offsets()
 
-    def _forget_offsets(self, topic_ids: list[bytes]) -> None:
-        command = GroupsCommand(forget_topics=ForgetTopics(topic_ids=topic_ids))
-        for replica in self._groups:
-            self._propose_command(replica, command.SerializeToString())
+    def _forget_offsets(self) -> None:
+        """Let offsets in deleted topics go; for want of room that waits until `_clean_up`."""
+        if self._deleted_topic_ids and self._stalled() is None:
+            command = GroupsCommand(forget_topics=ForgetTopics(topic_ids=self._deleted_topic_ids))
+            self._deleted_topic_ids.clear()
+            for replica in self._state.groups:
+                self._propose_command(replica, command.SerializeToString())
 
     # --- start --------------------------------------------------------------------------------------------------
 
@@ -388,6 +371,12 @@ class Node:
             on_durable=self._durable,
             on_fault=self._fault,
             on_full=self._disk_is_full,
+        )
+        self._cold_reads = ColdReads(
+            self._disk,
+            self._files,
+            self._options.storage.cold_read_bytes_per_second,
+            lambda: self._loop.time() - self._journal.flushed_at < _WRITING_S,
         )
         self._compaction = Compaction(
             self._journal,
@@ -407,13 +396,24 @@ class Node:
             self._options.worker("pixy-writer"),
             tail_cache_bytes=self._options.storage.tail_cache_bytes,
             sync_bytes=self._options.journal.max_unapplied_bytes // 2,
-            sync_logs=_UNSYNCED_LOGS_MAX,
+            sync_logs=min(_UNSYNCED_LOGS_MAX, self._disk.open_file_limit() // _OPEN_FILES_SHARE),
             on_synced=self._compaction.synced,
             on_progress=self._wrote,
+            on_damaged=self._log_damaged,
             on_full=self._disk_is_full,
             on_fault=self._fault,
         )
-        self._abandon = [self._writer.abandon, self._journal.abandon]
+        self._open_files(recovered)
+
+    def _open_files(self, recovered: RecoveredNode) -> None:
+        self._stages = Stages(
+            self._disk,
+            self._options.directory / "staging",
+            self._options.worker("pixy-staging"),
+            self._options.staging.max_bytes,
+            self._fault,
+        )
+        self._abandon = [self._writer.abandon, self._journal.abandon, self._stages.stop]
         self._partitions = Partitions(
             self._disk,
             self._options.directory,
@@ -421,6 +421,7 @@ class Node:
             self._options.storage,
             self._replicas,
             self._writer,
+            self._stages.part,
             lambda topic: self._loop.call_soon(self.observer.topic_changed, topic),
         )
         self._reserve = Reserve(
@@ -434,60 +435,40 @@ class Node:
             self._time,
             self._options.storage,
             self._partitions,
-            self._groups,
+            self._state.groups,
             self._has_members,
             self._propose_command,
+            self._clean_up,
         )
 
     async def _restore(self, recovered: RecoveredNode) -> None:
-        metadata = await self._restore_state(recovered, METADATA_GROUP, "metadata", self.metadata)
-        self._metadata_replica = metadata
+        await self._state.restore(recovered, self._files)
         topics = list(self.metadata.topics.values())
         for topic in topics:
             self._partitions.put_topic(topic)
-        for number in range(self.metadata.groups_count or _GROUPS_COUNT):
-            self._groups.append(
-                await self._restore_state(
-                    recovered, FIRST_GROUPS_GROUP + number, f"groups-{number}", GroupsState()
-                )
-            )
-        created = self.metadata.next_raft_group
-        for raft_group in recovered.journal.groups:
-            if raft_group >= created:
-                raise CorruptData(
-                    f"the journal has records of raft group {raft_group}, but the entry that created it is missing"
-                )
-        await self._partitions.restore(recovered, topics, created, self._files)
-
-    async def _restore_state(
-        self, recovered: RecoveredNode, raft_group: int, name: str, machine: MetadataState | GroupsState
-    ) -> StateReplica:
-        store = CheckpointStore(self._disk, self._options.directory / "state" / name)
-        replica = StateReplica(raft_group, name, machine, store)
-        self._replicas[raft_group] = replica
-        checkpoint, ids = await run_on(self._files, store.load)
-        if checkpoint is not None:
-            machine.restore(checkpoint.records)
-            replica.applied = LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
-        replica.set_checkpoints(ids)
-        for entry in recovered.group(raft_group).entries_after(replica.applied.index):
-            replica.apply(LogPosition(entry.term, entry.index), entry.entry_type, bytes(entry.payload))
-        replica.last = replica.applied
-        replica.hard_state_file = recovered.group(raft_group).hard_state_file
-        return replica
+        await self._stages.recover(recovered.identity.cluster_id)
+        await self._partitions.restore(recovered, topics, self.metadata.next_raft_group, self._files)
+        self.publisher = Publisher(
+            self._state.sinks,
+            self._stages,
+            self.metadata,
+            self._partitions,
+            self._options.staging,
+            self._time.now_ms,
+            self._propose_and_tell,
+            self._state.sinks_replica,
+        )
+        self._compaction.on_positions = self.publisher.maybe_finish
 
     async def _write_what_is_missing(self) -> None:
         """What the first start writes, and what a crash right behind the creation or deletion of a topic left out."""
         self._compaction.write_hard_states(
             [replica for replica in self._replicas.values() if not replica.hard_state_file]
         )
-        live = {topic.topic_id for topic in self.metadata.topics.values()}
-        for group in self._groups:
-            assert isinstance(group.machine, GroupsState)
-            if gone := group.machine.topic_ids() - live:
-                self._forget_offsets(sorted(gone))
+        self._deleted_topic_ids = self._state.deleted_topic_ids()
+        self._forget_offsets()
         if not self.metadata.groups_count:
-            command = MetadataCommand(init_cluster=InitCluster(groups_count=_GROUPS_COUNT))
+            command = MetadataCommand(init_cluster=InitCluster(groups_count=GROUPS_COUNT))
             written = self._first_entry = asyncio.get_running_loop().create_future()
 
             def done(_: None) -> None:
@@ -495,7 +476,7 @@ class Node:
                     written.set_result(None)
 
             payload = command.SerializeToString()
-            self._propose(self._metadata_replica, EntryType.COMMAND, payload, done)
+            self._propose(self._state.metadata_replica, EntryType.COMMAND, payload, done)
             await written
 
     def _run_on_segments(self, work: Callable[[], None]) -> None:
@@ -504,9 +485,17 @@ class Node:
     def _has_members(self, consumer_group: str) -> bool:
         return self.observer.has_members(consumer_group)
 
+    def _clean_up(self) -> None:
+        self._forget_offsets()
+        if self._stalled() is None:
+            self.publisher.expire()
+
+    def _log_damaged(self, damaged: DamagedLog) -> None:
+        self._partitions.log_damaged(damaged)
+
     def _disk_is_full(self) -> None:
         self._reserve.release()
 
     def _wrote(self) -> None:
-        if self._writer.unwritten_bytes <= self._options.journal.max_unapplied_bytes:
+        if not self._is_behind():
             self._journal.release()

@@ -83,7 +83,7 @@ def _sync_ancestors(disk: Disk, directory: Path) -> None:
 def _sync_directories(disk: Disk, directory: Path) -> None:
     """What was found may not be on stable storage yet, if only the process ended before and not the machine."""
     names = disk.names(directory)
-    for path in (directory, directory / "topics", directory / "state"):
+    for path in (directory, directory / "topics", directory / "state", directory / "staging"):
         if path == directory or path.name in names:
             disk.sync_directory(path)
 
@@ -92,7 +92,7 @@ def _check_not_lost(disk: Disk, directory: Path, journal: RecoveredJournal) -> N
     """The journal comes before everything else that a node writes, and its newest file is never removed."""
     if journal.files:
         return
-    for name in ("topics", "state"):
+    for name in ("topics", "state", "staging"):
         if name in disk.names(directory):
             raise DataDirectoryError(
                 f"{directory / 'journal'} has no journal files, although {directory} has {name!r}"

@@ -63,17 +63,22 @@ class PartitionReplica(Replica):
         position_file: number of the journal file that holds it, 0 while it is not durable.
         waiters: fetches that wait for the next append, None if there are none.
         fault: what is damaged, None if all is well: such a partition takes and gives nothing.
-        stuck_bytes: of its entries in the journal that cannot be applied, because it was damaged at the start.
+        stuck_bytes: about what its entries in the journal have that cannot get into segments, because it was damaged at the start or
+            its log was given up; 0 of every other.
+        publication: number of the last publication that was applied, 0 for none; `durable_publication` is that of an applied
+            position. Invariant: ascending.
         deleted: its topic is no more.
     """
 
     __slots__ = (
         "deleted",
+        "durable_publication",
         "fault",
         "log",
         "partition",
         "position",
         "position_file",
+        "publication",
         "stuck_bytes",
         "waiters",
     )
@@ -87,6 +92,8 @@ class PartitionReplica(Replica):
         self.waiters: set[asyncio.Future[None]] | None = None
         self.fault: CorruptData | None = None
         self.stuck_bytes = 0
+        self.publication = 0
+        self.durable_publication = 0
         self.deleted = False
 
     def wake(self) -> None:

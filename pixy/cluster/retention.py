@@ -40,6 +40,7 @@ class Retention:
         state_groups: those that hold consumer groups.
         has_members: tells whether anybody is in a consumer group.
         propose: proposes a command to a raft group.
+        clean_up: lets the rest go whose time has come.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Retention:
         state_groups: Sequence[StateReplica],
         has_members: Callable[[str], bool],
         propose: Callable[[Replica, bytes], None],
+        clean_up: Callable[[], None],
     ) -> None:
         self._time = time
         self._storage = storage
@@ -57,6 +59,7 @@ class Retention:
         self._state_groups = state_groups
         self._has_members = has_members
         self._propose = propose
+        self._clean_up = clean_up
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
 
@@ -73,6 +76,7 @@ class Retention:
         now_ms = self._time.now_ms()
         if self._storage.offsets_retention:
             self._look_at_groups(now_ms)
+        self._clean_up()
         self._look_at_partitions(list(self._partitions), self._time.record_ms())
 
     def _look_at_partitions(self, partitions: list[PartitionReplica], now_ms: int) -> None:

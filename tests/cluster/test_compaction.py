@@ -1,11 +1,15 @@
 """What the journal may forget while a partition is damaged: its entries are relocated, and nothing else is kept for it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pixy.cluster import compaction
+from pixy.cluster.compaction import Compaction
+from pixy.storage import JournalRecord
 from tests.cluster.nodes import Cluster, copy_of, turns_until
+from tests.cluster.staging import piece_of, publish, stage
 from tests.fakes.disk import full
 
 VALUES = [b"%d" % number for number in range(30)]
@@ -57,6 +61,41 @@ async def test_a_damaged_partition_is_relocated_no_more_than_the_journal_grows(t
         files = cluster.journal_files()
         await work(cluster, 0)
         assert cluster.journal_files() == files
+
+
+async def test_what_only_the_journal_has_of_a_log_that_was_given_up_outlives_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [b"%d" % number + b"x" * 500 for number in range(60)]
+    relocated: list[int] = []
+    relocate = Compaction._relocate
+
+    def count_and_relocate(
+        compaction: Compaction, oldest: Any, entries: list[JournalRecord], error: BaseException | None
+    ) -> None:
+        relocated.append(len(entries))
+        relocate(compaction, oldest, entries, error)
+
+    monkeypatch.setattr(Compaction, "_relocate", count_and_relocate)
+    async with Cluster(tmp_path / "data").running() as cluster:
+        for topic in ("bad", "good"):
+            await cluster.create_topic(topic)
+        await stage(cluster, "stage", piece_of(cluster, *values[:10], topic="bad"))
+        (part,) = (cluster.directory / "staging").rglob("*.batches")
+        whole = part.read_bytes()
+        part.write_bytes(whole[:-1] + b"?")
+        await publish(cluster, 0, "stage")
+        await cluster.append(*values[10:], topic="bad")
+        first = cluster.journal_files()[0]
+        await work(cluster, 700)
+        assert cluster.journal_files()[0] > first
+        assert len(cluster.journal_files()) < 30
+        # Half of what the journal takes, at most, is what it had before.
+        assert 50 <= sum(relocated) <= 250
+    part.write_bytes(whole)
+    async with Cluster(tmp_path / "data").running() as cluster:
+        assert cluster.values("bad") == values
+        assert len(cluster.values("good")) == 700
 
 
 async def test_a_deleted_topic_holds_no_journal_file(tmp_path: Path) -> None:

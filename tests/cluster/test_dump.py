@@ -8,8 +8,10 @@ import pytest
 
 from pixy.cluster import DumpLine, dump
 from pixy.errors import DataDirectoryError
+from pixy.records import patch_batch
 from pixy.storage import ReadOnlyDisk
 from tests.cluster.stopped import contents, make_stopped
+from tests.fakes.batches import batch_of, bomb
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def test_a_journal_is_shown_with_what_its_records_mean(node: Path) -> None:
     assert (batches[-1]["raft_group"], batches[-1]["index"], batches[-1]["records"]) == (1000, 42, 1)
     positions = {fields["raft_group"]: fields for fields in of_kind(lines, "applied_position")}
     assert (positions[1000]["index"], positions[1000]["end_offset"]) == (40, 40)
-    assert {fields["raft_group"] for fields in of_kind(lines, "hard_state")} == {1, 2, 1000, 1001, 1002}
+    assert {fields["raft_group"] for fields in of_kind(lines, "hard_state")} == {1, 2, 900, 1000, 1001, 1002}
     assert of_kind(lines, "hard_state")[-1]["voters"] == [1]
     flushes = of_kind(lines, "flush")
     assert [flush["number"] for flush in flushes] == list(
@@ -76,6 +78,19 @@ def test_a_segment_is_shown_with_or_without_its_records(node: Path) -> None:
     records = of_kind(dumped(path, records=True), "record")
     assert [record["offset"] for record in records] == list(range(len(records)))
     assert (records[0]["key"], records[0]["value"][:8]) == (None, b"value-0v")
+
+
+def test_a_batch_that_unpacks_too_far_is_told_and_those_behind_it_are_shown(tmp_path: Path) -> None:
+    batches = [bytearray(batch) for batch in (batch_of(b"before"), bomb(), batch_of(b"behind"))]
+    for offset, batch in enumerate(batches):
+        patch_batch(batch, offset, 1)
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(b"".join(batches))
+    lines = dumped(path, records=True)
+    shown = ["file", "batch", "record", "batch", "undecodable", "batch", "record"]
+    assert [line.what for line in lines] == shown
+    assert "record batch at offset 1 cannot be decoded" in lines[4].fields["reason"]
+    assert lines[6].fields["value"] == b"behind"
 
 
 def test_a_journal_shows_records_too(node: Path) -> None:

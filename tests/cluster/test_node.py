@@ -4,9 +4,12 @@ import asyncio
 import errno
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pixy.cluster import node as node_module
+from pixy.cluster.recovery import RecoveredNode, recover_node
 from pixy.errors import (
     CorruptData,
     DataDirectoryError,
@@ -20,7 +23,7 @@ from pixy.records import TopicPartition
 from pixy.storage import RealDisk, RecoveredJournal, log_writer, recover_journal
 from pixy.storage import journal as journal_module
 from tests.cluster.nodes import Cluster, copy_of, prompt_writer, turns_until
-from tests.fakes.disk import full
+from tests.fakes.disk import RecordingDisk, full
 
 PATIENCE = 10
 
@@ -50,7 +53,7 @@ async def test_the_first_start_writes_who_this_is_and_a_hard_state_for_every_gro
         assert (tmp_path / "data" / "identity").exists()
         assert (cluster.node.node_id, cluster.node.metadata.groups_count) == (1, 1)
         states = hard_states(journal_of(cluster))
-        assert set(states) == {1, 2, 1000, 1001}
+        assert set(states) == {1, 2, 900, 1000, 1001}
         for state in states.values():
             assert (state.term, state.vote, list(state.voters)) == (1, 1, [1])
 
@@ -141,12 +144,12 @@ async def test_a_topic_whose_hard_states_a_crash_left_out_gets_them(tmp_path: Pa
         copy = copy_of(cluster.directory, "killed")
         assert set(
             hard_states(recover_journal(RealDisk(), copy / "journal", cluster.node._journal._owner))
-        ) == {1, 2}
+        ) == {1, 2, 900}
         await creating
     async with Cluster(copy).running() as again:
         await again.append(b"value", partition=2)
         await again.settle()
-        assert set(hard_states(journal_of(again))) == {1, 2, 1000, 1001, 1002}
+        assert set(hard_states(journal_of(again))) == {1, 2, 900, 1000, 1001, 1002}
 
 
 async def test_a_clock_that_steps_backwards_changes_nothing(tmp_path: Path) -> None:
@@ -209,7 +212,7 @@ async def test_a_missing_journal_is_refused_and_the_segments_stay(tmp_path: Path
 @pytest.mark.parametrize(
     ("checkpoint_entries", "reason"),
     [
-        (1, "raft group 1000 is applied up to entry 0, but the journal goes on with entry"),
+        (1, "checkpoint of metadata goes up to entry 2, but the journal has none behind entry 0"),
         (100, "the journal has records of raft group 1000, but the entry that created it is missing"),
     ],
 )
@@ -231,6 +234,29 @@ async def test_entries_that_are_missing_are_told_before_anything_is_cut(
         with pytest.raises(CorruptData, match=reason):
             await Cluster(copy).node.start()
     assert {path: path.read_bytes() for path in sorted((copy / "topics").rglob("*.log"))} == before
+
+
+async def test_entries_of_a_partition_that_are_missing_are_told_before_anything_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await fill(cluster)
+        cluster.node._writer._begin()
+        await cluster.settle()
+        copy = copy_of(cluster.directory, "killed")
+
+    def recover_and_lose(*arguments: Any) -> RecoveredNode:
+        recovered = recover_node(*arguments)
+        del recovered.journal.groups[1000].entries[0]
+        return recovered
+
+    monkeypatch.setattr(node_module, "recover_node", recover_and_lose)
+    before = {path: path.read_bytes() for path in sorted((copy / "topics").rglob("*.log"))}
+    assert before
+    reason = "raft group 1000 is applied up to entry 0, but the journal goes on with entry 2"
+    with pytest.raises(CorruptData, match=reason):
+        await Cluster(copy).node.start()
+    assert {path: path.read_bytes() for path in before} == before
 
 
 async def test_a_start_that_fails_half_way_leaves_nothing_running(tmp_path: Path) -> None:
@@ -274,7 +300,7 @@ async def test_journal_files_go_once_everything_in_them_is_safe_elsewhere(tmp_pa
         assert cluster.journal_files()[0] > "00000000000000000005.journal"
         journal = journal_of(cluster)
         # What only the files that went had said was carried over.
-        assert set(hard_states(journal)) == {1, 2, 1000, 1001}
+        assert set(hard_states(journal)) == {1, 2, 900, 1000, 1001}
         idle = journal.groups[1001].applied
         assert idle is not None
         assert (idle.index, idle.end_offset) == (1, 1)
@@ -491,19 +517,6 @@ async def test_after_a_fault_nothing_is_answered_and_stop_gives_the_directory_ba
         assert again.values() in ([b"value"], [b"value", b"lost"])
 
 
-async def test_a_stop_ends_when_what_holds_the_journal_fails_meanwhile(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path / "data", max_unapplied_bytes=2000)
-    await cluster.node.start()
-    await cluster.create_topic()
-    await cluster.append(b"x" * 3000)
-    assert cluster.node._journal._held
-    waiting = cluster.append_nowait(b"lost")
-    cluster.disk.fail("write", ".log", errno.EIO)
-    await asyncio.wait_for(cluster.node.stop(), 10)
-    assert [type(fault) for fault in cluster.faults] == [OSError]
-    assert not waiting.done()
-
-
 async def test_after_a_fault_of_a_segment_nothing_is_answered_either(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "data")
     await cluster.node.start()
@@ -535,6 +548,15 @@ async def test_a_bug_in_the_answer_of_one_caller_stops_the_node_before_anything_
     await cluster.node.stop()
     async with Cluster(tmp_path / "data").running() as again:
         assert again.values() == [b"first", b"second"]
+
+
+@pytest.mark.parametrize(("limit", "logs"), [(100_000, 2000), (1024, 256)])
+async def test_unsynced_logs_leave_most_of_the_files_that_a_process_may_open_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, logs: int
+) -> None:
+    monkeypatch.setattr(RecordingDisk, "open_file_limit", lambda _: limit)
+    async with Cluster(tmp_path).running() as cluster:
+        assert cluster.node._writer._sync_logs == logs
 
 
 async def test_too_much_unwritten_holds_the_journal_until_it_is_written(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pixy.cluster import reserve as reserve_module
+from pixy.errors import Unavailable
 from pixy.storage import journal as journal_module
 from pixy.storage import log_writer
 from tests.cluster.nodes import Cluster, turns_until
@@ -82,6 +83,26 @@ async def test_without_room_for_anything_the_reserve_goes_and_what_was_accepted_
         assert (again.values(), again.committed()) == ([b"x" * 5000], {0: 7})
 
 
+async def test_while_the_journal_waits_for_segments_commits_are_refused_and_a_stop_comes_to_an_end(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "data"
+    cluster = Cluster(directory, max_unapplied_bytes=300)
+    async with cluster.running():
+        await cluster.create_topic()
+        full(cluster.disk, "create", ".log")
+        async with asyncio.timeout(PATIENCE):
+            accepted = [cluster.append_nowait(b"x" * 400)]
+            await turns_until(lambda: cluster.node._writer.blocked is not None)
+            accepted.append(cluster.append_nowait(b"y"))
+            with pytest.raises(Unavailable, match=r"the disk is full"):
+                await cluster.commit(1)
+            await cluster.node.stop()
+        assert [each.result() for each in accepted] == [0, 1]
+    async with Cluster(directory).running() as again:
+        assert again.values() == [b"x" * 400, b"y"]
+
+
 async def test_retention_goes_on_to_make_room(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     disk = SmallDisk(directory, "create", ".log")
@@ -101,6 +122,25 @@ async def test_retention_goes_on_to_make_room(tmp_path: Path) -> None:
         assert [path.name for path in (directory / "topics" / "topic-0").glob("*.log")] == [f"{4:020d}.log"]
         disk.full = False
         await turns_until(lambda: cluster.node.blocked is None)
+
+
+async def test_offsets_in_a_deleted_topic_are_forgotten_as_soon_as_there_is_room_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        await cluster.commit(1)
+        deleted = asyncio.ensure_future(cluster.node.delete_topic("topic"))
+        await asyncio.sleep(0)  # it is proposed
+        with monkeypatch.context() as full_disk:
+            full_disk.setattr(cluster.node, "_stalled", lambda: Unavailable("the disk is full"))
+            await deleted
+            await cluster.settle()
+        assert cluster.node.offsets_of("group").topic_ids()
+        cluster.node._retention.stop()
+        cluster.node._retention._look()
+        await cluster.settle()
+        assert not cluster.node.offsets_of("group").topic_ids()
 
 
 async def test_a_start_on_a_full_disk_refuses_messages_until_there_is_room(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ async def test_offsets_that_a_crash_left_of_a_deleted_topic_are_forgotten_by_the
         await cluster.create_topic()
         await cluster.commit(3)
         old = cluster.node.metadata.topics["topic"].topic_id
-        monkeypatch.setattr(cluster.node, "_forget_offsets", lambda _: None)  # the process ends right there
+        monkeypatch.setattr(cluster.node, "_forget_offsets", lambda: None)  # the process ends right there
         await cluster.node.delete_topic("topic")
         assert cluster.node.offsets_of("group").committed("group", old)
         copy = copy_of(cluster.directory, "killed")

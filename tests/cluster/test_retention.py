@@ -243,13 +243,13 @@ async def test_that_a_group_has_members_is_written_down_now_and_then_only(tmp_pa
         await create(cluster)
         await cluster.commit(1, "living")
         cluster.node.observer = Members("living")
-        before = cluster.node._groups[0].last.index
+        before = cluster.node._state.groups[0].last.index
         for _ in range(24 * 60):  # a day, minute by minute
             cluster.clock.advance(60)
             cluster.node._retention.stop()
             cluster.node._retention._look()
             await cluster.node._journal.drained()
-        assert 20 <= cluster.node._groups[0].last.index - before <= 24
+        assert 20 <= cluster.node._state.groups[0].last.index - before <= 24
         assert cluster.committed("living") == {0: 1}
 
 

@@ -9,7 +9,8 @@ It implements `pixy.storage.Disk` with two states of everything: what a running 
 - `write_durably` makes the pages that it wrote durable, and a length that reaches over them; nothing else of the file.
 - Creations, renames and removals of names are durable with a `sync_directory` of the directory that they are in. Before that each is
   kept or forgotten independently, a rename as one; only changes that touch the same name are forgotten from the last one back. So
-  nothing has two names, and what was moved away is not lost to what has taken its place.
+  nothing has two names but by a link, and what was moved away is not lost to what has taken its place. A file that was linked has one
+  content under all of its names.
 - A directory is a name in its parent and has names of its own: two things, made durable by two syncs. Renamed, it has either name.
   Removed, it may be back, with what a loss of power leaves of its own names: an unlink in it is kept or forgotten whatever becomes of
   its rename or removal. A directory whose own name is forgotten is gone with all that is in it.
@@ -49,8 +50,8 @@ class Ended(BaseException):
 
 
 class Operation(NamedTuple):
-    """A call that changes something: `create`, `make_directory`, `write`, `allocate`, `truncate`, `sync`, `rename`, `unlink`,
-    `remove_directory`, `sync_directory`."""
+    """A call that changes something: `create`, `make_directory`, `write`, `allocate`, `truncate`, `sync`, `rename`, `link`,
+    `unlink`, `remove_directory`, `sync_directory`."""
 
     what: str
     path: Path
@@ -67,6 +68,7 @@ class SimulatedDisk:
         die_at, die_phase: the operation at which the process ends, and whether `before`, in the `middle` of or `after` it.
         fail_at: the operation that fails, once, with EIO.
         fail_read_at: the read that fails, once, with EIO.
+        bytes_read: from files, since the disk was made.
         failed: the operation that `fail_at` has hit.
         room: bytes that files may still grow by, None if there is no limit.
         full: whether there is a limit; set to True it leaves no room, set to False it lifts the limit.
@@ -86,6 +88,7 @@ class SimulatedDisk:
         self._life = 0
         self.operations = 0
         self.reads = 0
+        self.bytes_read = 0
         self.die_at = 0
         self.die_phase = "before"
         self.fail_at = 0
@@ -148,22 +151,37 @@ class SimulatedDisk:
         """Every file with its size."""
         return {path: len(inode.data) for path, inode in self._root.walk(Path("/"))}
 
+    def inode(self, path: Path) -> Inode:
+        """The file that has a name now, whatever becomes of the name."""
+        at = self._root
+        for name in path.parts[1:-1]:
+            node = at.names[name]
+            assert isinstance(node, Directory)
+            at = node
+        inode = at.names[path.name]
+        assert isinstance(inode, Inode)
+        return inode
+
+    def aliases(self, inode: Inode) -> list[Path]:
+        """Every name that a file has now."""
+        return [path for path, other in self._root.walk(Path("/")) if other is inode]
+
     def flip(self, path: Path, position: int, bit: int) -> None:
         """Flip a bit at rest."""
-        self._inode(path).data[position] ^= 1 << bit
+        self.inode(path).data[position] ^= 1 << bit
 
     def last_durable_write(self, path: Path) -> int:
         """Where the last `write_durably` to a file began."""
-        return self._inode(path).last_durable_write
+        return self.inode(path).last_durable_write
 
     def unsynced(self, path: Path) -> bool:
         """Whether a power failure may take something from a file's content."""
-        inode = self._inode(path)
+        inode = self.inode(path)
         return bool(inode.versions) or len(inode.sizes) > 1
 
     # --- Disk ---------------------------------------------------------------------------------------------------
 
-    def open(self, path: Path, *, create: bool = False) -> "_SimulatedFile":
+    def open(self, path: Path, *, create: bool = False, background: bool = False) -> "_SimulatedFile":
         self._check_alive()
         directory = self._directory(path.parent)
         node = directory.names.get(path.name)
@@ -210,6 +228,15 @@ class SimulatedDisk:
             raise _error(errno.ENOTDIR, new)
         self._do(Operation("rename", new), lambda: directory.change(Change(old.name, new.name, node)))
 
+    def link(self, old: Path, new: Path) -> None:
+        _, node = self._named(old)
+        if isinstance(node, Directory):
+            raise _error(errno.EPERM, new)
+        directory = self._directory(new.parent)
+        if new.name in directory.names:
+            raise _error(errno.EEXIST, new)
+        self._create(Operation("link", new), directory, node)
+
     def unlink(self, path: Path) -> None:
         directory, node = self._named(path)
         if isinstance(node, Directory):
@@ -227,6 +254,13 @@ class SimulatedDisk:
     def sync_directory(self, path: Path) -> None:
         directory = self._directory(path)
         self._sync(Operation("sync_directory", path), "sync_directory", directory.sync)
+
+    def open_file_limit(self) -> int:
+        return 1024
+
+    def device_bytes_read(self) -> int:
+        """Nothing is read from memory here."""
+        return self.bytes_read
 
     def lock(self, path: Path) -> File | None:
         file = self.open(path, create=True)
@@ -335,16 +369,6 @@ class SimulatedDisk:
             raise _error(errno.ENOENT, path)
         return directory, node
 
-    def _inode(self, path: Path) -> Inode:
-        at = self._root
-        for name in path.parts[1:-1]:
-            node = at.names[name]
-            assert isinstance(node, Directory)
-            at = node
-        inode = at.names[path.name]
-        assert isinstance(inode, Inode)
-        return inode
-
 
 class _SimulatedFile:
     __slots__ = ("_disk", "_life", "_path", "inode")
@@ -389,7 +413,9 @@ class _SimulatedFile:
     def read_at(self, size: int, position: int) -> bytes:
         self._check_alive()
         self._disk._read(self._path)
-        return bytes(self.inode.data[position : position + size])
+        data = bytes(self.inode.data[position : position + size])
+        self._disk.bytes_read += len(data)
+        return data
 
     def size(self) -> int:
         self._check_alive()
@@ -409,6 +435,10 @@ class _SimulatedFile:
     def truncate(self, size: int) -> None:
         self._check_alive()
         self._disk._do(Operation("truncate", self._path), lambda: self.inode.truncate(size))
+
+    def begin_sync(self) -> None:
+        """Changes nothing: what is not synced may be on the disk at any time."""
+        self._check_alive()
 
     def sync(self) -> None:
         self._check_alive()

@@ -19,7 +19,7 @@ def check_files(disk: SimulatedDisk, model: Model, reserve_bytes: int) -> None:
     """Raise AssertionError if a file or directory is missing, or is left over."""
     names = set(disk.names(DIRECTORY))
     needed = {"identity", "journal", "lock", *(["reserve"] if reserve_bytes else [])}
-    assert needed <= names <= needed | {"state", "topics"}, f"{DIRECTORY} has {names}"
+    assert needed <= names <= needed | {"staging", "state", "topics"}, f"{DIRECTORY} has {names}"
     if reserve_bytes:
         assert disk.files()[DIRECTORY / "reserve"] == reserve_bytes
     expected = {f"{topic.name}-{number}" for topic, number, of in _partitions(model) if of.end}

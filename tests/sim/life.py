@@ -7,14 +7,15 @@ from random import Random
 from typing import Any
 
 from pixy.backend import EmbeddedBackend
-from pixy.cluster import Node, NodeOptions
-from pixy.config import JournalConfig, StorageConfig
+from pixy.cluster import NodeOptions
+from pixy.config import JournalConfig, StagingConfig, StorageConfig
 from pixy.errors import PixyError, StorageFault
 from pixy.records import TopicPartition
 from tests.sim.disk import Operation, SimulatedDisk
 from tests.sim.leftovers import check_files, check_retained, closed_segments
 from tests.sim.model import Found
 from tests.sim.reading import GROUPS, read_everything
+from tests.sim.staging import ObservedNode, StagingWorkload
 from tests.sim.worker import SimulatedWorker
 from tests.sim.workload import Workload
 from tests.sim.world import DIRECTORY, World
@@ -28,8 +29,8 @@ _LARGE_RESERVE = 200_000
 """Enough for everything that is accepted before the disk is found to be full, and for what goes on then."""
 
 
-def make_node(world: World, faults: list[BaseException]) -> tuple[Node, StorageConfig]:
-    """A node with small files and random options, not started; and what it is told of its storage."""
+def make_node(world: World, faults: list[BaseException]) -> tuple[ObservedNode, NodeOptions]:
+    """A node with small files and random options, not started; and what it is told."""
     rng, disk = world.rng, world.disk
     order = None if rng.random() < 0.5 else Random(rng.getrandbits(64))
     storage = StorageConfig(
@@ -53,8 +54,9 @@ def make_node(world: World, faults: list[BaseException]) -> tuple[Node, StorageC
         storage,
         rng.randbytes,
         lambda name: SimulatedWorker(disk, order, pauses=name == "pixy-files"),
+        StagingConfig(expiry=rng.choice((24 * 3600.0, 24 * 3600.0, 30.0))),
     )
-    return Node(disk, world.clock, options, faults.append), storage
+    return ObservedNode(world, options, faults.append), options
 
 
 class Life:
@@ -74,9 +76,12 @@ class Life:
         self._healthy = healthy
         self._faults: list[BaseException] = []
         self._started = False
-        self._node, self._storage = make_node(world, self._faults)
+        self._node, self._options = make_node(world, self._faults)
+        self._storage = self._options.storage
         self._backend = EmbeddedBackend(self._node)
         self._workload: Workload
+        self._staging: StagingWorkload
+        self._stages = world.rng.random() < 0.4
         self.loses_power = False
 
     def plan(self) -> None:
@@ -122,7 +127,7 @@ class Life:
     async def live(self) -> None:
         """Live it. Raises AssertionError if anything is not as it must be."""
         self._clock.follow(asyncio.get_running_loop())
-        self._model.begin_life(self._storage)
+        self._model.begin_life(self._storage, self._options.staging)
         if self._disk.full:
             asyncio.get_running_loop().call_later(3, self._make_room)
         try:
@@ -135,7 +140,8 @@ class Life:
             return
         self._started = True
         self._workload = Workload(self._world, self._node, self._backend, self._faults)
-        self._model.adopt(await self._check())
+        self._staging = StagingWorkload(self._world, self._node, self._backend, lambda: self._read_failed)
+        self._model.adopt(await self._check(), ends_known=True)
         for _ in range(self._rng.randint(3, 40)):
             if self._faults:
                 break
@@ -202,6 +208,9 @@ class Life:
             assert self._node.offsets_of(group).topic_ids() <= known, "offsets of a deleted topic are kept"
         check_retained(self._disk, self._model, now_ms)
         check_files(self._disk, self._model, self._storage.reserve_bytes)
+        assert not self._node.publisher._state.publications, "a publication is not finished"
+        await asyncio.sleep(0.1)  # stages that have expired just now are being removed
+        self._staging.check_left(dict.fromkeys(self._disk.names(DIRECTORY / "staging")))
 
     def _begins(self) -> list[int]:
         """Where the logs begin at this moment, which may be later than what was read a moment ago."""
@@ -213,6 +222,7 @@ class Life:
         ]
 
     async def _check(self) -> Found:
+        self._node.check_publications()
         promised = self._model.promised()
         try:
             found = await read_everything(self._node, self._backend)
@@ -231,11 +241,11 @@ class Life:
         """A call on what everything rests on has failed: the node has said so."""
         failed = self._disk.failed
         if failed is not None and not _may_fail_silently(failed):
-            assert self._faults, f"{failed} has failed, and nobody was told"
+            assert self._faults or self._staging.told, f"{failed} has failed, and nobody was told"
 
     # --- steps --------------------------------------------------------------------------------------------------
 
-    async def _step(self) -> None:
+    async def _step(self) -> None:  # noqa: PLR0912 - a list of what may happen is easiest read as one
         rng, workload = self._rng, self._workload
         partitions = workload.partitions()
         choice = rng.randrange(1000)
@@ -262,6 +272,9 @@ class Life:
             await workload.join()
         elif choice < 590:
             await self._fill_disk()
+        elif choice < 850 and self._stages:
+            staging = self._staging
+            workload.begin(staging.stage(partitions) if choice < 720 else staging.publish())
         else:
             for _ in range(rng.choice((1, 1, 1, 6))):
                 workload.append(rng.choice(partitions))
@@ -355,11 +368,12 @@ class Life:
 
 
 def _may_fail_silently(failed: Operation) -> bool:
-    """What nothing rests on: hints, the reserve, what is left of a deleted topic, and what was never finished."""
+    """What nothing rests on: hints, the reserve, what is left of a deleted topic, what is not finished. Of stages their writer is told."""
     return (
         failed.what == "remove_directory"
-        or (failed.what == "unlink" and failed.path.name in ("identity", "identity.part"))
+        or (failed.what == "unlink" and (failed.path.name == "identity" or failed.path.suffix == ".part"))
         or failed.path.suffix in (".index", ".timeindex")
         or failed.path.name == "reserve"
+        or DIRECTORY / "staging" in failed.path.parents
         or failed.path.parent.name.endswith("-deleted")
     )

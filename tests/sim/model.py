@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from pixy.cluster import MetadataState
 from pixy.cluster.topic_config import log_options
-from pixy.config import StorageConfig
+from pixy.config import StagingConfig, StorageConfig
 from pixy.records import OffsetCommit
 from pixy.storage import LogOptions
 from tests.sim.clock import SimulatedClock
 from tests.sim.model_offsets import OffsetsModel, PartitionId
 from tests.sim.model_partition import Allowed, PartitionModel, Sent
+from tests.sim.model_staging import StagingModel
 from tests.sim.model_topics import Change, TopicModel, TopicsModel
 
 __all__ = [
@@ -77,9 +78,11 @@ class Model:
         self._storages: list[_Storage] = []
         self.topics = TopicsModel(clock)
         self.offsets = OffsetsModel(clock)
+        self.staging = StagingModel(clock)
 
-    def begin_life(self, storage: StorageConfig) -> None:
+    def begin_life(self, storage: StorageConfig, staging: StagingConfig | None = None) -> None:
         """A process begins that is told this."""
+        self.staging.begin_life(round((staging or StagingConfig()).expiry * 1000))
         self.offsets.begin_life(round(storage.offsets_retention * 1000))
         if self._storages:
             self._storages[-1] = self._storages[-1]._replace(until_ms=self.clock.true_ms())
@@ -154,12 +157,16 @@ class Model:
             )
         self.offsets.check(found.committed)
 
-    def adopt(self, found: Found) -> None:
-        """What a start shows: from here on, that was acknowledged, and nothing else was sent."""
+    def adopt(self, found: Found, *, ends_known: bool = False) -> None:
+        """What a start shows: from here on, that was acknowledged, and nothing else was sent.
+
+        Args:
+            ends_known: where the partitions ended was noted, and more was sent since.
+        """
         self.see(found.metadata)
         self.topics.adopt(found.metadata)
         for partition, (begin, records) in found.partitions.items():
-            if partition not in found.damaged:
+            if partition not in found.damaged and not ends_known:
                 self.partition(partition).adopt(begin + len(records))
         self.offsets.adopt(found.committed)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pixy.storage import LogOptions
 
@@ -28,12 +28,27 @@ class Allowed(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """`end` is the offset behind it, `sent_ms` the true time at which it was sent."""
+    """`end` is the offset behind it, `sent_ms` the true time at which it was sent.
+
+    `tag` says what it is part of; one that is `joined` is there only with the next one.
+    """
 
     end: int
     size: int
     timestamp_ms: int
     sent_ms: int
+    tag: object = None
+    joined: bool = False
+
+
+class _Batches(Protocol):
+    """A batch that is sent together with others."""
+
+    @property
+    def records(self) -> Sequence[Sent]: ...
+
+    @property
+    def size(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -71,6 +86,21 @@ class PartitionModel:
         self._batches.append(_Batch(self.end, size, latest_ms, now_ms))
         return len(self._batches) - 1, offset
 
+    def send_together(self, batches: Sequence[_Batches], now_ms: int, tag: object) -> list[int]:
+        """Note batches of which all must be there or none; returns their numbers."""
+        numbers: list[int] = []
+        for batch in batches:
+            number, _ = self.send(batch.records, batch.size, now_ms)
+            joined = len(numbers) + 1 < len(batches)
+            self._batches[number] = self._batches[number]._replace(tag=tag, joined=joined)
+            numbers.append(number)
+        return numbers
+
+    def tagged(self, tag: object, *, promised: bool = False) -> int:
+        """How many batches have a tag; of those that are promised, if only they count."""
+        end = self.promised if promised else self.end
+        return sum(batch.tag is tag for batch in self._batches if batch.end <= end)
+
     def take_back(self) -> None:
         """The newest batch was refused: it must not appear."""
         self._batches.pop()
@@ -93,8 +123,7 @@ class PartitionModel:
         self.check_some(begin, records)
         end = begin + len(records)
         assert end >= promised, f"{promised} records were promised, they end at {end}"
-        ends = {0, *(batch.end for batch in self._batches)}
-        assert end in ends, f"the records end at {end}: no whole batches of those sent"
+        assert end in self._ends(), f"the records end at {end}: no whole batches of those sent"
         self.promised = max(self.promised, end)
 
     def check_some(self, begin: int, records: Sequence[Sent]) -> None:
@@ -122,6 +151,12 @@ class PartitionModel:
             )
             self.begin = begin
 
+    def adopt_end(self, end: int) -> None:
+        """Raise AssertionError if a log cannot end there; from here on it does."""
+        assert end >= self.promised, f"{self.promised} records were promised, they end at {end}"
+        assert end in self._ends(), f"the records end at {end}: no whole batches of those sent"
+        self.adopt(end)
+
     def adopt(self, end: int) -> None:
         """From here on, what is there was acknowledged, and nothing else was sent."""
         self._batches = [batch for batch in self._batches if batch.end <= end]
@@ -141,6 +176,10 @@ class PartitionModel:
     def latest_timestamp(self, begin: int, end: int) -> int:
         """Largest timestamp of the records between two offsets, negative if they have none."""
         return max((record.timestamp_ms for record in self.records[begin:end]), default=-1)
+
+    def _ends(self) -> set[int]:
+        """Where the records may end."""
+        return {0, *(batch.end for batch in self._batches if not batch.joined)}
 
     def _end_of(self, batches: int) -> int:
         return self._batches[batches - 1].end if batches else 0

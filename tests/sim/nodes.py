@@ -190,9 +190,15 @@ class Directory:
         for node in self.names.values():
             node.lose_power(rng)
 
-    def copy(self) -> "Directory":
-        """The same names and files, all of it durable."""
-        copy = Directory({name: node.copy() for name, node in self.names.items()})
+    def copy(self, copied: "dict[int, Inode] | None" = None) -> "Directory":
+        """The same names and files, all of it durable. `copied` has the files that were met before, by another name."""
+        copied = {} if copied is None else copied
+        copy = Directory()
+        for name, node in self.names.items():
+            if isinstance(node, Directory):
+                copy.names[name] = node.copy(copied)
+            else:
+                copy.names[name] = copied.setdefault(id(node), node.copy())
         copy.sync()
         return copy
 

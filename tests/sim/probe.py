@@ -2,7 +2,7 @@
 
 It happens to a copy of everything. The start must cope with it, or be refused with the place, or the one partition that is damaged
 says so, and all others are whole and go on, over crashes too. Nothing of the files of a partition that is not ready is changed: once
-the bit is right again, everything is there.
+the bit is right again, everything is there. A part of a stage takes its bit along when it becomes a segment under another name.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from pixy.records import TopicPartition
 from tests.sim.disk import SimulatedDisk
 from tests.sim.life import make_node
 from tests.sim.model import PartitionId
+from tests.sim.nodes import Inode
 from tests.sim.reading import read_everything
 from tests.sim.workload import Workload
 from tests.sim.world import DIRECTORY, World, run_process
@@ -24,6 +25,7 @@ from tests.sim.world import DIRECTORY, World, run_process
 __all__ = ["Probe"]
 
 _TOPICS = DIRECTORY / "topics"
+_STAGING = DIRECTORY / "staging"
 _OUTCOMES = ("harmless", "answered when read", "not ready", "refused at start")
 
 
@@ -45,6 +47,7 @@ class Probe:
         self._path = Path()
         self._outcome = "harmless"
         self._deletes = False
+        self._mended = False
         self.counts: Counter[str] = Counter()
 
     def run(self) -> None:
@@ -62,6 +65,7 @@ class Probe:
             return
         position, bit = rng.randrange(end), rng.randrange(8)
         disk.flip(path, position, bit)
+        self._inode = disk.inode(path)
         damaged = _read(disk, path)[: position + 1]
         for number in range(rng.choice((1, 1, 2, 3))):
             self._run_damaged(again=number > 0)
@@ -73,6 +77,7 @@ class Probe:
             if self._outcome != "harmless" and _read(disk, path)[: position + 1] == damaged:
                 disk.flip(path, position, bit)
                 self.counts["flipped bits flipped back"] += 1
+                self._mended = True
             run_process(self._world, self._live_again)
         self.counts[f"flipped bits {self._outcome}"] += 1
         self.counts[f"flipped bits in {kind}"] += 1
@@ -81,7 +86,7 @@ class Probe:
         disk, directory = self._disk, self._path.parent
         disk.restart()
         before = _content(disk, directory)
-        life = _DamagedLife(self._world, self._path, dies=self._rng.random() < 0.4)
+        life = _DamagedLife(self._world, self._path, self._inode, dies=self._rng.random() < 0.4)
         run_process(self._world, life.live)
         life.check_end()
         if again and not self._deletes:
@@ -99,34 +104,45 @@ class Probe:
             disk.lose_power()
 
     async def _live_again(self) -> None:
-        """Once the bit is right again, or what had it is gone, everything is there."""
+        """Once the bit is right again, or what had it is gone, everything is there; else what has it says so."""
         model, faults = self._world.model, list[BaseException]()
-        node, storage = make_node(self._world, faults)
+        node, options = make_node(self._world, faults)
         backend = EmbeddedBackend(node)
-        model.begin_life(storage)
+        model.begin_life(options.storage, options.staging)
         await backend.start()
         promised = model.promised()
-        model.check(await read_everything(node, backend), promised)
+        model.check(await read_everything(node, backend, self._check_still_damaged), promised)
         await backend.stop()
         assert not faults, f"a node whose flipped bit was flipped back breaks: {faults}"
+
+    def _check_still_damaged(self, error: PixyError) -> None:
+        has_it = any(str(path) in str(error) for path in self._disk.aliases(self._inode))
+        assert has_it, f"{self._path} is damaged, said: {error}"
+        assert not self._mended, f"{self._path} is mended, said: {error}"
 
 
 class _DamagedLife:
     """One process that begins with the flipped bit.
+
+    Args:
+        path, inode: the file that has it, and its name at first.
+        dies: whether the process may end at any operation.
 
     Attributes:
         outcome: one of `_OUTCOMES`.
         deletes: whether it deletes the topic that is damaged.
     """
 
-    def __init__(self, world: World, path: Path, *, dies: bool) -> None:
+    def __init__(self, world: World, path: Path, inode: Inode, *, dies: bool) -> None:
         self._world = world
         self._rng = world.rng
         self._model = world.model
         self._path = path
+        self._inode = inode
+        self._paths_before = {path, *world.disk.aliases(inode)}
         self._dies = dies
         self._faults: list[BaseException] = []
-        self._node, self._storage = make_node(world, self._faults)
+        self._node, self._options = make_node(world, self._faults)
         self._backend = EmbeddedBackend(self._node)
         self._workload = Workload(world, self._node, self._backend, self._faults)
         self.outcome = "harmless"
@@ -134,7 +150,7 @@ class _DamagedLife:
 
     async def live(self) -> None:
         """Live it. Raises AssertionError if anything is not as it must be."""
-        self._model.begin_life(self._storage)
+        self._model.begin_life(self._options.storage, self._options.staging)
         try:
             await self._backend.start()
         except PixyError as error:
@@ -146,9 +162,10 @@ class _DamagedLife:
         promised = self._model.promised()
         found = await read_everything(self._node, self._backend, self._check_says_where)
         self._model.check(found, promised)
-        self._model.adopt(found)
+        self._model.adopt(found, ends_known=True)
         damaged = {self._directory(partition) for partition in found.damaged}
-        assert damaged <= {self._path.parent.name}, f"{self._path} is damaged, and not ready are {damaged}"
+        hit = {self._hit(path) for path in self._paths}
+        assert damaged <= hit, f"{self._path} is damaged, and not ready are {damaged}"
         if damaged and self.outcome == "harmless":
             self.outcome = "answered when read"
         if self._dies:
@@ -157,6 +174,11 @@ class _DamagedLife:
             disk.die_phase = self._rng.choice(("before", "middle", "after"))
         await self._go_on(damaged)
         await self._backend.stop()
+
+    @property
+    def _paths(self) -> set[Path]:
+        """Every name of what is damaged."""
+        return self._paths_before.union(self._world.disk.aliases(self._inode))
 
     def check_end(self) -> None:
         """What must be true of it once it has ended. Raises AssertionError if it is not."""
@@ -183,12 +205,19 @@ class _DamagedLife:
             await asyncio.sleep(rng.choice((0, 0, 1)))
         await asyncio.sleep(20)
 
+    def _hit(self, path: Path) -> str:
+        """The directory of the partition that a damaged file belongs to."""
+        if path.parent.parent != _STAGING or path.suffix != ".batches":
+            return path.parent.name
+        topic_id, number = path.stem.split("-")
+        return self._directory(PartitionId(bytes.fromhex(topic_id), int(number)))
+
     def _directory(self, partition: PartitionId) -> str:
         return f"{self._model.topics.by_id(partition.topic_id).name}-{partition.partition}"
 
     def _check_says_where(self, error: PixyError) -> None:
         text = str(error)
-        where = str(self._path) in text or str(self._path.parent) in text
+        where = any(str(path) in text or str(path.parent) in text for path in self._paths)
         assert where, f"{self._path} is damaged, said: {text}"
         if self._path.suffix in (".journal", ".log"):
             how = any(word in text for word in ("byte", "version", "header", "begins"))

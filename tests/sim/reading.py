@@ -105,7 +105,11 @@ class _Reading:
         while (at := self.begin + len(self.records)) < end:
             await self._fetch()
             assert self.begin + len(self.records) > at, f"nothing at offset {at}, the end is {end}"
-        del self.records[max(0, end - self.begin) :]
+        if self.begin > end:  # all of that has gone meanwhile
+            self.records = []
+            await self.read()
+        else:
+            del self.records[end - self.begin :]
 
     async def _fetch(self) -> None:
         if not self.is_there():

@@ -281,3 +281,43 @@ def test_a_write_in_the_middle_of_which_the_process_ends_takes_no_more_room_than
             disk.open(PATH).write_at([b"n" * PAGE_BYTES * 3], 0)
         found.add(disk.files()[PATH])
     assert found == {0, PAGE_BYTES, PAGE_BYTES + 1}
+
+
+# --- links --------------------------------------------------------------------------------------------------------
+
+
+def test_a_link_is_kept_or_forgotten_and_its_content_is_one() -> None:
+    found = set()
+    for seed in SEEDS:
+        disk = make(seed)
+        put_durably(disk, "a", "1")
+        disk.make_directory(DIRECTORY / "d")
+        disk.link(DIRECTORY / "a", DIRECTORY / "d" / "b")
+        disk.unlink(DIRECTORY / "a")
+        disk.lose_power()
+        disk.restart()
+        there = {path.relative_to(DIRECTORY).as_posix() for path in disk.files()} & {"a", "d/b"}
+        found.add(frozenset(there))
+        if len(there) == 2:
+            file = disk.open(DIRECTORY / "a")
+            file.write_at([b"2"], 0)
+            assert content(disk, DIRECTORY / "d" / "b") == b"2"
+            assert disk.aliases(disk.inode(DIRECTORY / "a")) == [DIRECTORY / "a", DIRECTORY / "d" / "b"]
+            copy = disk.copy()
+            copy.flip(DIRECTORY / "a", 0, 0)
+            assert content(copy, DIRECTORY / "d" / "b") == b"3"
+            assert content(disk, DIRECTORY / "a") == b"2"
+    assert found == {frozenset(each) for each in ((), ("a",), ("d/b",), ("a", "d/b"))}
+
+
+def test_a_synced_link_outlives_the_first_name() -> None:
+    for seed in SEEDS:
+        disk = make(seed)
+        put_durably(disk, "a", "1")
+        disk.make_directory(DIRECTORY / "d")
+        disk.link(DIRECTORY / "a", DIRECTORY / "d" / "b")
+        disk.sync_directory(DIRECTORY / "d")
+        disk.unlink(DIRECTORY / "a")
+        disk.lose_power()
+        disk.restart()
+        assert content(disk, DIRECTORY / "d" / "b") == b"1"

@@ -271,4 +271,4 @@ class Workload:
         elif change.what == "alter":
             await backend.alter_topic(change.name, partitions=change.partitions or None, config=change.config)
         else:
-            await backend.delete_topic(change.name)
+            await backend.delete_topic(change.name, force=True)

@@ -1,0 +1,43 @@
+"""What a node is told when it is made, and whom it tells of its topics."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pixy.config import JournalConfig, StagingConfig, StorageConfig
+from pixy.storage import Worker
+
+__all__ = ["NodeObserver", "NodeOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """What a node is told.
+
+    Attributes:
+        directory: its data directory.
+        journal, storage, staging: the sections of the configuration.
+        random_bytes: source of ids.
+        worker: makes a worker thread of the given name.
+    """
+
+    directory: Path
+    journal: JournalConfig
+    storage: StorageConfig
+    random_bytes: Callable[[int], bytes]
+    worker: Callable[[str], Worker]
+    staging: StagingConfig = field(default_factory=StagingConfig)
+
+
+class NodeObserver:
+    """Who wants to know of a node's topics; this one does not. Called from the event loop, soon after what it is told of."""
+
+    def topic_changed(self, name: str) -> None:
+        """A topic is new, or has other partitions or options, or one of its partitions is not ready any more."""
+
+    def topic_deleted(self, name: str) -> None:
+        """A topic is no more; one of the same name may be there already, of which `topic_changed` tells next."""
+
+    def has_members(self, consumer_group: str) -> bool:
+        """Whether anybody is in a consumer group."""
+        return False

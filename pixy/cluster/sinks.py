@@ -1,0 +1,215 @@
+"""The state machine of raft group `sinks`: who has published what, and which publications are still on their way into partitions.
+
+Pure and deterministic. A sink publishes stages under ascending epochs. `PublishStages` is the commit point of a publication: applied, it
+gets a number that is above that of every publication before it, and from then on it happens, whatever breaks. Its parts become entries of
+the partitions' raft groups, in the order of the numbers; when every partition has its part durably and the stages are gone, the
+publication is finished and forgotten. Until then it is what says that these stages were published.
+
+That the stages are sealed and whole, and that their topics are there, is proven by the proposer: their files are not part of this
+state. What concurrent proposals could break is decided here: the epoch, whose sink it is, and that no stage is published twice.
+
+The road not taken: sinks in `groups-n`. A publication is one entry whichever sink it is of, and numbers must ascend over all of them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted
+from pixy.proto.state_pb2 import (
+    PublicationPart,
+    PublicationRecord,
+    PublishStages,
+    SinkRecord,
+    SinksCommand,
+    SinksRecord,
+)
+
+__all__ = [
+    "SINKS_GROUP",
+    "SINKS_MAX",
+    "NotNew",
+    "Publication",
+    "Sink",
+    "SinksState",
+    "StageName",
+    "judge_epoch",
+]
+
+SINKS_GROUP = 900
+"""The raft group of this state machine; those of `groups-n` are below."""
+
+SINKS_MAX = 100_000
+"""Sinks that are remembered; publishing as one more is refused."""
+
+_STATE_KEY = b"sinks"
+_SINK_KEY = b"sink\0"
+_PUBLICATION_KEY = b"publication\0"
+
+
+class Sink(NamedTuple):
+    """What is remembered of a sink. `query_id` is empty if it was for one publication; `active_ms` is the time of its last one."""
+
+    query_id: str
+    last_epoch: int
+    active_ms: int
+
+
+class StageName(NamedTuple):
+    """Names a stage."""
+
+    sink_id: str
+    stage_id: str
+
+
+class Publication(NamedTuple):
+    """A publication that is not finished."""
+
+    number: int
+    sink_id: str
+    stage_ids: Sequence[str]
+    parts: Sequence[PublicationPart]
+
+
+class NotNew(NamedTuple):
+    """The epoch, or a later one, was published before: nothing was done."""
+
+    last_epoch: int
+
+
+def judge_epoch(
+    sink_id: str, sink: Sink, epoch: int, query_id: str, *, reset: bool
+) -> NotNew | FailedPrecondition | None:
+    """Why a sink that has published before may not publish under an epoch, None if it may.
+
+    A reset counts only against another query: one that is asked for again, because its answer was lost, changes nothing.
+    """
+    if sink.query_id != query_id:
+        if reset:
+            return None
+        return FailedPrecondition(
+            f"sink {sink_id} belongs to query {sink.query_id!r} and has published epoch {sink.last_epoch}, this is query "
+            f"{query_id!r}: what it writes under an epoch up to that one would be taken for published; take another sink, or reset it"
+        )
+    return NotNew(sink.last_epoch) if epoch <= sink.last_epoch else None
+
+
+class SinksState:
+    """Sinks and unfinished publications.
+
+    Attributes:
+        sinks: by id.
+        publications: those that are not finished, by number, ascending.
+        next_publication: number of the next one. Invariant: above every number ever given.
+    """
+
+    def __init__(self) -> None:
+        self.sinks: dict[str, Sink] = {}
+        self.publications: dict[int, Publication] = {}
+        self.next_publication = 1
+        # The stages of unfinished publications.
+        self._published: set[StageName] = set()
+
+    def apply(self, payload: bytes) -> Publication | NotNew | PixyError | None:
+        """Apply one command; what comes back is its result for whoever proposed it."""
+        command = SinksCommand.FromString(payload)
+        match command.WhichOneof("command"):
+            case "publish_stages":
+                return self._publish(command.publish_stages)
+            case "finish_publications":
+                for number in command.finish_publications.publications:
+                    finished = self.publications.pop(number, None)
+                    if finished is not None:
+                        self._published.difference_update(_stages(finished))
+            case "expire_sinks":
+                expired = command.expire_sinks
+                for sink_id in self.inactive_since(expired.before_ms, expired.sink_ids):
+                    del self.sinks[sink_id]
+            case other:
+                raise AssertionError(f"sinks command {other} is not known")
+        return None
+
+    def is_published(self, stage: StageName) -> bool:
+        """Whether a stage belongs to a publication that is not finished."""
+        return stage in self._published
+
+    def judge(self, sink_id: str, epoch: int, query_id: str, *, reset: bool) -> NotNew | PixyError | None:
+        """Why a sink may not publish under an epoch, None if it may.
+
+        See `judge_epoch`.
+        """
+        sink = self.sinks.get(sink_id)
+        if sink is None:
+            if len(self.sinks) < SINKS_MAX:
+                return None
+            return ResourceExhausted(f"{SINKS_MAX} sinks are remembered, which is the limit")
+        return judge_epoch(sink_id, sink, epoch, query_id, reset=reset)
+
+    def inactive_since(self, before_ms: int, sink_ids: Iterable[str] | None = None) -> list[str]:
+        """Sinks that have published nothing since a time, and nothing of which is on its way; of all or of some."""
+        busy = {publication.sink_id for publication in self.publications.values()}
+        return [
+            sink_id
+            for sink_id in (self.sinks if sink_ids is None else sink_ids)
+            if (sink := self.sinks.get(sink_id)) is not None
+            and sink.active_ms < before_ms
+            and sink_id not in busy
+        ]
+
+    def _publish(self, command: PublishStages) -> Publication | NotNew | PixyError:
+        refusal = self.judge(command.sink_id, command.epoch, command.query_id, reset=command.reset_sink)
+        if refusal is not None:
+            return refusal
+        publication = Publication(
+            self.next_publication, command.sink_id, tuple(command.stage_ids), tuple(command.parts)
+        )
+        for stage in _stages(publication):
+            if stage in self._published:
+                return FailedPrecondition(
+                    f"stage {stage.stage_id} of sink {stage.sink_id} was published before"
+                )
+        before = self.sinks.get(command.sink_id)
+        active_ms = command.timestamp_ms if before is None else max(before.active_ms, command.timestamp_ms)
+        self.sinks[command.sink_id] = Sink(command.query_id, command.epoch, active_ms)
+        self.next_publication += 1
+        self.publications[publication.number] = publication
+        self._published.update(_stages(publication))
+        return publication
+
+    # --- checkpoints --------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Iterable[tuple[bytes, bytes]]:
+        """Everything as checkpoint records; may be consumed on another thread while commands are applied."""
+        return _records(self.next_publication, self.sinks.copy(), list(self.publications.values()))
+
+    def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
+        """Replace everything by a checkpoint's records."""
+        self.sinks, self.publications, self._published = {}, {}, set()
+        for key, value in records:
+            if key.startswith(_SINK_KEY):
+                sink = SinkRecord.FromString(value)
+                self.sinks[sink.sink_id] = Sink(sink.query_id, sink.last_epoch, sink.active_ms)
+            elif key.startswith(_PUBLICATION_KEY):
+                record = PublicationRecord.FromString(value)
+                publication = Publication(
+                    record.publication, record.sink_id, tuple(record.stage_ids), tuple(record.parts)
+                )
+                self.publications[publication.number] = publication
+                self._published.update(_stages(publication))
+            else:
+                self.next_publication = SinksRecord.FromString(value).next_publication
+
+
+def _stages(publication: Publication) -> list[StageName]:
+    return [StageName(publication.sink_id, stage_id) for stage_id in publication.stage_ids]
+
+
+def _records(
+    next_publication: int, sinks: Mapping[str, Sink], publications: Sequence[Publication]
+) -> Iterable[tuple[bytes, bytes]]:
+    yield _STATE_KEY, SinksRecord(next_publication=next_publication).SerializeToString()
+    for sink_id, (query_id, last_epoch, active_ms) in sinks.items():
+        sink = SinkRecord(sink_id=sink_id, query_id=query_id, last_epoch=last_epoch, active_ms=active_ms)
+        yield _SINK_KEY + sink_id.encode(), sink.SerializeToString()
+    for number, sink_id, stage_ids, parts in publications:
+        record = PublicationRecord(publication=number, sink_id=sink_id, stage_ids=stage_ids, parts=parts)
+        yield _PUBLICATION_KEY + b"%d" % number, record.SerializeToString()

@@ -1,0 +1,470 @@
+"""The stages of a node or of a daemon in front of Kafka: takes their pieces, seals them, knows what is in each, and bounds them all.
+
+A stage is *open* until it is sealed, and only as durable as the process. *Sealed*, it stays over restarts until it is published,
+discarded or expired; what publishing it means is the business of `publisher`, or of another kind of cluster's, which holds the stages that
+it works on: these are neither discarded nor expired.
+
+Everything that touches a file runs on one worker, in the order of the requests. What a request has begun goes on when its caller goes away:
+the answer is the same for who asks again.
+
+Invariants: `bytes` is what all stages take on the disk, and at most `bytes_max`; `extents` is what of all stages is remembered, and at most
+`EXTENTS_MAX`.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
+
+from pixy.cluster.sinks import StageName
+from pixy.errors import (
+    CorruptData,
+    DataDirectoryError,
+    FailedPrecondition,
+    InvalidArgument,
+    PixyError,
+    ResourceExhausted,
+    StorageFault,
+    Unavailable,
+)
+from pixy.proto.state_pb2 import StagePart, StageRecord
+from pixy.records import crc32c
+from pixy.storage import (
+    Disk,
+    PieceBatches,
+    StagedPart,
+    StageFiles,
+    Worker,
+    recover_stages,
+    remove_stages,
+    run_on,
+    staged_part,
+)
+
+__all__ = [
+    "EXTENTS_MAX",
+    "KAFKA_CLUSTER_ID",
+    "PIECES_MAX",
+    "STAGES_MAX",
+    "STAGE_BYTES_MAX",
+    "Seal",
+    "Stage",
+    "Stages",
+    "merged_parts",
+]
+
+log = structlog.get_logger(__name__)
+
+KAFKA_CLUSTER_ID = b"kafka"
+"""What stages in front of Kafka say instead of an embedded cluster's id, so that neither kind takes the other's."""
+
+STAGES_MAX = 10_000
+"""Stages of one node."""
+
+STAGE_BYTES_MAX = 1 << 30
+"""Bytes of one stage: what it holds of a partition may become a segment, whose indexes have positions of 31 bits."""
+
+PIECES_MAX = 10_000
+"""Pieces of one stage."""
+
+EXTENTS_MAX = 500_000
+"""What of all stages together is in memory: each piece, and what it holds of each partition, is one extent; of a sealed stage each piece
+and each partition. One takes 180 bytes, or 650 where it is the only one of its partition: 90 MB in all, 325 at the very most."""
+
+QUEUED_BYTES_MAX = 128 << 20
+"""Bytes of pieces that wait to be written, whether or not anybody waits for the answer; more are refused for the moment."""
+
+
+class Seal(NamedTuple):
+    """How many pieces a stage has, and the CRC-32C over their checksums."""
+
+    pieces: int
+    crc: int
+
+
+@dataclass(eq=False, slots=True)
+class _Piece:
+    """A piece; `written` ends with None, or with why it was not written, and is None itself once it was."""
+
+    crc: int
+    size: int
+    written: asyncio.Future[PixyError | None] | None
+
+
+@dataclass(eq=False, slots=True)
+class Stage:
+    """One stage.
+
+    Attributes:
+        number: of its directory.
+        size: bytes of all its pieces.
+        extents: what of it is remembered, see `EXTENTS_MAX`.
+        topic_ids: the topics that it has records of.
+        record: what it holds, once it is sealed; `parts` is the same by topic id and partition.
+        fault: what is wrong with its files, None if nothing is known to be.
+        holders: how many publications work on it.
+    """
+
+    name: StageName
+    number: int
+    files: StageFiles
+    size: int = 0
+    extents: int = 0
+    pieces: dict[int, _Piece] = field(default_factory=dict)
+    topic_ids: set[bytes] = field(default_factory=set)
+    record: StageRecord | None = None
+    parts: dict[tuple[bytes, int], StagePart] = field(default_factory=dict)
+    fault: CorruptData | None = None
+    holders: int = 0
+    seal: Seal | None = None
+    sealing: asyncio.Future[PixyError | None] | None = None
+
+    def sealed(self, record: StageRecord) -> None:
+        """It holds this, and nothing more will come."""
+        self.record = record
+        self.parts = {(part.topic_id, part.partition): part for part in record.parts}
+
+
+class Stages:
+    """All stages of a node.
+
+    Args:
+        disk, directory: where they are.
+        worker: the thread for their files. The stages own it from here on.
+        bytes_max: what all of them may take.
+        on_fault: called with what broke when a removal fails, or when it is not known whether a directory is durable.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        worker: Worker,
+        bytes_max: int,
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._worker = worker
+        self._bytes_max = bytes_max
+        self._on_fault = on_fault
+        self._loop = asyncio.get_running_loop()
+        self._cluster_id = b""
+        self._next_number = 1
+        self._stages: dict[StageName, Stage] = {}
+        self._by_sink: dict[str, dict[str, Stage]] = {}
+        # Of pieces that were given to the worker and are not written.
+        self._queued_bytes = 0
+        self.bytes = 0
+        self.extents = 0
+
+    async def recover(self, cluster_id: bytes) -> None:
+        """Find what was sealed.
+
+        Raises:
+            DataDirectoryError, CorruptData: what is there cannot be used.
+        """
+        self._cluster_id = cluster_id
+        try:
+            found = await run_on(
+                self._worker, partial(recover_stages, self._disk, self._directory, cluster_id)
+            )
+        except OSError as error:
+            raise DataDirectoryError(f"{self._directory} cannot be used: {error}") from error
+        self._next_number = found.next_number
+        for number, record, fault in found.stages:
+            name = StageName(record.sink_id, record.stage_id)
+            stage = self._add(name, number)
+            stage.pieces = {piece: _Piece(crc, 0, None) for piece, crc in enumerate(record.pieces)}
+            self._sealed(stage, record)
+            stage.fault = fault
+            stage.seal = Seal(len(record.pieces), _seal_crc(record.pieces))
+            stage.topic_ids = {part.topic_id for part in record.parts}
+            self._count(stage, sum(part.bytes for part in record.parts), 0)
+
+    def stop(self) -> None:
+        """Finish what was begun, and end."""
+        self._worker.stop()
+
+    # --- what there is ------------------------------------------------------------------------------------------
+
+    def get(self, name: StageName) -> Stage | None:
+        """A stage, None if there is none of that name."""
+        return self._stages.get(name)
+
+    def sealed(self, name: StageName, where: str) -> Stage:
+        """A stage that can be published.
+
+        Args:
+            where: what may have become of one that is not there, for the error.
+
+        Raises:
+            FailedPrecondition: it is not there, or not sealed.
+            CorruptData: it is damaged.
+        """
+        stage = self._stages.get(name)
+        what = f"stage {name.stage_id} of sink {name.sink_id}"
+        if stage is None:
+            raise FailedPrecondition(f"{what} is not there: {where}")
+        if stage.record is None:
+            raise FailedPrecondition(f"{what} is not sealed")
+        if stage.fault is not None:
+            raise CorruptData(f"{what} is damaged: {stage.fault}")
+        return stage
+
+    def has_sink(self, sink_id: str) -> bool:
+        """Whether a sink has stages."""
+        return sink_id in self._by_sink
+
+    def sinks(self) -> list[str]:
+        """The sinks that have stages."""
+        return list(self._by_sink)
+
+    def of_sink(self, sink_id: str) -> list[Stage]:
+        """The stages of a sink."""
+        return list(self._by_sink.get(sink_id, {}).values())
+
+    def of_topic(self, topic_id: bytes) -> list[Stage]:
+        """The stages that have records of a topic."""
+        return [stage for stage in self._stages.values() if topic_id in stage.topic_ids]
+
+    def part(self, name: StageName, topic_id: bytes, partition: int) -> StagedPart | None:
+        """What a sealed stage holds of a partition, to be read; None if there is no such stage, or it holds nothing of it."""
+        stage = self._stages.get(name)
+        part = None if stage is None else stage.parts.get((topic_id, partition))
+        if stage is None or part is None:
+            return None
+        return staged_part(self._directory, stage.number, part)
+
+    # --- pieces -------------------------------------------------------------------------------------------------
+
+    async def stage(
+        self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: Seal | None
+    ) -> int:
+        """Take a piece, or seal a stage, or both; see `Backend.stage`.
+
+        Returns:
+            How many bytes the stage has.
+        """
+        stage = self._stages.get(name)
+        if stage is None:
+            if not batches and seal is not None and seal.pieces:
+                raise FailedPrecondition(
+                    f"there is no stage {name.stage_id} of sink {name.sink_id}: it was published or discarded, has expired, or "
+                    "this node was started anew before it was sealed"
+                )
+            if len(self._stages) >= STAGES_MAX:
+                raise ResourceExhausted(f"there are {STAGES_MAX} stages, which is the limit")
+            self._check_room(batches, 0)
+            stage = self._add(name, self._next_number)
+            self._next_number += 1
+        if batches:
+            await self._take(stage, piece, batches)
+        if seal is not None:
+            await self._seal(stage, seal)
+        return stage.size
+
+    async def _take(self, stage: Stage, number: int, batches: Sequence[PieceBatches]) -> None:
+        crc = 0
+        for each in batches:
+            crc = crc32c(each.batches, crc)
+        piece = stage.pieces.get(number)
+        if piece is None:
+            piece = self._begin_piece(stage, number, crc, batches)
+        elif piece.crc != crc:
+            raise InvalidArgument(
+                f"piece {number} of stage {stage.name.stage_id} has CRC-32C {crc:#010x}, the one that was taken before "
+                f"has {piece.crc:#010x}"
+            )
+        if piece.written is not None:
+            _raise(await asyncio.shield(piece.written))
+
+    def _begin_piece(self, stage: Stage, number: int, crc: int, batches: Sequence[PieceBatches]) -> _Piece:
+        if stage.seal is not None:
+            raise FailedPrecondition(
+                f"stage {stage.name.stage_id} is sealed with {stage.seal.pieces} pieces, and {number} is not among them"
+            )
+        if len(stage.pieces) >= PIECES_MAX:
+            raise ResourceExhausted(f"a stage may have {PIECES_MAX} pieces")
+        size = self._check_room(batches, stage.size)
+        if self._queued_bytes and self._queued_bytes + size > QUEUED_BYTES_MAX:
+            raise Unavailable(f"{self._queued_bytes} bytes wait to be staged; try again")
+        written: asyncio.Future[PixyError | None] = self._loop.create_future()
+        piece = stage.pieces[number] = _Piece(crc, size, written)
+        self._count(stage, size, _extents(batches))
+        self._queued_bytes += size
+        stage.topic_ids.update(each.topic_id for each in batches)
+
+        def done(_: None, error: BaseException | None) -> None:
+            piece.written = None
+            self._queued_bytes -= size
+            if error is not None:
+                del stage.pieces[number]
+                if self._stages.get(stage.name) is stage:
+                    self._count(stage, -size, -_extents(batches))
+            self._stop_if_fault(error)
+            written.set_result(_as_refusal(error, f"piece {number} of stage {stage.name.stage_id}"))
+
+        self._worker.submit(partial(stage.files.write, number, batches), done)
+        return piece
+
+    async def _seal(self, stage: Stage, seal: Seal) -> None:
+        # Others may come while one is waited for, and a seal must not count one that is not written in the end.
+        while writing := [piece.written for piece in stage.pieces.values() if piece.written is not None]:
+            await asyncio.shield(writing[-1])
+        if stage.seal is None:
+            self._begin_seal(stage, seal)
+        elif stage.seal != seal:
+            raise FailedPrecondition(
+                f"stage {stage.name.stage_id} is sealed with {stage.seal.pieces} pieces and CRC-32C {stage.seal.crc:#010x}, "
+                f"not with {seal.pieces} and {seal.crc:#010x}"
+            )
+        if stage.sealing is not None:
+            _raise(await asyncio.shield(stage.sealing))
+
+    def _begin_seal(self, stage: Stage, seal: Seal) -> None:
+        if self._stages.get(stage.name) is not stage:
+            raise FailedPrecondition(
+                f"stage {stage.name.stage_id} of sink {stage.name.sink_id} was discarded"
+            )
+        missing = next((number for number in range(seal.pieces) if number not in stage.pieces), None)
+        if missing is not None:
+            raise FailedPrecondition(
+                f"stage {stage.name.stage_id} is to have {seal.pieces} pieces, and piece {missing} is missing: it never came, or this "
+                "node was started anew since"
+            )
+        if len(stage.pieces) != seal.pieces:
+            raise FailedPrecondition(
+                f"stage {stage.name.stage_id} is to have {seal.pieces} pieces, and has piece {max(stage.pieces)}"
+            )
+        pieces = [stage.pieces[number].crc for number in range(seal.pieces)]
+        crc = _seal_crc(pieces)
+        if crc != seal.crc:
+            raise FailedPrecondition(
+                f"the pieces of stage {stage.name.stage_id} have CRC-32C {crc:#010x}, its seal says {seal.crc:#010x}"
+            )
+        stage.seal = seal
+        sealing: asyncio.Future[PixyError | None]
+        sealing = stage.sealing = self._loop.create_future()
+
+        def done(record: StageRecord | None, error: BaseException | None) -> None:
+            stage.sealing = None
+            if record is not None:
+                self._sealed(stage, record)
+            elif self._stages.get(stage.name) is stage:
+                # What a failed sync leaves is not known: it goes, and its writer stages anew.
+                log.error("a stage could not be sealed and is dropped", stage=stage.name, error=str(error))
+                self.remove([stage], lambda: None)
+            self._stop_if_fault(error)
+            sealing.set_result(_as_refusal(error, f"stage {stage.name.stage_id}"))
+
+        self._worker.submit(partial(stage.files.seal, self._cluster_id, *stage.name, pieces), done)
+
+    def _stop_if_fault(self, error: BaseException | None) -> None:
+        if isinstance(error, StorageFault):
+            self._on_fault(error)
+
+    def _sealed(self, stage: Stage, record: StageRecord) -> None:
+        stage.sealed(record)
+        if self._stages.get(stage.name) is stage:
+            self._count(stage, 0, len(stage.pieces) + len(stage.parts) - stage.extents)
+
+    def _count(self, stage: Stage, size: int, extents: int) -> None:
+        stage.size += size
+        self.bytes += size
+        stage.extents += extents
+        self.extents += extents
+
+    def _check_room(self, batches: Sequence[PieceBatches], staged_bytes: int) -> int:
+        """Refuse a piece that does not fit; returns its size. `staged_bytes` is what its stage has."""
+        size = sum(len(each.batches) for each in batches)
+        if staged_bytes + size > STAGE_BYTES_MAX:
+            raise ResourceExhausted(
+                f"the stage would have {staged_bytes + size} bytes, {STAGE_BYTES_MAX} are allowed: begin another one"
+            )
+        if self.bytes + size > self._bytes_max:
+            raise ResourceExhausted(
+                f"{self.bytes} bytes are staged, staging.max_bytes allows {self._bytes_max}: {size} more do not fit"
+            )
+        if self.extents + _extents(batches) > EXTENTS_MAX:
+            raise ResourceExhausted(
+                f"all stages together have {self.extents} pieces and parts of pieces, and {EXTENTS_MAX} are allowed: make larger pieces, "
+                "of fewer partitions each, or publish or discard some stages"
+            )
+        return size
+
+    # --- removal ------------------------------------------------------------------------------------------------
+
+    def remove(self, stages: Iterable[Stage], then: Callable[[], None]) -> None:
+        """Forget stages at once, and remove their files; `then` is called when they are gone for good."""
+        gone = []
+        for stage in stages:
+            if self._stages.pop(stage.name, None) is not None:
+                of_sink = self._by_sink[stage.name.sink_id]
+                del of_sink[stage.name.stage_id]
+                self.extents -= stage.extents
+                if not of_sink:
+                    del self._by_sink[stage.name.sink_id]
+                gone.append(stage)
+
+        def done(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                self._on_fault(error)
+                return
+            self.bytes -= sum(stage.size for stage in gone)
+            then()
+
+        numbers = [stage.number for stage in gone]
+        self._worker.submit(partial(remove_stages, self._disk, self._directory, numbers), done)
+
+    def _add(self, name: StageName, number: int) -> Stage:
+        stage = Stage(name, number, StageFiles(self._disk, self._directory, number))
+        self._stages[name] = stage
+        self._by_sink.setdefault(name.sink_id, {})[name.stage_id] = stage
+        return stage
+
+
+def merged_parts(stages: Iterable[Stage]) -> Mapping[tuple[bytes, int], StagePart]:
+    """What sealed stages together hold of each partition, by topic id and partition."""
+    merged: dict[tuple[bytes, int], StagePart] = {}
+    for stage in stages:
+        for key, part in stage.parts.items():
+            known = merged.get(key)
+            if known is None:
+                known = merged[key] = StagePart()
+                known.CopyFrom(part)
+            else:
+                known.bytes += part.bytes
+                known.records += part.records
+    return merged
+
+
+def _extents(batches: Sequence[PieceBatches]) -> int:
+    """What is remembered of a piece: itself, and what it holds of each partition."""
+    return 1 + len(batches)
+
+
+def _seal_crc(pieces: Sequence[int]) -> int:
+    crc: int = crc32c(b"".join(piece.to_bytes(4, "big") for piece in pieces))
+    return crc
+
+
+def _as_refusal(error: BaseException | None, what: str) -> PixyError | None:
+    """What the caller is told of an error of the disk."""
+    if error is None:
+        return None
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Unavailable(f"{what} was not written: the disk is full")
+    log.error("a stage cannot be written", what=what, error=str(error))
+    return StorageFault(f"{what} was not written: {error}")
+
+
+def _raise(error: Any) -> None:
+    if error is not None:
+        # Each asker gets its own: an exception that is raised again gathers tracebacks.
+        raise type(error)(str(error))

@@ -1,0 +1,118 @@
+"""The state groups of a node: which there are, and how they come back at a start.
+
+`metadata` comes first: it says how many groups `groups-n` there are, which is written at the first start and never changes, and which raft
+groups were ever created. Of each group the newest valid checkpoint is taken, and what the journal has behind it is applied.
+"""
+
+from pathlib import Path
+
+from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
+from pixy.cluster.metadata import METADATA_GROUP, MetadataState
+from pixy.cluster.recovery import RecoveredNode
+from pixy.cluster.replica import LogPosition, Replica, StateMachine, StateReplica
+from pixy.cluster.sinks import SINKS_GROUP, SinksState
+from pixy.errors import CorruptData
+from pixy.storage import CheckpointStore, Disk, Worker, run_on
+
+__all__ = ["GROUPS_COUNT", "StateGroups", "check_not_ahead"]
+
+GROUPS_COUNT = 1
+"""How many groups `groups-n` a new cluster gets."""
+
+
+def check_not_ahead(name: str, checkpoint: int, last: int) -> None:
+    """Prove that the journal was not lost, or replaced by an older one, behind a checkpoint up to entry `checkpoint`.
+
+    An entry is in the journal before it can be in a checkpoint, and goes from there only below the older of two. What went on from such a
+    checkpoint would leave a hole, which the start behind that refuses.
+
+    Raises:
+        CorruptData: the journal ends with entry `last`, before the checkpoint does.
+    """
+    if checkpoint > last:
+        raise CorruptData(
+            f"the newest checkpoint of {name} goes up to entry {checkpoint}, but the journal has none behind entry {last}: files of it "
+            "are missing, or are those of an older state"
+        )
+
+
+class StateGroups:
+    """The state groups of one node.
+
+    Args:
+        disk, directory: the node's data directory.
+        replicas: every raft group of the node; those of state groups are added to it.
+
+    Attributes:
+        metadata, sinks: state machines; empty before `restore`.
+        metadata_replica, sinks_replica: their groups, from `restore` on.
+        groups: those that hold the offsets of consumer groups, from `restore` on.
+    """
+
+    metadata_replica: StateReplica
+    sinks_replica: StateReplica
+
+    def __init__(self, disk: Disk, directory: Path, replicas: dict[int, Replica]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._replicas = replicas
+        self.metadata = MetadataState()
+        self.sinks = SinksState()
+        self.groups: list[StateReplica] = []
+
+    def group_of(self, consumer_group: str) -> StateReplica:
+        """The group that holds the offsets of a consumer group."""
+        return self.groups[groups_index(consumer_group, len(self.groups))]
+
+    def offsets_of(self, consumer_group: str) -> GroupsState:
+        """The state that holds the offsets of a consumer group."""
+        machine = self.group_of(consumer_group).machine
+        assert isinstance(machine, GroupsState)
+        return machine
+
+    def deleted_topic_ids(self) -> list[bytes]:
+        """The topics that are no more, and of which there are still offsets."""
+        live = {topic.topic_id for topic in self.metadata.topics.values()}
+        known: set[bytes] = set()
+        for group in self.groups:
+            assert isinstance(group.machine, GroupsState)
+            known |= group.machine.topic_ids()
+        return sorted(known - live)
+
+    async def restore(self, recovered: RecoveredNode, files: Worker) -> None:
+        """Bring back what there was.
+
+        Raises:
+            DataDirectoryError, CorruptData: a file that cannot be used, or entries that are missing from the journal.
+        """
+        self.metadata_replica = await self._restore(
+            recovered, files, METADATA_GROUP, "metadata", self.metadata
+        )
+        for number in range(self.metadata.groups_count or GROUPS_COUNT):
+            raft_group, name = FIRST_GROUPS_GROUP + number, f"groups-{number}"
+            self.groups.append(await self._restore(recovered, files, raft_group, name, GroupsState()))
+        for raft_group in recovered.journal.groups:
+            if raft_group >= self.metadata.next_raft_group:
+                raise CorruptData(
+                    f"the journal has records of raft group {raft_group}, but the entry that created it is missing"
+                )
+        self.sinks_replica = await self._restore(recovered, files, SINKS_GROUP, "sinks", self.sinks)
+
+    async def _restore(
+        self, recovered: RecoveredNode, files: Worker, raft_group: int, name: str, machine: StateMachine
+    ) -> StateReplica:
+        store = CheckpointStore(self._disk, self._directory / "state" / name)
+        replica = StateReplica(raft_group, name, machine, store)
+        self._replicas[raft_group] = replica
+        checkpoint, ids = await run_on(files, store.load)
+        if checkpoint is not None:
+            machine.restore(checkpoint.records)
+            replica.applied = LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
+        replica.set_checkpoints(ids)
+        entries = recovered.group(raft_group).entries
+        check_not_ahead(name, replica.applied.index, entries[-1].index if entries else 0)
+        for entry in recovered.group(raft_group).entries_after(replica.applied.index):
+            replica.apply(LogPosition(entry.term, entry.index), entry.entry_type, bytes(entry.payload))
+        replica.last = replica.applied
+        replica.hard_state_file = recovered.group(raft_group).hard_state_file
+        return replica

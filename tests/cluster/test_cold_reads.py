@@ -1,0 +1,151 @@
+"""Cold reads: at a pace while somebody writes, at once otherwise. On virtual time."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from pixy.cluster.cold_reads import ColdReads
+from pixy.errors import CorruptData
+from tests.cluster.nodes import Cluster, turns_until
+from tests.fakes.disk import RecordingDisk
+from tests.fakes.worker import InlineWorker
+from tests.sim.disk import SimulatedDisk
+from tests.sim.loop import VirtualLoop
+
+RATE = 1_000_000
+CREDIT = 10_000
+"""What the rate gives in 10 ms."""
+
+
+class Bench:
+    """Reads from a device of which a test says how much it gives."""
+
+    def __init__(self, rate: int = RATE) -> None:
+        self.disk = SimulatedDisk(Random(1))
+        self.writing = True
+        self.reads = ColdReads(self.disk, InlineWorker(), rate, lambda: self.writing)
+
+    async def read(self, size: int) -> float:
+        """Read something for which the device gives so many bytes; how long that took."""
+
+        def read() -> str:
+            self.disk.bytes_read += size
+            return "records"
+
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        assert await self.reads.run(read) == "records"
+        return loop.time() - started
+
+
+def on_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(test())
+
+
+def test_what_comes_from_the_device_has_the_pace_that_is_configured() -> None:
+    async def test() -> None:
+        bench = Bench()
+        took = sum([await bench.read(100_000) for _ in range(10)])
+        assert took == pytest.approx((1_000_000 - CREDIT) / RATE)
+
+    on_virtual_time(test)
+
+
+def test_all_readers_share_the_pace_and_none_is_left_out() -> None:
+    async def test() -> None:
+        bench = Bench()
+        took = await asyncio.gather(*(bench.read(100_000) for _ in range(5)))
+        assert took == [pytest.approx((number * 100_000 - CREDIT) / RATE) for number in range(1, 6)]
+
+    on_virtual_time(test)
+
+
+def test_what_is_in_memory_never_waits_even_behind_reads_that_do() -> None:
+    async def test() -> None:
+        bench = Bench()
+        cold = asyncio.create_task(bench.read(1_000_000))
+        await asyncio.sleep(0.1)
+        assert await bench.read(0) == 0
+        assert not cold.done()
+        await cold
+
+    on_virtual_time(test)
+
+
+def test_a_small_read_now_and_then_does_not_wait() -> None:
+    async def test() -> None:
+        bench = Bench()
+        for _ in range(5):
+            assert await bench.read(CREDIT) == 0
+            await asyncio.sleep(CREDIT / RATE)
+
+    on_virtual_time(test)
+
+
+def test_time_that_nobody_read_in_is_not_saved() -> None:
+    async def test() -> None:
+        bench = Bench()
+        await asyncio.sleep(3600)
+        assert await bench.read(100_000) == pytest.approx((100_000 - CREDIT) / RATE)
+
+    on_virtual_time(test)
+
+
+def test_nothing_waits_while_nobody_writes() -> None:
+    async def test() -> None:
+        bench = Bench()
+        bench.writing = False
+        assert await bench.read(1 << 30) == 0
+        bench.writing = True
+        assert await bench.read(CREDIT) == 0, "what was read without bound is not paid for later"
+
+    on_virtual_time(test)
+
+
+def test_without_a_bound_nothing_waits() -> None:
+    async def test() -> None:
+        assert await Bench(rate=0).read(1 << 30) == 0
+
+    on_virtual_time(test)
+
+
+def test_what_a_read_raises_comes_out() -> None:
+    async def test() -> None:
+        def damaged() -> None:
+            raise CorruptData("byte 7")
+
+        with pytest.raises(CorruptData, match="byte 7"):
+            await Bench().reads.run(damaged)
+
+    on_virtual_time(test)
+
+
+class _SlowDevice(RecordingDisk):
+    """A disk whose device has given a second's worth of bytes with every look."""
+
+    given = 0
+
+    def device_bytes_read(self) -> int:
+        self.given += RATE
+        return self.given
+
+
+async def test_a_node_paces_reads_while_its_journal_is_written_and_not_later(tmp_path: Path) -> None:
+    storage = {"cold_read_bytes_per_second": RATE}
+    async with Cluster(tmp_path, storage=storage, disk=_SlowDevice()).running() as cluster:
+        await cluster.create_topic()
+        await cluster.append(b"value")
+        read = asyncio.create_task(cluster.node.read(lambda: "records"))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not read.done(), "a second of reading was done at once, while the journal was written"
+        read.cancel()
+        cluster.node._journal.flushed_at -= 1.0
+        unpaced = asyncio.create_task(cluster.node.read(lambda: "records"))
+        await turns_until(unpaced.done)
+        assert unpaced.result() == "records"

@@ -1,0 +1,159 @@
+"""The state machine of sinks: epochs, owners, what is on its way, what is forgotten, checkpoints."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pixy.cluster import sinks
+from pixy.cluster.sinks import NotNew, Publication, Sink, SinksState, StageName
+from pixy.errors import FailedPrecondition, ResourceExhausted
+from pixy.proto.state_pb2 import (
+    ExpireSinks,
+    FinishPublications,
+    PublicationPart,
+    PublishStages,
+    SinksCommand,
+)
+
+PART = PublicationPart(topic="t", topic_id=b"i" * 16, partition=3, bytes=10, records=2)
+
+
+def publish(
+    epoch: int,
+    *stage_ids: str,
+    sink: str = "sink",
+    query: str = "query",
+    reset: bool = False,
+    at_ms: int = 1000,
+) -> bytes:
+    command = PublishStages(
+        sink_id=sink,
+        epoch=epoch,
+        query_id=query,
+        reset_sink=reset,
+        stage_ids=stage_ids,
+        parts=[PART],
+        timestamp_ms=at_ms,
+    )
+    return SinksCommand(publish_stages=command).SerializeToString()
+
+
+def finish(*numbers: int) -> bytes:
+    return SinksCommand(finish_publications=FinishPublications(publications=numbers)).SerializeToString()
+
+
+def expire(before_ms: int, *sink_ids: str) -> bytes:
+    return SinksCommand(expire_sinks=ExpireSinks(sink_ids=sink_ids, before_ms=before_ms)).SerializeToString()
+
+
+def restored(state: SinksState) -> SinksState:
+    other = SinksState()
+    other.restore(state.snapshot())
+    return other
+
+
+def seen(state: SinksState) -> tuple[object, ...]:
+    return state.sinks, state.publications, state.next_publication, state._published
+
+
+def test_publications_have_ascending_numbers_also_after_they_are_finished() -> None:
+    state = SinksState()
+    assert state.apply(publish(0, "a", "b")) == Publication(1, "sink", ("a", "b"), (PART,))
+    assert state.is_published(StageName("sink", "a"))
+    state.apply(finish(1))
+    assert not state.is_published(StageName("sink", "a"))
+    assert state.publications == {}
+    result = restored(state).apply(publish(0, "c", sink="other"))
+    assert isinstance(result, Publication)
+    assert result.number == 2
+
+
+def test_an_epoch_that_is_not_above_the_last_one_changes_nothing() -> None:
+    state = SinksState()
+    state.apply(publish(5, "a"))
+    before = restored(state)
+    for epoch in (5, 4, 0):
+        assert state.apply(publish(epoch, "b")) == NotNew(5)
+    assert seen(state) == seen(before)
+    assert isinstance(state.apply(publish(6, "b")), Publication)
+
+
+def test_another_query_is_refused_until_it_resets_the_sink() -> None:
+    state = SinksState()
+    state.apply(publish(5, "a"))
+    before = restored(state)
+    refusal = state.apply(publish(9, "b", query="other"))
+    assert isinstance(refusal, FailedPrecondition)
+    assert "'query'" in str(refusal)
+    assert "'other'" in str(refusal)
+    assert seen(state) == seen(before)
+    assert isinstance(state.apply(publish(0, "b", query="other", reset=True)), Publication)
+    assert state.sinks["sink"] == Sink("other", 0, 1000)
+    assert state.apply(publish(0, "c", query="other", reset=True)) == NotNew(0)
+
+
+def test_a_stage_is_published_once() -> None:
+    state = SinksState()
+    state.apply(publish(0, "a"))
+    before = restored(state)
+    assert isinstance(state.apply(publish(1, "b", "a")), FailedPrecondition)
+    assert seen(state) == seen(before)
+    # Another sink may call a stage the same.
+    assert isinstance(state.apply(publish(0, "a", sink="other")), Publication)
+
+
+def test_sinks_that_have_something_on_its_way_do_not_expire() -> None:
+    state = SinksState()
+    state.apply(publish(0, "a", at_ms=1000))
+    state.apply(publish(0, "a", sink="other", at_ms=2000))
+    assert state.inactive_since(5000) == []
+    state.apply(finish(1, 2))
+    assert state.inactive_since(2000) == ["sink"]
+    state.apply(expire(2000, "sink", "other", "unknown"))
+    assert list(state.sinks) == ["other"]
+
+
+def test_there_are_only_so_many_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "SINKS_MAX", 1)
+    state = SinksState()
+    state.apply(publish(0))
+    assert isinstance(state.apply(publish(0, sink="other")), ResourceExhausted)
+    assert isinstance(state.apply(publish(1)), Publication)
+
+
+def test_an_unknown_command_is_a_bug() -> None:
+    with pytest.raises(AssertionError):
+        SinksState().apply(b"")
+
+
+COMMANDS = st.one_of(
+    st.builds(
+        publish,
+        st.integers(0, 5),
+        st.sampled_from(["a", "b", "c", "d"]),
+        sink=st.sampled_from(["s", "t"]),
+        query=st.sampled_from(["", "q"]),
+        reset=st.booleans(),
+        at_ms=st.integers(0, 100),
+    ),
+    st.builds(finish, st.integers(1, 8)),
+    st.builds(expire, st.integers(0, 100), st.sampled_from(["s", "t"])),
+)
+
+
+@given(st.lists(COMMANDS, max_size=30), st.integers(0, 30))
+def test_a_checkpoint_at_any_place_changes_nothing(commands: Iterable[bytes], at: int) -> None:
+    state, other = SinksState(), SinksState()
+    for number, command in enumerate(commands):
+        if number == at:
+            other = restored(other)
+        assert state.apply(command).__class__ is other.apply(command).__class__
+    assert seen(state) == seen(other)
+    assert seen(restored(state)) == seen(state)
+    published = {
+        StageName(each.sink_id, stage) for each in state.publications.values() for stage in each.stage_ids
+    }
+    assert state._published == published
+    assert list(state.publications) == sorted(state.publications)

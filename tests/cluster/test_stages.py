@@ -1,0 +1,206 @@
+"""Stages on a node: what bounds them, what a disk that is full or broken does to them, and what is answered twice."""
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster import Seal, StageName, stages
+from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, StorageFault, Unavailable
+from tests.cluster.nodes import Cluster, copy_of, turns_until
+from tests.cluster.staging import finished, piece_of, publish, seal_of, stage, staged
+from tests.fakes.disk import full
+from tests.fakes.worker import InlineWorker, StepWorker
+
+
+async def test_what_may_be_staged_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        piece = piece_of(cluster, b"1" * 100)
+        size = len(piece[0].batches)
+        cluster.node.publisher._stages._bytes_max = 3 * size - 1
+        await stage(cluster, "a", piece)
+        await stage(cluster, "b", piece)
+        with pytest.raises(ResourceExhausted, match=r"staging\.max_bytes"):
+            await stage(cluster, "c", piece)
+        await cluster.node.publisher.discard("sink", ["a"])
+        await stage(cluster, "c", piece)
+        monkeypatch.setattr(stages, "STAGES_MAX", 2)
+        with pytest.raises(ResourceExhausted, match=r"2 stages"):
+            await stage(cluster, "d", piece)
+        monkeypatch.setattr(stages, "STAGE_BYTES_MAX", 2 * size - 1)
+        await cluster.node.publisher.discard("sink", ["b"])
+        await cluster.node.publisher.stage(StageName("sink", "e"), 0, piece, None)
+        with pytest.raises(ResourceExhausted, match=r"begin another one"):
+            await cluster.node.publisher.stage(StageName("sink", "e"), 1, piece, None)
+
+
+async def test_what_is_remembered_of_stages_is_bounded_and_is_counted_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic("topic", 3)
+        taken, ask = cluster.node.publisher._stages, cluster.node.publisher.stage
+        whole = [each for partition in range(3) for each in piece_of(cluster, b"1", partition=partition)]
+        await ask(StageName("sink", "a"), 0, whole, None)
+        await ask(StageName("sink", "a"), 0, whole, None)
+        await ask(StageName("sink", "a"), 1, whole[:1], None)
+        assert taken.extents == 4 + 2
+        full(cluster.disk, "write", ".batches")
+        with pytest.raises(Unavailable):
+            await ask(StageName("sink", "a"), 2, whole[:2], None)
+        cluster.disk.heal()
+        assert taken.extents == 4 + 2
+        monkeypatch.setattr(stages, "EXTENTS_MAX", 9)
+        for name in ("a", "b"):
+            with pytest.raises(ResourceExhausted, match=r"6 pieces and parts of pieces, and 9 are allowed"):
+                await ask(StageName("sink", name), 2, whole, None)
+        # Sealed, it is two pieces and three partitions.
+        await ask(StageName("sink", "a"), 0, [], Seal(*seal_of(whole, whole[:1])))
+        assert taken.extents == 2 + 3
+        await ask(StageName("sink", "b"), 0, whole, None)
+        assert taken.extents == 9
+        killed = copy_of(cluster.directory, "killed")
+        await cluster.node.publisher.discard("sink", ["b"])
+        await publish(cluster, 0, "a")
+        await finished(cluster)
+        assert taken.extents == 0
+    async with Cluster(killed).running() as again:
+        # The stage that was not sealed is gone.
+        assert again.node.publisher._stages.extents == 5
+        await again.node.publisher.discard("sink", ["a"])
+        assert again.node.publisher._stages.extents == 0
+
+
+async def test_a_full_disk_takes_no_piece_and_the_stage_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        first, second = piece_of(cluster, b"1"), piece_of(cluster, b"2")
+        name = StageName("sink", "a")
+        size = await cluster.node.publisher.stage(name, 0, first, None)
+        full(cluster.disk, "write", ".batches")
+        with pytest.raises(Unavailable, match=r"full"):
+            await cluster.node.publisher.stage(name, 1, second, None)
+        cluster.disk.heal()
+        assert await cluster.node.publisher.stage(name, 1, second, None) == 2 * size
+        await stage(cluster, "a", first, second)
+        await publish(cluster, 0, "a")
+        assert cluster.values() == [b"1", b"2"]
+
+
+async def test_a_stage_whose_sync_fails_is_dropped_and_the_node_goes_on(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        cluster.disk.fail("sync", ".batches", 5)
+        with pytest.raises(PixyError, match=r"not written"):
+            await stage(cluster, "a", piece_of(cluster, b"1"))
+        cluster.disk.heal()
+        await cluster.settle()
+        assert staged(cluster) == []
+        with pytest.raises(FailedPrecondition):
+            await publish(cluster, 0, "a")
+        await stage(cluster, "b", piece_of(cluster, b"1"))
+        await publish(cluster, 0, "b")
+        assert cluster.values() == [b"1"]
+
+
+async def test_pieces_and_seals_that_are_asked_for_at_a_time_are_taken_once(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        name, piece = StageName("sink", "a"), piece_of(cluster, b"1")
+        seal = Seal(*seal_of(piece))
+        ask = cluster.node.publisher.stage
+        sizes = await asyncio.gather(*(ask(name, 0, piece, seal) for _ in range(5)))
+        assert sizes == [len(piece[0].batches)] * 5
+        assert len(cluster.disk.did("write", ".batches")) == 1
+        assert len(cluster.disk.did("rename", "stage")) == 1
+        await publish(cluster, 0, "a")
+        assert cluster.values() == [b"1"]
+
+
+async def test_a_caller_that_goes_away_leaves_its_piece_to_be_taken(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        piece = piece_of(cluster, b"1")
+        staging = asyncio.create_task(
+            cluster.node.publisher.stage(StageName("sink", "a"), 0, piece, Seal(*seal_of(piece)))
+        )
+        await asyncio.sleep(0)
+        staging.cancel()
+        await stage(cluster, "a", piece)
+        await publish(cluster, 0, "a")
+        assert cluster.values() == [b"1"]
+
+
+async def test_what_waits_to_be_written_is_bounded_also_if_nobody_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        piece = piece_of(cluster, b"1" * 100)
+        monkeypatch.setattr(stages, "QUEUED_BYTES_MAX", 2 * len(piece[0].batches))
+        asked = [
+            asyncio.create_task(cluster.node.publisher.stage(StageName("sink", "a"), number, piece, None))
+            for number in range(3)
+        ]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        assert [isinstance(each, Unavailable) for each in results] == [False, False, True]
+        await cluster.node.publisher.stage(StageName("sink", "a"), 2, piece, None)
+
+
+async def test_a_discarded_stage_frees_what_it_took_while_a_piece_is_written(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        piece = piece_of(cluster, b"1")
+        staging = asyncio.create_task(cluster.node.publisher.stage(StageName("sink", "a"), 0, piece, None))
+        await asyncio.sleep(0)
+        await cluster.node.publisher.discard("sink", ["a"])
+        await staging
+        assert cluster.node.publisher._stages.bytes == 0
+        assert staged(cluster) == []
+        with pytest.raises(FailedPrecondition):
+            await cluster.node.publisher.stage(StageName("sink", "a"), 0, [], Seal(*seal_of(piece)))
+
+
+async def test_a_seal_waits_for_pieces_that_come_while_it_waits_and_is_refused_if_one_fails(
+    tmp_path: Path,
+) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        ask, name = cluster.node.publisher.stage, StageName("sink", "a")
+        first, second = piece_of(cluster, b"1"), piece_of(cluster, b"2")
+        seal = Seal(*seal_of(first, second))
+        cluster.node.publisher._stages._worker = worker = StepWorker()
+        asked = [
+            asyncio.create_task(each)
+            for each in (ask(name, 0, first, None), ask(name, 0, [], seal), ask(name, 1, second, None))
+        ]
+        await asyncio.sleep(0)
+        worker.step()
+        await turns_until(asked[0].done)
+        await asyncio.sleep(0)
+        full(cluster.disk, "write", ".batches")
+        while worker:
+            worker.step()
+        cluster.disk.heal()
+        taken, sealed, refused = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(taken, int)
+        assert isinstance(sealed, FailedPrecondition)
+        assert "piece 1 is missing" in str(sealed)
+        assert isinstance(refused, Unavailable)
+        cluster.node.publisher._stages._worker = InlineWorker()
+        await ask(name, 1, second, seal)
+        await publish(cluster, 0, "a")
+        assert cluster.values() == [b"1", b"2"]
+
+
+async def test_a_stage_whose_directory_may_not_be_durable_stops_the_node(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        # As the disk tells that it has made the directory, and could not sync its name.
+        cluster.disk.fail("make_directory", "", errno.EIO)
+        with pytest.raises(StorageFault, match=r"not written"):
+            await stage(cluster, "a", piece_of(cluster, b"1"))
+        assert [type(fault) for fault in cluster.faults] == [StorageFault]
+        cluster.faults.clear()

@@ -1,0 +1,78 @@
+"""The state groups: what a start makes of their checkpoints and of the journal behind them."""
+
+from pathlib import Path
+
+import pytest
+
+from pixy.cluster.groups import FIRST_GROUPS_GROUP
+from pixy.cluster.metadata import METADATA_GROUP
+from pixy.cluster.recovery import RecoveredNode, recover_node
+from pixy.cluster.replica import Replica
+from pixy.cluster.sinks import SINKS_GROUP
+from pixy.cluster.state_groups import StateGroups
+from pixy.errors import CorruptData
+from pixy.storage import RecoveredGroup
+from tests.cluster.nodes import Cluster
+from tests.cluster.staging import finished, piece_of, publish, stage
+from tests.fakes.disk import RecordingDisk
+from tests.fakes.worker import InlineWorker
+
+
+async def made(directory: Path, checkpoint_entries: int) -> None:
+    """A node's directory with topics, offsets and a sink."""
+    async with Cluster(directory, checkpoint_entries=checkpoint_entries).running() as cluster:
+        await cluster.create_topic("topic", 2)
+        await cluster.create_topic("gone")
+        await cluster.append(b"1", b"2", b"3")
+        for offset in (1, 2, 3):
+            await cluster.commit(offset)
+        await cluster.commit(0, topic="gone")
+        await stage(cluster, "stage", piece_of(cluster, b"4"))
+        await publish(cluster, 7, "stage")
+        await finished(cluster)
+
+
+def recovered_in(directory: Path) -> tuple[RecordingDisk, RecoveredNode]:
+    disk = RecordingDisk()
+    recovered = recover_node(disk, directory, bytes)
+    recovered.lock.close()
+    return disk, recovered
+
+
+@pytest.mark.parametrize("checkpoint_entries", [1000, 2, 1])
+async def test_a_checkpoint_and_the_journal_behind_it_are_the_whole_state(
+    tmp_path: Path, checkpoint_entries: int
+) -> None:
+    await made(tmp_path, checkpoint_entries)
+    disk, recovered = recovered_in(tmp_path)
+    replicas: dict[int, Replica] = {}
+    state = StateGroups(disk, tmp_path, replicas)
+    await state.restore(recovered, InlineWorker())
+    assert sorted(replicas) == [METADATA_GROUP, FIRST_GROUPS_GROUP, SINKS_GROUP]
+    assert [len(topic.raft_groups) for topic in state.metadata.topics.values()] == [2, 1]
+    topic_id = state.metadata.topics["topic"].topic_id
+    committed = state.offsets_of("group").committed("group", topic_id)
+    assert {partition: commit.offset for partition, commit in committed.items()} == {0: 3}
+    assert state.sinks.sinks["sink"].last_epoch == 7
+    for replica in replicas.values():
+        assert replica.last == replica.applied
+        assert replica.hard_state_file
+
+
+async def test_offsets_of_topics_that_are_no_more_are_told(tmp_path: Path) -> None:
+    await made(tmp_path, 1000)
+    disk, recovered = recovered_in(tmp_path)
+    state = StateGroups(disk, tmp_path, {})
+    await state.restore(recovered, InlineWorker())
+    assert state.deleted_topic_ids() == []
+    # As if the process ended between the deletion and what it asks of the other groups.
+    gone = state.metadata.topics.pop("gone")
+    assert state.deleted_topic_ids() == [gone.topic_id]
+
+
+async def test_a_raft_group_that_was_never_created_is_refused(tmp_path: Path) -> None:
+    await made(tmp_path, 1000)
+    disk, recovered = recovered_in(tmp_path)
+    recovered.journal.groups[1003] = RecoveredGroup()
+    with pytest.raises(CorruptData, match="raft group 1003, but the entry that created it is missing"):
+        await StateGroups(disk, tmp_path, {}).restore(recovered, InlineWorker())
