@@ -11,6 +11,10 @@ from pixy.backend.protocol import (
     OffsetCommit,
     OffsetRange,
     PartitionDescription,
+    Published,
+    Revocation,
+    StagedBatches,
+    StageSeal,
     TopicDescription,
     TopicPartition,
 )
@@ -26,6 +30,10 @@ __all__ = [
     "OffsetCommit",
     "OffsetRange",
     "PartitionDescription",
+    "Published",
+    "Revocation",
+    "StageSeal",
+    "StagedBatches",
     "TopicDescription",
     "TopicPartition",
 ]

@@ -10,9 +10,14 @@ from pixy.backend.protocol import (
     Assignment,
     FetchResult,
     PartitionDescription,
+    Published,
+    Revocation,
+    StagedBatches,
+    StageSeal,
     TopicDescription,
 )
-from pixy.cluster import Coordinator, Member, Node, NodeObserver, PartitionReplica, Topic
+from pixy.backend.timestamps import first_since
+from pixy.cluster import Coordinator, Member, Node, NodeObserver, PartitionReplica, Seal, StageName, Topic
 from pixy.errors import (
     CorruptData,
     OffsetOutOfRange,
@@ -22,8 +27,8 @@ from pixy.errors import (
     UnknownTopic,
 )
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
-from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name, read_records
-from pixy.storage import PartitionLog, run_on
+from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
+from pixy.storage import PartitionLog, PieceBatches
 
 __all__ = ["EmbeddedBackend"]
 
@@ -115,9 +120,9 @@ class EmbeddedBackend:
         self._check_running()
         return self._describe(await self._node.alter_topic(name, partitions, config or {}))
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, *, force: bool = False) -> None:
         self._check_running()
-        await self._node.delete_topic(name)
+        await self._node.delete_topic(name, force=force)
 
     def _describe(self, topic: Topic) -> TopicDescription:
         partitions = tuple(
@@ -139,7 +144,14 @@ class EmbeddedBackend:
 
     # --- records ------------------------------------------------------------------------------------------------
 
-    def append(self, partition: TopicPartition, batch: bytearray, records: int, done: AppendDone) -> None:
+    def append(
+        self,
+        partition: TopicPartition,
+        batch: bytearray,
+        records: int,
+        done: AppendDone,
+        age_s: float = 0.0,
+    ) -> None:
         replica = self._replica(partition)
         blocked = ShuttingDown() if self._stopped else self._node.blocked or _fault(replica)
         if blocked is not None:
@@ -175,7 +187,7 @@ class EmbeddedBackend:
         """Read a partition's files on another thread. What is damaged makes the partition not ready."""
         self._check_running()
         try:
-            return await run_on(self._node.files, read)
+            return await self._node.read(read)
         except PixyError as error:
             self._ready(replica.partition, replica)
             if isinstance(error, CorruptData):
@@ -202,10 +214,11 @@ class EmbeddedBackend:
             except OffsetOutOfRange as error:
                 at = error.begin  # the log was cut meanwhile
                 continue
-            for batch in chunk.batches:
-                for record in read_records(batch):
-                    if record.timestamp >= timestamp_ms and record.offset >= at:
-                        return record.offset
+            # Not by `_read`: a batch that a client has built so that nobody can decode it is no damage of the files.
+            found = await self._node.read(partial(first_since, chunk.batches, timestamp_ms, at))
+            self._ready(partition, replica)
+            if found is not None:
+                return found
             at = chunk.next_offset
         return None
 
@@ -239,11 +252,51 @@ class EmbeddedBackend:
             )
         return replica
 
+    # --- staged writes ------------------------------------------------------------------------------------------
+
+    async def stage(
+        self,
+        sink_id: str,
+        stage_id: str,
+        piece: int,
+        batches: Sequence[StagedBatches],
+        seal: StageSeal | None = None,
+    ) -> int:
+        # Who comes again and again while nothing can be written is not gone: its stages must not expire.
+        self._node.publisher.touch(sink_id)
+        self._check_writable()
+        topics = self._node.metadata.topics
+        pieces = []
+        for (topic, partition), data, records in batches:
+            self._replica(TopicPartition(topic, partition))
+            pieces.append(PieceBatches(topic, topics[topic].topic_id, partition, data, records))
+        return await self._node.publisher.stage(
+            StageName(sink_id, stage_id), piece, pieces, None if seal is None else Seal(*seal)
+        )
+
+    async def publish(
+        self, sink_id: str, epoch: int, query_id: str, stage_ids: Sequence[str], *, reset: bool = False
+    ) -> Published:
+        self._node.publisher.touch(sink_id)
+        self._check_writable()
+        published = await self._node.publisher.publish(sink_id, epoch, query_id, stage_ids, reset=reset)
+        return Published(*published)
+
+    async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
+        self._check_running()
+        await self._node.publisher.discard(sink_id, stage_ids)
+
     # --- consumer groups ----------------------------------------------------------------------------------------
 
     async def join_consumer_group(
-        self, group: str, client_id: str, topics: Sequence[str], on_assignment: Assignment
+        self,
+        group: str,
+        client_id: str,
+        topics: Sequence[str],
+        on_assignment: Assignment,
+        on_revocation: Revocation | None = None,
     ) -> "_Membership":
+        # A revocation is never called: there are no members outside of this process.
         member = Member(group, client_id, topics, on_assignment)
         self._coordinator.join(member)
         return _Membership(self._coordinator, member)
@@ -277,12 +330,22 @@ class EmbeddedBackend:
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         return self._coordinator.consumers(topic)
 
+    async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
+        members = self._coordinator.consumers(partition.topic).get(group, {})
+        return next((client for client, owned in members.items() if partition.partition in owned), None)
+
     async def consumer_group_exists(self, group: str) -> bool:
         return self._coordinator.exists(group)
 
     def _check_running(self) -> None:
         if self._stopped:
             raise ShuttingDown
+
+    def _check_writable(self) -> None:
+        self._check_running()
+        blocked = self._node.blocked
+        if blocked is not None:
+            raise blocked
 
 
 class _Membership:

@@ -14,7 +14,7 @@ The road not taken: single records across this line. A record costs a microsecon
 so records are packed above and unpacked above, and only batches pass.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -31,6 +31,10 @@ __all__ = [
     "OffsetCommit",
     "OffsetRange",
     "PartitionDescription",
+    "Published",
+    "Revocation",
+    "StageSeal",
+    "StagedBatches",
     "TopicDescription",
     "TopicPartition",
 ]
@@ -45,7 +49,18 @@ May be called before `append` returns.
 """
 
 Assignment = Callable[[Mapping[str, Sequence[int]]], None]
-"""Called with the whole set of partitions that a member has from then on: topic -> partitions, ascending."""
+"""Called with the whole set of partitions that a member has from then on: topic -> partitions, ascending.
+
+What is not in it any more may be another member's already: nothing may be committed for it.
+"""
+
+Revocation = Callable[[float], Awaitable[None]]
+"""Called before partitions of a member may go to another one, with how many seconds there are until then.
+
+From the call on nothing new of the member's partitions is handed out. It returns when what was handed out is acked, or the time is
+over, and all acks are committed; from then until the next assignment acks are neither taken nor refused. What the member has
+after that assignment as before was nobody else's in between. Cancelled when the member is put out of the group meanwhile.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +98,28 @@ class FetchResult(NamedTuple):
     high_watermark: int
 
 
+class StagedBatches(NamedTuple):
+    """Whole batches back to back for one partition, and how many records they have."""
+
+    partition: TopicPartition
+    batches: bytes
+    records: int
+
+
+class StageSeal(NamedTuple):
+    """How many pieces a stage has, and the CRC-32C over their checksums, 4 bytes each, big-endian, by number."""
+
+    pieces: int
+    crc: int
+
+
+class Published(NamedTuple):
+    """Whether an epoch was published by this call, and the last one that the sink has published."""
+
+    published: bool
+    last_epoch: int
+
+
 class ConsumerMembership(Protocol):
     """This process as one member of one consumer group."""
 
@@ -97,7 +134,7 @@ class Backend(Protocol):
     """One cluster."""
 
     async def start(self) -> None:
-        """Connect or recover, until requests can be served.
+        """Connect or recover, until requests can be served; or, if the cluster may come later by itself, refused with the reason.
 
         Raises:
             StartError: it cannot serve; the message is for the operator.
@@ -112,6 +149,9 @@ class Backend(Protocol):
         """A topic as this process knows it at the moment, None if it knows of none.
 
         The same object as long as nothing of it has changed: callers ask for every record, and compare by identity first.
+
+        Raises:
+            Unavailable: the cluster has not been reached yet; says why.
         """
 
     async def describe_topic(self, name: str) -> TopicDescription:
@@ -156,8 +196,11 @@ class Backend(Protocol):
             InvalidArgument: fewer partitions than there are, too many, or an option as in `create_topic`. Nothing has changed.
         """
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, *, force: bool = False) -> None:
         """Delete a topic: its records, and what consumer groups have committed in it.
+
+        Args:
+            force: also if stages have records of it that are not published yet; these are lost.
 
         On return nothing of it can be read or written any more, and a topic of the same name may be created; it begins empty and
         has another id. Appends and fetches that are under way end with `UnknownPartition`. Members of consumer groups lose its
@@ -165,15 +208,26 @@ class Backend(Protocol):
 
         Raises:
             UnknownTopic: there is none.
+            FailedPrecondition: records of it are staged, and `force` is not set; names the sinks.
         """
 
     # --- records ------------------------------------------------------------------------------------------------
 
-    def append(self, partition: TopicPartition, batch: bytearray, records: int, done: AppendDone) -> None:
+    def append(
+        self,
+        partition: TopicPartition,
+        batch: bytearray,
+        records: int,
+        done: AppendDone,
+        age_s: float = 0.0,
+    ) -> None:
         """Append one batch of `records` records. `done` is called when it is durable, or could not be written.
 
         The backend owns `batch` from here on: it writes base offset and leader epoch into the header in place.
         Batches of one partition are written and answered in the order of the calls.
+
+        Args:
+            age_s: for how long its oldest record has waited already. Counts where a write has a time limit.
 
         Raises:
             UnknownPartition: there is no such partition; `done` is not called then.
@@ -210,17 +264,75 @@ class Backend(Protocol):
 
         Raises:
             UnknownPartition: there is no such partition.
+            CorruptData: what is stored where it should be cannot be read.
         """
+
+    # --- staged writes ------------------------------------------------------------------------------------------
+
+    async def stage(
+        self,
+        sink_id: str,
+        stage_id: str,
+        piece: int,
+        batches: Sequence[StagedBatches],
+        seal: StageSeal | None = None,
+    ) -> int:
+        """Take a piece of a stage, or seal it, or both. The first piece makes the stage.
+
+        A piece is written once, however often it comes. Sealed, the stage is complete and durable; until then it goes with this process.
+
+        Args:
+            piece: its number, from 0 on. Pieces may come in any order; a partition's batches are read in the order of the numbers.
+            batches: checked, each partition once; none: only `seal`.
+
+        Returns:
+            How many bytes the stage has.
+
+        Raises:
+            UnknownPartition: there is no such partition.
+            InvalidArgument: another piece of this number was taken before.
+            FailedPrecondition: the stage is sealed or was published, or `seal` does not fit what is there.
+            ResourceExhausted: a bound on what is staged is reached.
+            Unavailable: there is no room on the disk.
+        """
+
+    async def publish(
+        self, sink_id: str, epoch: int, query_id: str, stage_ids: Sequence[str], *, reset: bool = False
+    ) -> Published:
+        """Make sealed stages visible: all or none, whatever breaks, and each once. On return they are.
+
+        Batches of a partition become visible in the order of the stages.
+
+        Args:
+            epoch: one that is not above the last one of the sink changes nothing.
+            query_id: whose sink this is; empty: it is for this one publication.
+            reset: a sink of another query becomes this one's, and its epochs begin anew.
+
+        Raises:
+            FailedPrecondition: a stage is not there, not sealed or published, a topic of it is deleted, or the sink is another query's.
+                Nothing was published.
+            CorruptData: a stage or a partition is damaged.
+            ResourceExhausted, Unavailable: too many sinks, or too much on its way.
+        """
+
+    async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
+        """Drop stages; those that were published, and those that are not there, are passed over."""
 
     # --- consumer groups ----------------------------------------------------------------------------------------
 
     async def join_consumer_group(
-        self, group: str, client_id: str, topics: Sequence[str], on_assignment: Assignment
+        self,
+        group: str,
+        client_id: str,
+        topics: Sequence[str],
+        on_assignment: Assignment,
+        on_revocation: Revocation | None = None,
     ) -> ConsumerMembership:
         """Become a member of a consumer group, subscribed to `topics`.
 
         `on_assignment` is called from the event loop with what this member owns: the first time before or soon after
-        this returns, then on every change.
+        this returns, then on every change. `on_revocation` is called before a change in favour of another member, if there can be
+        members outside of this process; not when the member was put out of the group without being asked.
         """
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
@@ -228,6 +340,7 @@ class Backend(Protocol):
 
         Raises:
             UnknownPartition: there is no such partition; nothing is stored.
+            OwnedElsewhere: a member of the group outside of this process has a partition, and is named; nothing is stored.
         """
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
@@ -235,6 +348,9 @@ class Backend(Protocol):
 
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         """Who consumes a topic: group -> client id -> partitions, ascending; also members that have got none."""
+
+    async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
+        """Client id of the member of a consumer group that has a partition; None: nobody, or it is being decided."""
 
     async def consumer_group_exists(self, group: str) -> bool:
         """Whether a consumer group has any member."""

@@ -3,13 +3,13 @@
 import asyncio
 import errno
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from pixy.backend import EmbeddedBackend, FetchResult, TopicPartition
+from pixy.backend import EmbeddedBackend, FetchResult, StagedBatches, StageSeal, TopicPartition, timestamps
 from pixy.cluster import Node, NodeOptions, PartitionReplica
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import (
@@ -20,12 +20,15 @@ from pixy.errors import (
     Unavailable,
     UnknownPartition,
     UnknownTopic,
+    UnpackedTooLarge,
 )
-from pixy.records import NewRecord, OffsetCommit, build_batch, read_records
-from pixy.storage import ThreadWorker, Worker, log_writer, run_on
+from pixy.records import NewRecord, OffsetCommit, Record, build_batch, crc32c, read_records
+from pixy.storage import ThreadWorker, Worker, log_writer, partition_log, run_on
 from pixy.storage import journal as journal_module
+from tests.fakes.batches import bomb
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import Call, RecordingDisk
+from tests.fakes.worker import StepWorker
 
 TOPIC = TopicPartition("topic", 0)
 PATIENCE = 10
@@ -172,6 +175,41 @@ async def test_a_damaged_partition_is_not_ready_and_says_where_and_the_others_go
     new = build_batch([NewRecord(None, b"value", (), 1000)])
     cold.backend.append(other, new, 1, lambda offset, error: appended.set_result((offset, error)))
     assert await appended == (0, None)
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["in its stage", "in a segment"])
+@pytest.mark.parametrize("linked", [False, True], ids=["copied", "linked"])
+async def test_whoever_reads_a_damaged_batch_of_a_stage_makes_its_partition_not_ready(
+    cold: Embedded, monkeypatch: pytest.MonkeyPatch, linked: bool, written: bool
+) -> None:
+    monkeypatch.setattr(partition_log, "LINK_BYTES_MIN", 0 if linked else 1 << 40)
+    batches = [bytes(build_batch([NewRecord(None, value, (), 1000)])) for value in (b"good", b"bad")]
+    crcs = [crc32c(b"".join(batches))]
+    seal = StageSeal(1, crc32c(crcs[0].to_bytes(4, "big")))
+    await cold.append(b"before")
+    await cold.backend.stage("sink", "stage", 0, [StagedBatches(TOPIC, b"".join(batches), 2)], seal)
+    writer = cold.node._writer
+    thread, waiting = writer._worker, StepWorker()
+    if not written:
+        writer._worker = waiting
+    await cold.backend.publish("sink", 0, "query", ["stage"])
+    if written:
+        await cold.write()
+    pattern = "topics/*/*.log" if written else "staging/*/*.batches"
+    path = sorted(cold.directory.glob(pattern))[-1]
+    damaged = bytearray(path.read_bytes())
+    damaged[-3] ^= 1
+    path.write_bytes(damaged)
+    assert values(await cold.fetch(1, max_bytes=1)) == [b"good"]
+    for offset in (2, 1, 3):
+        with pytest.raises(CorruptData, match=rf"{path.name} is corrupt at byte \d+: record batch at offset"):
+            await cold.fetch(offset)
+    with pytest.raises(CorruptData, match=path.name):
+        await cold.append(b"more")
+    while waiting:
+        waiting.step()
+    writer._worker = thread
+    assert cold.faults == []
 
 
 async def test_a_waiting_fetch_is_woken_by_the_append_and_leaves_no_waiter(embedded: Embedded) -> None:
@@ -365,6 +403,75 @@ async def test_a_batch_that_moves_to_the_segments_during_the_search_is_found(
     assert await searching == 1
 
 
+async def test_records_are_decoded_by_the_files_worker_while_the_loop_goes_on(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await embedded.append(b"early", 10)
+    await embedded.append(b"late", 20)
+    decoding, go_on = asyncio.Event(), threading.Event()
+    loop, decode = asyncio.get_running_loop(), read_records
+    threads: list[str] = []
+
+    def slow(batch: bytes) -> Iterator[Record]:
+        threads.append(threading.current_thread().name)
+        loop.call_soon_threadsafe(decoding.set)
+        assert go_on.wait(PATIENCE)
+        return decode(batch)
+
+    monkeypatch.setattr(timestamps, "read_records", slow)
+    searching = asyncio.create_task(embedded.backend.offset_for_timestamp(TOPIC, 15))
+    async with asyncio.timeout(PATIENCE):
+        await decoding.wait()
+    # The search stands still, and what needs only the loop and the journal does not.
+    assert await embedded.append(b"meanwhile", 30) == 2
+    assert values(await embedded.fetch(2)) == [b"meanwhile"]
+    assert not searching.done()
+    go_on.set()
+    assert await searching == 1
+    assert threads == ["pixy-files"]
+
+
+async def test_a_topic_that_is_made_anew_while_its_records_are_decoded_is_not_searched_on(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await embedded.append(b"old", 20)
+    decoding, go_on = asyncio.Event(), threading.Event()
+    loop, decode = asyncio.get_running_loop(), read_records
+
+    def slow(batch: bytes) -> Iterator[Record]:
+        loop.call_soon_threadsafe(decoding.set)
+        assert go_on.wait(PATIENCE)
+        return decode(batch)
+
+    monkeypatch.setattr(timestamps, "read_records", slow)
+    searching = asyncio.create_task(embedded.backend.offset_for_timestamp(TOPIC, 15))
+    async with asyncio.timeout(PATIENCE):
+        await decoding.wait()
+    await embedded.backend.delete_topic("topic")
+    await embedded.backend.create_topic("topic", 1)
+    go_on.set()
+    with pytest.raises(UnknownPartition, match="topic topic was deleted"):
+        await searching
+
+
+async def test_a_batch_that_unpacks_too_far_fails_the_search_that_needs_it_and_damages_nothing(
+    embedded: Embedded,
+) -> None:
+    await embedded.append(b"early", 10)
+    bad = asyncio.get_running_loop().create_future()
+    embedded.backend.append(TOPIC, bytearray(bomb(20)), 1, lambda offset, _error: bad.set_result(offset))
+    assert await bad == 1
+    await embedded.append(b"late", 30)
+    with pytest.raises(
+        UnpackedTooLarge, match="record batch at offset 1 cannot be decoded, the next one is at 2"
+    ):
+        await embedded.backend.offset_for_timestamp(TOPIC, 15)
+    assert embedded.replica.fault is None
+    assert await embedded.backend.offset_for_timestamp(TOPIC, 5) == 0
+    assert await embedded.backend.offset_for_timestamp(TOPIC, 25) == 2
+    assert len((await embedded.fetch(0)).batches) == 3
+
+
 # --- blocked and stopped ------------------------------------------------------------------------------------------
 
 
@@ -392,6 +499,24 @@ async def test_an_append_while_the_disk_is_full_answers_unavailable_and_service_
     embedded.disk.heal()
     assert await asyncio.wait_for(first, PATIENCE) == 0
     assert await embedded.append(b"next") == 1
+
+
+async def test_a_sink_that_is_refused_for_want_of_room_counts_as_active(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = bytes(build_batch([NewRecord(None, b"staged", (), 1000)]))
+    await embedded.backend.stage("sink", "stage", 0, [StagedBatches(TOPIC, batch, 1)])
+    for ask in (
+        lambda: embedded.backend.stage("sink", "other", 0, []),
+        lambda: embedded.backend.publish("sink", 0, "query", []),
+    ):
+        embedded.clock.advance(20 * 3600)
+        with monkeypatch.context() as full:
+            full.setattr(Node, "blocked", Unavailable("the disk is full"))
+            with pytest.raises(Unavailable):
+                await ask()
+        embedded.node.publisher.expire()
+        assert embedded.node.publisher.staged_by(embedded.node.metadata.topics["topic"].topic_id) == ["sink"]
 
 
 async def test_after_stop_everything_that_would_wait_or_change_anything_is_refused(cold: Embedded) -> None:

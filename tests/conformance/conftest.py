@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,17 +18,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "implementation" not in metafunc.fixturenames:
         return
     needed = {each for mark in metafunc.definition.iter_markers("needs") for each in mark.args}
-    able = [name for name, each in IMPLEMENTATIONS.items() if needed <= each.capabilities]
-    metafunc.parametrize("implementation", [IMPLEMENTATIONS[name] for name in able], ids=able)
+    able = [
+        pytest.param(each, id=name, marks=[pytest.mark.process] if each.cluster else [])
+        for name, each in IMPLEMENTATIONS.items()
+        if needed <= each.capabilities
+    ]
+    metafunc.parametrize("implementation", able)
 
 
 @pytest.fixture
-async def backend(implementation: Implementation, tmp_path: Path) -> AsyncIterator[Backend]:
-    async with implementation.open(tmp_path) as opened:
+def cluster(implementation: Implementation, request: pytest.FixtureRequest) -> Any:
+    """What the implementation stands on, started once for the whole run."""
+    return request.getfixturevalue(implementation.cluster) if implementation.cluster else None
+
+
+@pytest.fixture
+async def backend(implementation: Implementation, cluster: Any, tmp_path: Path) -> AsyncIterator[Backend]:
+    async with implementation.open(tmp_path, cluster) as opened:
         yield opened
 
 
 @pytest.fixture
-def controls(implementation: Implementation) -> Controls:
+def controls(implementation: Implementation, cluster: Any) -> Controls:
     assert implementation.controls is not None, "this capability needs controls"
-    return implementation.controls
+    return implementation.controls(cluster)

@@ -13,6 +13,9 @@ from typing import Any, Protocol
 from pixy.backend import Backend, TopicPartition
 from tests.fakes.backend import FakeBackend
 from tests.fakes.node import open_embedded
+from tests.kafka.backends import forget_sinks, open_kafka
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.controls import KafkaControls
 
 __all__ = ["IMPLEMENTATIONS", "Capability", "Controls", "Implementation"]
 
@@ -53,15 +56,23 @@ class Controls(Protocol):
 class Implementation:
     """One implementation of the protocol.
 
-    `open` gets an empty directory and yields a started backend, and stops it at the end (a second stop is allowed).
+    `open` gets an empty directory and yields a started backend of a cluster without topics, and stops it at the end (a second
+    stop is allowed).
+
+    Args:
+        cluster: name of the fixture that starts what the implementation stands on; its value goes to `open` and `controls`.
     """
 
-    open: Callable[[Path], AbstractAsyncContextManager[Backend]]
+    open: Callable[[Path, Any], AbstractAsyncContextManager[Backend]]
     capabilities: frozenset[Capability] = frozenset()
-    controls: Controls | None = None
+    controls: Callable[[Any], Controls] | None = None
+    cluster: str = ""
 
 
 class _FakeControls:
+    def __init__(self, _: None) -> None:
+        pass
+
     async def add_gap(self, backend: FakeBackend, partition: TopicPartition, offsets: int) -> None:
         backend.add_gap(partition, offsets)
 
@@ -76,7 +87,7 @@ class _FakeControls:
 
 
 @asynccontextmanager
-async def _open_fake(_: Path) -> AsyncIterator[Backend]:
+async def _open_fake(_: Path, __: None) -> AsyncIterator[Backend]:
     backend = FakeBackend()
     await backend.start()
     try:
@@ -85,7 +96,23 @@ async def _open_fake(_: Path) -> AsyncIterator[Backend]:
         await backend.stop()
 
 
+@asynccontextmanager
+async def _open_embedded(directory: Path, _: None) -> AsyncIterator[Backend]:
+    async with open_embedded(directory) as backend:
+        yield backend
+
+
+@asynccontextmanager
+async def _open_kafka(directory: Path, cluster: KafkaCluster) -> AsyncIterator[Backend]:
+    await forget_sinks(cluster)
+    async with open_kafka(cluster, directory=directory / "kafka") as backend:
+        for topic in await backend.list_topics():
+            await backend.delete_topic(topic.name)
+        yield backend
+
+
 IMPLEMENTATIONS: dict[str, Implementation] = {
-    "fake": Implementation(_open_fake, frozenset(Capability), _FakeControls()),
-    "embedded": Implementation(open_embedded, frozenset({Capability.SECOND_MEMBER})),
+    "fake": Implementation(_open_fake, frozenset(Capability), _FakeControls),
+    "embedded": Implementation(_open_embedded, frozenset({Capability.SECOND_MEMBER})),
+    "kafka": Implementation(_open_kafka, frozenset(Capability), KafkaControls, cluster="kafka"),
 }

@@ -30,11 +30,16 @@ from pixy.backend import (
     OffsetCommit,
     OffsetRange,
     PartitionDescription,
+    Published,
+    Revocation,
+    StagedBatches,
+    StageSeal,
     TopicDescription,
     TopicPartition,
 )
 from pixy.errors import (
     CorruptData,
+    FailedPrecondition,
     InvalidArgument,
     PixyError,
     ShuttingDown,
@@ -50,6 +55,7 @@ from pixy.records import (
     read_header,
 )
 from tests.fakes.partition_log import FakeLog
+from tests.fakes.staging import FakeStaging
 
 __all__ = ["FakeBackend", "FakeMembership"]
 
@@ -143,7 +149,10 @@ class FakeBackend:
         self._logs: dict[TopicPartition, FakeLog] = {}
         self._groups: dict[str, _Group] = {}
         self._topic_ids = count(1)
+        self._staging = FakeStaging(self.topic, self._log)
         # Accepted appends of all partitions, in the order of the calls.
+        # How long the oldest record of each append had waited, in order.
+        self.ages: list[float] = []
         self._appends: deque[_Append] = deque()
         # How many of them may be answered, None for all of them.
         self._answerable: int | None = None
@@ -221,9 +230,11 @@ class FakeBackend:
             return before
         return self._set_topic(replace(after, version=before.version + 1))
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, *, force: bool = False) -> None:
         self._check_running()
         await asyncio.sleep(0)
+        if not force and (sinks := self._staging.sinks_of(self._known(name).topic_id)):
+            raise FailedPrecondition(f"records of topic {name} are staged by {', '.join(sinks)}")
         deleted = [
             self._logs.pop(TopicPartition(name, each.partition)) for each in self._known(name).partitions
         ]
@@ -258,8 +269,16 @@ class FakeBackend:
 
     # --- records ------------------------------------------------------------------------------------------------
 
-    def append(self, partition: TopicPartition, batch: bytearray, records: int, done: AppendDone) -> None:
+    def append(
+        self,
+        partition: TopicPartition,
+        batch: bytearray,
+        records: int,
+        done: AppendDone,
+        age_s: float = 0.0,
+    ) -> None:
         log = self._log(partition)
+        self.ages.append(age_s)
         check_batch(batch)
         header = read_header(batch)
         assert isinstance(batch, bytearray), "the header is patched in place"
@@ -309,10 +328,40 @@ class FakeBackend:
         self._check_running()
         return self._log(partition).find_timestamp(timestamp_ms)
 
+    # --- staged writes ------------------------------------------------------------------------------------------
+
+    async def stage(
+        self,
+        sink_id: str,
+        stage_id: str,
+        piece: int,
+        batches: Sequence[StagedBatches],
+        seal: StageSeal | None = None,
+    ) -> int:
+        self._check_running()
+        await asyncio.sleep(0)
+        return self._staging.stage(sink_id, stage_id, piece, batches, seal)
+
+    async def publish(
+        self, sink_id: str, epoch: int, query_id: str, stage_ids: Sequence[str], *, reset: bool = False
+    ) -> Published:
+        self._check_running()
+        await asyncio.sleep(0)
+        return self._staging.publish(sink_id, epoch, query_id, stage_ids, reset=reset)
+
+    async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
+        self._check_running()
+        self._staging.discard(sink_id, stage_ids)
+
     # --- consumer groups ----------------------------------------------------------------------------------------
 
     async def join_consumer_group(
-        self, group: str, client_id: str, topics: Sequence[str], on_assignment: Assignment
+        self,
+        group: str,
+        client_id: str,
+        topics: Sequence[str],
+        on_assignment: Assignment,
+        on_revocation: Revocation | None = None,
     ) -> FakeMembership:
         self._check_running()
         joined = self._groups.setdefault(group, _Group())
@@ -345,6 +394,12 @@ class FakeBackend:
                     owned = found.setdefault(name, {}).setdefault(member.client_id, [])
                     owned[:] = sorted([*owned, *partitions])
         return found
+
+    async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
+        self._check_running()
+        topic, number = partition
+        members = self._groups[group].members if group in self._groups else []
+        return next((m.client_id for m in members if number in (m.assigned or {}).get(topic, ())), None)
 
     async def consumer_group_exists(self, group: str) -> bool:
         self._check_running()

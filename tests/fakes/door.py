@@ -1,40 +1,53 @@
-"""A real gRPC server on a cluster in memory: what tests of services and commands talk to."""
+"""A real gRPC server, on a cluster in memory unless a test brings another: what tests of services and commands talk to."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Generic, TypeVar
 
 from pixy.api.grpc import GrpcServer
+from pixy.backend import Backend
 from pixy.clock import SystemClock
 from pixy.config import Config, ProxyConfig
 from pixy.proxy import Proxy
 from tests.fakes.backend import FakeBackend
 
-__all__ = ["FakeDoor", "open_door"]
+__all__ = ["CONFIG", "Door", "FakeDoor", "open_door", "open_door_on"]
+
+B = TypeVar("B", bound=Backend)
 
 CONFIG = Config(grpc_addr="127.0.0.1:0", proxies={"first": replace(ProxyConfig(), default_partitions=3)})
 
 
 @dataclass(slots=True)
-class FakeDoor:
+class Door(Generic[B]):
     """Where it listens, what stands behind it, and the bugs that it met."""
 
     address: str
     proxy: Proxy
-    backend: FakeBackend
+    backend: B
     faults: list[BaseException] = field(default_factory=list)
+
+
+FakeDoor = Door[FakeBackend]
 
 
 @asynccontextmanager
 async def open_door(backend: FakeBackend | None = None) -> AsyncIterator[FakeDoor]:
-    """Serves one cluster, `first`, whose topics get three partitions unless somebody says otherwise."""
-    backend = backend or FakeBackend()
+    """Serves one cluster in memory, `first`, whose topics get three partitions unless somebody says otherwise."""
+    async with open_door_on(backend or FakeBackend()) as door:
+        yield door
+
+
+@asynccontextmanager
+async def open_door_on(backend: B, config: Config = CONFIG) -> AsyncIterator[Door[B]]:
+    """The same on any cluster; `config` has one of the name `first`."""
     faults: list[BaseException] = []
     clock = SystemClock()
     proxy = Proxy(
         "first",
-        CONFIG.proxies["first"],
+        config.proxies["first"],
         backend,
         client_id="me",
         clock=clock,
@@ -42,10 +55,10 @@ async def open_door(backend: FakeBackend | None = None) -> AsyncIterator[FakeDoo
         on_fault=faults.append,
     )
     await proxy.start()
-    server = GrpcServer(CONFIG, {"": proxy, "first": proxy}, clock, faults.append)
+    server = GrpcServer(config, {"": proxy, "first": proxy}, clock, faults.append)
     addresses = await server.start()
-    await server.serve()
-    yield FakeDoor(addresses["grpc"], proxy, backend, faults)
+    server.tell_health(serving=True)
+    yield Door(addresses["grpc"], proxy, backend, faults)
     await proxy.drain(0)
     await server.stop(0)
     await proxy.stop()

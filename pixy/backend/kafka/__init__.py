@@ -1,0 +1,7 @@
+"""A real Apache Kafka cluster behind the doors."""
+
+from pixy.backend.kafka.backend import KafkaBackend
+from pixy.backend.kafka.options import KafkaOptions, Security
+from pixy.backend.kafka.staged_writes import StagingPlace
+
+__all__ = ["KafkaBackend", "KafkaOptions", "Security", "StagingPlace"]

@@ -1,0 +1,300 @@
+"""An Apache Kafka cluster as a backend: puts the parts of this folder together, and decides nothing itself.
+
+    client        connections and metadata              topics        create, alter, delete, describe, list
+    produce       batches in                            list_offsets  offsets by position and time
+    fetch         batches out                           groups, offsets: consumer groups
+    staged_writes, transactions: stages and what publishes them
+
+`start` does not wait for brokers: while none can be reached, `fault` says why, and everything that needs one answers `Unavailable`.
+`wait_reached` returns when one was reached for the first time; from then on what is known of topics stays known. `watch` tells when
+that all are out of reach begins, and when it ends.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from aiokafka.conn import create_conn
+
+from pixy.backend.kafka.client import Dial, KafkaClient
+from pixy.backend.kafka.coordinators import Coordinators
+from pixy.backend.kafka.fetch import Fetcher, OutOfRange
+from pixy.backend.kafka.group_list import GroupList
+from pixy.backend.kafka.groups import GroupEnvironment, Groups
+from pixy.backend.kafka.list_offsets import list_offset, list_ranges
+from pixy.backend.kafka.offsets import GroupOffsets
+from pixy.backend.kafka.options import KafkaOptions
+from pixy.backend.kafka.produce import Producer
+from pixy.backend.kafka.staged_writes import StagedWrites, StagingPlace
+from pixy.backend.kafka.topics import Topics
+from pixy.backend.protocol import (
+    AppendDone,
+    Assignment,
+    ConsumerMembership,
+    FetchResult,
+    OffsetCommit,
+    OffsetRange,
+    Published,
+    Revocation,
+    StagedBatches,
+    StageSeal,
+    TopicDescription,
+    TopicPartition,
+)
+from pixy.backend.timestamps import first_since
+from pixy.cluster import StageName
+from pixy.errors import (
+    OffsetOutOfRange,
+    ShuttingDown,
+    Unavailable,
+    UnknownPartition,
+    UnknownTopic,
+)
+
+__all__ = ["KafkaBackend"]
+
+_SEARCH_BYTES = 1 << 20
+
+
+class KafkaBackend:
+    """A `Backend` on a Kafka cluster. Made inside the event loop that it will run on.
+
+    Args:
+        options: where the cluster is, and the bounds.
+        staging: where stages are.
+        on_fault: called with an exception that is a bug; None: the event loop is told.
+        dial: makes connections.
+    """
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        staging: StagingPlace,
+        on_fault: Callable[[BaseException], None] | None = None,
+        dial: Dial = create_conn,
+    ) -> None:
+        self._client = KafkaClient(options, dial)
+        self._topics = Topics(self._client)
+        on_fault = on_fault or _tell_loop
+        self._producer = Producer(self._client, options, on_fault)
+        self._fetcher = Fetcher(self._client, options, on_fault)
+        coordinators = self._coordinators = Coordinators(self._client)
+        self._groups = Groups(GroupEnvironment(self._client, coordinators, options, on_fault))
+        self._group_list = GroupList(self._client, coordinators)
+        self._offsets = GroupOffsets(self._client, coordinators, self._groups, self._group_list)
+        self._staged = StagedWrites(self._client, options, staging, on_fault)
+        self._stopped = False
+
+    @property
+    def fault(self) -> str:
+        """Why the cluster cannot be used at the moment, for the operator; empty if it can."""
+        return self._client.fault
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Have `on_change` called whenever `fault` begins, and whenever it ends."""
+        self._client.fault_listeners.append(on_change)
+
+    async def start(self) -> None:
+        await self._staged.start()
+        await self._client.start()
+
+    async def wait_reached(self) -> None:
+        """Return when a broker has answered for the first time."""
+        await self._client.reached.wait()
+
+    async def stop(self) -> None:
+        """As `Backend.stop`. Takes `delivery_timeout_s` at most, and once more if something is being published."""
+        if self._stopped:
+            return
+        self._stopped = True
+        await self._staged.stop()
+        await self._groups.stop()
+        await self._fetcher.stop()
+        await self._producer.stop()
+        await self._client.stop()
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicDescription | None:
+        known = self._client.metadata.topics.get(name)
+        if known is None and not self._client.reached.is_set():
+            raise Unavailable(f"the Kafka cluster has not been reached yet: {self.fault}")
+        return known
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        return await self._topics.describe(name)
+
+    async def list_topics(self) -> Sequence[TopicDescription]:
+        return await self._topics.list_all()
+
+    async def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str] | None = None
+    ) -> TopicDescription:
+        self._check_running()
+        return await self._topics.create(name, partitions, config or {})
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, str | None] | None = None,
+    ) -> TopicDescription:
+        self._check_running()
+        return await self._topics.alter(name, partitions, config or {})
+
+    async def delete_topic(self, name: str, *, force: bool = False) -> None:
+        self._check_running()
+        known = self._client.metadata.topics.get(name)
+        topic_id = b"" if known is None else known.topic_id
+        self._staged.begin_deletion(topic_id, force=force)
+        try:
+            async with self._offsets.deleting(name):
+                await self._topics.delete(name)
+        finally:
+            self._staged.end_deletion(topic_id)
+
+    # --- records --------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        partition: TopicPartition,
+        batch: bytearray,
+        records: int,
+        done: AppendDone,
+        age_s: float = 0.0,
+    ) -> None:
+        self._producer.append(partition, batch, records, done, age_s)
+
+    async def fetch(
+        self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None
+    ) -> FetchResult:
+        self._check_running()
+        await self._know(partition)
+        if offset < 0:
+            raise await self._out_of_range(partition, offset)
+        try:
+            return await self._fetcher.fetch(partition, offset, max_bytes, max_wait)
+        except OutOfRange:
+            raise await self._out_of_range(partition, offset) from None
+
+    async def _out_of_range(self, partition: TopicPartition, offset: int) -> OffsetOutOfRange:
+        try:
+            served = (await list_ranges(self._client, partition.topic))[partition.partition]
+        except (UnknownTopic, KeyError):
+            raise UnknownPartition(f"topic {partition.topic} was deleted") from None
+        return OffsetOutOfRange(
+            f"offset {offset} of {partition.topic}-{partition.partition} is out of range: "
+            f"{served.begin} to {served.end} are served",
+            served.begin,
+            served.end,
+        )
+
+    async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
+        self._check_running()
+        if self.topic(topic) is None:
+            await self._client.refresh([topic])
+        return await list_ranges(self._client, topic)
+
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
+        self._check_running()
+        await self._know(partition)
+        at = await list_offset(self._client, partition, timestamp_ms)
+        # Kafka counts control batches and aborted records too.
+        while at is not None:
+            try:
+                result = await self.fetch(partition, at, max_bytes=_SEARCH_BYTES, max_wait=0)
+            except OffsetOutOfRange as error:
+                at = error.begin if at < error.begin else None
+                continue
+            found = await asyncio.to_thread(first_since, result.batches, timestamp_ms, at)
+            self._check_running()
+            if found is not None:
+                return found
+            at = result.next_offset if result.next_offset > at else None
+        return None
+
+    async def _know(self, partition: TopicPartition) -> None:
+        """Ask for a partition that is not known: others create topics and partitions too.
+
+        Raises:
+            UnknownPartition: there is none.
+        """
+        for ask in (True, False):
+            known = self.topic(partition.topic)
+            count = 0 if known is None else len(known.partitions)
+            if 0 <= partition.partition < count:
+                return
+            if ask:
+                await self._client.refresh([partition.topic])
+        raise UnknownPartition(
+            f"unknown partition {partition.partition} of topic {partition.topic}, which has {count}"
+        )
+
+    # --- staged writes --------------------------------------------------------------------------------------------
+
+    async def stage(
+        self,
+        sink_id: str,
+        stage_id: str,
+        piece: int,
+        batches: Sequence[StagedBatches],
+        seal: StageSeal | None = None,
+    ) -> int:
+        self._check_running()
+        for each in batches:
+            await self._know(each.partition)
+        return await self._staged.stage(StageName(sink_id, stage_id), piece, batches, seal)
+
+    async def publish(
+        self, sink_id: str, epoch: int, query_id: str, stage_ids: Sequence[str], *, reset: bool = False
+    ) -> Published:
+        self._check_running()
+        return await self._staged.publish(sink_id, epoch, query_id, stage_ids, reset=reset)
+
+    async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
+        self._check_running()
+        await self._staged.discard(sink_id, stage_ids)
+
+    # --- consumer groups ------------------------------------------------------------------------------------------
+
+    async def join_consumer_group(
+        self,
+        group: str,
+        client_id: str,
+        topics: Sequence[str],
+        on_assignment: Assignment,
+        on_revocation: Revocation | None = None,
+    ) -> ConsumerMembership:
+        self._check_running()
+        return await self._groups.join(group, client_id, topics, on_assignment, on_revocation)
+
+    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
+        self._check_running()
+        for partition in offsets:
+            await self._know(partition)
+        await self._offsets.commit(group, offsets)
+
+    async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
+        self._check_running()
+        return await self._offsets.committed(group, topic)
+
+    async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
+        self._check_running()
+        return await self._group_list.consumers(topic)
+
+    async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
+        self._check_running()
+        return await self._group_list.owner(group, partition)
+
+    async def consumer_group_exists(self, group: str) -> bool:
+        self._check_running()
+        return bool(await self._group_list.members(group))
+
+    def _check_running(self) -> None:
+        if self._stopped:
+            raise ShuttingDown
+
+
+def _tell_loop(error: BaseException) -> None:
+    context = {"message": "a member of a consumer group failed", "exception": error}
+    asyncio.get_running_loop().call_exception_handler(context)

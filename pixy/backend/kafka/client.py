@@ -1,0 +1,458 @@
+"""Connections to the brokers of a Kafka cluster, and what they say of its topics.
+
+Connections are aiokafka's (`aiokafka.conn`: framing, versions, TLS, SASL); each belongs to one broker and one *purpose*, because a broker
+answers the requests of a connection one after the other: what may be held by it (a fetch that waits, the join of a group) has a connection
+of its own. A purpose is any name; there are as many connections to a broker as purposes are used.
+
+Road not taken: `AIOKafkaClient`, which has one lock for all attempts to connect (a broker that hangs keeps everybody from the others), asks
+for topics in a way that creates them, and knows no topic ids.
+
+Metadata is asked for every `metadata_max_age_s`, and when somebody has found it out of date (`request_refresh`). A broker that does not
+answer is passed over, after a time that grows while none answers. While none does, `fault` says why, and whoever needs a broker gets
+`BrokerFault` at once instead of waiting for another attempt to fail.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Any
+
+import structlog
+from aiokafka.conn import AIOKafkaConnection, CloseReason, collect_hosts, create_conn
+from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, KafkaError
+
+from pixy.backend.kafka.errors import BrokerFault
+from pixy.backend.kafka.messages import METADATA
+from pixy.backend.kafka.metadata import Broker, Metadata
+from pixy.backend.kafka.options import KafkaOptions
+from pixy.errors import ShuttingDown, Unavailable
+
+__all__ = ["CONTROL", "Dial", "KafkaClient"]
+
+_log = structlog.get_logger(__name__)
+
+CONTROL = "control"
+"""The purpose of short requests that any broker answers at once."""
+
+_NO_TOPIC_ID = bytes(16)
+_SEED = -1
+_ATTEMPT_S = 3.0
+_BACKOFF_MIN_S = 0.05
+_IDLE_MS = 540_000
+
+Dial = Callable[..., Awaitable[Any]]
+"""As aiokafka's `create_conn`."""
+
+OnChange = Callable[[set[str]], None]
+
+
+class _Link:
+    """The connection for one broker and purpose, or the reason why there is none."""
+
+    def __init__(self, key: tuple[int | str, str], client_id: str) -> None:
+        self.key = key
+        self.client_id = client_id
+        self.connection: Any = None
+        self.connecting = asyncio.Lock()
+        self.failure = ""
+        self.backoff_s = _BACKOFF_MIN_S
+        # No attempt before this time of the loop.
+        self.not_before = 0.0
+
+
+class _Refresh:
+    """One request for metadata, for everybody who asked since the one before began."""
+
+    def __init__(self) -> None:
+        # None: all.
+        self.topics: set[str] | None = set()
+        self.done = False
+        self.failure = ""
+
+    def add(self, topics: Collection[str] | None) -> None:
+        self.topics = None if topics is None or self.topics is None else self.topics | set(topics)
+
+
+class KafkaClient:
+    """A client of one cluster.
+
+    Args:
+        options: where it is and how to log in.
+        dial: makes connections.
+
+    Attributes:
+        metadata: what is known of the cluster.
+        listeners: called with the names of topics that changed, after every change of metadata (empty: only brokers changed).
+        fault: why no broker can be asked at the moment, empty if one can.
+        fault_listeners: called without arguments when `fault` begins, and when it ends.
+        reached: set once a broker has answered; never cleared.
+    """
+
+    def __init__(self, options: KafkaOptions, dial: Dial = create_conn) -> None:
+        self._options = options
+        self._create_connection = dial
+        self._loop = asyncio.get_running_loop()
+        self.metadata = Metadata()
+        self.listeners: list[OnChange] = []
+        self.fault = "no broker was asked yet"
+        self.fault_listeners: list[Callable[[], None]] = []
+        self.reached = asyncio.Event()
+        # By node id and purpose; by seed address for those that are asked before anything is known.
+        self._links: dict[tuple[int | str, str], _Link] = {}
+        self._refreshing = asyncio.Lock()
+        # Who asks while one is under way shares the next one.
+        self._next_refresh: _Refresh | None = None
+        self._wake = asyncio.Event()
+        # What the next refresh asks for; None: all topics.
+        self._stale: set[str] | None = None
+        self._attempt_s = min(_ATTEMPT_S, options.dial_timeout_s)
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Ask for the cluster's metadata once. If no broker answers, `fault` says so, and further attempts follow by themselves."""
+        try:
+            await self.refresh()
+            self._stale = set()
+        except Unavailable:
+            self._wake.set()
+        self._task = self._loop.create_task(self._keep_fresh(), name="kafka metadata")
+
+    async def stop(self) -> None:
+        """Close everything. Requests under way end with `BrokerFault`. Idempotent."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        connections = [link.connection for link in self._links.values() if link.connection is not None]
+        self._links.clear()
+        closed = [connection.close(reason=CloseReason.SHUTDOWN) for connection in connections]
+        await asyncio.gather(*(each for each in closed if each is not None), return_exceptions=True)
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        node_id: int,
+        request: Any,
+        purpose: str = CONTROL,
+        timeout_s: float | None = None,
+        client_id: str | None = None,
+    ) -> Any:
+        """Ask one broker; returns aiokafka's answer, whose error codes the caller looks at.
+
+        Args:
+            purpose: whose connection it is.
+            timeout_s: for the connection and the answer, at most `request_timeout_s`. The connection is closed then.
+            client_id: the name that a new connection of this purpose has; None: the usual one.
+
+        Raises:
+            BrokerFault: there is no connection, it broke, or the answer took too long; `sent` says whether the request may have arrived.
+            Unavailable: the broker's version is too old.
+            ShuttingDown: the client has stopped.
+        """
+        limit_s = min(timeout_s or self._options.request_timeout_s, self._options.request_timeout_s)
+        connection = None
+        try:
+            async with asyncio.timeout(limit_s):
+                connection = await self._connection(node_id, purpose, client_id)
+                return await _ask(connection, request)
+        except TimeoutError:
+            if connection is not None:
+                connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+            message = f"broker {node_id} has not answered within {limit_s:g} s"
+            raise BrokerFault(message, sent=connection is not None) from None
+
+    async def connect(self, node_id: int, purpose: str, timeout_s: float) -> None:
+        """Return when there is a connection to a broker.
+
+        Raises:
+            BrokerFault: there is none, and none could be made in time; nothing was sent.
+        """
+        link = self._links.get((node_id, purpose))
+        if link is not None and link.connection is not None and link.connection.connected():
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connection(node_id, purpose)
+        except TimeoutError:
+            self.request_refresh()
+            raise BrokerFault(
+                f"broker {node_id} could not be reached within {timeout_s:g} s", False
+            ) from None
+
+    def release(self, purpose: str) -> None:
+        """Close the connections of a purpose, and with them what has not been answered."""
+        for broker, name in [key for key in self._links if key[1] == purpose]:
+            link = self._links.pop((broker, name))
+            if link.connection is not None:
+                link.connection.close()
+
+    async def send_any(
+        self, request: Any, *, timeout_s: float | None = None, repeatable: bool = False
+    ) -> Any:
+        """Ask any broker that lives, one after the other until one answers.
+
+        Args:
+            timeout_s: for each of them.
+            repeatable: it does no harm if several are asked.
+
+        Raises:
+            BrokerFault: none can be asked, or one may have done what was asked but has not answered.
+        """
+        fault = BrokerFault(f"no Kafka broker can be asked: {self.fault}", sent=False)
+        node_ids = list(self.metadata.brokers)
+        random.shuffle(node_ids)
+        for node_id in node_ids:
+            try:
+                return await self.send(node_id, request, timeout_s=timeout_s)
+            except BrokerFault as error:
+                fault = error
+                if error.sent and not repeatable:
+                    raise
+        raise fault
+
+    # --- metadata -------------------------------------------------------------------------------------------------
+
+    def request_refresh(self, topics: Iterable[str] = ()) -> None:
+        """What is known is out of date, of these topics or at least of the brokers: ask soon."""
+        if self._stale is not None:
+            self._stale.update(topics)
+        self._wake.set()
+
+    async def refresh(self, topics: Collection[str] | None = None) -> None:
+        """Ask for topics (None: all) now; what is known on return was asked for after the call.
+
+        Raises:
+            BrokerFault: no broker answers.
+        """
+        refresh = self._next_refresh
+        if refresh is None:
+            refresh = self._next_refresh = _Refresh()
+        refresh.add(topics)
+        async with self._refreshing:
+            if not refresh.done:
+                self._next_refresh = None
+                await self._run(refresh)
+        if refresh.failure:
+            raise BrokerFault(refresh.failure, sent=False)
+
+    async def _run(self, refresh: "_Refresh") -> None:
+        """Ask for what all who wait for this refresh want. If this is cancelled, the next one of them asks."""
+        try:
+            answer = await self._ask_anybody(METADATA(_named(refresh.topics), False, False, {}))
+        except BrokerFault as error:
+            refresh.failure = str(error)
+        else:
+            self._apply(answer, refresh.topics)
+        refresh.done = True
+
+    def _apply(self, answer: Any, topics: Collection[str] | None) -> None:
+        if self.fault:
+            _log.info("Kafka can be reached", brokers=len(answer.brokers))
+        self._set_fault("")
+        self.reached.set()
+        self._attempt_s = min(_ATTEMPT_S, self._options.dial_timeout_s)
+        before = self.metadata.brokers
+        changed = self.metadata.apply(answer, topics, self._loop.time())
+        if self.metadata.brokers != before:
+            self._drop_moved()
+        elif not changed:
+            return
+        self.tell(changed)
+
+    def tell(self, changed: set[str]) -> None:
+        """Tell the listeners of topics that changed."""
+        for listener in self.listeners:
+            listener(changed)
+
+    async def _keep_fresh(self) -> None:
+        pause_s = _BACKOFF_MIN_S
+        while True:
+            try:
+                async with asyncio.timeout(self._options.metadata_max_age_s):
+                    await self._wake.wait()
+                topics, self._stale = self._stale, set()
+            except TimeoutError:
+                topics = None
+            self._wake.clear()
+            try:
+                await self.refresh(topics)
+                pause_s = _BACKOFF_MIN_S
+            except Unavailable:
+                self._stale = None
+                self._wake.set()
+                pause_s = min(2 * pause_s, self._options.retry_backoff_s)
+            await asyncio.sleep(pause_s)  # however many find it out of date, they share the next answer
+
+    async def _ask_anybody(self, request: Any) -> Any:
+        """The first answer: of a broker that is known, or else of a seed."""
+        failures = []
+        for host, port, link in self._candidates():
+            try:
+                async with asyncio.timeout(self._attempt_s):
+                    connection = await self._connect(host, port, link)
+                    answer = await _ask(connection, request)
+                if answer.brokers:
+                    return answer
+                failures.append(f"{host}:{port} knows of no broker that lives")
+            except TimeoutError:
+                if link.connection is not None:
+                    link.connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+                failures.append(f"{host}:{port} has not answered within {self._attempt_s:g} s")
+            except Unavailable as error:
+                failures.append(str(error))
+        self._attempt_s = min(2 * self._attempt_s, self._options.dial_timeout_s)
+        fault = "; ".join(dict.fromkeys(failures))
+        if not self.fault:
+            _log.warning("no Kafka broker can be reached", error=fault)
+        self._set_fault(fault)
+        raise BrokerFault(f"no Kafka broker can be reached: {fault}", sent=False)
+
+    def _set_fault(self, fault: str) -> None:
+        changed = bool(fault) != bool(self.fault)
+        self.fault = fault
+        if changed:
+            for listener in self.fault_listeners:
+                listener()
+
+    def _candidates(self) -> list[tuple[str, int, _Link]]:
+        """Brokers with a connection first, then the others, then the seeds."""
+        known = list(self.metadata.brokers.values())
+        random.shuffle(known)
+        found = [(each.host, each.port, self._link(each.node_id, CONTROL)) for each in known]
+        found.sort(key=lambda each: each[2].connection is None)
+        seeds = [(host, port) for host, port, _ in collect_hosts(list(self._options.seed_peers))]
+        addresses = {(host, port) for host, port, _ in found}
+        return found + [
+            (host, port, self._link(f"{host}:{port}", CONTROL))
+            for host, port in seeds
+            if (host, port) not in addresses
+        ]
+
+    # --- connections ----------------------------------------------------------------------------------------------
+
+    def _link(self, broker: int | str, purpose: str, client_id: str | None = None) -> _Link:
+        link = self._links.get((broker, purpose))
+        if link is None:
+            link = self._links[broker, purpose] = _Link(
+                (broker, purpose), client_id or self._options.client_id
+            )
+        return link
+
+    async def _connection(self, node_id: int, purpose: str, client_id: str | None = None) -> Any:
+        if self._stopped:
+            raise ShuttingDown
+        link = self._links.get((node_id, purpose))
+        if link is not None and link.connection is not None and link.connection.connected():
+            return link.connection
+        broker = self.metadata.brokers.get(node_id)
+        if broker is None:
+            self.request_refresh()
+            raise BrokerFault(f"broker {node_id} is not part of the cluster at the moment", sent=False)
+        try:
+            async with asyncio.timeout(self._options.dial_timeout_s):
+                return await self._connect(broker.host, broker.port, self._link(node_id, purpose, client_id))
+        except TimeoutError:
+            self.request_refresh()
+            address = f"{broker.host}:{broker.port}"
+            limit = f"{self._options.dial_timeout_s:g} s"
+            raise BrokerFault(
+                f"broker {node_id} at {address} has not answered within {limit}", False
+            ) from None
+
+    async def _connect(self, host: str, port: int, link: _Link) -> Any:
+        """The connection of a link, made if there is none. The caller limits the time."""
+        async with link.connecting:
+            if self._stopped:
+                raise ShuttingDown
+            if link.connection is not None and link.connection.connected():
+                return link.connection
+            if self._loop.time() < link.not_before:
+                raise BrokerFault(link.failure, sent=False)
+            try:
+                link.connection = await self._dial(host, port, link.client_id)
+            except BaseException as error:
+                link.failure = f"cannot connect to {host}:{port}: {_reason(error)}"
+                link.not_before = self._loop.time() + link.backoff_s
+                link.backoff_s = min(2 * link.backoff_s, self._options.retry_backoff_s)
+                if not isinstance(error, (OSError, KafkaError)):
+                    raise
+                self.request_refresh()
+                raise BrokerFault(link.failure, sent=False) from None
+            link.backoff_s = _BACKOFF_MIN_S
+            if self._links.get(link.key) is not link:
+                # It was given up meanwhile, and nobody else would close it.
+                link.connection.close()
+                raise BrokerFault(f"the connection to {host}:{port} is not needed any more", sent=False)
+            return link.connection
+
+    async def _dial(self, host: str, port: int, client_id: str) -> Any:
+        security = self._options.security
+        return await self._create_connection(
+            host,
+            port,
+            client_id=client_id,
+            request_timeout_ms=self._options.request_timeout_s * 1000,
+            ssl_context=security.ssl_context,
+            security_protocol=security.protocol,
+            max_idle_ms=_IDLE_MS,
+            on_close=self._on_close,
+            sasl_mechanism=security.mechanism or None,
+            sasl_plain_username=security.user,
+            sasl_plain_password=security.password,
+            sasl_oauth_token_provider=security.token_provider,
+        )
+
+    def _on_close(self, _: AIOKafkaConnection, reason: CloseReason) -> None:
+        if reason in (CloseReason.CONNECTION_BROKEN, CloseReason.CONNECTION_TIMEOUT) and not self._stopped:
+            self.request_refresh()
+
+    def _drop_moved(self) -> None:
+        """Close the connections to brokers that are gone, or listen elsewhere. Seeds are not needed once a broker is known."""
+        for (broker, purpose), link in list(self._links.items()):
+            place = self.metadata.brokers.get(broker) if isinstance(broker, int) else None
+            if link.connecting.locked() or _is_at(link.connection, place):
+                continue
+            del self._links[broker, purpose]
+            if link.connection is not None:
+                link.connection.close()
+
+
+def _named(topics: Collection[str] | None) -> list[tuple[bytes, str, dict[int, bytes]]] | None:
+    return None if topics is None else [(_NO_TOPIC_ID, name, {}) for name in topics]
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, asyncio.CancelledError):
+        return "no answer in time"
+    return str(error) or type(error).__name__
+
+
+def _is_at(connection: Any, place: Broker | None) -> bool:
+    if place is None:
+        return False
+    return connection is None or (connection.host, connection.port) == (place.host, place.port)
+
+
+async def _ask(connection: Any, request: Any) -> Any:
+    """The answer to a request.
+
+    Raises:
+        BrokerFault, Unavailable
+    """
+    address = f"{connection.host}:{connection.port}"
+    try:
+        answer = connection.send(request)
+    except IncompatibleBrokerVersion as error:
+        raise Unavailable(f"the broker at {address} cannot be used: {error}") from None
+    except (KafkaError, NotImplementedError) as error:
+        raise BrokerFault(f"the broker at {address} cannot be asked: {error}", sent=False) from None
+    try:
+        return await answer
+    except KafkaConnectionError as error:
+        cause = f" ({error.__cause__})" if error.__cause__ and str(error.__cause__) else ""
+        raise BrokerFault(f"the connection to the broker at {address} broke{cause}", sent=True) from None
+    except KafkaError as error:
+        raise BrokerFault(f"the broker at {address} cannot be asked: {error}", sent=True) from None

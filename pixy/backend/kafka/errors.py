@@ -1,0 +1,156 @@
+"""Kafka's error codes as pixy's errors: one table, for every kind of request.
+
+A code is *retriable* if the same request may succeed a moment later, and *stale* if what is known of topics, leaders or coordinators
+may be out of date. Codes that are not in the table are `Internal`, with their number and Kafka's name for them.
+"""
+
+from aiokafka.errors import for_code
+
+from pixy.errors import (
+    CorruptData,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    InvalidGroup,
+    InvalidTopic,
+    MessageTooLarge,
+    PixyError,
+    ResourceExhausted,
+    TopicExists,
+    Unavailable,
+    UnknownGroup,
+    UnknownPartition,
+)
+
+__all__ = ["BrokerFault", "code_name", "error_for_code", "is_retriable", "is_stale"]
+
+UNKNOWN_SERVER_ERROR = -1
+OFFSET_OUT_OF_RANGE = 1
+UNKNOWN_TOPIC_OR_PARTITION = 3
+REQUEST_TIMED_OUT = 7
+NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+TOPIC_ALREADY_EXISTS = 36
+OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+DUPLICATE_SEQUENCE_NUMBER = 46
+INVALID_PRODUCER_EPOCH = 47
+UNKNOWN_PRODUCER_ID = 59
+PRODUCER_FENCED = 90
+CONCURRENT_TRANSACTIONS = 51
+OPERATION_NOT_ATTEMPTED = 55
+UNSTABLE_OFFSET_COMMIT = 88
+UNKNOWN_TOPIC_ID = 100
+
+_ERRORS: dict[int, type[PixyError]] = {
+    2: CorruptData,
+    UNKNOWN_TOPIC_OR_PARTITION: UnknownPartition,
+    5: Unavailable,
+    6: Unavailable,
+    REQUEST_TIMED_OUT: DeadlineExceeded,
+    8: Unavailable,
+    9: Unavailable,
+    10: MessageTooLarge,
+    12: InvalidArgument,
+    13: Unavailable,
+    14: Unavailable,
+    15: Unavailable,
+    16: Unavailable,
+    17: InvalidTopic,
+    18: MessageTooLarge,
+    19: Unavailable,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND: Unavailable,
+    22: Unavailable,
+    23: FailedPrecondition,
+    24: InvalidGroup,
+    25: Unavailable,
+    26: InvalidArgument,
+    27: Unavailable,
+    32: InvalidArgument,
+    TOPIC_ALREADY_EXISTS: TopicExists,
+    37: InvalidArgument,
+    38: InvalidArgument,
+    39: InvalidArgument,
+    40: InvalidArgument,
+    41: Unavailable,
+    42: InvalidArgument,
+    44: InvalidArgument,
+    INVALID_PRODUCER_EPOCH: Unavailable,
+    48: Unavailable,
+    49: Unavailable,
+    50: FailedPrecondition,
+    CONCURRENT_TRANSACTIONS: Unavailable,
+    56: Unavailable,
+    60: FailedPrecondition,
+    69: UnknownGroup,
+    72: Unavailable,
+    74: Unavailable,
+    75: Unavailable,
+    78: Unavailable,
+    87: InvalidArgument,
+    UNSTABLE_OFFSET_COMMIT: Unavailable,
+    89: ResourceExhausted,
+    PRODUCER_FENCED: Unavailable,
+    UNKNOWN_TOPIC_ID: UnknownPartition,
+    103: Unavailable,
+}
+
+_STALE = frozenset({UNKNOWN_TOPIC_OR_PARTITION, 5, 6, 13, 15, 16, 41, 56, 72, 74, 75, UNKNOWN_TOPIC_ID, 103})
+
+_NAMES = {
+    74: "FencedLeaderEpoch",
+    75: "UnknownLeaderEpoch",
+    78: "OffsetNotAvailable",
+    87: "InvalidRecord",
+    UNSTABLE_OFFSET_COMMIT: "UnstableOffsetCommit",
+    89: "ThrottlingQuotaExceeded",
+    PRODUCER_FENCED: "ProducerFenced",
+    UNKNOWN_TOPIC_ID: "UnknownTopicId",
+    103: "InconsistentTopicId",
+}
+
+
+_TOO_LARGE = (
+    "the record batch is larger than max_message_bytes of the topic, or message.max.bytes of the broker"
+)
+_TIMEOUT = "kafka.transaction_timeout is longer than transaction.max.timeout.ms of the brokers"
+_REASONS = {10: _TOO_LARGE, 18: _TOO_LARGE, 50: _TIMEOUT}
+"""Where Kafka gives none and its name for the code does not help."""
+
+
+class BrokerFault(Unavailable):
+    """A broker could not be asked, or did not answer.
+
+    Args:
+        message: which broker, and what happened.
+        sent: whether the request may have reached it, so that what it asks for may have been done.
+    """
+
+    def __init__(self, message: str, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+def code_name(code: int) -> str:
+    """Kafka's name for an error code."""
+    return _NAMES.get(code) or str(for_code(code).__name__)
+
+
+def error_for_code(code: int, what: str, detail: str | None = None) -> PixyError:
+    """The error for a code that a broker answered with.
+
+    Args:
+        what: what was asked of which topic, partition or group; begins the message.
+        detail: what the broker says beside the code.
+    """
+    reason = detail or _REASONS.get(code) or code_name(code)
+    return _ERRORS.get(code, Internal)(f"{what}: Kafka answered with error {code}, {reason}")
+
+
+def is_retriable(code: int) -> bool:
+    """Whether the same request may succeed later."""
+    return code in _STALE or (code in _ERRORS and _ERRORS[code].retriable)
+
+
+def is_stale(code: int) -> bool:
+    """Whether it helps to ask again for topics, leaders and coordinators first."""
+    return code in _STALE

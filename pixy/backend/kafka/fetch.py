@@ -1,0 +1,386 @@
+"""From Fetch requests to the batches of one partition: many waiting fetches in few requests.
+
+A fetch waits in the *lane* of its partition's leader. Each turn of the event loop the fetches of a lane that are not under way go out
+together, in one request on a connection that is free; a lane has `_CONNECTIONS` of them, because the broker answers nothing else on a
+connection while it holds a request that found nothing. Fetches of one partition from the same offset share an entry of the request;
+from different offsets they go in different requests.
+
+A request is held until something is there, or until the lane's next *tick* (`fetch_max_wait_s`), the same for all of its requests: then
+their fetches come back together and go on in one request. So the partitions of a lane that are idle cost one request a tick, however they
+came together, and a fetch that comes meanwhile goes out at once on another connection. If all are held, it waits for the tick at most.
+
+What comes back are whole batches, checked and read-committed: control batches and those of aborted transactions are taken out, and
+`next_offset` passes them as it passes what compaction removed. The end of what is served is the last stable offset.
+
+Errors that may pass (no leader, no connection, a broker that is behind) are waited out as part of the fetch's wait, or `Unavailable` if
+that is over, after `_PATIENCE_S` at the earliest.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from pixy.backend.kafka.client import KafkaClient
+from pixy.backend.kafka.errors import OFFSET_OUT_OF_RANGE, code_name, error_for_code, is_retriable, is_stale
+from pixy.backend.kafka.messages import FETCH, READ_COMMITTED
+from pixy.backend.kafka.options import KafkaOptions
+from pixy.backend.kafka.tasks import OwnedTasks
+from pixy.backend.protocol import FetchResult, TopicPartition
+from pixy.errors import CorruptData, PixyError, ShuttingDown, Unavailable, UnknownPartition
+from pixy.records import (
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    batch_bytes,
+    check_batch,
+    read_control_record,
+    read_header,
+)
+
+__all__ = ["Fetched", "Fetcher", "OutOfRange", "read_batches"]
+
+_CONNECTIONS = 4
+_ANSWER_S = 5.0
+"""What an answer may take beyond the time that the broker may hold the request."""
+_REGROUP_S = 0.002
+_PATIENCE_S = 3.0
+_BACKOFF_S = 0.1
+_REQUEST_BYTES = 16 << 20
+_ABORT = 0
+
+
+class OutOfRange(Exception):
+    """The broker does not serve the offset. Not for callers of the backend: they want to know the range."""
+
+
+class Fetched(NamedTuple):
+    """What became of the bytes of one partition."""
+
+    batches: list[memoryview]
+    next_offset: int
+
+
+class _Waiter:
+    """One call of `fetch`."""
+
+    __slots__ = ("give_up_at", "max_bytes", "offset", "partition", "result", "topic_id", "until")
+
+    def __init__(
+        self, partition: TopicPartition, topic_id: bytes, offset: int, max_bytes: int, until: float | None
+    ) -> None:
+        self.partition = partition
+        self.topic_id = topic_id
+        self.offset = offset
+        self.max_bytes = max_bytes
+        # When its wait is over, None: never.
+        self.until = until
+        # When errors that may pass are told; set at the first one.
+        self.give_up_at: float | None = None
+        self.result: asyncio.Future[FetchResult] = asyncio.get_running_loop().create_future()
+
+
+class _Entry:
+    """One partition in a request, and who waits for it."""
+
+    __slots__ = ("max_bytes", "offset", "waiters")
+
+    def __init__(self, waiter: _Waiter) -> None:
+        self.offset = waiter.offset
+        self.max_bytes = waiter.max_bytes
+        self.waiters = [waiter]
+
+
+_Entries = dict[tuple[bytes, int], _Entry]
+
+
+class _Lane:
+    """What is fetched from one broker."""
+
+    def __init__(self) -> None:
+        # In order of arrival; those that came back without anything are in front.
+        self.waiting: list[_Waiter] = []
+        self.free = list(range(_CONNECTIONS))
+        # The next look at `waiting`; whether it is put off for others to come back too.
+        self.next_look: asyncio.Handle | None = None
+        self.is_put_off = False
+        self.tick = 0.0
+
+
+class Fetcher:
+    """Reads the partitions of one cluster.
+
+    Args:
+        client: connections and leaders.
+        options: times.
+        on_fault: called with an exception that is a bug.
+    """
+
+    def __init__(
+        self, client: KafkaClient, options: KafkaOptions, on_fault: Callable[[BaseException], None]
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self._lanes: dict[int, _Lane] = {}
+        self._waiters: set[_Waiter] = set()
+        self._tasks = OwnedTasks(on_fault)
+        self._stopped = False
+        client.listeners.append(self._topics_changed)
+
+    async def fetch(
+        self, partition: TopicPartition, offset: int, max_bytes: int, max_wait: float | None
+    ) -> FetchResult:
+        """As `Backend.fetch`, but raises `OutOfRange` for an offset that is not served."""
+        if self._stopped:
+            raise ShuttingDown
+        known = self._client.metadata.topics.get(partition.topic)
+        if known is None or not 0 <= partition.partition < len(known.partitions):
+            count = 0 if known is None else len(known.partitions)
+            raise UnknownPartition(
+                f"unknown partition {partition.partition} of topic {partition.topic}, which has {count}"
+            )
+        until = None if max_wait is None else self._loop.time() + max_wait
+        waiter = _Waiter(partition, known.topic_id, offset, max(max_bytes, 1), until)
+        self._waiters.add(waiter)
+        self._queue(waiter)
+        try:
+            return await waiter.result
+        finally:
+            self._waiters.discard(waiter)
+
+    async def stop(self) -> None:
+        """End everything that waits with `ShuttingDown`."""
+        self._stopped = True
+        for waiter in self._waiters:
+            _fail(waiter, ShuttingDown())
+        await self._tasks.end(cancel=True)
+
+    # --- grouping -------------------------------------------------------------------------------------------------
+
+    def _queue(self, waiter: _Waiter, delay_s: float = 0.0, in_front: bool = False) -> None:
+        """Put a fetch into the lane of its partition's leader."""
+        leader = self._client.metadata.leader(*waiter.partition)
+        if leader < 0:
+            self._client.request_refresh([waiter.partition.topic])
+            self._later(waiter, self._client.fault or "the partition has no leader")
+            return
+        lane = self._lanes.get(leader)
+        if lane is None:
+            lane = self._lanes[leader] = _Lane()
+        lane.waiting.insert(0 if in_front else len(lane.waiting), waiter)
+        if lane.next_look is not None and (delay_s or not lane.is_put_off):
+            return
+        if lane.next_look is not None:
+            lane.next_look.cancel()
+        lane.is_put_off = delay_s > 0
+        if delay_s:
+            lane.next_look = self._loop.call_later(delay_s, self._send_waiting, leader, lane)
+        else:
+            lane.next_look = self._loop.call_soon(self._send_waiting, leader, lane)
+
+    def _send_waiting(self, leader: int, lane: _Lane) -> None:
+        lane.next_look = None
+        while lane.waiting and lane.free and not self._stopped:
+            entries = self._take(lane)
+            if not entries:
+                return
+            connection = lane.free.pop(0)
+            self._tasks.spawn(self._send(leader, lane, connection, entries), f"fetch from broker {leader}")
+
+    def _take(self, lane: _Lane) -> _Entries:
+        """As much of what waits as one request can ask for."""
+        entries: _Entries = {}
+        left: list[_Waiter] = []
+        for waiter in lane.waiting:
+            if waiter.result.done():
+                continue
+            key = waiter.topic_id, waiter.partition.partition
+            entry = entries.get(key)
+            if entry is None:
+                entries[key] = _Entry(waiter)
+            elif entry.offset == waiter.offset:
+                entry.waiters.append(waiter)
+                entry.max_bytes = min(entry.max_bytes, waiter.max_bytes)
+            else:
+                left.append(waiter)
+        lane.waiting = left
+        return entries
+
+    def _hold_s(self, lane: _Lane, entries: Iterable[_Entry]) -> float:
+        """How long the broker may hold a request: until the lane's tick, or until the first wait is over."""
+        now = self._loop.time()
+        if lane.tick <= now:
+            lane.tick = now + self._options.fetch_max_wait_s
+        ends = [waiter.until for entry in entries for waiter in entry.waiters if waiter.until is not None]
+        return max(0.0, min([lane.tick, *ends]) - now)
+
+    # --- a request ------------------------------------------------------------------------------------------------
+
+    async def _send(self, leader: int, lane: _Lane, connection: int, entries: _Entries) -> None:
+        hold_s = self._hold_s(lane, entries.values())
+        limit_s = hold_s + _ANSWER_S
+        try:
+            request = _request(entries, hold_s)
+            answer = await self._client.send(leader, request, f"fetch {connection}", limit_s)
+        except ShuttingDown:
+            return
+        except PixyError as error:
+            self._client.request_refresh(entry.waiters[0].partition.topic for entry in entries.values())
+            for entry in entries.values():
+                for waiter in entry.waiters:
+                    self._later(waiter, str(error))
+        else:
+            self._distribute(answer, entries)
+        finally:
+            lane.free.append(connection)
+            if lane.waiting and lane.next_look is None:
+                self._send_waiting(leader, lane)
+
+    def _distribute(self, answer: Any, entries: _Entries) -> None:
+        empty: list[_Waiter] = []
+        delivered = False
+        for topic_id, partitions, _ in answer.topics:
+            for partition in partitions:
+                entry = entries.pop((topic_id, partition[0]), None)
+                if entry is None:
+                    continue
+                if partition[1]:
+                    for waiter in entry.waiters:
+                        self._refused(waiter, partition[1])
+                elif waiting := self._deliver(entry, partition):
+                    empty += waiting
+                else:
+                    delivered = True
+        # Behind those that got something: they come again, and then all go together.
+        for waiter in reversed(empty):
+            self._queue(waiter, 0.0 if delivered else _REGROUP_S, in_front=True)
+        for entry in entries.values():
+            reason = code_name(answer.error_code) if answer.error_code else "the answer lacks the partition"
+            for waiter in entry.waiters:
+                self._later(waiter, reason)
+
+    def _deliver(self, entry: _Entry, partition: Any) -> list[_Waiter]:
+        """One partition's part of an answer, to those who wait for it; returns those who go on waiting."""
+        _, _, high_watermark, stable_offset, log_begin, aborted, _, records, _ = partition
+        try:
+            batches, next_offset = read_batches(records or b"", entry.offset, entry.max_bytes, aborted or ())
+        except CorruptData as error:
+            for waiter in entry.waiters:
+                topic, number = waiter.partition
+                _fail(waiter, CorruptData(f"{topic}-{number} cannot be read: {error}"))
+            return []
+        end = stable_offset if stable_offset >= 0 else high_watermark
+        result = FetchResult(batches, next_offset, log_begin, end)
+        now = self._loop.time()
+        waiting = []
+        for waiter in entry.waiters:
+            waiter.give_up_at = None
+            if next_offset == entry.offset and (waiter.until is None or waiter.until > now):
+                waiting.append(waiter)
+            elif not waiter.result.done():
+                waiter.result.set_result(result)
+        return waiting
+
+    def _refused(self, waiter: _Waiter, code: int) -> None:
+        topic, number = waiter.partition
+        if code == OFFSET_OUT_OF_RANGE:
+            if not waiter.result.done():
+                waiter.result.set_exception(OutOfRange())
+        elif is_retriable(code) or is_stale(code):
+            if is_stale(code):
+                self._client.request_refresh([topic])
+            self._later(waiter, code_name(code))
+        else:
+            _fail(waiter, error_for_code(code, f"cannot read {topic}-{number}"))
+
+    def _later(self, waiter: _Waiter, reason: str) -> None:
+        """Try again after a pause, or tell if there was patience enough."""
+        now = self._loop.time()
+        if waiter.give_up_at is None:
+            waiter.give_up_at = now + _PATIENCE_S
+        if waiter.until is not None and max(waiter.until, waiter.give_up_at) <= now:
+            topic, number = waiter.partition
+            _fail(waiter, Unavailable(f"{topic}-{number} cannot be read: {reason}"))
+        elif not waiter.result.done():
+            self._loop.call_later(_BACKOFF_S, self._again, waiter)
+
+    def _again(self, waiter: _Waiter) -> None:
+        if not waiter.result.done():
+            self._queue(waiter)
+
+    def _topics_changed(self, names: set[str]) -> None:
+        """Whoever waits for a topic that is gone is told; the broker would hold it until the tick."""
+        topics = self._client.metadata.topics
+        for waiter in list(self._waiters):
+            topic, number = waiter.partition
+            if topic in names:
+                known = topics.get(topic)
+                if known is None or known.topic_id != waiter.topic_id or number >= len(known.partitions):
+                    _fail(waiter, UnknownPartition(f"topic {topic} was deleted"))
+
+
+def read_batches(
+    records: bytes, offset: int, max_bytes: int, aborted: Iterable[tuple[int, int, Any]] = ()
+) -> Fetched:
+    """The whole batches that a broker has sent for one partition, without control batches and what was aborted.
+
+    Args:
+        records: batches back to back; the last one may be cut off.
+        offset: what was asked for.
+        max_bytes: no batch that ends beyond is returned, except for the first.
+        aborted: (producer id, first offset) of the aborted transactions among them (KIP-98).
+
+    Raises:
+        CorruptData: the first batch is damaged. A later one ends what is returned.
+    """
+    pending = sorted((first_offset, producer_id) for producer_id, first_offset, *_ in aborted)
+    aborting: set[int] = set()
+    batches: list[memoryview] = []
+    next_offset, at, view = offset, 0, memoryview(records)
+    while at + HEADER_BYTES <= len(records):
+        size = batch_bytes(records, at)
+        if size < LENGTH_PREFIX_BYTES or at + size > len(records) or (at and at + size > max_bytes):
+            if size < LENGTH_PREFIX_BYTES and not at:
+                raise CorruptData(f"the record batch behind offset {offset} says it has {size} bytes")
+            break
+        batch = view[at : at + size]
+        try:
+            check_batch(batch)
+        except CorruptData:
+            if at:
+                break
+            raise
+        header = read_header(batch)
+        while pending and pending[0][0] < header.next_offset:
+            aborting.add(pending.pop(0)[1])
+        if header.is_control:
+            if read_control_record(batch)[0] == _ABORT:
+                aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            batches.append(batch)
+        next_offset = max(next_offset, header.next_offset)
+        at += size
+    return Fetched(batches, next_offset)
+
+
+def _request(entries: _Entries, hold_s: float) -> Any:
+    topics: dict[bytes, list[Any]] = {}
+    for (topic_id, number), entry in entries.items():
+        topics.setdefault(topic_id, []).append((number, -1, entry.offset, -1, -1, entry.max_bytes, {}))
+    return FETCH(
+        -1,  # a consumer
+        int(hold_s * 1000),
+        1,
+        _REQUEST_BYTES,
+        READ_COMMITTED,
+        0,  # without a fetch session: each request names all it wants
+        -1,
+        [(topic_id, partitions, {}) for topic_id, partitions in topics.items()],
+        [],
+        "",
+        {},
+    )
+
+
+def _fail(waiter: _Waiter, error: PixyError) -> None:
+    if not waiter.result.done():
+        waiter.result.set_exception(error)

@@ -1,0 +1,149 @@
+"""Who is a member of which consumer group, as the brokers know it: all members, whatever program they are.
+
+A group is described by its coordinator. Groups of KIP-848's protocol are not among those that the older request describes, so what it does
+not know is asked for by the newer one. While a group is being rebalanced nobody knows who has what, and nobody has anything.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pixy.backend.kafka.client import CONTROL, KafkaClient
+from pixy.backend.kafka.coordinators import PATIENCE_S, Coordinators
+from pixy.backend.kafka.errors import error_for_code
+from pixy.backend.kafka.group_messages import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS, LIST_GROUPS
+from pixy.backend.kafka.members import PROTOCOL_TYPE, Partitions, decode_assignment, decode_subscription
+from pixy.backend.protocol import TopicDescription
+from pixy.errors import Unavailable
+from pixy.records import TopicPartition
+
+__all__ = ["GroupList", "GroupMember"]
+
+_GROUP_ID_NOT_FOUND = 69
+_UNSUPPORTED_VERSION = 35
+_GROUPS_PER_REQUEST = 100
+_OWNER_PATIENCE_S = 2.0
+"""How long the coordinator is looked for on behalf of an ack: a client waits for the answer."""
+
+
+class GroupMember(NamedTuple):
+    """One member of one group: its client id, the topics that it wants, and what it has."""
+
+    client_id: str
+    topics: frozenset[str]
+    assigned: Partitions
+
+
+class GroupList:
+    """Asks brokers for the members of groups.
+
+    Args:
+        client: the cluster's brokers.
+        coordinators: finds the coordinator of a group.
+    """
+
+    def __init__(self, client: KafkaClient, coordinators: Coordinators) -> None:
+        self._client = client
+        self._coordinators = coordinators
+
+    async def members(self, group: str, patience_s: float = PATIENCE_S) -> Sequence[GroupMember]:
+        """The members of one group; none if there is no such group. Its coordinator is looked for during `patience_s`.
+
+        Raises:
+            Unavailable: its coordinator cannot be asked.
+        """
+        what = f"describe the consumer group {group}"
+        request = DESCRIBE_GROUPS([group], False, {})
+        answer = await self._coordinators.ask(group, request, what, _first_code, patience_s)
+        (found,) = answer.groups
+        if found[0] not in (0, _GROUP_ID_NOT_FOUND):
+            raise error_for_code(found[0], what)
+        if found[5]:
+            return [_classic_member(each) for each in found[5]]
+        return (await self._newer_members(await self._coordinators.find(group), [group])).get(group, ())
+
+    async def owner(self, group: str, partition: TopicPartition) -> str | None:
+        """Client id of the member that has a partition; None: nobody, or it is being decided."""
+        for member in await self.members(group, _OWNER_PATIENCE_S):
+            if partition.partition in member.assigned.get(partition.topic, ()):
+                return member.client_id
+        return None
+
+    async def consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
+        """See `Backend.list_consumers`.
+
+        Raises:
+            Unavailable: a broker cannot be asked. A list without its groups would look whole.
+        """
+        nodes = list(self._client.metadata.brokers)
+        found: dict[str, Mapping[str, Sequence[int]]] = {}
+        for groups in await asyncio.gather(*(self._groups_at(node_id) for node_id in nodes)):
+            for group, members in groups.items():
+                clients = _clients(members, topic, self._client.metadata.topics.get(topic))
+                if clients:
+                    found[group] = clients
+        return found
+
+    async def _groups_at(self, node_id: int) -> Mapping[str, Sequence[GroupMember]]:
+        """The consumer groups that a broker coordinates, with their members."""
+        what = f"list the groups of broker {node_id}"
+        answer = await self._coordinators.ask_broker(node_id, LIST_GROUPS([], {}), what)
+        if answer.error_code:
+            raise error_for_code(answer.error_code, what)
+        names = [name for name, kind, *_ in answer.groups if kind == PROTOCOL_TYPE]
+        found: dict[str, Sequence[GroupMember]] = {}
+        for at in range(0, len(names), _GROUPS_PER_REQUEST):
+            some = names[at : at + _GROUPS_PER_REQUEST]
+            described = await self._client.send(node_id, DESCRIBE_GROUPS(some, False, {}))
+            for _, name, _, _, _, members, *_ in described.groups:
+                found[name] = [_classic_member(each) for each in members]
+            empty = [name for name in some if not found.get(name)]
+            found.update(await self._newer_members(node_id, empty))
+        return found
+
+    async def _newer_members(
+        self, node_id: int, groups: Sequence[str]
+    ) -> Mapping[str, Sequence[GroupMember]]:
+        """Members of groups of KIP-848's protocol; groups of the other kind, and all if the broker lacks it, are missing."""
+        if not groups:
+            return {}
+        try:
+            answer = await self._client.send(node_id, CONSUMER_GROUP_DESCRIBE(groups, False, {}), CONTROL)
+        except Unavailable as error:
+            if "versions" in str(error):
+                return {}
+            raise
+        return {
+            name: [_newer_member(each) for each in members]
+            for code, _, name, _, _, _, _, members, *_ in answer.groups
+            if not code
+        }
+
+
+def _clients(
+    members: Iterable[GroupMember], topic: str, description: TopicDescription | None
+) -> dict[str, list[int]]:
+    """Client id -> partitions of a topic, ascending; members of one client id count as one. Of a deleted topic nobody has any."""
+    count = 0 if description is None else len(description.partitions)
+    found: dict[str, list[int]] = {}
+    for member in members:
+        if topic in member.topics or topic in member.assigned:
+            assigned = (number for number in member.assigned.get(topic, ()) if number < count)
+            found.setdefault(member.client_id, []).extend(assigned)
+    return {client_id: sorted(partitions) for client_id, partitions in found.items()}
+
+
+def _classic_member(described: Any) -> GroupMember:
+    _, _, client_id, _, metadata, assignment, *_ = described
+    return GroupMember(client_id, decode_subscription(metadata), decode_assignment(assignment))
+
+
+def _newer_member(described: Any) -> GroupMember:
+    _, _, _, _, client_id, _, topics, _, assignment, *_ = described
+    assigned = {topic: tuple(sorted(numbers)) for _, topic, numbers, _ in assignment[0]}
+    return GroupMember(client_id, frozenset(topics or ()), assigned)
+
+
+def _first_code(answer: Any) -> int:
+    code: int = answer.groups[0][0]
+    return code

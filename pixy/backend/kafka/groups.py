@@ -1,0 +1,489 @@
+"""Members of consumer groups, by Kafka's classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup).
+
+Owns, for each consumer group that this process consumes in, one member: its id and generation, what it was assigned, one task, and a
+connection of its own, because the coordinator holds the answer to a join until everybody has joined, and with it all that comes
+after on that connection. The life of a member:
+
+    joining -> holding      everybody has joined, the leader has shared out the partitions, `on_assignment` was called
+    holding -> settling     the coordinator says in a heartbeat that the group is to be joined again, or there is a reason of our own
+                            (other topics; as leader: a topic of the group has other partitions). `on_revocation` runs, heartbeats go on
+    settling -> joining     what was handed out is acked and committed, or `rebalance_timeout` is over
+    any -> out              the coordinator does not know the member any more, or was not heard of for `session_timeout`, after which
+                            it has given the partitions to others: `on_assignment` is called with nothing, and a new member joins
+
+The coordinator gives everybody `rebalance_timeout` and beyond that `session_timeout`: the time until the next heartbeat, and for the
+commit.
+
+The only member of a group that wants other topics does not wait for acks: its partitions come back to it. If somebody else joins in
+that very moment, records may be handed out twice, which is all that can happen.
+
+Whoever leads shares out the partitions of all topics of the group, also of those that only others want, and looks at what is
+known of them with every heartbeat.
+
+Road not taken: aiokafka's `GroupCoordinator`. It commits and pauses by itself, and gives no place between "partitions are to be given
+up" and "they are" that can wait for acks. Nor KIP-848's protocol: brokers before 4.0 lack it, and ordinary consumers of the classic kind
+are who the groups are shared with.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any, NamedTuple
+
+import structlog
+
+from pixy.backend.kafka import members
+from pixy.backend.kafka.client import KafkaClient
+from pixy.backend.kafka.coordinators import PATIENCE_S, Coordinators, may_pass
+from pixy.backend.kafka.errors import error_for_code
+from pixy.backend.kafka.group_messages import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+from pixy.backend.kafka.members import Partitions
+from pixy.backend.kafka.options import KafkaOptions
+from pixy.backend.protocol import Assignment, Revocation
+from pixy.errors import PixyError, ShuttingDown, Unavailable
+from pixy.records import TopicPartition
+
+__all__ = ["GroupEnvironment", "Groups", "Membership"]
+
+_log = structlog.get_logger(__name__)
+
+_HEARTBEAT_S = 1.0
+"""How often the coordinator is asked whether the group is to be joined again; more often if the session is short."""
+
+_LEAVE_S = 3.0
+"""How long the coordinator is waited for when a member leaves. Without its answer the session ends by itself."""
+
+_ILLEGAL_GENERATION = 22
+_UNKNOWN_MEMBER_ID = 25
+_REBALANCE_IN_PROGRESS = 27
+_MEMBER_ID_REQUIRED = 79
+_FENCED_INSTANCE_ID = 82
+
+_purposes = count(1)
+
+OnFault = Callable[[BaseException], None]
+
+
+class _PutOut(Exception):
+    """The coordinator does not count us as a member any more."""
+
+
+class GroupEnvironment(NamedTuple):
+    """What all members of this process share: brokers and topics, coordinators, times, and whom to tell of a bug."""
+
+    client: KafkaClient
+    coordinators: Coordinators
+    options: KafkaOptions
+    on_fault: OnFault
+
+
+class Generation(NamedTuple):
+    """What a commit of a member carries."""
+
+    number: int
+    member_id: str
+
+
+class Membership:
+    """One member of one consumer group.
+
+    Args:
+        environment: the cluster.
+        group, client_id, topics: who joins what, under which name, and wants which topics.
+        callbacks: `on_assignment` and `on_revocation` of `Backend.join_consumer_group`.
+        on_left: called once, when it is a member no more by its own will.
+    """
+
+    def __init__(
+        self,
+        environment: GroupEnvironment,
+        group: str,
+        client_id: str,
+        topics: Sequence[str],
+        callbacks: tuple[Assignment, Revocation | None],
+        on_left: Callable[["Membership"], None],
+    ) -> None:
+        self.group = group
+        self.client_id = client_id
+        self._client, self._coordinators, self._options, self._on_fault = environment
+        self._on_assignment, self._on_revocation = callbacks
+        self._on_left = on_left
+        self._purpose = f"member {next(_purposes)} of {group}"
+        self._topics = frozenset(topics)
+        # Given by the coordinator; empty before the first join and when we were put out.
+        self._member_id = ""
+        # The generation that we are in. Invariant: None while the partitions may be another one's.
+        self.generation: Generation | None = None
+        # What the leader has given us in this generation.
+        self._shares: Partitions = {}
+        # What we have of it: without topics that are not there; and the ids of its topics. Invariant: empty without a generation.
+        self.assigned: Partitions = {}
+        self._topic_ids: Mapping[str, bytes] = {}
+        # Nothing is being settled or joined, so that the assignment may change without the others.
+        self._stable = False
+        # How many members the generation has, and what we shared out, if we lead.
+        self._member_count = 0
+        self._shared: dict[str, tuple[bytes, int]] | None = None
+        self._subscriptions: Mapping[str, Collection[str]] = {}
+        # When the coordinator last counted us as a member.
+        self._heard_at = 0.0
+        # The group is to be joined again; the coordinator has said so.
+        self._due = False
+        self._asked = False
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._delay: asyncio.TimerHandle | None = None
+        self._left = False
+
+    # --- what others want -----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join. On return there is an assignment.
+
+        Raises:
+            PixyError: we are no member; says why.
+        """
+        loop = asyncio.get_running_loop()
+        until, joined = loop.time() + PATIENCE_S, False
+        try:
+            while not joined:
+                try:
+                    joined = await self._join()
+                except Unavailable as error:
+                    if not may_pass(error) or loop.time() > until:
+                        raise
+                    await asyncio.sleep(min(_HEARTBEAT_S, self._options.group_backoff_s))
+        except BaseException:
+            await self.leave()
+            raise
+        self._task = asyncio.create_task(self._run(), name=f"member of {self.group}")
+        self._task.add_done_callback(self._ended)
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        """See `ConsumerMembership.subscribe`. Changes within `rebalance_delay` make one rebalance."""
+        self._topics = frozenset(topics)
+        if self._delay is None and not self._left:
+            loop = asyncio.get_running_loop()
+            self._delay = loop.call_later(self._options.rebalance_delay_s, self._topics_changed)
+
+    async def leave(self) -> None:
+        """See `ConsumerMembership.leave`. If the coordinator cannot be reached, it finds out when the session ends."""
+        if self._left:
+            return
+        self._left = True
+        self._on_left(self)
+        if self._delay is not None:
+            self._delay.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        joining = self.generation is None
+        self._out()
+        if self._member_id:
+            if joining:  # the coordinator may hold the answer to a join, and what comes behind it
+                self._client.release(self._purpose)
+            request = LEAVE_GROUP(self.group, self._member_id)
+            with suppress(PixyError):
+                await self._ask(request, "leave", _LEAVE_S)
+        self._client.release(self._purpose)
+
+    def owns(self, partition: TopicPartition) -> bool:
+        """Whether a partition was assigned to this member."""
+        return partition.partition in self.assigned.get(partition.topic, ())
+
+    def _topics_changed(self) -> None:
+        self._delay = None
+        self._join_again("other topics")
+
+    def _join_again(self, why: str) -> None:
+        if not self._due:
+            _log.info("joining a consumer group again", group=self.group, reason=why)
+        self._due = True
+        self._wake.set()
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        joined, failing = True, ""
+        while True:
+            try:
+                if joined:
+                    await self._hold()
+                joined = await self._join()
+                failing = ""
+            except _PutOut as error:
+                joined = False
+                self._give_up(str(error))
+            except PixyError as error:
+                joined = False
+                # While brokers are gone each attempt may meet another one: that is one reason.
+                reason = "no coordinator" if may_pass(error) else str(error)
+                if failing != reason:
+                    failing = reason
+                    _log.warning(
+                        "cannot join a consumer group, trying again", group=self.group, error=str(error)
+                    )
+                if self.generation is not None and self._silence_s() > self._options.session_timeout_s:
+                    self._give_up("its coordinator was not heard of")
+                await asyncio.sleep(self._options.group_backoff_s)
+
+    def _give_up(self, why: str) -> None:
+        """Our partitions may be another one's by now."""
+        _log.warning("put out of a consumer group, joining anew", group=self.group, reason=why)
+        self._out()
+        self._on_assignment({})
+
+    def _out(self) -> None:
+        self.generation, self._shares, self.assigned, self._topic_ids = None, {}, {}, {}
+        self._stable = False
+
+    def _silence_s(self) -> float:
+        return asyncio.get_running_loop().time() - self._heard_at
+
+    async def _hold(self) -> None:
+        """Stay a member until the group is to be joined again and what was handed out is settled.
+
+        Raises:
+            _PutOut: we are no member any more.
+        """
+        pause_s = min(_HEARTBEAT_S, self._options.session_timeout_s / 3)
+        settling: asyncio.Task[None] | None = None
+        try:
+            while settling is None or not settling.done():
+                if self._due and settling is None:
+                    self._stable = False
+                    settling = asyncio.create_task(self._settle(), name=f"settle {self.group}")
+                    settling.add_done_callback(lambda _: self._wake.set())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._wake.wait()
+                self._wake.clear()
+                if self._silence_s() >= pause_s:
+                    await self._heartbeat()
+                if self._shared is not None and not self._due and self._shared != self._known():
+                    self._join_again("partitions of its topics have changed")
+            settling.result()
+        finally:
+            if settling is not None and not settling.done():
+                settling.cancel()
+                await asyncio.wait([settling])
+
+    async def _settle(self) -> None:
+        alone = self._member_count == 1 and not self._asked
+        if self._on_revocation is not None:
+            await self._on_revocation(0.0 if alone else self._options.rebalance_timeout_s)
+
+    async def _heartbeat(self) -> None:
+        assert self.generation is not None
+        request = HEARTBEAT(self.group, *self.generation, None)
+        try:
+            answer = await self._ask(request, "stay", self._options.session_timeout_s / 3)
+        except PixyError as error:
+            if self._silence_s() > self._options.session_timeout_s:
+                raise _PutOut(str(error)) from None
+            await asyncio.sleep(self._options.group_backoff_s)
+            return
+        code = answer.error_code
+        if code == _REBALANCE_IN_PROGRESS:
+            self._asked = True
+            self._join_again("its members change")
+        elif code:
+            self._put_out(code)
+        self._heard()
+
+    def _heard(self) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+
+    def _put_out(self, code: int) -> None:
+        """The coordinator does not take a request as that of a member.
+
+        Raises:
+            _PutOut: it knows the member no more, or the group has gone on without it.
+            PixyError: for another reason.
+        """
+        error = error_for_code(code, f"be a member of the consumer group {self.group}")
+        if code in (_UNKNOWN_MEMBER_ID, _FENCED_INSTANCE_ID):
+            self._member_id = ""
+        if code in (_UNKNOWN_MEMBER_ID, _FENCED_INSTANCE_ID, _ILLEGAL_GENERATION):
+            raise _PutOut(str(error))
+        raise error
+
+    # --- joining --------------------------------------------------------------------------------------------------
+
+    async def _join(self) -> bool:
+        """Join the group once, and call `on_assignment`; False if it has to be done again at once.
+
+        Raises:
+            _PutOut, PixyError
+        """
+        self._due = self._asked = False
+        topics = self._topics
+        answer = await self._ask(self._join_request(topics), "join")
+        if answer.error_code == _MEMBER_ID_REQUIRED:
+            self._member_id = answer.member_id
+            return False
+        if answer.error_code == _UNKNOWN_MEMBER_ID and self.generation is None:
+            self._member_id = ""
+            return False
+        if answer.error_code == _REBALANCE_IN_PROGRESS:
+            return False
+        if answer.error_code:
+            self._put_out(answer.error_code)
+        self._member_id = answer.member_id
+        self._heard()
+        shares: Sequence[tuple[str, bytes]] = ()
+        self._shared = None
+        self._member_count = 0
+        if answer.leader == answer.member_id:
+            shares = await self._share(answer)
+        return await self._sync(answer.generation, shares, topics)
+
+    def _join_request(self, topics: Collection[str]) -> Any:
+        subscription = members.encode_subscription(topics)
+        return JOIN_GROUP(
+            self.group,
+            int(self._options.session_timeout_s * 1000),
+            int((self._options.rebalance_timeout_s + self._options.session_timeout_s) * 1000),
+            self._member_id,
+            None,
+            members.PROTOCOL_TYPE,
+            [(protocol, subscription) for protocol in members.PROTOCOLS],
+        )
+
+    async def _share(self, joined: Any) -> Sequence[tuple[str, bytes]]:
+        """Share out the partitions, as the leader."""
+        self._subscriptions = {
+            member_id: members.decode_subscription(metadata) for member_id, _, metadata in joined.members
+        }
+        self._member_count = len(self._subscriptions)
+        await self._client.refresh()
+        self._shared = self._known()
+        counts = {topic: count for topic, (_, count) in self._shared.items()}
+        return members.assign(joined.protocol, self._subscriptions, counts)
+
+    def _known(self) -> dict[str, tuple[bytes, int]]:
+        """Id and number of partitions of every topic that somebody in the group wants."""
+        topics = self._client.metadata.topics
+        wanted = {name for names in self._subscriptions.values() for name in names if name in topics}
+        return {name: (topics[name].topic_id, len(topics[name].partitions)) for name in wanted}
+
+    async def _sync(
+        self, generation: int, shares: Sequence[tuple[str, bytes]], topics: frozenset[str]
+    ) -> bool:
+        """Give the coordinator what we shared out, if we lead, and get what we have."""
+        answer = await self._ask(SYNC_GROUP(self.group, generation, self._member_id, None, shares), "sync")
+        if answer.error_code == _REBALANCE_IN_PROGRESS:
+            return False
+        if answer.error_code:
+            self._put_out(answer.error_code)
+        self._heard()
+        assigned = members.decode_assignment(answer.assignment)
+        if not self._knows(assigned):
+            with suppress(Unavailable):
+                await self._client.refresh(list(assigned))
+        self.generation, self._shares = Generation(generation, self._member_id), assigned
+        if topics != self._topics and self._delay is None:
+            self._join_again("other topics")
+        self._topic_ids = {}
+        self._stable = True
+        self._tell()
+        return True
+
+    def topics_changed(self, names: Collection[str]) -> None:
+        """Topics were created, deleted or changed: what we had of a deleted one is gone, also if there is another one of its name."""
+        if self._stable and not self._shares.keys().isdisjoint(names):
+            self._tell()
+
+    def _tell(self) -> None:
+        topics = self._client.metadata.topics
+        there = {name: shares for name, shares in self._shares.items() if name in topics}
+        ids = {name: topics[name].topic_id for name in there}
+        if self._topic_ids and ids == self._topic_ids:
+            return
+        replaced = {name for name, topic_id in self._topic_ids.items() if ids.get(name, topic_id) != topic_id}
+        self._topic_ids = ids
+        if replaced:
+            self.assigned = {name: shares for name, shares in there.items() if name not in replaced}
+            self._on_assignment(self.assigned)
+        self.assigned = there
+        self._on_assignment(there)
+
+    def _knows(self, assigned: Partitions) -> bool:
+        topics = self._client.metadata.topics
+        return all(
+            topic in topics and partitions[-1] < len(topics[topic].partitions)
+            for topic, partitions in assigned.items()
+        )
+
+    async def _ask(self, request: Any, what: str, timeout_s: float | None = None) -> Any:
+        return await self._coordinators.ask_once(
+            self.group,
+            request,
+            f"{what} as a member of the consumer group {self.group}",
+            purpose=self._purpose,
+            client_id=self.client_id,
+            timeout_s=timeout_s,
+        )
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled():
+            error = task.exception()
+            assert error is not None, "a member lives until it is cancelled"
+            self._on_fault(error)
+
+
+class Groups:
+    """The members that this process is.
+
+    Args:
+        environment: the cluster.
+    """
+
+    def __init__(self, environment: GroupEnvironment) -> None:
+        self._environment = environment
+        self._members: dict[str, list[Membership]] = {}
+        environment.client.listeners.append(self._topics_changed)
+        self._stopped = False
+
+    async def join(
+        self,
+        group: str,
+        client_id: str,
+        topics: Sequence[str],
+        on_assignment: Assignment,
+        on_revocation: Revocation | None,
+    ) -> "Membership":
+        """See `Backend.join_consumer_group`."""
+        if self._stopped:
+            raise ShuttingDown
+        callbacks = (on_assignment, on_revocation)
+        member = Membership(self._environment, group, client_id, topics, callbacks, self._forget)
+        self._members.setdefault(group, []).append(member)
+        try:
+            await member.start()
+        except _PutOut as error:
+            raise Unavailable(str(error)) from None
+        return member
+
+    def member(self, group: str, partition: TopicPartition) -> Membership | None:
+        """The member of a group in this process that has a partition, or any if none has it; None: there is none."""
+        found = self._members.get(group, [])
+        return next((each for each in found if each.owns(partition)), found[0] if found else None)
+
+    def _topics_changed(self, names: Collection[str]) -> None:
+        for found in list(self._members.values()):
+            for member in list(found):
+                member.topics_changed(names)
+
+    def _forget(self, member: Membership) -> None:
+        found = self._members[member.group]
+        found.remove(member)
+        if not found:
+            del self._members[member.group]
+
+    async def stop(self) -> None:
+        """Leave all groups."""
+        self._stopped = True
+        every = [member for found in self._members.values() for member in found]
+        await asyncio.gather(*(member.leave() for member in every))

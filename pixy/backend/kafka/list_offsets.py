@@ -1,0 +1,94 @@
+"""Offsets of partitions by position and by time (ListOffsets), as they are served: read committed."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aiokafka.protocol.offset import OffsetRequest
+
+from pixy.backend.kafka.attempts import Attempts
+from pixy.backend.kafka.client import KafkaClient
+from pixy.backend.kafka.errors import error_for_code, is_retriable, is_stale
+from pixy.backend.kafka.messages import READ_COMMITTED
+from pixy.backend.protocol import OffsetRange, TopicPartition
+from pixy.errors import PixyError, Unavailable, UnknownPartition, UnknownTopic
+
+__all__ = ["list_offset", "list_ranges"]
+
+_ANSWER_S = 3.0
+_CONSUMER = -1
+_BEGIN = -2
+_END = -1
+
+
+async def list_ranges(client: KafkaClient, topic: str) -> dict[int, OffsetRange]:
+    """What each partition of a topic serves.
+
+    Raises:
+        UnknownTopic: there is none.
+        Unavailable: a leader could not be asked, for as long as there was patience.
+    """
+    known = client.metadata.topics.get(topic)
+    if known is None:
+        raise UnknownTopic(f"unknown topic {topic}")
+    partitions = [TopicPartition(topic, each.partition) for each in known.partitions]
+    try:
+        begins = await _list(client, partitions, _BEGIN)
+        ends = await _list(client, partitions, _END)
+    except UnknownPartition:
+        raise UnknownTopic(f"topic {topic} was deleted") from None
+    return {
+        partition.partition: OffsetRange(begins[partition], max(begins[partition], ends[partition]))
+        for partition in partitions
+    }
+
+
+async def list_offset(client: KafkaClient, partition: TopicPartition, timestamp_ms: int) -> int | None:
+    """The first offset whose record's timestamp is at or after `timestamp_ms`, None if there is none."""
+    found = (await _list(client, [partition], max(timestamp_ms, 0)))[partition]
+    return None if found < 0 else found
+
+
+async def _list(
+    client: KafkaClient, partitions: Iterable[TopicPartition], timestamp: int
+) -> Mapping[TopicPartition, int]:
+    left = set(partitions)
+    found: dict[TopicPartition, int] = {}
+    attempts = Attempts(client)
+    while left:
+        failure: PixyError | None = None
+        for leader, asked in _by_leader(client, left).items():
+            try:
+                answer = await _ask(client, leader, asked, timestamp)
+            except PixyError as error:
+                failure = error
+                continue
+            for topic, results in answer.topics:
+                for number, code, _, offset in results:
+                    partition = TopicPartition(topic, number)
+                    if not code:
+                        found[partition] = offset
+                        left.discard(partition)
+                        continue
+                    failure = error_for_code(code, f"cannot read the offsets of {topic}-{number}")
+                    if not (is_retriable(code) or is_stale(code)):
+                        raise failure
+        if left:
+            await attempts.again(failure, {each.topic for each in left})
+    return found
+
+
+async def _ask(client: KafkaClient, leader: int, partitions: Iterable[TopicPartition], timestamp: int) -> Any:
+    if leader < 0:
+        raise Unavailable(client.fault or "a partition has no leader")
+    topics: dict[str, list[tuple[int, int]]] = {}
+    for topic, number in sorted(partitions):
+        topics.setdefault(topic, []).append((number, timestamp))
+    request = OffsetRequest(_CONSUMER, READ_COMMITTED, list(topics.items()))
+    return await client.send(leader, request, timeout_s=_ANSWER_S)
+
+
+def _by_leader(client: KafkaClient, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    leaders: dict[int, list[TopicPartition]] = {}
+    for partition in partitions:
+        leaders.setdefault(client.metadata.leader(*partition), []).append(partition)
+    return leaders

@@ -1,0 +1,214 @@
+"""What consumer groups have committed: offsets with metadata, at their coordinators.
+
+A commit of a group that this process is a member of carries the member's id and generation: the coordinator refuses it once the group has
+gone on without us. It does not look at who has which partition, so that is looked at here, at the moment from which the
+generation is; a partition that nobody has may be committed by any member. Without a member here the commit is that of a group without
+members, and the coordinator refuses it if there is one.
+
+    the coordinator says                        answer
+    committed                                   stored
+    not a member, another generation            OwnedElsewhere with the owner's name, if there is one; else Unavailable
+    a rebalance is going on                     Unavailable
+    metadata too large for this broker          committed without: what was acked above the offset will be handed out again; said
+    no such partition                           UnknownPartition; what is known of topics was looked at before, so this is rare, and then
+                                                the other partitions of the commit may be stored
+
+Kafka forgets what was committed in a topic when the topic is deleted, but not a commit that overtakes that on its way, and the next
+topic of the name would begin with it. So commits and deletions of a topic by this process exclude each other.
+
+What was not answered is committed again: that changes nothing, because commits of a group are made one after the other.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+
+from pixy.backend.kafka.client import KafkaClient
+from pixy.backend.kafka.coordinators import Coordinators
+from pixy.backend.kafka.errors import UNKNOWN_TOPIC_OR_PARTITION, error_for_code
+from pixy.backend.kafka.group_list import GroupList
+from pixy.backend.kafka.group_messages import OFFSET_COMMIT, OFFSET_FETCH
+from pixy.backend.kafka.groups import Generation, Groups
+from pixy.errors import OwnedElsewhere, PixyError, Unavailable, UnknownPartition
+from pixy.records import OffsetCommit, TopicPartition
+
+__all__ = ["GroupOffsets"]
+
+_log = structlog.get_logger(__name__)
+
+_METADATA_TOO_LARGE = 12
+_NOT_OURS = frozenset({22, 25, 113})
+"""ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH"""
+_REBALANCE_IN_PROGRESS = 27
+
+_NO_MEMBER = Generation(-1, "")
+_NO_EPOCH = -1
+
+
+class GroupOffsets:
+    """Committed offsets of all groups.
+
+    Args:
+        client: the cluster's topics.
+        coordinators: whom to ask.
+        groups: the members that this process is.
+        group_list: tells who else is a member.
+    """
+
+    def __init__(
+        self, client: KafkaClient, coordinators: Coordinators, groups: Groups, group_list: GroupList
+    ) -> None:
+        self._client = client
+        self._coordinators = coordinators
+        self._groups = groups
+        self._group_list = group_list
+        # Commits under way by topic, and topics that are being deleted. `_settled` is set when either becomes less.
+        self._under_way: Counter[str] = Counter()
+        self._deleting: set[str] = set()
+        self._settled = asyncio.Event()
+
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
+        """See `Backend.commit_offsets`."""
+        if not offsets:
+            return
+        topics = {partition.topic for partition in offsets}
+        await self._wait_until(lambda: self._deleting.isdisjoint(topics))
+        self._check_partitions(offsets)
+        self._under_way.update(topics)
+        try:
+            await self._commit_all(group, offsets)
+        finally:
+            self._under_way.subtract(topics)
+            self._settled.set()
+
+    @asynccontextmanager
+    async def deleting(self, topic: str) -> AsyncIterator[None]:
+        """For the time in which a topic is deleted: no commit of it is under way."""
+        await self._wait_until(lambda: topic not in self._deleting)
+        self._deleting.add(topic)
+        try:
+            await self._wait_until(lambda: not self._under_way[topic])
+            yield
+        finally:
+            self._deleting.discard(topic)
+            self._under_way += Counter()  # drops the zeros
+            self._settled.set()
+
+    async def _wait_until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self._settled.clear()
+            await self._settled.wait()
+
+    async def _commit_all(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
+        generation = await self._generation(group, offsets)
+        codes = await self._commit(group, generation, offsets)
+        too_large = [partition for partition, code in codes.items() if code == _METADATA_TOO_LARGE]
+        if too_large:
+            _log.warning(
+                "the broker's offset.metadata.max.bytes is too small for the acks above an offset; they are left out",
+                group=group,
+                partitions=[f"{topic}/{number}" for topic, number in too_large],
+            )
+            bare = {partition: OffsetCommit(offsets[partition].offset) for partition in too_large}
+            codes = await self._commit(group, generation, bare)
+        for partition, code in codes.items():
+            if code:
+                raise await self._refusal(group, generation, partition, code)
+
+    async def committed(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
+        """See `Backend.committed_offsets`."""
+        known = self._client.metadata.topics.get(topic)
+        if known is None:
+            return {}
+        numbers = [each.partition for each in known.partitions]
+        what = f"read the offsets of {topic} that {group} has committed"
+        answer = await self._coordinators.ask(group, OFFSET_FETCH(group, [(topic, numbers)]), what)
+        if answer.error_code:
+            raise error_for_code(answer.error_code, what)
+        found = {}
+        for _, partitions in answer.topics:
+            for number, offset, _, metadata, code in partitions:
+                if code not in (0, UNKNOWN_TOPIC_OR_PARTITION):
+                    raise error_for_code(code, what)
+                if offset >= 0 and not code:
+                    found[number] = OffsetCommit(offset, metadata or "")
+        return found
+
+    def _check_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        topics = self._client.metadata.topics
+        for topic, number in partitions:
+            count = len(topics[topic].partitions) if topic in topics else 0
+            if not 0 <= number < count:
+                raise UnknownPartition(f"unknown partition {number} of topic {topic}, which has {count}")
+
+    async def _generation(self, group: str, partitions: Iterable[TopicPartition]) -> Generation:
+        """As whom to commit.
+
+        Raises:
+            OwnedElsewhere: another process has a partition.
+            Unavailable: we are just becoming a member.
+        """
+        member = self._groups.member(group, next(iter(partitions)))
+        if member is None:
+            return _NO_MEMBER
+        generation = member.generation
+        if generation is None:
+            raise Unavailable(f"the consumer group {group} is being joined; try again")
+        for partition in [each for each in partitions if not member.owns(each)]:
+            owner = await self._group_list.owner(group, partition)
+            if owner is not None:
+                raise _owned(group, partition, owner)
+        return generation
+
+    async def _commit(
+        self, group: str, generation: Generation, offsets: Mapping[TopicPartition, OffsetCommit]
+    ) -> dict[TopicPartition, int]:
+        """The coordinator's code for each partition."""
+        by_topic: dict[str, list[tuple[int, int, int, str]]] = {}
+        for (topic, number), (offset, metadata) in offsets.items():
+            by_topic.setdefault(topic, []).append((number, offset, _NO_EPOCH, metadata))
+        request = OFFSET_COMMIT(group, *generation, None, list(by_topic.items()))
+        answer = await self._coordinators.ask(group, request, f"commit offsets of {group}", _any_code)
+        return {
+            TopicPartition(topic, number): code
+            for topic, partitions in answer.topics
+            for number, code in partitions
+        }
+
+    async def _refusal(
+        self, group: str, generation: Generation, partition: TopicPartition, code: int
+    ) -> PixyError:
+        what = f"commit {partition.topic}/{partition.partition} of {group}"
+        if code == _REBALANCE_IN_PROGRESS:
+            return Unavailable(f"{what}: the consumer group is being rebalanced; try again")
+        if code not in _NOT_OURS:
+            return error_for_code(code, what)
+        again = Unavailable(f"{what}: the consumer group has changed; try again")
+        ours = self._groups.member(group, partition)
+        if ours is not None and ours.owns(partition):
+            return again
+        members = await self._group_list.members(group)
+        for member in members:
+            if partition.partition in member.assigned.get(partition.topic, ()):
+                return _owned(group, partition, member.client_id)
+        if generation == _NO_MEMBER and members:
+            names = ", ".join(sorted({member.client_id for member in members}))
+            return OwnedElsewhere(f"offsets of {group} cannot be set here: it is consumed by {names}")
+        return again
+
+
+def _owned(group: str, partition: TopicPartition, owner: str) -> OwnedElsewhere:
+    topic, number = partition
+    return OwnedElsewhere(
+        f"offsets of {group} in {topic}/{number} cannot be set here: it is consumed by {owner}"
+    )
+
+
+def _any_code(answer: Any) -> int:
+    """What concerns the coordinator is said of every partition."""
+    code: int = answer.topics[0][1][0][1]
+    return code

@@ -1,0 +1,500 @@
+"""From record batches to Produce requests: whole batches, in order, each written once.
+
+Every partition has a queue. Its first batch is *in flight*, the others wait: there is never more than one of a partition on its way, so
+retries cannot change the order, and the broker can always tell a repetition (it remembers the last five). Each broker gets one request at a
+time, with the first batches of all partitions that it leads; what comes meanwhile gathers for the next one.
+
+The producer is idempotent. A batch gets producer id, epoch and sequence when it is first sent and keeps them in every further attempt: an
+attempt that was written without an answer is answered by the next one with the offset that it got. The sequence of a partition moves on
+only when a batch is known to be written. If that cannot be known any more (the batch's time ran out), or the broker disagrees, the
+partition goes on with a new producer id, from sequence 0 on.
+
+A batch has `delivery_timeout_s`. Attempts end earlier, so that a broker that hangs leaves time for its successor. At the end:
+
+    known not to be written (no leader, no connection, refused)     Unavailable, with the last reason
+    an attempt was sent and its outcome is not known                DeadlineExceeded, with the last reason
+    the broker refused it for good (too large, not allowed, ...)    that error, at once
+
+With a `TransactionalId` the batches are part of its transaction: id and epoch are the transaction's, and a broker that disagrees about
+them, or a batch whose fate is not known, is an error that the owner ends the transaction for.
+
+Bounds: `buffer_bytes` for everything that is queued or in flight; `_REQUEST_BYTES` for one request.
+
+Road not taken: several requests in flight for a broker. It answers one after the other anyway, and what gathers makes fewer, larger ones.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Any, NamedTuple
+
+import structlog
+from aiokafka.protocol.transaction import InitProducerIdRequest
+
+from pixy.backend.kafka.client import KafkaClient
+from pixy.backend.kafka.errors import (
+    DUPLICATE_SEQUENCE_NUMBER,
+    INVALID_PRODUCER_EPOCH,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    PRODUCER_FENCED,
+    REQUEST_TIMED_OUT,
+    UNKNOWN_PRODUCER_ID,
+    UNKNOWN_SERVER_ERROR,
+    BrokerFault,
+    code_name,
+    error_for_code,
+    is_retriable,
+    is_stale,
+)
+from pixy.backend.kafka.messages import PRODUCE
+from pixy.backend.kafka.options import KafkaOptions
+from pixy.backend.kafka.tasks import OwnedTasks
+from pixy.backend.protocol import AppendDone, TopicPartition
+from pixy.errors import DeadlineExceeded, Internal, PixyError, ShuttingDown, Unavailable, UnknownPartition
+from pixy.records import patch_producer
+
+__all__ = ["Producer", "ProducerId", "TransactionalId"]
+
+_log = structlog.get_logger(__name__)
+
+PURPOSE = "produce"
+TRANSACTIONS = "transactions"
+"""Transactions have connections of their own: they come in bulk, and would make messages wait."""
+
+_ALL_REPLICAS = -1
+_REQUEST_BYTES = 8 << 20
+_SEQUENCES = 2**31
+_ATTEMPTS_MIN = 3
+"""A batch's time is enough for so many attempts that get no answer."""
+_ATTEMPT_MIN_S = 0.2
+_MISSING = (UNKNOWN_SERVER_ERROR, -1, "the answer lacks the partition")
+_MAYBE_WRITTEN = frozenset({REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND})
+_OUT_OF_STEP = frozenset(
+    {OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID, PRODUCER_FENCED}
+)
+
+
+class ProducerId(NamedTuple):
+    """Who we are for a broker that looks for repetitions."""
+
+    id: int
+    epoch: int
+
+
+class TransactionalId(NamedTuple):
+    """Whose transaction batches belong to, and the producer id and epoch that the coordinator gave."""
+
+    name: str
+    producer: ProducerId
+
+
+class _Pending:
+    """A batch that is not answered yet."""
+
+    __slots__ = ("answered", "batch", "deadline", "done", "maybe_written", "records", "sequenced")
+
+    def __init__(self, batch: bytearray, records: int, done: AppendDone, deadline: float) -> None:
+        self.batch = batch
+        self.records = records
+        self.done = done
+        self.deadline = deadline
+        # Whether its header has the producer's id and the sequence of its partition.
+        self.sequenced = False
+        # Whether an attempt may have been written that was not answered.
+        self.maybe_written = False
+        # Its time ran out while it was in flight.
+        self.answered = False
+
+
+class _Queue:
+    """The batches of one partition, in order; the first one may be in flight."""
+
+    __slots__ = (
+        "backoff_s",
+        "in_flight",
+        "not_before",
+        "partition",
+        "pending",
+        "producer",
+        "reason",
+        "sent",
+        "sequence",
+        "topic_id",
+    )
+
+    def __init__(self, partition: TopicPartition, topic_id: bytes) -> None:
+        self.partition = partition
+        self.topic_id = topic_id
+        # Invariant: deadlines ascend.
+        self.pending: deque[_Pending] = deque()
+        self.in_flight = False
+        # Whether the attempt under way has left us.
+        self.sent = False
+        # None: the next batch to be sequenced starts with a new id.
+        self.producer: ProducerId | None = None
+        # Of the next record. Invariant: one past the last record that is known to be written with this id.
+        self.sequence = 0
+        # Why the first batch is not written yet, and when it is tried again.
+        self.reason = ""
+        self.backoff_s = 0.0
+        self.not_before = 0.0
+
+
+class Producer:
+    """Writes the batches of one cluster.
+
+    Args:
+        client: connections and leaders.
+        options: acks, times and sizes.
+        on_fault: called with an exception that is a bug.
+        transaction: what the batches are part of, if anything; from the first one on.
+
+    Attributes:
+        buffered_bytes: of batches that are not answered.
+    """
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        options: KafkaOptions,
+        on_fault: Callable[[BaseException], None],
+        transaction: TransactionalId | None = None,
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._transactional_id = None if transaction is None else transaction.name
+        self._acks = options.required_acks if transaction is None else _ALL_REPLICAS
+        self._purpose = PURPOSE if transaction is None else TRANSACTIONS
+        self._loop = asyncio.get_running_loop()
+        self._attempt_s = max(options.delivery_timeout_s / _ATTEMPTS_MIN, _ATTEMPT_MIN_S)
+        self._queues: dict[TopicPartition, _Queue] = {}
+        # Queues whose first batch may be sent as soon as there is a leader and its connection is free, in order of arrival.
+        self._ready: dict[_Queue, None] = {}
+        # Brokers with a request in flight.
+        self._busy: set[int] = set()
+        self._scheduled = False
+        # Set for the earliest deadline, or for one before it. Invariant: `_expires_at` is its time, infinite without one.
+        self._timer: asyncio.TimerHandle | None = None
+        self._expires_at = inf
+        # For partitions that have none yet.
+        self._producer: ProducerId | None = None if transaction is None else transaction.producer
+        self._tasks = OwnedTasks(on_fault)
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._stopped = False
+        self.buffered_bytes = 0
+        client.listeners.append(self._topics_changed)
+
+    def append(
+        self,
+        partition: TopicPartition,
+        batch: bytearray,
+        records: int,
+        done: AppendDone,
+        age_s: float = 0.0,
+    ) -> None:
+        """Queue a batch; as `Backend.append`."""
+        known = self._client.metadata.topics.get(partition.topic)
+        if known is None or not 0 <= partition.partition < len(known.partitions):
+            count = 0 if known is None else len(known.partitions)
+            raise UnknownPartition(
+                f"unknown partition {partition.partition} of topic {partition.topic}, which has {count}"
+            )
+        if self._stopped:
+            done(-1, ShuttingDown())
+            return
+        if self.buffered_bytes and self.buffered_bytes + len(batch) > self._options.buffer_bytes:
+            done(-1, Unavailable(f"{self.buffered_bytes} bytes wait to be written to Kafka; slow down"))
+            return
+        queue = self._queues.get(partition)
+        if queue is None or queue.topic_id != known.topic_id:
+            queue = self._queues[partition] = _Queue(partition, known.topic_id)
+        now = self._loop.time()
+        deadline = now + self._options.delivery_timeout_s - age_s
+        if queue.pending:
+            deadline = max(deadline, queue.pending[-1].deadline)
+        pending = _Pending(batch, records, done, deadline)
+        if deadline <= now:
+            done(-1, self._time_is_over(queue, pending))
+            return
+        queue.pending.append(pending)
+        self.buffered_bytes += len(batch)
+        self._empty.clear()
+        self._watch(deadline)
+        if len(queue.pending) == 1:
+            self._make_ready(queue)
+
+    async def stop(self) -> None:
+        """Refuse further batches; return when all others are answered, which their deadlines bound."""
+        self._stopped = True
+        await self._empty.wait()
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._tasks.end(cancel=False)
+        if self._topics_changed in self._client.listeners:
+            self._client.listeners.remove(self._topics_changed)
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def _make_ready(self, queue: _Queue) -> None:
+        if queue.pending and not queue.in_flight:
+            self._ready[queue] = None
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._send_ready)
+
+    def _send_ready(self) -> None:
+        """One request for every broker that has none in flight, with what is ready for it."""
+        self._scheduled = False
+        leader_of = self._client.metadata.leader
+        requests: dict[int, list[_Queue]] = {}
+        sizes: dict[int, int] = {}
+        for queue in list(self._ready):
+            leader = leader_of(*queue.partition)
+            if leader < 0:
+                self._no_leader(queue)
+                continue
+            size = len(queue.pending[0].batch)
+            if leader in self._busy or (leader in sizes and sizes[leader] + size > _REQUEST_BYTES):
+                continue
+            requests.setdefault(leader, []).append(queue)
+            sizes[leader] = sizes.get(leader, 0) + size
+            del self._ready[queue]
+        for leader, queues in requests.items():
+            self._busy.add(leader)
+            for queue in queues:
+                queue.in_flight, queue.sent = True, False
+            self._tasks.spawn(self._send(leader, queues), f"produce to broker {leader}")
+
+    def _no_leader(self, queue: _Queue) -> None:
+        """The first batch waits; a change of metadata makes it look again."""
+        fault = self._client.fault
+        queue.reason = f"no Kafka broker can be reached: {fault}" if fault else "the partition has no leader"
+        if self._loop.time() >= queue.not_before:
+            self._back_off(queue)
+            self._client.request_refresh([queue.partition.topic])
+
+    async def _send(self, leader: int, queues: list[_Queue]) -> None:
+        """One request and its answer."""
+        try:
+            await self._sequence(queues)
+            await self._client.connect(leader, self._purpose, self._attempt_s)
+            for queue in queues:
+                queue.sent = True
+            answer = await self._client.send(leader, self._request(queues), self._purpose, self._attempt_s)
+            answers = {
+                TopicPartition(topic, number): (error, offset, message)
+                for topic, partitions in answer.topics
+                for number, error, offset, _, _, _, message in partitions
+            }
+        except PixyError as error:
+            # Who stops while a request is under way waits for its batches; the client goes after them.
+            for queue in queues:
+                self._failed(queue, str(error), maybe_written=isinstance(error, BrokerFault) and error.sent)
+            self._client.request_refresh({queue.partition.topic for queue in queues})
+        else:
+            for queue in queues:
+                self._answered(queue, *answers.get(queue.partition, _MISSING))
+        finally:
+            self._busy.discard(leader)
+            self._schedule()
+
+    def _request(self, queues: Iterable[_Queue]) -> Any:
+        topics: dict[str, list[tuple[int, bytearray]]] = {}
+        for queue in queues:
+            topic, number = queue.partition
+            topics.setdefault(topic, []).append((number, queue.pending[0].batch))
+        return PRODUCE(self._transactional_id, self._acks, int(self._attempt_s * 1000), list(topics.items()))
+
+    async def _sequence(self, queues: Iterable[_Queue]) -> None:
+        """Write id and sequence into the batches that have none yet."""
+        for queue in queues:
+            if queue.producer is None:
+                queue.producer = await self._producer_id()
+                queue.sequence = 0
+                queue.pending[0].sequenced = False
+            pending = queue.pending[0]
+            if not pending.sequenced:
+                transactional = self._transactional_id is not None
+                patch_producer(pending.batch, *queue.producer, queue.sequence, transactional=transactional)
+                pending.sequenced = True
+
+    async def _producer_id(self) -> ProducerId:
+        if self._producer is None:
+            answer = await self._client.send_any(
+                InitProducerIdRequest(None, 0), timeout_s=self._attempt_s, repeatable=True
+            )
+            if answer.error_code:
+                raise error_for_code(answer.error_code, "cannot get a producer id")
+            self._producer = ProducerId(answer.producer_id, answer.producer_epoch)
+        return self._producer
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def _answered(self, queue: _Queue, code: int, offset: int, message: str | None) -> None:
+        """The broker has said what came of the first batch."""
+        if code == 0:
+            pending = queue.pending[0]
+            queue.sequence = (queue.sequence + pending.records) % _SEQUENCES
+            self._settle(queue, offset, None)
+        elif code in _OUT_OF_STEP and self._transactional_id is None:
+            # It is not in the log, or the broker would have known it for a repetition.
+            self._start_over(queue)
+            queue.pending[0].maybe_written = False
+            self._failed(queue, message or code_name(code), maybe_written=False)
+        elif is_retriable(code) and code not in _OUT_OF_STEP:
+            if is_stale(code):
+                self._client.request_refresh([queue.partition.topic])
+            self._failed(queue, message or code_name(code), maybe_written=code in _MAYBE_WRITTEN)
+        else:
+            self._refused(queue, code, message)
+
+    def _refused(self, queue: _Queue, code: int, message: str | None) -> None:
+        topic, number = queue.partition
+        if code == DUPLICATE_SEQUENCE_NUMBER:
+            self._start_over(queue)
+            self._settle(
+                queue, -1, Internal(f"the batch is in {topic}-{number}, but Kafka does not say where")
+            )
+            return
+        if queue.pending[0].maybe_written or code == UNKNOWN_SERVER_ERROR:
+            self._start_over(queue)
+        self._settle(queue, -1, error_for_code(code, f"cannot write to {topic}-{number}", message))
+
+    def _failed(self, queue: _Queue, reason: str, maybe_written: bool) -> None:
+        """An attempt came to nothing: the batch is tried again, unless its time is over."""
+        queue.in_flight = False
+        queue.reason = reason
+        pending = queue.pending[0]
+        pending.maybe_written |= maybe_written
+        if pending.answered or self._is_gone(queue):
+            self._give_up(queue)
+            return
+        self._back_off(queue)
+
+    def _back_off(self, queue: _Queue) -> None:
+        longest = self._options.retry_backoff_s
+        queue.backoff_s = min(max(2 * queue.backoff_s, longest / 100), longest)
+        queue.not_before = self._loop.time() + queue.backoff_s
+        self._ready.pop(queue, None)
+        self._loop.call_later(queue.backoff_s, self._make_ready, queue)
+
+    def _start_over(self, queue: _Queue) -> None:
+        """The partition goes on with a new producer id."""
+        if self._transactional_id is None and self._producer == queue.producer:
+            self._producer = None
+        queue.producer = None
+        if queue.pending:
+            queue.pending[0].sequenced = False
+
+    def _settle(self, queue: _Queue, offset: int, error: PixyError | None) -> None:
+        """The first batch is done with; the next one may go."""
+        pending = queue.pending.popleft()
+        self._ready.pop(queue, None)
+        queue.in_flight = False
+        queue.reason = ""
+        queue.backoff_s = queue.not_before = 0.0
+        self.buffered_bytes -= len(pending.batch)
+        if self._is_gone(queue):
+            self._answer(pending, offset, error)
+            self._fail_all(queue)
+            return
+        if queue.pending:
+            self._make_ready(queue)
+        self._answer(pending, offset, error)
+
+    def _answer(self, pending: _Pending, offset: int, error: PixyError | None) -> None:
+        if not pending.answered:
+            pending.answered = True
+            pending.done(offset, error)
+        if not self.buffered_bytes:
+            self._empty.set()
+
+    # --- the end of waiting ---------------------------------------------------------------------------------------
+
+    def _watch(self, deadline: float) -> None:
+        """Have `_expire` called at that time, or before."""
+        if deadline < self._expires_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._expires_at = deadline
+            self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        """Answer what has no time left."""
+        now = self._loop.time()
+        self._timer, self._expires_at = None, inf
+        for queue in list(self._queues.values()):
+            for pending in list(queue.pending):
+                if pending.answered:
+                    continue
+                if pending.deadline > now:
+                    self._watch(pending.deadline)
+                    break
+                self._run_out(queue, pending)
+
+    def _run_out(self, queue: _Queue, pending: _Pending) -> None:
+        if queue.in_flight and queue.pending[0] is pending:
+            # What the attempt under way comes to is for the sequence only.
+            pending.maybe_written |= queue.sent
+            self._answer(pending, -1, self._time_is_over(queue, pending))
+            return
+        if queue.pending[0] is pending:
+            self._give_up(queue)
+            return
+        queue.pending.remove(pending)
+        self.buffered_bytes -= len(pending.batch)
+        self._answer(pending, -1, self._time_is_over(queue, pending))
+
+    def _give_up(self, queue: _Queue) -> None:
+        """The first batch will not be tried again."""
+        pending = queue.pending[0]
+        if pending.maybe_written:
+            self._start_over(queue)
+        gone = self._is_gone(queue)
+        self._settle(queue, -1, self._deleted(queue) if gone else self._time_is_over(queue, pending))
+
+    def _time_is_over(self, queue: _Queue, pending: _Pending) -> PixyError:
+        topic, number = queue.partition
+        limit = f"{self._options.delivery_timeout_s:g} s"
+        reason = queue.reason or self._client.fault or "the broker has not answered"
+        if pending.maybe_written:
+            return DeadlineExceeded(
+                f"it is not known whether {topic}-{number} was written within {limit}: {reason}"
+            )
+        return Unavailable(f"{topic}-{number} could not be written within {limit}: {reason}")
+
+    # --- topics come and go ---------------------------------------------------------------------------------------
+
+    def _topics_changed(self, names: set[str]) -> None:
+        for queue in [each for each in self._queues.values() if each.partition.topic in names]:
+            if self._is_gone(queue) and not queue.in_flight:
+                self._fail_all(queue)
+            else:
+                self._make_ready(queue)  # its leader may have moved
+
+    def _is_gone(self, queue: _Queue) -> bool:
+        topic, number = queue.partition
+        known = self._client.metadata.topics.get(topic)
+        return known is None or known.topic_id != queue.topic_id or number >= len(known.partitions)
+
+    def _fail_all(self, queue: _Queue) -> None:
+        """The topic was deleted; nothing of it is in flight."""
+        self._ready.pop(queue, None)
+        if self._queues.get(queue.partition) is queue:
+            del self._queues[queue.partition]
+        while queue.pending:
+            pending = queue.pending.popleft()
+            self.buffered_bytes -= len(pending.batch)
+            self._answer(pending, -1, self._deleted(queue))
+        if not self.buffered_bytes:
+            self._empty.set()
+
+    @staticmethod
+    def _deleted(queue: _Queue) -> UnknownPartition:
+        return UnknownPartition(f"topic {queue.partition.topic} was deleted")

@@ -1,0 +1,75 @@
+"""From the files of stages to the batches of a transaction: read a mebibyte at a time, in order, never more than a window in memory.
+
+The first batch that cannot be written ends it: the transaction is lost then, whatever else is written.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from pixy.backend.kafka.produce import Producer
+from pixy.byte_room import ByteRoom
+from pixy.errors import DeadlineExceeded, PixyError, StorageFault, Unavailable
+from pixy.records import TopicPartition, patch_batch
+from pixy.storage import Disk, StagedPart, Worker, run_on
+
+__all__ = ["STAGES_WINDOW_BYTES", "StageSender"]
+
+STAGES_WINDOW_BYTES = 8 << 20
+"""Batches of one publication that are on their way."""
+
+_NO_LEADER_EPOCH = -1
+
+
+class StageSender:
+    """Sends stages once.
+
+    Args:
+        producer: of the transaction. Stopped at the end.
+        disk, worker: the files, and the thread that reads them.
+        window_bytes: batches that are on their way.
+    """
+
+    def __init__(self, producer: Producer, disk: Disk, worker: Worker, window_bytes: int) -> None:
+        self._producer = producer
+        self._disk = disk
+        self._worker = worker
+        self._room = ByteRoom(window_bytes)
+        self._failure: PixyError | None = None
+
+    async def send(self, parts: Sequence[tuple[TopicPartition, StagedPart]]) -> None:
+        """Write parts, those of a partition in this order; on return all of them are written.
+
+        Raises:
+            CorruptData, StorageFault: a stage cannot be read.
+            Unavailable: Kafka has not answered for a batch.
+            PixyError: Kafka has refused a batch.
+        """
+        try:
+            for partition, part in parts:
+                await self._send_part(partition, part.batches(self._disk))
+        finally:
+            await self._producer.stop()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _send_part(self, partition: TopicPartition, chunks: Iterator[list[bytearray]]) -> None:
+        while (chunk := await self._next(chunks)) is not None:
+            for batch in chunk:
+                await self._room.take(len(batch))
+                if self._failure is not None:
+                    raise self._failure
+                records = patch_batch(batch, 0, _NO_LEADER_EPOCH)
+                self._producer.append(partition, batch, records, partial(self._done, len(batch)))
+
+    async def _next(self, chunks: Iterator[list[bytearray]]) -> list[bytearray] | None:
+        try:
+            return await run_on(self._worker, partial(next, chunks, None))
+        except OSError as error:
+            raise StorageFault(f"a stage cannot be read: {error}") from error
+
+    def _done(self, size: int, _: int, error: PixyError | None) -> None:
+        self._room.give_back(size)
+        if isinstance(error, DeadlineExceeded):
+            # Whether the batch is written does not matter: the transaction is not ended, and what is in it is not published.
+            error = Unavailable(f"nothing was published: {error}")
+        self._failure = self._failure or error

@@ -1,0 +1,37 @@
+"""Tasks that belong to somebody: none is forgotten, and an exception that is a bug is told."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+__all__ = ["OwnedTasks"]
+
+
+class OwnedTasks:
+    """The running tasks of one owner.
+
+    Args:
+        on_fault: called with the exception that a task ended with.
+    """
+
+    def __init__(self, on_fault: Callable[[BaseException], None]) -> None:
+        self._on_fault = on_fault
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run something."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def end(self, *, cancel: bool) -> None:
+        """Return when all have ended, by themselves or because they are cancelled."""
+        if cancel:
+            for task in self._tasks:
+                task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            self._on_fault(bug)

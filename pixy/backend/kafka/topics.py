@@ -1,0 +1,237 @@
+"""Topics of a Kafka cluster: create, alter, delete, describe, list.
+
+A topic's options have Kafka's names with underscores for dots (`retention_ms` is Kafka's `retention.ms`), and every option that Kafka has
+for a topic can be set; Kafka itself says which there are and what they may be. Only those that were set for the topic are told.
+
+Changes go to any broker, which passes them to the controller. They are answered when the controller has them, and brokers hear of them one
+after the other; so each call returns when a broker that is asked next knows. A change that was sent and not answered is not sent again: it
+may have been made, and the error says that the broker has not answered.
+
+Partitions and options of a topic cannot be changed as one in Kafka. The growth is validated first, then the options are set, all or none,
+then the partitions are made. A broker that fails in between leaves the options set.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiokafka.protocol.admin import CreatePartitionsRequest, DeleteTopicsRequest, DescribeConfigsRequest
+
+from pixy.backend.kafka.attempts import Attempts
+from pixy.backend.kafka.client import KafkaClient
+from pixy.backend.kafka.errors import (
+    TOPIC_ALREADY_EXISTS,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    BrokerFault,
+    error_for_code,
+)
+from pixy.backend.kafka.messages import (
+    ALTER_OPTION_DELETE,
+    ALTER_OPTION_SET,
+    CREATE_TOPICS,
+    INCREMENTAL_ALTER_CONFIGS,
+    TOPIC_RESOURCE,
+)
+from pixy.backend.protocol import TopicDescription
+from pixy.errors import InvalidArgument, PixyError, Unavailable, UnknownTopic
+from pixy.records import check_topic_name
+
+__all__ = ["Topics"]
+
+_PARTITIONS_MAX = 10_000
+_TIMEOUT_MS = 10_000
+_CHANGE_S = 15.0
+"""A broker that hangs is given up after so long; one that works says itself that the controller takes more than _TIMEOUT_MS."""
+_READ_S = 3.0
+_SET_FOR_THE_TOPIC = 1
+_DEFAULT_REPLICAS = -1
+_CONFIGS_AT_ONCE = 20
+"""A topic has some forty options: more at once would stall the event loop."""
+
+
+class Topics:
+    """The topics of one cluster."""
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+
+    async def describe(self, name: str) -> TopicDescription:
+        """As `Backend.describe_topic`."""
+        await self._refresh([name])
+        for described in await self._with_configs([name]):
+            return described
+        raise UnknownTopic(f"unknown topic {name}")
+
+    async def list_all(self) -> Sequence[TopicDescription]:
+        """As `Backend.list_topics`."""
+        await self._refresh(None)
+        return await self._with_configs(sorted(self._client.metadata.topics))
+
+    async def create(self, name: str, partitions: int, config: Mapping[str, str]) -> TopicDescription:
+        """As `Backend.create_topic`."""
+        check_topic_name(name)
+        _check_count(name, partitions)
+        configs: list[Any] = [(_kafka_name(option), value, {}) for option, value in config.items()]
+        topics: list[Any] = [(name, partitions, _DEFAULT_REPLICAS, [], configs, {})]
+        answer = await self._ask(CREATE_TOPICS(topics, _TIMEOUT_MS, False, {}))
+        for _, _, code, message, *_ in answer.topics:
+            if code == TOPIC_ALREADY_EXISTS:
+                await self._wait_partitions(name, 1)  # who is told so finds it here
+            _check(code, f"cannot create topic {name}", message)
+        self._client.metadata.created(name, self._loop.time())
+        await self._wait_partitions(name, partitions)
+        return await self._wait_config(name, config)
+
+    async def alter(
+        self, name: str, partitions: int | None, config: Mapping[str, str | None]
+    ) -> TopicDescription:
+        """As `Backend.alter_topic`."""
+        before = await self.describe(name)
+        count = len(before.partitions)
+        if partitions is not None:
+            _check_count(name, partitions)
+            if partitions < count:
+                raise InvalidArgument(
+                    f"topic {name} has {count} partitions and cannot have {partitions}: only more"
+                )
+        grows = partitions is not None and partitions > count
+        if grows and config:
+            await self._grow(name, partitions, validate_only=True)
+        if config:
+            await self._alter_config(name, config)
+        if grows:
+            await self._grow(name, partitions)
+        if partitions is not None:
+            await self._wait_partitions(name, partitions)
+        return await self._wait_config(name, config)
+
+    async def delete(self, name: str) -> None:
+        """As `Backend.delete_topic`."""
+        answer = await self._ask(DeleteTopicsRequest([name], _TIMEOUT_MS))
+        for _, code in answer.topic_error_codes:
+            if code == UNKNOWN_TOPIC_OR_PARTITION:
+                raise UnknownTopic(f"unknown topic {name}")
+            _check(code, f"cannot delete topic {name}")
+        self._client.metadata.deleted(name)
+        self._client.tell({name})
+
+    # --- changes --------------------------------------------------------------------------------------------------
+
+    async def _alter_config(self, name: str, config: Mapping[str, str | None]) -> None:
+        changes = [
+            (_kafka_name(option), ALTER_OPTION_DELETE if value is None else ALTER_OPTION_SET, value)
+            for option, value in config.items()
+        ]
+        answer = await self._ask(INCREMENTAL_ALTER_CONFIGS([(TOPIC_RESOURCE, name, changes)], False))
+        for code, message, *_ in answer.responses:
+            _check_topic(name, code)
+            _check(code, f"cannot change the options of topic {name}", message)
+
+    async def _grow(self, name: str, partitions: int | None, *, validate_only: bool = False) -> None:
+        request = CreatePartitionsRequest([(name, (partitions, None))], _TIMEOUT_MS, validate_only)
+        answer = await self._ask(request)
+        for _, code, message in answer.topic_errors:
+            _check_topic(name, code)
+            _check(code, f"cannot give topic {name} {partitions} partitions", message)
+
+    async def _wait_partitions(self, name: str, partitions: int) -> None:
+        """Return when at least so many partitions are known, all with leaders."""
+        attempts = Attempts(self._client)
+        while True:
+            await self._refresh([name])
+            known = self._client.metadata.topics.get(name)
+            count = sum(each.leader >= 0 for each in known.partitions) if known else 0
+            if known and count == len(known.partitions) >= partitions:
+                return
+            await attempts.again(
+                Unavailable(
+                    f"topic {name} was changed, but {count} of {partitions} partitions have leaders yet"
+                )
+            )
+
+    async def _wait_config(self, name: str, config: Mapping[str, str | None]) -> TopicDescription:
+        """The topic, once these options are known of it."""
+        attempts = Attempts(self._client)
+        while True:
+            try:
+                described = await self.describe(name)
+                if all(described.config.get(option) == value for option, value in config.items()):
+                    return described
+                failure: PixyError = Unavailable(
+                    f"the options of topic {name} were set, but are not in force yet"
+                )
+            except UnknownTopic as error:
+                failure = error  # of a broker that has not heard of the topic yet
+            await attempts.again(failure)
+
+    # --- what is known --------------------------------------------------------------------------------------------
+
+    async def _with_configs(self, names: Sequence[str]) -> list[TopicDescription]:
+        """The descriptions of those that are there, with their options as they are now."""
+        described = []
+        for at in range(0, len(names), _CONFIGS_AT_ONCE):
+            some = names[at : at + _CONFIGS_AT_ONCE]
+            resources = [(TOPIC_RESOURCE, name, None) for name in some]
+            answer = await self._ask(DescribeConfigsRequest(resources), repeatable=True)
+            for code, message, _, name, entries in answer.resources:
+                if code == UNKNOWN_TOPIC_OR_PARTITION:
+                    continue
+                _check(code, f"cannot read the options of topic {name}", message)
+                config = {
+                    _pixy_name(option): value or ""
+                    for option, value, _, source, *_ in entries
+                    if source == _SET_FOR_THE_TOPIC
+                }
+                description = self._client.metadata.set_config(name, config)
+                if description is not None:
+                    described.append(description)
+        return described
+
+    async def _refresh(self, names: Sequence[str] | None) -> None:
+        attempts = Attempts(self._client)
+        while True:
+            try:
+                await self._client.refresh(names)
+                return
+            except BrokerFault as error:
+                await attempts.again(error)
+
+    async def _ask(self, request: Any, *, repeatable: bool = False) -> Any:
+        """The answer of any broker; a change that was sent is not sent again."""
+        attempts = Attempts(self._client)
+        timeout_s = _READ_S if repeatable else _CHANGE_S
+        while True:
+            try:
+                return await self._client.send_any(request, timeout_s=timeout_s, repeatable=repeatable)
+            except BrokerFault as error:
+                if error.sent and not repeatable:
+                    raise
+                await attempts.again(error)
+
+
+def _kafka_name(option: str) -> str:
+    if "." in option:
+        raise InvalidArgument(f"topic option {option} is unknown; options have Kafka's names with _ for dots")
+    return option.replace("_", ".")
+
+
+def _pixy_name(option: str) -> str:
+    return option.replace(".", "_")
+
+
+def _check_count(name: str, partitions: int) -> None:
+    if not 1 <= partitions <= _PARTITIONS_MAX:
+        raise InvalidArgument(
+            f"topic {name} cannot have {partitions} partitions; 1 to {_PARTITIONS_MAX} are allowed"
+        )
+
+
+def _check_topic(name: str, code: int) -> None:
+    if code == UNKNOWN_TOPIC_OR_PARTITION:
+        raise UnknownTopic(f"unknown topic {name}")
+
+
+def _check(code: int, what: str, message: str | None = None) -> None:
+    if code:
+        raise error_for_code(code, what, message)

@@ -1,0 +1,184 @@
+"""The transactions of sinks: what is published and the epoch under which it is, committed together or not at all.
+
+A sink has the transactional id `pixy-sink-<sink id>`, and a consumer group of the same name that nobody consumes in. What the group has
+committed is the sink: the offset is the last epoch, the metadata its query. It is committed for partition 0 of `__consumer_offsets`,
+which is there wherever a group has committed anything, and which nobody deletes: with a user's topic the epoch would go too. Kafka takes
+an offset only for a partition that exists, and does not care what is in it.
+
+    begin     InitProducerId: whoever published as this sink before is fenced, what it has left open is aborted, and what it has
+              committed is finished. From then on `read` tells how it came out
+    add       AddPartitionsToTxn, AddOffsetsToTxn
+    ...       the batches (`produce`)
+    commit    TxnOffsetCommit, EndTxn; and EndTxn again, which the coordinator answers with "not yet" until every partition shows the
+              records: so on return readers of what is committed see them
+    abort     EndTxn
+
+Each request may be sent twice: the coordinators know producer id and epoch. A request that is refused because of them says that another
+publisher has begun, or that the transaction took longer than `transaction_timeout_s`, which ends it.
+
+Requests are those of the first version: an answer without details is enough, and every release of Kafka has them.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+
+from pixy.backend.kafka.client import KafkaClient
+from pixy.backend.kafka.coordinators import Coordinators
+from pixy.backend.kafka.errors import (
+    CONCURRENT_TRANSACTIONS,
+    INVALID_PRODUCER_EPOCH,
+    OPERATION_NOT_ATTEMPTED,
+    PRODUCER_FENCED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSTABLE_OFFSET_COMMIT,
+    error_for_code,
+)
+from pixy.backend.kafka.group_messages import STABLE_OFFSET_FETCH, TRANSACTION_COORDINATOR
+from pixy.backend.kafka.produce import ProducerId, TransactionalId
+from pixy.cluster import Sink
+from pixy.errors import Unavailable
+from pixy.records import TopicPartition
+
+__all__ = ["SinkTransactions", "Unsettled"]
+
+_EPOCHS = TopicPartition("__consumer_offsets", 0)
+_FIRST_PAUSE_S = 0.005
+"""Markers are written within milliseconds."""
+_FENCED = frozenset({INVALID_PRODUCER_EPOCH, 48, 49, PRODUCER_FENCED})
+"""48 INVALID_TXN_STATE, 49 INVALID_PRODUCER_ID_MAPPING"""
+_NOTHING_COMMITTED = -1
+
+
+class Unsettled(Unavailable):
+    """A transaction of the sink is open, or being finished."""
+
+
+class SinkTransactions:
+    """Transactions and epochs of one cluster's sinks.
+
+    Args:
+        client: the cluster's brokers.
+        timeout_s: after so long the cluster aborts a transaction that nobody has ended.
+    """
+
+    def __init__(self, client: KafkaClient, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        # Brokers hear of a new topic one after the other; that of the epochs is made when a coordinator is first looked for.
+        later = frozenset({CONCURRENT_TRANSACTIONS, UNKNOWN_TOPIC_OR_PARTITION})
+        self._transactions = Coordinators(client, TRANSACTION_COORDINATOR, later, _FIRST_PAUSE_S)
+        self._epochs = Coordinators(client, later=later, pause_s=_FIRST_PAUSE_S)
+        settled = frozenset({UNSTABLE_OFFSET_COMMIT})
+        self._settled = Coordinators(client, later=settled, pause_s=_FIRST_PAUSE_S)
+
+    async def begin(self, sink_id: str) -> TransactionalId:
+        """Become the one publisher of a sink.
+
+        Raises:
+            Unavailable: the coordinator cannot be reached, or what was left cannot be finished at the moment.
+        """
+        name = _name(sink_id)
+        what = f"begin a transaction of sink {sink_id}"
+        request = InitProducerIdRequest(name, round(self._timeout_s * 1000))
+        answer = await self._transactions.ask(name, request, what)
+        if answer.error_code:
+            raise error_for_code(answer.error_code, what)
+        return TransactionalId(name, ProducerId(answer.producer_id, answer.producer_epoch))
+
+    async def read(self, sink_id: str, *, wait: bool) -> Sink | None:
+        """What a sink has published, None if nothing is known of it.
+
+        Args:
+            wait: until what a transaction has left is finished; behind `begin` that is soon.
+
+        Raises:
+            Unsettled: a transaction of the sink is open, without `wait`.
+            Unavailable: the coordinator cannot be reached.
+        """
+        name = _name(sink_id)
+        what = f"read the last epoch of sink {sink_id}"
+        request = STABLE_OFFSET_FETCH(name, [(_EPOCHS.topic, [_EPOCHS.partition], {})], True, {})
+        if wait:
+            answer = await self._settled.ask(name, request, what, _fetch_code)
+        else:
+            answer = await self._epochs.ask(name, request, what)
+        code = _fetch_code(answer)
+        if code == UNSTABLE_OFFSET_COMMIT:
+            raise Unsettled(f"a publication of sink {sink_id} is under way")
+        if code not in (0, UNKNOWN_TOPIC_OR_PARTITION):
+            raise error_for_code(code, what)
+        ((_, offset, _, query_id, *_),) = answer.topics[0][1]
+        return None if offset == _NOTHING_COMMITTED else Sink(query_id or "", offset, 0)
+
+    async def add(self, transaction: TransactionalId, partitions: Iterable[TopicPartition]) -> None:
+        """Make partitions part of a transaction, and the sink's epoch."""
+        name, producer = transaction
+        by_topic: dict[str, list[int]] = {}
+        for topic, number in partitions:
+            by_topic.setdefault(topic, []).append(number)
+        if by_topic:
+            request = AddPartitionsToTxnRequest(name, *producer, list(by_topic.items()))
+            await self._ask(self._transactions, name, request, "add partitions to the transaction", _any_code)
+        request = AddOffsetsToTxnRequest(name, *producer, name)
+        await self._ask(self._transactions, name, request, "add the epoch to the transaction", _top_code)
+
+    async def commit(self, transaction: TransactionalId, epoch: int, query_id: str) -> None:
+        """Publish; on return readers see it.
+
+        Raises:
+            Unavailable: perhaps it is published. `begin` and `read` tell.
+        """
+        name, producer = transaction
+        topics = [(_EPOCHS.topic, [(_EPOCHS.partition, epoch, query_id)])]
+        request = TxnOffsetCommitRequest(name, name, *producer, topics)
+        await self._ask(self._epochs, name, request, "write the epoch", _any_code)
+        request = EndTxnRequest(name, *producer, True)
+        for _ in ("committed", "visible"):
+            await self._ask(self._transactions, name, request, "commit the transaction", _top_code)
+
+    async def abort(self, transaction: TransactionalId) -> None:
+        """Publish nothing."""
+        name, producer = transaction
+        request = EndTxnRequest(name, *producer, False)
+        await self._ask(self._transactions, name, request, "abort the transaction", _top_code)
+
+    async def _ask(
+        self, coordinators: Coordinators, name: str, request: Any, what: str, code_of: Any
+    ) -> None:
+        what = f"{what} of {name}"
+        code = code_of(await coordinators.ask(name, request, what, code_of))
+        if code in _FENCED:
+            raise Unavailable(
+                f"cannot {what}: another publisher of the sink has begun, or it took longer than "
+                f"kafka.transaction_timeout, {self._timeout_s:g} s (Kafka's error {code})"
+            )
+        if code:
+            raise error_for_code(code, f"cannot {what}")
+
+
+def _name(sink_id: str) -> str:
+    return f"pixy-sink-{sink_id}"
+
+
+def _top_code(answer: Any) -> int:
+    code: int = answer.error_code
+    return code
+
+
+def _any_code(answer: Any) -> int:
+    """The first code that is one: the others are then said not to be attempted."""
+    codes = [code for _, partitions in answer.errors for _, code in partitions]
+    return next((code for code in codes if code not in (0, OPERATION_NOT_ATTEMPTED)), 0)
+
+
+def _fetch_code(answer: Any) -> int:
+    """That of the group, or else of the partition."""
+    code: int = answer.error_code or answer.topics[0][1][0][4]
+    return code

@@ -1,0 +1,75 @@
+"""Members of consumer groups on a real cluster: one process's worth of what the backend makes of `groups`, `offsets` and `group_list`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from pixy.backend.kafka.client import KafkaClient
+from pixy.backend.kafka.coordinators import Coordinators
+from pixy.backend.kafka.group_list import GroupList
+from pixy.backend.kafka.groups import GroupEnvironment, Groups, Membership
+from pixy.backend.kafka.messages import CREATE_TOPICS
+from pixy.backend.kafka.offsets import GroupOffsets
+from pixy.backend.kafka.options import KafkaOptions
+from tests.conformance.support import PATIENCE, Assignments
+from tests.kafka.cluster import KafkaCluster
+
+__all__ = ["Process", "create_topic", "open_process", "wait_until"]
+
+
+class Process:
+    """What one daemon has for consumer groups."""
+
+    def __init__(self, client: KafkaClient, options: KafkaOptions) -> None:
+        self.client = client
+        self.faults: list[BaseException] = []
+        self.coordinators = Coordinators(client)
+        self.groups = Groups(GroupEnvironment(client, self.coordinators, options, self.faults.append))
+        self.group_list = GroupList(client, self.coordinators)
+        self.offsets = GroupOffsets(client, self.coordinators, self.groups, self.group_list)
+
+    async def join(
+        self, group: str, topics: Sequence[str], client_id: str = "me", on_revocation: Any = None
+    ) -> tuple[Membership, Assignments]:
+        assignments = Assignments()
+        async with asyncio.timeout(PATIENCE):
+            member = await self.groups.join(group, client_id, topics, assignments, on_revocation)
+        return member, assignments
+
+
+@asynccontextmanager
+async def open_process(cluster: KafkaCluster, **options: Any) -> AsyncIterator[Process]:
+    """A process that is connected, and leaves its groups at the end."""
+    defaults = {"session_timeout_s": 3.0, "rebalance_timeout_s": 3.0, "rebalance_delay_s": 0.0}
+    kafka_options = KafkaOptions(
+        tuple(cluster.addresses), "pixy", metadata_max_age_s=1.0, **{**defaults, **options}
+    )
+    client = KafkaClient(kafka_options)
+    await client.start()
+    process = Process(client, kafka_options)
+    try:
+        yield process
+    finally:
+        await process.groups.stop()
+        await client.stop()
+        assert process.faults == []
+
+
+async def create_topic(process: Process, name: str, partitions: int) -> None:
+    """Create a topic, and return when it can be used."""
+    created = await process.client.send_any(
+        CREATE_TOPICS([(name, partitions, -1, [], [], {})], 10_000, False, {})
+    )
+    assert created.topics[0][2] == 0, created
+    async with asyncio.timeout(PATIENCE):
+        while process.client.metadata.leader(name, partitions - 1) < 0:
+            await process.client.refresh([name])
+            await asyncio.sleep(0.02)  # brokers hear of it one after the other
+
+
+async def wait_until(holds: Callable[[], bool]) -> None:
+    """Return when something holds that nobody tells of."""
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110 - what is waited for belongs to a broker, or to a task that sets no event
+            await asyncio.sleep(0.02)

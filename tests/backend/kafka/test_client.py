@@ -1,0 +1,177 @@
+"""Connections: brokers that cannot be asked are told, and passed over."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+from aiokafka.conn import create_conn
+
+from pixy.backend.kafka import KafkaBackend
+from pixy.backend.kafka.client import CONTROL, KafkaClient
+from pixy.backend.kafka.errors import BrokerFault
+from pixy.backend.kafka.messages import METADATA, Api
+from pixy.errors import ShuttingDown, Unavailable
+from tests.kafka.backends import kafka_options, open_kafka
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.relay import Relay, open_relay
+
+pytestmark = pytest.mark.process
+
+PATIENCE_S = 20.0
+BROKERS = METADATA([], False, False, {})
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of something that takes connections and never says anything."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture
+def closed() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as once:
+        once.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{once.getsockname()[1]}"
+
+
+@pytest.fixture
+async def relay() -> AsyncIterator[Relay]:
+    async with open_relay() as opened:
+        yield opened
+
+
+async def test_any_seed_that_answers_is_enough(kafka: KafkaCluster, silent: str, closed: str) -> None:
+    options = kafka_options(kafka, seed_peers=(closed, silent, *kafka.addresses), dial_timeout_s=0.5)
+    client = KafkaClient(options)
+    try:
+        await client.start()
+        assert client.fault == ""
+        assert [broker.port for broker in client.metadata.brokers.values()] == [kafka.broker(1).port]
+    finally:
+        await client.stop()
+
+
+async def test_the_reason_of_each_seed_is_told(kafka: KafkaCluster, silent: str, closed: str) -> None:
+    client = KafkaClient(kafka_options(kafka, seed_peers=(closed, silent), dial_timeout_s=0.3))
+    try:
+        await client.start()
+        assert f"cannot connect to {closed}: " in client.fault
+        assert f"{silent} has not answered within 0.3 s" in client.fault
+        with pytest.raises(Unavailable, match="no Kafka broker can be asked: "):
+            await client.send_any(BROKERS)
+        with pytest.raises(BrokerFault, match="broker 7 is not part of the cluster") as caught:
+            await client.send(7, BROKERS)
+        assert not caught.value.sent
+    finally:
+        await client.stop()
+
+
+async def test_a_broker_that_cannot_be_connected_to_in_time_was_not_asked(kafka: KafkaCluster) -> None:
+    client = KafkaClient(kafka_options(kafka))
+    await client.start()
+    try:
+        late = pytest.raises(BrokerFault, match=r"broker 1 has not answered within 0\.2 s")
+        with kafka.paused(1), late as caught:
+            await client.send(1, BROKERS, timeout_s=0.2)
+    finally:
+        await client.stop()
+    assert not caught.value.sent  # the purpose had no connection yet, and none was made
+    with pytest.raises(ShuttingDown):
+        await client.send(1, BROKERS)
+
+
+async def test_an_answer_that_is_late_may_belong_to_something_that_was_done(kafka: KafkaCluster) -> None:
+    client = KafkaClient(kafka_options(kafka))
+    await client.start()
+    try:
+        await client.send(1, BROKERS)
+        with kafka.paused(1), pytest.raises(BrokerFault) as caught:
+            await client.send(1, BROKERS, timeout_s=0.2)
+        assert caught.value.sent
+        # The late answer must not be taken for that of the next request.
+        assert len((await client.send(1, BROKERS)).brokers) == 1
+    finally:
+        await client.stop()
+
+
+async def test_each_purpose_has_one_connection_however_many_ask_at_once(kafka: KafkaCluster) -> None:
+    made = 0
+
+    async def dial(host: str, port: int, **options: object) -> object:
+        nonlocal made
+        made += 1
+        return await create_conn(host, port, **options)
+
+    client = KafkaClient(kafka_options(kafka), dial)
+    await client.start()
+    try:
+        before = made
+        await asyncio.gather(*(client.send(1, BROKERS, "one") for _ in range(10)))
+        await asyncio.gather(*(client.send(1, BROKERS, "two") for _ in range(10)))
+        assert made == before + 2
+    finally:
+        await client.stop()
+
+
+async def test_a_broker_that_is_too_old_is_told(kafka: KafkaCluster) -> None:
+    client = KafkaClient(kafka_options(kafka))
+    await client.start()
+    try:
+        metadata = METADATA([], False, False, {}).prepare({METADATA.key: (0, 99)})
+        future = Api("Metadata", METADATA.key, 99, metadata.SCHEMA, metadata.SCHEMA)
+        with pytest.raises(Unavailable, match=r"knows versions 0 to \d+ of Metadata, version 99 is needed"):
+            await client.send(1, future([], False, False, {}), CONTROL)
+    finally:
+        await client.stop()
+
+
+async def test_what_others_change_is_noticed_in_time(
+    kafka: KafkaCluster, kafka_name: Callable[[str], str]
+) -> None:
+    name = kafka_name("grows")
+    async with open_kafka(kafka) as other, open_kafka(kafka, metadata_max_age_s=0.05) as backend:
+        await other.create_topic(name, 1)
+        async with asyncio.timeout(PATIENCE_S):
+            for partitions in (1, 3):
+                await other.alter_topic(name, partitions=partitions)
+                while count(backend, name) != partitions:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+            await other.delete_topic(name)
+            while count(backend, name):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+
+
+def count(backend: KafkaBackend, topic: str) -> int:
+    """How many partitions are known."""
+    known = backend.topic(topic)
+    return 0 if known is None else len(known.partitions)
+
+
+async def test_many_who_ask_at_once_for_topics_share_a_request_and_none_depends_on_another(
+    kafka: KafkaCluster, kafka_name: Callable[[str], str], relay: Relay
+) -> None:
+    names = [kafka_name(f"shared-{number}") for number in range(10)]
+    client = KafkaClient(kafka_options(kafka, metadata_max_age_s=60.0), relay.dial)
+    await client.start()
+    try:
+        async with open_kafka(kafka) as other:
+            for name in names:
+                await other.create_topic(name, 1)
+        await client.refresh([])
+        assert not set(names) & client.metadata.topics.keys()
+        before = relay.requests
+        refreshes = [asyncio.create_task(client.refresh([name])) for name in names]
+        await asyncio.sleep(0)
+        refreshes[0].cancel()
+        refreshes[3].cancel()
+        outcomes = await asyncio.gather(*refreshes, return_exceptions=True)
+        assert [type(each) for each in outcomes if each is not None] == 2 * [asyncio.CancelledError]
+        assert set(names[1:]) <= client.metadata.topics.keys()
+        assert relay.requests - before <= 2
+    finally:
+        await client.stop()

@@ -1,0 +1,278 @@
+"""Reading from a real Kafka: what transactions and compaction leave out, and many fetches in few requests."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from pixy.backend import Backend, TopicPartition
+from pixy.backend.kafka import KafkaBackend
+from pixy.backend.kafka.fetch import read_batches
+from pixy.errors import CorruptData, Unavailable
+from pixy.records import (
+    NewRecord,
+    build_batch,
+    build_control_batch,
+    patch_batch,
+    patch_producer,
+    read_records,
+)
+from pixy.records.batch import mark_control
+from tests.conformance.support import append, append_nowait, fetch_now, make_batch, offsets, values
+from tests.kafka.backends import open_kafka
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.controls import transaction
+from tests.kafka.relay import Relay, open_relay
+
+PATIENCE_S = 20.0
+COMMIT, ABORT = 1, 0
+
+
+# --- the bytes of an answer ---------------------------------------------------------------------------------------
+
+
+def at(offset: int, batch: bytearray, producer_id: int = -1, *, transactional: bool = False) -> bytes:
+    """A batch as it is in a log."""
+    if transactional:
+        batch[22] |= 0x10
+    patch_producer(batch, producer_id, 0, 0)
+    patch_batch(batch, offset, 3)
+    return bytes(batch)
+
+
+def written(offset: int, *contents: bytes, producer_id: int = -1) -> bytes:
+    """A batch of these values; part of a transaction if it has a producer."""
+    return at(offset, make_batch(*contents), producer_id, transactional=producer_id >= 0)
+
+
+def marker(offset: int, kind: int, producer_id: int) -> bytes:
+    """The end of a transaction."""
+    return at(offset, build_control_batch(kind, bytes(6), 1000), producer_id, transactional=True)
+
+
+def read(
+    records: bytes, offset: int = 0, max_bytes: int = 1 << 20, *aborted: tuple[int, int]
+) -> tuple[list[int], int]:
+    """Offsets of the records that are handed out, and where the next fetch goes on."""
+    found = read_batches(records, offset, max_bytes, [(*each, {}) for each in aborted])
+    return [record.offset for batch in found.batches for record in read_records(batch)], found.next_offset
+
+
+def test_nothing_leaves_the_offset_where_it_is() -> None:
+    assert read(b"", 7) == ([], 7)
+
+
+def test_a_batch_that_is_cut_off_is_left_for_the_next_fetch() -> None:
+    first, second = written(0, b"0", b"1"), written(2, b"2")
+    for cut in range(len(second)):
+        assert read(first + second[:cut]) == ([0, 1], 2)
+    assert read(first + second) == ([0, 1, 2], 3)
+
+
+def test_a_batch_beyond_the_limit_is_left_for_the_next_fetch_but_the_first_one_comes() -> None:
+    first, second = written(0, b"0"), written(1, b"1")
+    assert read(first + second, 0, len(first) + len(second)) == ([0, 1], 2)
+    assert read(first + second, 0, len(first) + len(second) - 1) == ([0], 1)
+    assert read(first + second, 0, 1) == ([0], 1)
+
+
+def test_offsets_that_compaction_left_out_are_passed() -> None:
+    assert read(written(5, b"5") + written(9, b"9"), 2) == ([5, 9], 10)
+
+
+def test_the_ends_of_transactions_are_passed() -> None:
+    records = written(0, b"0", producer_id=7) + marker(1, COMMIT, 7) + written(2, b"2")
+    assert read(records) == ([0, 2], 3)
+    assert read(marker(1, COMMIT, 7), 1) == ([], 2)
+
+
+def test_records_of_aborted_transactions_are_passed_until_their_end_and_no_others() -> None:
+    records = b"".join(
+        [
+            written(0, b"of 8", producer_id=8),
+            written(1, b"of 7, aborted", producer_id=7),
+            written(2, b"plain"),
+            written(3, b"of 7, aborted too", producer_id=7),
+            marker(4, ABORT, 7),
+            written(5, b"of 7, the next one", producer_id=7),
+            marker(6, COMMIT, 8),
+            marker(7, COMMIT, 7),
+        ]
+    )
+    assert read(records, 0, 1 << 20, (7, 1)) == ([0, 2, 5], 8)
+
+
+def test_one_producer_may_abort_twice() -> None:
+    records = b"".join(
+        [
+            written(0, b"0", producer_id=7),
+            marker(1, ABORT, 7),
+            written(2, b"2", producer_id=7),
+            marker(3, COMMIT, 7),
+            written(4, b"4", producer_id=7),
+            marker(5, ABORT, 7),
+        ]
+    )
+    assert read(records, 0, 1 << 20, (7, 4), (7, 0)) == ([2], 6)
+
+
+def test_a_fetch_from_inside_an_aborted_transaction_passes_the_rest_of_it() -> None:
+    assert read(written(5, b"5", producer_id=7) + marker(6, ABORT, 7), 5, 1 << 20, (7, 2)) == ([], 7)
+
+
+def test_a_damaged_batch_is_never_handed_out() -> None:
+    first, second = written(0, b"0"), bytearray(written(1, b"1"))
+    second[-1] ^= 1
+    assert read(first + second) == ([0], 1)
+    with pytest.raises(CorruptData, match="CRC"):
+        read(bytes(second), 1)
+
+
+@pytest.mark.parametrize("length", [-13, -12, -1, 0, 48])
+def test_a_length_that_no_batch_has_is_corrupt_data(length: int) -> None:
+    batch = bytearray(written(0, b"0"))
+    batch[8:12] = length.to_bytes(4, "big", signed=True)
+    with pytest.raises(CorruptData):
+        read(bytes(batch))
+
+
+def test_a_control_batch_that_is_not_transactional_is_passed_too() -> None:
+    assert read(at(0, mark_control(build_control_batch(COMMIT, b"", 0)))) == ([], 1)
+
+
+# --- a real Kafka ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def relay() -> AsyncIterator[Relay]:
+    async with open_relay() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def backend(kafka: KafkaCluster, relay: Relay) -> AsyncIterator[KafkaBackend]:
+    async with open_kafka(kafka, relay.dial) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def topic(backend: KafkaBackend, kafka_name: Callable[[str], str]) -> str:
+    name = kafka_name("fetch")
+    await backend.create_topic(name, 20)
+    return name
+
+
+@pytest.mark.process
+async def test_only_what_was_committed_is_read_and_not_before(
+    kafka: KafkaCluster, backend: KafkaBackend, topic: str
+) -> None:
+    partition = TopicPartition(topic, 0)
+    await append(backend, partition, b"before")
+    async with transaction(kafka, commit=True) as committed:
+        await committed.send_and_wait(topic, b"committed", partition=0)
+        async with transaction(kafka, commit=False) as aborted:
+            await aborted.send_and_wait(topic, b"aborted", partition=0)
+        await append(backend, partition, b"after")
+        open_end = await fetch_now(backend, partition, 1)
+        assert (offsets(open_end), open_end.high_watermark) == ([], 1)
+        assert (await backend.offset_ranges(topic))[0] == (0, 1)
+        waiting = asyncio.create_task(backend.fetch(partition, 1, max_bytes=1 << 20))
+    async with asyncio.timeout(PATIENCE_S):
+        first = await waiting
+        found = dict(zip(offsets(first), values(first), strict=True))
+        while len(found) < 2:
+            more = await backend.fetch(partition, first.next_offset, max_bytes=1 << 20)
+            found |= dict(zip(offsets(more), values(more), strict=True))
+    assert [value for _, value in sorted(found.items())] == [b"committed", b"after"]
+
+
+@pytest.mark.process
+async def test_what_compaction_took_is_a_gap(backend: KafkaBackend, kafka_name: Callable[[str], str]) -> None:
+    partition = TopicPartition(kafka_name("compacted"), 0)
+    options = {"cleanup_policy": "compact", "segment_ms": "1", "min_cleanable_dirty_ratio": "0.01"}
+    await backend.create_topic(partition.topic, 1, options)
+    now = time.time_ns() // 1_000_000
+    for number in range(20):
+        record = NewRecord(b"key", b"%d" % number, (), now + 10 * number)  # each in a segment of its own
+        await append_batch(backend, partition, build_batch([record]))
+    async with asyncio.timeout(PATIENCE_S):
+        while offsets(first := await fetch_now(backend, partition, 0)) == [0]:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # Kafka tells nobody when it has compacted
+    assert first.next_offset > 1
+    found, offset = [], 0
+    while offset < 20:
+        result = await fetch_now(backend, partition, offset)
+        assert result.next_offset > offset
+        found += values(result)
+        offset = result.next_offset
+    assert found[-1] == b"19"
+    assert len(found) < 20
+
+
+async def append_batch(backend: Backend, partition: TopicPartition, batch: bytearray) -> None:
+    answer = asyncio.get_running_loop().create_future()
+    backend.append(partition, batch, 1, lambda *outcome: answer.set_result(outcome))
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await answer)[1] is None
+
+
+@pytest.mark.process
+async def test_many_partitions_need_few_connections(backend: KafkaBackend, topic: str, relay: Relay) -> None:
+    waiting = [
+        asyncio.create_task(backend.fetch(TopicPartition(topic, number), 0, max_bytes=1000))
+        for number in range(20)
+    ]
+    for number in range(20):
+        await append(backend, TopicPartition(topic, number), b"%d" % number)
+    async with asyncio.timeout(PATIENCE_S):
+        results = await asyncio.gather(*waiting)
+    assert [values(each) for each in results] == [[b"%d" % number] for number in range(20)]
+    # To the seed, for metadata, for writing, and those for reading.
+    assert relay.connections <= 3 + 4
+
+
+@pytest.mark.process
+async def test_fetches_of_one_partition_from_many_offsets_all_come_back(
+    backend: KafkaBackend, topic: str
+) -> None:
+    partition = TopicPartition(topic, 0)
+    for number in range(30):
+        await append(backend, partition, b"%d" % number)
+    waiting = [
+        asyncio.create_task(backend.fetch(partition, offset, max_bytes=1 << 20)) for offset in range(31)
+    ]
+    await append(backend, partition, b"30")
+    async with asyncio.timeout(PATIENCE_S):
+        results = await asyncio.gather(*waiting)
+    assert [offsets(each)[0] for each in results] == list(range(31))
+
+
+@pytest.mark.process
+async def test_a_partition_that_is_idle_does_not_hold_up_another_one(kafka: KafkaCluster, topic: str) -> None:
+    """With the broker holding fetches for a minute, whoever had to wait for another fetch to come back would not end in time."""
+    async with open_kafka(kafka, fetch_max_wait_s=60.0) as backend:
+        idle = asyncio.create_task(backend.fetch(TopicPartition(topic, 1), 0, max_bytes=1000))
+        busy = TopicPartition(topic, 0)
+        offset = 0
+        async with asyncio.timeout(PATIENCE_S):
+            for number in range(50):
+                fetch = asyncio.create_task(backend.fetch(busy, offset, max_bytes=1 << 20))
+                await append_nowait(backend, busy, b"%d" % number)
+                offset = (await fetch).next_offset
+        assert not idle.done()
+        idle.cancel()
+        await asyncio.gather(idle, return_exceptions=True)
+
+
+@pytest.mark.process
+async def test_a_fetch_that_may_wait_no_longer_tells_why_it_has_nothing(
+    kafka: KafkaCluster, topic: str, backend: KafkaBackend
+) -> None:
+    partition = TopicPartition(topic, 0)
+    await append(backend, partition, b"v")
+    with kafka.paused(1):
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(Unavailable, match=r"fetch-\d+-0 cannot be read: broker 1 has not answered"):
+                await backend.fetch(partition, 1, max_bytes=1000, max_wait=1.0)
+    assert values(await fetch_now(backend, partition, 0)) == [b"v"]

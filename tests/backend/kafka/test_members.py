@@ -1,0 +1,86 @@
+"""pixy/backend/kafka/members.py: what members say, and who gets what."""
+
+import pytest
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pixy.backend.kafka.members import assign, decode_assignment, decode_subscription, encode_subscription
+
+# Of a Java consumer of Kafka 4.3: version 3, topics, no user data, owned partitions, generation, rack.
+NEWER = bytes.fromhex("0003 00000001 0006 6f7264657273 ffffffff 00000000 ffffffff ffff")
+
+
+def assigned(
+    protocol: str, wants: dict[str, list[str]], counts: dict[str, int]
+) -> dict[str, dict[str, list[int]]]:
+    return {
+        member: {topic: list(numbers) for topic, numbers in decode_assignment(encoded).items()}
+        for member, encoded in assign(protocol, wants, counts)
+    }
+
+
+def test_members_sorted_by_id_get_contiguous_ranges_and_the_first_ones_get_the_extra() -> None:
+    wants = {"c": ["t"], "a": ["t"], "b": ["t"]}
+    assert assigned("range", wants, {"t": 5}) == {"a": {"t": [0, 1]}, "b": {"t": [2, 3]}, "c": {"t": [4]}}
+
+
+def test_every_topic_is_shared_out_among_those_who_want_it() -> None:
+    wants = {"a": ["one", "two"], "b": ["two"]}
+    assert assigned("range", wants, {"one": 3, "two": 2}) == {
+        "a": {"one": [0, 1, 2], "two": [0]},
+        "b": {"two": [1]},
+    }
+
+
+@pytest.mark.parametrize("protocol", ["range", "roundrobin"])
+def test_a_missing_topic_is_passed_over_and_the_others_are_not(protocol: str) -> None:
+    wants = {"a": ["missing", "there"], "b": ["missing"]}
+    assert assigned(protocol, wants, {"there": 2}) == {"a": {"there": [0, 1]}, "b": {}}
+
+
+@given(
+    st.sampled_from(["range", "roundrobin"]),
+    st.dictionaries(
+        st.text("ab", min_size=1, max_size=3), st.sets(st.sampled_from("tuvw")), min_size=1, max_size=5
+    ),
+    st.dictionaries(st.sampled_from("tuv"), st.integers(1, 7)),
+)
+def test_every_partition_that_somebody_wants_has_one_owner_who_wants_it(
+    protocol: str, wants: dict[str, set[str]], counts: dict[str, int]
+) -> None:
+    shared = assigned(protocol, {member: sorted(topics) for member, topics in wants.items()}, counts)
+    assert set(shared) == set(wants)
+    owners = [
+        (t, n, member) for member, topics in shared.items() for t, numbers in topics.items() for n in numbers
+    ]
+    wanted = {topic for topics in wants.values() for topic in topics}
+    assert sorted((t, n) for t, n, _ in owners) == sorted(
+        (t, n) for t, count in counts.items() if t in wanted for n in range(count)
+    )
+    assert all(t in wants[member] for t, _, member in owners)
+
+
+def test_a_subscription_is_read_back() -> None:
+    assert decode_subscription(encode_subscription({"b", "a"})) == {"a", "b"}
+    decoded = ConsumerProtocolMemberMetadata.decode(encode_subscription({"b", "a"}))
+    assert (decoded.version, decoded.subscription) == (0, ["a", "b"])
+
+
+def test_what_newer_consumers_add_is_passed_over() -> None:
+    assert decode_subscription(NEWER) == {"orders"}
+
+
+@pytest.mark.parametrize("cut", range(14))
+def test_a_subscription_that_is_cut_off_wants_nothing(cut: int) -> None:
+    assert decode_subscription(NEWER[:cut]) == frozenset()
+
+
+def test_an_assignment_is_sorted_and_has_no_empty_topics() -> None:
+    encoded = ConsumerProtocolMemberAssignment(0, [("t", [2, 0]), ("u", [])], b"").encode()
+    assert decode_assignment(encoded) == {"t": (0, 2)}
+
+
+@pytest.mark.parametrize("encoded", [b"", b"\0", b"not an assignment", b"\0\0\xff\xff\xff\xff"])
+def test_an_assignment_that_cannot_be_read_is_empty(encoded: bytes) -> None:
+    assert decode_assignment(encoded) == {}

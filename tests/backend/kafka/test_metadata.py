@@ -1,0 +1,150 @@
+"""What is known of a cluster: answers of brokers that lag behind do not undo what is known better."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from pixy.backend import PartitionDescription
+from pixy.backend.kafka.metadata import Broker, Metadata
+
+A, B = b"a" * 16, b"b" * 16
+
+
+def answer(*topics: Any, brokers: int = 3) -> Any:
+    """An answer with these topics, of a cluster of so many brokers."""
+    found: list[Any] = [(number, f"host-{number}", 9092, None, {}) for number in range(1, brokers + 1)]
+    return SimpleNamespace(brokers=found, topics=list(topics))
+
+
+def topic(
+    name: str, topic_id: bytes = A, leaders: tuple[int, ...] = (1,), *, error: int = 0, internal: bool = False
+) -> Any:
+    """A topic whose partitions have these leaders. The broker tells them in any order."""
+    partitions: list[Any] = [
+        (0, number, leader, 5, [1, 2], [1], [], {}) for number, leader in enumerate(leaders)
+    ]
+    return (error, name, topic_id, internal, partitions[::-1], 0, {})
+
+
+def known(*topics: Any) -> Metadata:
+    metadata = Metadata()
+    metadata.apply(answer(*topics), None, 0.0)
+    return metadata
+
+
+def test_topics_are_described_with_ascending_partitions() -> None:
+    metadata = known(topic("orders", leaders=(1, 2, -1)))
+    described = metadata.topics["orders"]
+    assert (described.topic_id, described.version, described.config) == (A, 3000, {})
+    assert described.partitions[1] == PartitionDescription(1, 2, (1, 2), (1,))
+    assert [metadata.leader("orders", number) for number in (0, 1, 2, 3, -1)] == [1, 2, -1, -1, -1]
+    assert metadata.leader("other", 0) == -1
+    assert metadata.names == {A: "orders"}
+    assert metadata.brokers[2] == Broker(2, "host-2", 9092)
+
+
+def test_a_description_is_the_same_object_until_something_changes() -> None:
+    metadata = known(topic("orders"))
+    before = metadata.topics["orders"]
+    assert metadata.apply(answer(topic("orders")), None, 0.0) == set()
+    assert metadata.topics["orders"] is before
+    assert metadata.apply(answer(topic("orders", leaders=(2,))), ["orders"], 0.0) == {"orders"}
+    assert metadata.topics["orders"].partitions != before.partitions
+
+
+def test_the_version_grows_with_partitions_and_options_and_not_with_leaders() -> None:
+    metadata = known(topic("orders", leaders=(1, 1)))
+    versions = [metadata.topics["orders"].version]
+    for number in range(3):
+        metadata.set_config("orders", {"retention_ms": f"{number}"})
+        versions.append(metadata.topics["orders"].version)
+    metadata.apply(answer(topic("orders", leaders=(2, 3))), None, 0.0)
+    assert metadata.topics["orders"].version == versions[-1]
+    metadata.apply(answer(topic("orders", leaders=(2, 3, 1))), None, 0.0)
+    versions.append(metadata.topics["orders"].version)
+    assert versions == [2000, 2001, 2002, 2003, 3000]
+
+
+def test_versions_are_equal_only_of_equal_numbers_of_partitions_in_whatever_process() -> None:
+    """However many changes one has seen, and whatever happened before another one began."""
+    metadata = known(topic("orders", leaders=(1, 1)))
+    for number in range(5000):
+        metadata.set_config("orders", {"retention_ms": f"{number}"})
+    other = known(topic("orders", leaders=(1, 1, 1)))
+    assert metadata.topics["orders"].version < other.topics["orders"].version
+
+
+def test_options_stay_when_partitions_change() -> None:
+    metadata = known(topic("orders"))
+    metadata.set_config("orders", {"retention_ms": "1"})
+    metadata.apply(answer(topic("orders", leaders=(1, 1))), None, 0.0)
+    assert metadata.topics["orders"].config == {"retention_ms": "1"}
+    assert metadata.set_config("other", {}) is None
+
+
+def test_kafkas_own_topics_are_not_known() -> None:
+    assert known(topic("__consumer_offsets", internal=True)).topics == {}
+
+
+def test_a_topic_that_an_answer_about_all_lacks_is_gone() -> None:
+    metadata = known(topic("orders"), topic("bills", B))
+    assert metadata.apply(answer(topic("bills", B)), None, 0.0) == {"orders"}
+    assert list(metadata.topics) == ["bills"]
+    assert metadata.names == {B: "bills"}
+
+
+def test_an_answer_about_some_topics_says_nothing_of_the_others() -> None:
+    metadata = known(topic("orders"), topic("bills", B))
+    assert metadata.apply(answer(topic("orders", error=3)), ["orders"], 0.0) == {"orders"}
+    assert list(metadata.topics) == ["bills"]
+
+
+def test_a_topic_whose_leaders_are_being_chosen_stays_as_it_was() -> None:
+    metadata = known(topic("orders"))
+    before = metadata.topics["orders"]
+    assert metadata.apply(answer(topic("orders", leaders=(), error=5)), ["orders"], 0.0) == set()
+    assert metadata.topics["orders"] is before
+
+
+def test_a_topic_with_another_id_is_another_topic() -> None:
+    metadata = known(topic("orders"))
+    metadata.set_config("orders", {"retention_ms": "1"})
+    assert metadata.apply(answer(topic("orders", B)), None, 0.0) == {"orders"}
+    assert (metadata.topics["orders"].version, metadata.topics["orders"].config) == (1000, {})
+    assert metadata.names == {B: "orders"}
+
+
+def test_a_broker_that_has_not_heard_of_a_new_topic_does_not_undo_it_for_some_seconds() -> None:
+    metadata = Metadata()
+    metadata.created("orders", 100.0)
+    metadata.apply(answer(topic("orders")), ["orders"], 100.1)
+    assert metadata.apply(answer(topic("orders", error=3)), ["orders"], 101.0) == set()
+    assert metadata.apply(answer(), None, 101.0) == set()
+    assert "orders" in metadata.topics
+    assert metadata.apply(answer(), None, 200.0) == {"orders"}
+
+
+def test_a_broker_that_has_not_heard_of_a_deletion_does_not_bring_the_topic_back() -> None:
+    metadata = known(topic("orders"))
+    metadata.deleted("orders")
+    assert (metadata.topics, metadata.names) == ({}, {})
+    assert metadata.apply(answer(topic("orders")), None, 0.0) == set()
+    assert metadata.topics == {}
+    assert metadata.apply(answer(topic("orders", B)), None, 0.0) == {"orders"}
+
+
+def test_a_topic_that_was_created_and_deleted_here_is_gone_at_once() -> None:
+    metadata = Metadata()
+    metadata.created("orders", 0.0)
+    metadata.apply(answer(topic("orders")), None, 0.0)
+    metadata.deleted("orders")
+    metadata.created("orders", 0.1)
+    metadata.apply(answer(topic("orders")), None, 0.1)
+    assert metadata.topics == {}
+
+
+def test_brokers_that_nobody_names_stay_known() -> None:
+    metadata = known()
+    metadata.apply(answer(brokers=0), [], 0.0)
+    assert len(metadata.brokers) == 3
+    metadata.apply(answer(brokers=2), [], 0.0)
+    assert list(metadata.brokers) == [1, 2]

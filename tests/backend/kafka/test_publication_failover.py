@@ -1,0 +1,182 @@
+"""Brokers die in the midst of a publication: published again under the same epoch it is there once, and nothing of it is seen before.
+
+Three brokers, three replicas, two of which must be in sync. A publication is held at a step, the broker that matters dies, and it goes on.
+Who dies is the coordinator of the transaction, the one of the epoch (a consumer group's), or the leader of a partition.
+"""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from pixy.backend import Backend, Published
+from pixy.backend.kafka.client import KafkaClient
+from pixy.backend.kafka.coordinators import Coordinators
+from pixy.backend.kafka.group_messages import GROUP_COORDINATOR, TRANSACTION_COORDINATOR
+from pixy.errors import Unavailable
+from tests.backend.kafka.test_staged_writes import COMMIT_OFFSET, END_TRANSACTION, read, stage_both
+from tests.kafka.backends import kafka_options, make_kafka, open_kafka, start_again
+from tests.kafka.cluster import Broker, KafkaCluster
+from tests.kafka.consumer import consumed
+from tests.kafka.relay import PRODUCE, Relay, open_relay
+
+pytestmark = [pytest.mark.process, pytest.mark.no_debug]
+
+PATIENCE_S = 60.0
+STEPS = {
+    "begun": ("hold_before", PRODUCE),
+    "records added": ("hold_before", COMMIT_OFFSET),
+    "end sent, answer lost": ("hold_after", END_TRANSACTION),
+}
+VICTIMS = ["coordinator of the transaction", "coordinator of the epoch", "leader of a partition"]
+
+
+@pytest.fixture
+async def relay() -> AsyncIterator[Relay]:
+    async with open_relay() as opened:
+        yield opened
+
+
+@pytest.fixture
+def sink(kafka_name: Callable[[str], str]) -> str:
+    return kafka_name("failing-sink")
+
+
+@pytest.fixture
+async def topic(kafka_three: KafkaCluster, kafka_name: Callable[[str], str]) -> str:
+    async with open_kafka(kafka_three) as backend:
+        return (await backend.create_topic(kafka_name("failing"), 2)).name
+
+
+@asynccontextmanager
+async def publishing(
+    backend: Backend, relay: Relay, sink: str, step: str
+) -> AsyncIterator[asyncio.Task[Published]]:
+    """Epoch 0 is being published and held at a step; behind the block it goes on."""
+    where, request = STEPS[step]
+    setattr(relay, where, request)
+    task = asyncio.create_task(backend.publish(sink, 0, "query", ["stage"]))
+    async with asyncio.timeout(PATIENCE_S):
+        await relay.held.wait()
+        yield task
+        relay.go_on.set()
+
+
+async def find(cluster: KafkaCluster, backend: Backend, victim: str, topic: str, sink: str) -> Broker:
+    """The broker that is to die."""
+    if victim == "leader of a partition":
+        known = backend.topic(topic)
+        assert known is not None
+        return cluster.broker(known.partitions[0].leader)
+    kind = TRANSACTION_COORDINATOR if victim == "coordinator of the transaction" else GROUP_COORDINATOR
+    client = KafkaClient(kafka_options(cluster))
+    await client.start()
+    try:
+        return cluster.broker(await Coordinators(client, kind).find(f"pixy-sink-{sink}"))
+    finally:
+        await client.stop()
+
+
+async def publish_again(backend: Backend, sink: str) -> Published:
+    """Publish epoch 0 until that is answered, as a client does that is told to try again."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await backend.publish(sink, 0, "query", ["stage"])
+            except Unavailable:
+                await asyncio.sleep(0)
+
+
+async def check_once(
+    cluster: KafkaCluster, backend: Backend, topic: str, sink: str, expected: list[list[bytes | None]]
+) -> None:
+    """The epoch is there once, stays so when it is published again, and when all brokers are back."""
+    assert await read(backend, topic) == expected
+    assert await publish_again(backend, sink) == Published(False, 0)
+    await start_again(cluster)
+    assert await read(backend, topic) == expected
+    assert await consumed(cluster, topic, 2) == [b"1", b"2", b"3"]
+
+
+# Before its end, what a publication has at a broker is the same for each of them: its transaction is undone.
+@pytest.mark.parametrize(
+    ("step", "victim"),
+    [
+        ("begun", "leader of a partition"),
+        ("records added", "coordinator of the transaction"),
+        *(("end sent, answer lost", victim) for victim in VICTIMS),
+    ],
+)
+async def test_a_publication_in_which_a_broker_dies_is_there_once(
+    kafka_three: KafkaCluster, relay: Relay, topic: str, sink: str, tmp_path: Path, step: str, victim: str
+) -> None:
+    async with open_kafka(kafka_three, relay.dial, tmp_path / "kafka") as backend:
+        expected = await stage_both(backend, topic, sink)
+        async with publishing(backend, relay, sink, step) as task:
+            (await find(kafka_three, backend, victim, topic, sink)).kill()
+        try:
+            assert await task == Published(True, 0)
+        except Unavailable:
+            assert (await publish_again(backend, sink)).last_epoch == 0
+        await check_once(kafka_three, backend, topic, sink, expected)
+
+
+@pytest.mark.parametrize("step", ["begun", "records added"])
+async def test_what_an_aborted_publication_has_left_is_not_seen(
+    kafka_three: KafkaCluster, relay: Relay, topic: str, sink: str, tmp_path: Path, step: str
+) -> None:
+    """Two brokers die, and one alone may not write: it ends with the advice to try again, which helps when they are back."""
+    async with open_kafka(kafka_three, relay.dial, tmp_path / "kafka", delivery_timeout_s=3.0) as backend:
+        expected = await stage_both(backend, topic, sink)
+        async with publishing(backend, relay, sink, step) as task:
+            for victim in (await find(kafka_three, backend, VICTIMS[0], topic, sink), *kafka_three.brokers):
+                if sum(each.running for each in kafka_three.brokers) > 1:
+                    victim.kill()
+        with pytest.raises(Unavailable):
+            await task
+        await start_again(kafka_three)
+        assert (await publish_again(backend, sink)).last_epoch == 0
+        await check_once(kafka_three, backend, topic, sink, expected)
+        everything = await consumed(kafka_three, topic, 2, "read_uncommitted")
+        assert len(everything) == 6 if step == "records added" else len(everything) >= 3
+
+
+async def test_the_next_process_finds_out_what_came_of_a_publication_though_the_coordinator_died_too(
+    kafka_three: KafkaCluster, relay: Relay, topic: str, sink: str, tmp_path: Path
+) -> None:
+    first = make_kafka(kafka_three, tmp_path / "first", relay.dial, delivery_timeout_s=1.0)
+    await first.start()
+    expected = await stage_both(first, topic, sink)
+    relay.stop_after = END_TRANSACTION
+    dying = asyncio.create_task(first.publish(sink, 0, "query", ["stage"]))
+    await relay.stopped.wait()
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+    (await find(kafka_three, first, VICTIMS[0], topic, sink)).kill()
+    async with open_kafka(kafka_three, directory=tmp_path / "second") as second:
+        assert await publish_again(second, sink) == Published(False, 0)
+        await check_once(kafka_three, second, topic, sink, expected)
+    dying.cancel()
+    await asyncio.gather(dying, return_exceptions=True)
+    await first.stop()
+
+
+async def test_a_coordinator_that_freezes_and_wakes_up_ends_nothing_twice(
+    kafka_three: KafkaCluster, relay: Relay, topic: str, sink: str, tmp_path: Path
+) -> None:
+    """The end of the transaction lies in its socket, and is read when another one has ended it."""
+    async with open_kafka(kafka_three, relay.dial, tmp_path / "kafka", request_timeout_s=2.0) as backend:
+        expected = await stage_both(backend, topic, sink)
+        frozen = await find(kafka_three, backend, VICTIMS[0], topic, sink)
+        relay.hold_before = END_TRANSACTION
+        task = asyncio.create_task(backend.publish(sink, 0, "query", ["stage"]))
+        await relay.held.wait()
+        with frozen.paused():
+            relay.go_on.set()
+            await asyncio.gather(task, return_exceptions=True)
+            assert (await publish_again(backend, sink)).last_epoch == 0
+            assert await read(backend, topic) == expected
+        await asyncio.to_thread(kafka_three.wait_ready)
+        await check_once(kafka_three, backend, topic, sink, expected)

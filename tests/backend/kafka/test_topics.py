@@ -1,0 +1,124 @@
+"""Topics of a real Kafka, beyond what every backend does: Kafka's own options, and what others have made."""
+
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.protocol.admin import DescribeConfigsRequest
+
+from pixy.backend.kafka import KafkaBackend
+from pixy.backend.kafka.client import KafkaClient
+from pixy.backend.kafka.errors import UNKNOWN_TOPIC_OR_PARTITION
+from pixy.backend.kafka.topics import Topics
+from pixy.errors import InvalidArgument, TopicExists
+from tests.integration.kafka_tools import run_tool
+from tests.kafka.backends import kafka_options, open_kafka
+from tests.kafka.cluster import KafkaCluster
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+async def backend(kafka: KafkaCluster) -> AsyncIterator[KafkaBackend]:
+    async with open_kafka(kafka) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(kafka_name: Callable[[str], str]) -> str:
+    return kafka_name("topic")
+
+
+async def test_every_option_that_kafka_has_can_be_set(backend: KafkaBackend, topic: str) -> None:
+    options = {"cleanup_policy": "compact", "min_insync_replicas": "1", "max_message_bytes": "2000000"}
+    assert (await backend.create_topic(topic, 1, options)).config == options
+    altered = await backend.alter_topic(topic, config={"cleanup_policy": None, "compression_type": "zstd"})
+    assert altered.config == {
+        "min_insync_replicas": "1",
+        "max_message_bytes": "2000000",
+        "compression_type": "zstd",
+    }
+
+
+class LaggingClient(KafkaClient):
+    """Asks for options, the first time, a broker that has not heard of the topic."""
+
+    lags = True
+
+    async def send_any(self, request: Any, **options: Any) -> Any:
+        if isinstance(request, DescribeConfigsRequest) and self.lags:
+            self.lags = False
+            return SimpleNamespace(resources=[(UNKNOWN_TOPIC_OR_PARTITION, "", 2, "", [])])
+        return await super().send_any(request, **options)
+
+
+async def test_a_topic_is_created_though_a_broker_has_not_heard_of_it_yet(
+    kafka: KafkaCluster, topic: str
+) -> None:
+    client = LaggingClient(kafka_options(kafka))
+    await client.start()
+    try:
+        assert (await Topics(client).create(topic, 2, {})).name == topic
+        assert not client.lags
+    finally:
+        await client.stop()
+
+
+async def test_what_kafka_says_of_an_option_is_told(backend: KafkaBackend, topic: str) -> None:
+    await backend.create_topic(topic, 1)
+    with pytest.raises(InvalidArgument, match=r"options of topic topic-\d+: .*cleanup\.policy"):
+        await backend.alter_topic(topic, config={"cleanup_policy": "shred"})
+    with pytest.raises(
+        InvalidArgument, match=r"cleanup\.policy is unknown; options have Kafka's names with _ for dots"
+    ):
+        await backend.alter_topic(topic, config={"cleanup.policy": "compact"})
+
+
+async def test_a_change_of_which_one_half_is_refused_changes_nothing(
+    backend: KafkaBackend, topic: str
+) -> None:
+    before = await backend.create_topic(topic, 2)
+    with pytest.raises(InvalidArgument):
+        await backend.alter_topic(topic, partitions=3, config={"cleanup_policy": "shred"})
+    with pytest.raises(InvalidArgument):
+        await backend.alter_topic(topic, partitions=1, config={"cleanup_policy": "compact"})
+    assert await backend.describe_topic(topic) == before
+
+
+async def test_topics_that_others_made_are_told_with_their_options(
+    kafka: KafkaCluster, backend: KafkaBackend, topic: str
+) -> None:
+    made = ["--create", "--topic", topic, "--partitions", "3", "--config", "retention.ms=12345678"]
+    run_tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", kafka.addresses[0], *made)
+    described = await backend.describe_topic(topic)
+    assert (len(described.partitions), described.config) == (3, {"retention_ms": "12345678"})
+    assert described in await backend.list_topics()
+
+
+async def test_a_topic_that_others_made_is_known_when_its_creation_is_refused(
+    kafka: KafkaCluster, backend: KafkaBackend, topic: str
+) -> None:
+    async with open_kafka(kafka) as other:
+        await other.create_topic(topic, 3)
+    assert backend.topic(topic) is None
+    with pytest.raises(TopicExists):
+        await backend.create_topic(topic, 1)
+    known = backend.topic(topic)
+    assert known is not None
+    assert len(known.partitions) == 3
+
+
+async def test_kafkas_own_topics_are_not_listed(backend: KafkaBackend, kafka: KafkaCluster) -> None:
+    names = [each.name for each in await backend.list_topics()]
+    assert not [name for name in names if name.startswith("__")]
+
+
+async def test_many_topics_are_listed_with_their_options(
+    backend: KafkaBackend, kafka_name: Callable[[str], str]
+) -> None:
+    names = sorted(kafka_name(f"many-{number:02}") for number in range(45))
+    for number, name in enumerate(names):
+        await backend.create_topic(name, 1, {"retention_ms": str(number + 1)})
+    listed = {each.name: each.config for each in await backend.list_topics()}
+    assert [listed[name] for name in names] == [{"retention_ms": str(n + 1)} for n in range(45)]

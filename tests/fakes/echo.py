@@ -1,0 +1,189 @@
+"""A service with every kind of method, described by hand: what a generated descriptor would be."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.wrappers_pb2 import DESCRIPTOR as WRAPPERS
+from google.protobuf.wrappers_pb2 import BytesValue
+
+from pixy.api.grpc import GrpcError, Handler, RpcServer, ServerOptions, Service, Status, StreamCall, UnaryCall
+from pixy.clock import SystemClock
+from pixy.config import TlsConfig
+
+__all__ = ["DESCRIPTOR", "Echo", "EchoServer", "open_echo", "value"]
+
+_METHODS = {
+    "Unary": (False, False),
+    "Task": (False, False),
+    "Unserved": (False, False),
+    "Collect": (True, False),
+    "Repeat": (False, True),
+    "Chat": (True, True),
+}
+
+
+def _descriptor() -> Any:
+    file = FileDescriptorProto(
+        name="test/echo.proto", package="test", syntax="proto3", dependency=[WRAPPERS.name]
+    )
+    service = file.service.add(name="Echo")
+    for name, (client_streaming, server_streaming) in _METHODS.items():
+        service.method.add(
+            name=name,
+            input_type=".google.protobuf.BytesValue",
+            output_type=".google.protobuf.BytesValue",
+            client_streaming=client_streaming,
+            server_streaming=server_streaming,
+        )
+    pool = DescriptorPool()
+    pool.AddSerializedFile(WRAPPERS.serialized_pb)
+    pool.Add(file)
+    return pool.FindServiceByName("test.Echo")
+
+
+DESCRIPTOR = _descriptor()
+
+
+def value(text: bytes) -> bytes:
+    """A message of the service, serialized."""
+    return BytesValue(value=text).SerializeToString()
+
+
+class Work:
+    """What a unary handler leaves behind."""
+
+    def __init__(self) -> None:
+        self.cancelled = asyncio.Event()
+
+    def cancel(self) -> None:
+        """See `Cancellable`."""
+        self.cancelled.set()
+
+
+@dataclass
+class Echo:
+    """Answers what it is sent. What a request says decides how.
+
+    Attributes:
+        held: unary calls that asked to be held, in order, with what to cancel.
+        arrived: set when one is held.
+        cancelled: streaming calls and tasks whose handlers were cancelled.
+        received, sent: messages of streaming calls.
+    """
+
+    held: list[tuple[UnaryCall, Work]] = field(default_factory=list)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    received: int = 0
+    sent: int = 0
+
+    def service(self) -> Service:
+        """What serves this."""
+        handlers: dict[str, Handler] = {
+            "Unary": self.unary,
+            "Task": self.task,
+            "Collect": self.collect,
+            "Repeat": self.repeat,
+            "Chat": self.chat,
+        }
+        return Service(DESCRIPTOR, handlers)
+
+    def unary(self, request: BytesValue, call: UnaryCall) -> Work | None:
+        """`hold` is held, `fail` fails, `bug` breaks, `metadata` sends metadata back, all else is echoed."""
+        command = request.value
+        if command == b"hold":
+            work = Work()
+            self.held.append((call, work))
+            self.arrived.set()
+            return work
+        if command == b"fail":
+            raise GrpcError(Status.ABORTED, "no: 100 %\né ", b"\x08\x0a", [("why-bin", b"\xff")])
+        if command == b"bug":
+            raise KeyError("secret")
+        if command == b"compress":
+            call.compress = True
+        if command == b"metadata":
+            for key, content in call.metadata:
+                call.add_initial_metadata(key, content)
+                call.add_trailing_metadata(key, content)
+        call.answer(request)
+        return None
+
+    async def task(self, request: BytesValue, call: UnaryCall) -> BytesValue:
+        """`hold` waits for ever, `fail` fails, `bug` breaks, all else is echoed."""
+        if request.value == b"hold":
+            await self._for_ever()
+        if request.value == b"fail":
+            raise GrpcError(Status.ABORTED, "no")
+        if request.value == b"bug":
+            raise KeyError("secret")
+        return request
+
+    async def collect(self, call: StreamCall) -> None:
+        """Answers all messages joined; `wait` as first one waits before the next is received."""
+        parts = []
+        async for message in call:
+            self.received += 1
+            parts.append(message.value)
+            if message.value == b"wait":
+                await self._for_ever()
+        await call.send(BytesValue(value=b",".join(parts)))
+
+    async def repeat(self, call: StreamCall) -> None:
+        """`<count> <size>`: so many messages of so many bytes. `hold` waits for ever; `bug` breaks behind a message."""
+        request = await call.receive_only()
+        if request.value == b"hold":
+            await self._for_ever()
+        count, size = map(int, request.value.split())
+        for _ in range(count):
+            await call.send(BytesValue(value=bytes(size)))
+            self.sent += 1
+        if size == 7:
+            raise KeyError("secret")
+
+    async def chat(self, call: StreamCall) -> None:
+        """Echoes each message as it comes; `fail` fails."""
+        async for message in call:
+            self.received += 1
+            if message.value == b"fail":
+                call.add_trailing_metadata("late", "yes")
+                raise GrpcError(Status.ABORTED, "no")
+            await call.send(message)
+
+    async def _for_ever(self) -> None:
+        self.arrived.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+@dataclass
+class EchoServer:
+    """A running server of one `Echo`."""
+
+    echo: Echo
+    server: RpcServer
+    address: str
+    faults: list[BaseException]
+
+
+@asynccontextmanager
+async def open_echo(
+    options: ServerOptions | None = None, tls: TlsConfig | None = None, unix: str = ""
+) -> AsyncIterator[EchoServer]:
+    """Serves it on a free port, or on a unix socket."""
+    echo, faults = Echo(), list[BaseException]()
+    server = RpcServer([echo.service()], options or ServerOptions(), SystemClock(), faults.append, Random(1))
+    address = await server.listen_unix(unix) if unix else await server.listen("127.0.0.1:0", tls)
+    try:
+        yield EchoServer(echo, server, address, faults)
+    finally:
+        await server.stop(0)

@@ -1,0 +1,297 @@
+"""Real Apache Kafka in processes of its own: KRaft clusters of one broker or three, for tests that look at it from outside.
+
+Every broker is its own controller too. It listens on 127.0.0.1, on ports that were free when the cluster was made, and keeps them when it
+is started again, with the same data. A broker is ended by its process id and nothing else; where `setpriv` is there the kernel ends it if
+the test process dies without a word.
+
+Timeouts are a tenth of Kafka's, so that a broker that was killed is known to be dead after two seconds. Records of any age stay, as
+many tests have timestamps of 1970. Topics are created by whoever
+asks for them (Kafka's default): a test notices a read that creates one.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+from tests.conftest import require
+from tests.integration.kafka_tools import kafka_libs
+
+__all__ = ["Broker", "KafkaCluster", "free_ports"]
+
+_HOST = "127.0.0.1"
+_CLUSTER_ID = "cGl4eS1rYWZrYS10ZXN0cw"
+_START_SECONDS_MAX = 60.0
+_STOP_SECONDS_MAX = 30.0
+_ASK_EVERY_S = 0.05
+_QUICK_START = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_METADATA, _METADATA_VERSION = 3, 1
+
+_SERVER_PROPERTIES = """\
+process.roles=broker,controller
+node.id={node_id}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+log.dirs={data}
+broker.session.timeout.ms=2000
+broker.heartbeat.interval.ms=200
+controller.quorum.election.timeout.ms=500
+controller.quorum.fetch.timeout.ms=1000
+message.max.bytes=8388608
+default.replication.factor={replicas}
+min.insync.replicas={in_sync}
+offsets.topic.replication.factor={replicas}
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={in_sync}
+transaction.state.log.num.partitions=4
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=500
+log.initial.task.delay.ms=500
+log.retention.check.interval.ms=500
+log.cleaner.backoff.ms=200
+log.retention.ms=-1
+log.roll.ms=9000000000000000000
+log.segment.delete.delay.ms=100
+log.cleaner.dedupe.buffer.size=4194304
+num.network.threads=2
+num.io.threads=4
+num.recovery.threads.per.data.dir=1
+"""
+
+
+class Broker:
+    """One broker, in its own process.
+
+    Args:
+        folder: where its files go.
+        node_id: its number in the cluster.
+        ports: what it listens on: for clients, for controllers.
+        java: options of the Java machine.
+    """
+
+    def __init__(self, folder: Path, node_id: int, ports: tuple[int, int], java: Sequence[str]) -> None:
+        self._java = java
+        self.folder = folder
+        self.node_id = node_id
+        self.port, self.controller_port = ports
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{_HOST}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._running().pid
+
+    def log(self) -> str:
+        """Everything it has logged."""
+        return (self.folder / "log").read_text()
+
+    def start_nowait(self) -> None:
+        """Start the process and do not wait for anything."""
+        assert self._process is None, f"broker {self.node_id} runs already"
+        self._log = (self.folder / "log").open("ab")
+        guard = shutil.which("setpriv")
+        self._process = subprocess.Popen(
+            [
+                *([guard, "--pdeathsig", "KILL", "--"] if guard else []),
+                *_java(self._java),
+                "kafka.Kafka",
+                str(self.folder / "server.properties"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            cwd=self.folder,
+        )
+
+    def kill(self) -> None:
+        """End it with SIGKILL, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._wait()
+
+    def stop(self) -> None:
+        """End it with SIGTERM: it hands its leaderships over first."""
+        self._running().terminate()
+        self._wait()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Its process stands still without a word to anybody: its connections stay, and nothing is answered."""
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        # On a busy machine its other threads go on until one of them has had its turn to take the signal.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
+
+    def known_brokers(self) -> int:
+        """How many brokers it knows to be alive; 0 if it does not answer."""
+        try:
+            with socket.create_connection((_HOST, self.port), timeout=2.0) as connection:
+                return _ask_brokers(connection)
+        except OSError:
+            return 0
+
+    def _wait(self) -> None:
+        self._running().wait(_STOP_SECONDS_MAX)
+        assert self._log is not None
+        self._log.close()
+        self._process = None
+
+    def _running(self) -> "subprocess.Popen[bytes]":
+        assert self._process is not None, f"broker {self.node_id} does not run"
+        return self._process
+
+
+class KafkaCluster:
+    """Brokers with the node ids 1, 2, ... that know each other.
+
+    Args:
+        folder: where their files go.
+        brokers: how many: one, or three with three replicas of everything, of which two must be in sync.
+        properties: further lines of server.properties.
+        java: options of the Java machine; the default starts quickly, and is slow in the long run.
+    """
+
+    def __init__(
+        self, folder: Path, brokers: int = 1, properties: str = "", java: Sequence[str] = _QUICK_START
+    ) -> None:
+        ports = iter(free_ports(2 * brokers))
+        self.brokers = [
+            Broker(folder / f"broker-{node_id}", node_id, (next(ports), next(ports)), java)
+            for node_id in range(1, brokers + 1)
+        ]
+        self.properties = properties
+
+    @property
+    def addresses(self) -> list[str]:
+        """`host:port` of every broker, whether it runs or not."""
+        return [each.address for each in self.brokers]
+
+    def broker(self, node_id: int) -> Broker:
+        return self.brokers[node_id - 1]
+
+    def start(self) -> None:
+        """Format and start all brokers, and return when they know each other."""
+        for path in [self._write_properties(broker) for broker in self.brokers]:
+            tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(path)]
+            done = subprocess.run(
+                [*_java(_QUICK_START), *tool], capture_output=True, timeout=_START_SECONDS_MAX, check=False
+            )
+            assert done.returncode == 0, f"the storage of Kafka could not be formatted: {done}"
+        for broker in self.brokers:
+            broker.start_nowait()
+        self.wait_ready()
+
+    def start_again(self, *node_ids: int) -> None:
+        """Start brokers that were ended, with their old data (no ids: all that do not run)."""
+        self.start_again_nowait(*node_ids)
+        self.wait_ready()
+
+    def start_again_nowait(self, *node_ids: int) -> None:
+        """The same without waiting. From the main thread: a broker ends with the thread that started it."""
+        for broker in [self.broker(each) for each in node_ids] or self.brokers:
+            if not broker.running:
+                broker.start_nowait()
+
+    def wait_ready(self) -> None:
+        """Return when every broker that runs knows all that run. The test fails with a log if that takes too long."""
+        give_up_at = time.monotonic() + _START_SECONDS_MAX
+        running = [each for each in self.brokers if each.running]
+        for broker in running:
+            while (known := broker.known_brokers()) != len(running):
+                assert broker.running, f"broker {broker.node_id} has ended; its log:\n{broker.log()}"
+                assert time.monotonic() < give_up_at, (
+                    f"broker {broker.node_id} knows {known} of {len(running)} brokers; its log:\n{broker.log()}"
+                )
+                time.sleep(_ASK_EVERY_S)  # nobody tells from outside when a broker is ready
+
+    @contextmanager
+    def paused(self, node_id: int) -> Iterator[None]:
+        """A broker stands still; afterwards the others know it again."""
+        with self.broker(node_id).paused():
+            yield
+        self.wait_ready()
+
+    def kill(self) -> None:
+        """End all brokers with SIGKILL."""
+        for broker in self.brokers:
+            broker.kill()
+
+    def _write_properties(self, broker: Broker) -> Path:
+        broker.folder.mkdir(parents=True)
+        count = len(self.brokers)
+        voters = ",".join(f"{each.node_id}@{_HOST}:{each.controller_port}" for each in self.brokers)
+        properties = _SERVER_PROPERTIES.format(
+            node_id=broker.node_id,
+            voters=voters,
+            host=_HOST,
+            port=broker.port,
+            controller_port=broker.controller_port,
+            data=broker.folder / "data",
+            replicas=count,
+            in_sync=min(count, 2),
+        )
+        path = broker.folder / "server.properties"
+        path.write_text(properties + self.properties)
+        return path
+
+
+def _java(options: Sequence[str]) -> list[str]:
+    java = require("java", "apt-get install openjdk-17-jre-headless")
+    return [
+        java,
+        *options,
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-cp",
+        f"{kafka_libs()}/*",
+    ]
+
+
+def free_ports(count: int) -> Sequence[int]:
+    """Ports that nobody listens on at the moment; all are held until the last is found, so they differ."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((_HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _ask_brokers(connection: socket.socket) -> int:
+    """The number of brokers in a Metadata answer: 4 bytes size, 4 bytes correlation id, then their count."""
+    client_id = b"tests"
+    no_topics = struct.pack(">i", 0)
+    header = struct.pack(">hhih", _METADATA, _METADATA_VERSION, 1, len(client_id)) + client_id
+    request = header + no_topics
+    connection.sendall(struct.pack(">i", len(request)) + request)
+    answer = b""
+    while len(answer) < 12:
+        received = connection.recv(4096)
+        if not received:
+            return 0
+        answer += received
+    count: int = struct.unpack_from(">i", answer, 8)[0]
+    return count

@@ -1,0 +1,182 @@
+"""pixies in front of the Kafka clusters of the tests: each is what one daemon has behind its door, in this process.
+
+Several share a group as several daemons would: each has its own connections, its own member, and knows nothing of the others.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pixy.backend import OffsetCommit
+from pixy.backend.kafka import KafkaBackend, KafkaOptions
+from pixy.clock import SystemClock
+from pixy.config import ConsumerConfig, KafkaConfig, ProducerConfig, ProxyConfig
+from pixy.consume import Offer
+from pixy.errors import LongPollTimeout, PixyError
+from pixy.proxy import Proxy
+from tests.kafka.backends import staging_place
+from tests.kafka.cluster import KafkaCluster
+
+__all__ = ["PATIENCE", "Pixy", "open_pixy", "wait_until"]
+
+PATIENCE = 20
+"""Seconds until a test gives up waiting for what must happen."""
+
+_CONSUMER = ConsumerConfig(
+    long_polling_timeout=1.0,
+    offsets_commit_interval=0.05,
+    rebalance_delay=0.0,
+    rebalance_timeout=3.0,
+    session_timeout=3.0,
+    retry_backoff=0.1,
+)
+
+
+class Pixy:
+    """One pixy. `faults` are bugs."""
+
+    def __init__(
+        self, cluster: KafkaCluster, client_id: str, options: Mapping[str, Any], **proxy: Any
+    ) -> None:
+        proxy.setdefault("kafka", KafkaConfig(seed_peers=tuple(cluster.addresses), metadata_max_age=1.0))
+        # Records without a key are to meet every partition.
+        proxy.setdefault("producer", ProducerConfig(partitioner="random"))
+        self.config = ProxyConfig(kind="kafka", consumer=replace(_CONSUMER, **options), **proxy)
+        self.client_id = client_id
+        self.faults: list[BaseException] = []
+        self._folder = TemporaryDirectory(prefix="pixy-stages-")
+        self.backend = KafkaBackend(
+            KafkaOptions.from_config(self.config, client_id),
+            staging_place(Path(self._folder.name) / "kafka"),
+            self.faults.append,
+        )
+        self.proxy = Proxy(
+            "kafka",
+            self.config,
+            self.backend,
+            client_id=client_id,
+            clock=SystemClock(),
+            rng=Random(1),
+            on_fault=self.faults.append,
+        )
+
+    async def stop(self) -> None:
+        """Stop it, and remove its files."""
+        await self.proxy.stop()
+        self._folder.cleanup()
+
+    async def produce(self, topic: str, *values: bytes) -> list[tuple[int, int]]:
+        """Produce messages without a key; returns partition and offset of each."""
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[tuple[int, int]]] = [loop.create_future() for _ in values]
+
+        def answer(at: int) -> Any:
+            def done(partition: int, offset: int, error: PixyError | None) -> None:
+                if error is None:
+                    answers[at].set_result((partition, offset))
+                else:
+                    answers[at].set_exception(error)
+
+            return done
+
+        for at, value in enumerate(values):
+            self.proxy.produce(topic, None, value, (), answer(at))
+        async with asyncio.timeout(PATIENCE):
+            return list(await asyncio.gather(*answers))
+
+    async def consume(self, group: str, topic: str, **options: Any) -> Offer | None:
+        """The next record, delivered; None after a long poll in vain.
+
+        Raises:
+            PixyError: any other answer.
+        """
+        answer: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
+
+        def done(offer: Offer | None, error: PixyError | None) -> None:
+            if offer is not None:
+                answer.set_result(offer)
+            else:
+                assert error is not None
+                answer.set_exception(error)
+
+        self.proxy.consume(group, topic, done, **options)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                offer = await answer
+        except LongPollTimeout:
+            return None
+        offer.delivered()
+        return offer
+
+    async def consume_some(self, group: str, topic: str, **options: Any) -> Offer:
+        """The next record, however many long polls that takes."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                offer = await self.consume(group, topic, **options)
+                if offer is not None:
+                    return offer
+
+    async def ack(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Ack a record.
+
+        Raises:
+            PixyError: it does not count.
+        """
+        answer: asyncio.Future[PixyError | None] = asyncio.get_running_loop().create_future()
+        self.proxy.ack(group, topic, partition, offset, answer.set_result)
+        async with asyncio.timeout(PATIENCE):
+            error = await answer
+        if error is not None:
+            raise error
+
+    async def ack_offer(self, group: str, offer: Offer) -> None:
+        await self.ack(group, offer.topic, offer.partition, offer.record.offset)
+
+    async def committed(self, group: str, topic: str) -> dict[int, OffsetCommit]:
+        return dict(await self.backend.committed_offsets(group, topic))
+
+    async def wait_committed(self, group: str, topic: str, expected: Mapping[int, tuple[int, str]]) -> None:
+        """Return when the group has committed exactly this."""
+        found: Mapping[int, OffsetCommit] = {}
+
+        async def is_there() -> bool:
+            nonlocal found
+            found = await self.committed(group, topic)
+            return found == expected
+
+        try:
+            await wait_until(is_there)
+        except TimeoutError:
+            raise AssertionError(f"committed is {found}, not {expected}") from None
+
+
+@asynccontextmanager
+async def open_pixy(
+    cluster: KafkaCluster, client_id: str = "pixy-a", options: Mapping[str, Any] | None = None, **proxy: Any
+) -> AsyncIterator[Pixy]:
+    """A pixy that serves, drained and stopped at the end.
+
+    Args:
+        options: of the consumer, that differ from the short times of the tests.
+        proxy: options of the cluster.
+    """
+    pixy = Pixy(cluster, client_id, options or {}, **proxy)
+    await pixy.proxy.start()
+    try:
+        yield pixy
+    finally:
+        await pixy.proxy.drain(0)
+        await pixy.stop()
+        assert pixy.faults == []
+
+
+async def wait_until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Return when something holds that nobody tells of."""
+    async with asyncio.timeout(PATIENCE):
+        while not await holds():  # noqa: ASYNC110 - what is waited for belongs to a broker or another process
+            await asyncio.sleep(0.02)
