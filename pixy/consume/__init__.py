@@ -3,7 +3,7 @@
 from pixy.consume.consumers import NEWEST, OLDEST, Consumers
 from pixy.consume.dispatcher import Cancellable, ConsumeDone
 from pixy.consume.environment import Counters
-from pixy.consume.offers import Offer
+from pixy.consume.offer import Offer
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.sparse_acks import AckRange, decode, describe, encode
 from pixy.consume.subscription import AckDone

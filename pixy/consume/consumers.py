@@ -19,12 +19,21 @@ from pixy.consume import sparse_acks
 from pixy.consume.dispatcher import Cancellable, ConsumeDone
 from pixy.consume.environment import Counters, Environment, OnMissing
 from pixy.consume.group import ConsumerGroup
-from pixy.consume.offers import OfferLimits
+from pixy.consume.offer import OfferLimits
 from pixy.consume.offset_tracker import OffsetTracker
-from pixy.consume.subscription import AckDone, Subscription
+from pixy.consume.subscription import AckDone, Subscription, ack_elsewhere, check_ack
 from pixy.consume.tasks import OnFault, Tasks
 from pixy.consume.timers import CallLater, Timers
-from pixy.errors import InvalidOffset, PixyError, ServiceDisabled, ShuttingDown, UnknownPartition
+from pixy.consume.unpacking import Unpack, Unpacker
+from pixy.errors import (
+    InvalidAck,
+    InvalidOffset,
+    PixyError,
+    ServiceDisabled,
+    ShuttingDown,
+    TooManyRequests,
+    UnknownPartition,
+)
 
 __all__ = ["NEWEST", "OLDEST", "Consumers"]
 
@@ -50,6 +59,7 @@ class Consumers:
         on_missing: what to do about a topic that is deleted while somebody waits for its records.
         on_fault: called with an exception that is a bug.
         call_later: sets timers; None means the running event loop's.
+        unpack: unpacks large batches; None means on a thread.
     """
 
     def __init__(
@@ -62,6 +72,7 @@ class Consumers:
         on_missing: OnMissing,
         on_fault: OnFault,
         call_later: CallLater | None = None,
+        unpack: Unpack | None = None,
     ) -> None:
         limits = OfferLimits(
             ack_timeout=options.ack_timeout,
@@ -71,7 +82,14 @@ class Consumers:
             buffer_bytes_max=options.fetch_max_bytes,
         )
         self._environment = Environment(
-            backend, options, client_id, Timers(clock, call_later), Tasks(on_fault), limits, on_missing
+            backend,
+            options,
+            client_id,
+            Timers(clock, call_later),
+            Tasks(on_fault),
+            limits,
+            on_missing,
+            unpack or Unpacker(),
         )
         self._groups: dict[str, ConsumerGroup] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
@@ -79,6 +97,8 @@ class Consumers:
         # Consume requests are not served. Invariant: so in every state but SERVING, and if switched off.
         self._refusing = options.disabled
         self._quiet = asyncio.Event()
+        # Acks of topics that are not consumed here, while their owner is asked for.
+        self._looking_up = 0
 
     @property
     def outstanding(self) -> int:
@@ -165,8 +185,53 @@ class Consumers:
             done(ShuttingDown())
             return
         if subscription is None:
-            subscription = self._subscribe(group, topic)
+            if only_if_offered:
+                done(None)
+            else:
+                self._ack_unsubscribed(group, topic, (partition, offset), done)
+            return
         subscription.ack(partition, offset, done, only_if_offered)
+
+    def _ack_unsubscribed(self, group: str, topic: str, ack: tuple[int, int], done: AckDone) -> None:
+        """An ack for what is not consumed here: refuse it if somebody else has it, else begin to consume.
+
+        To join first would take partitions away from those who handed the record out.
+        """
+        try:
+            check_ack(self._environment.backend, topic, ack)
+        except InvalidAck as error:
+            done(error)
+            return
+        limit = self._environment.options.channel_buffer_size
+        if self._looking_up >= limit:
+            done(
+                TooManyRequests(
+                    f"Too many requests. {limit} acks of topics not consumed here are waiting already"
+                )
+            )
+            return
+        self._looking_up += 1
+        work = self._look_up(group, TopicPartition(topic, ack[0]), ack[1], done)
+        self._environment.tasks.spawn(work, f"ack {topic} for {group}", lambda: done(ShuttingDown()))
+
+    async def _look_up(self, group: str, partition: TopicPartition, offset: int, done: AckDone) -> None:
+        owner: str | None = None
+        try:
+            if (group, partition.topic) not in self._subscriptions:
+                owner = await self._environment.backend.partition_owner(group, partition)
+        except PixyError as error:
+            done(error)
+            return
+        finally:
+            self._looking_up -= 1
+        subscription = self._subscriptions.get((group, partition.topic))
+        if subscription is None and owner is not None:
+            done(ack_elsewhere(group, partition, owner))
+        elif self._state is not _State.SERVING:
+            done(ShuttingDown())
+        else:
+            subscription = subscription or self._subscribe(group, partition.topic)
+            subscription.ack(partition.partition, offset, done, False)
 
     async def set_offsets(self, group: str, topic: str, offsets: Mapping[int, OffsetCommit]) -> None:
         """Make a consumer group continue somewhere else. All partitions change, or none.
@@ -182,6 +247,7 @@ class Consumers:
             UnknownPartition: the topic has no such partition.
             InvalidOffset: an offset is negative or beyond the end, or sparse acks cannot be read or reach beyond the end.
             UnknownTopic: there is no such topic.
+            OwnedElsewhere: another process consumes a partition.
             ShuttingDown: too late.
         """
         self._check_not_stopped()

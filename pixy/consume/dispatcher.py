@@ -19,7 +19,8 @@ from copy import copy
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
-from pixy.consume.offers import Offer, PartitionOffers
+from pixy.consume.offer import Offer
+from pixy.consume.offers import PartitionOffers
 from pixy.errors import LongPollTimeout, PixyError, TooManyRequests
 
 __all__ = ["Cancellable", "ConsumeDone", "Dispatcher", "Source", "Waiter"]
@@ -93,12 +94,13 @@ class Dispatcher:
         "_waiters",
         "_waiting_max",
         "faults",
+        "paused",
     )
 
     def __init__(self, waiting_max: int, poll_timeout: float) -> None:
         self._waiting_max = waiting_max
         self._poll_timeout = poll_timeout
-        # Who waits. Invariant: limits ascend; empty whenever something is ready, except while serving.
+        # Who waits. Invariant: limits ascend; empty whenever something is ready, except while serving or paused.
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         # Those whose caller gave less time: (deadline, arrival, waiter). May hold some that wait no longer.
         self._early: list[tuple[float, int, Waiter]] = []
@@ -108,6 +110,8 @@ class Dispatcher:
         self._serving = False
         # What keeps records from coming, by who says so: the answer to those who have waited in vain.
         self.faults: dict[object, PixyError] = {}
+        # Nothing is handed out. Whoever sets it back calls `resume`.
+        self.paused = False
 
     @property
     def waiting(self) -> int:
@@ -120,7 +124,7 @@ class Dispatcher:
         Returns:
             the request if it waits, None if `done` has been called.
         """
-        if self._ready and not self._waiters:
+        if self._ready and not self._waiters and not self.paused:
             offer = self._next(now)
             if offer is not None:
                 offer.auto_ack = auto_ack
@@ -142,6 +146,12 @@ class Dispatcher:
         if not source.queued:
             source.queued = True
             self._ready.append(source)
+        if self._waiters and not self._serving:
+            self._serve(now)
+
+    def resume(self, now: float) -> None:
+        """Hand out again what is ready."""
+        self.paused = False
         if self._waiters and not self._serving:
             self._serve(now)
 
@@ -191,7 +201,7 @@ class Dispatcher:
     def _serve(self, now: float) -> None:
         self._serving = True
         try:
-            while self._waiters:
+            while self._waiters and not self.paused:
                 offer = self._next(now)
                 if offer is None:
                     break

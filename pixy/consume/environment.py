@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from pixy.backend import Backend, TopicPartition
 from pixy.config import ConsumerConfig
-from pixy.consume.offers import OfferLimits
+from pixy.consume.offer import OfferLimits
 from pixy.consume.tasks import Tasks
 from pixy.consume.timers import Timers
+from pixy.consume.unpacking import Unpack
 from pixy.errors import PixyError
 
 __all__ = ["Counters", "Environment", "OnMissing", "VoidedOffers"]
@@ -79,5 +80,6 @@ class Environment:
     tasks: Tasks
     limits: OfferLimits
     on_missing: OnMissing
+    unpack: Unpack
     voided: VoidedOffers = field(default_factory=VoidedOffers)
     counters: Counters = field(default_factory=Counters)

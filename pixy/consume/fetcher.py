@@ -1,7 +1,7 @@
 """Keeps the offers of one partition supplied with records.
 
-Owns one task. It asks the backend for what comes next as long as the offers want more, hands it over, and otherwise waits: for
-records inside the backend, for room on an event. Never polls, and never decides who gets what.
+Owns one task, and a second one while a batch is unpacked. It asks the backend for what comes next as long as the offers want more, hands
+it over, and otherwise waits: for records inside the backend, for room on an event. Never polls, and never decides who gets what.
 
 What goes wrong:
 
@@ -11,17 +11,21 @@ What goes wrong:
     offset above the end                start over at the end with what still exists; said once
     the topic was deleted               tried again without a word; the assignment that ends this is on its way
     anything else, also damaged data    said once per error, tried again with increasing delay; who waits in vain is told
+
+A batch that cannot be decoded is not passed over: a consumer group skips no record that it was not told of. Its partition waits there, the
+others of the group go on. The error names topic, partition, and the offset behind the batch, which is where to set the group's offset.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import structlog
 
 from pixy.backend import TopicPartition
 from pixy.consume.environment import Environment
 from pixy.consume.offers import PartitionOffers
-from pixy.errors import OffsetOutOfRange, PixyError, UnknownPartition
+from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, UnknownPartition
+from pixy.records import Record
 
 __all__ = ["Fetcher"]
 
@@ -55,6 +59,7 @@ class Fetcher:
         "_on_fed",
         "_partition",
         "_task",
+        "_unpacking",
         "_wanted",
     )
 
@@ -81,23 +86,27 @@ class Fetcher:
         self._failing = ""
         self._backoff = _BACKOFF_MIN
         self._task: asyncio.Task[None] | None = None
+        # Unpacks what the offers cannot.
+        self._unpacking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Fetch from where the offers are; anything under way is abandoned."""
         self.stop()
-        topic, partition = self._partition
-        name = f"fetch {topic}/{partition} for {self._group}"
         self._idle = self._fetching = False
-        self._task = self._environment.tasks.spawn(self._run(), name)
+        self._task = self._environment.tasks.spawn(self._run(), self._named("fetch"))
+        self.wake()
 
     def stop(self) -> None:
         """Fetch no more."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        for task in (self._task, self._unpacking):
+            if task is not None:
+                task.cancel()
+        self._task = self._unpacking = None
 
     def wake(self) -> None:
-        """The offers want more, or what they were fed turned out to be unreadable."""
+        """The offers want more, or what they were fed is to be unpacked, or turned out to be unreadable."""
+        if self._offers.packed is not None and self._unpacking is None and self._task is not None:
+            self._unpacking = self._environment.tasks.spawn(self._unpack(), self._named("unpack"))
         if self._idle:
             self._wanted.set()
         elif self._fetching and self._offers.fault is not None:
@@ -107,7 +116,7 @@ class Fetcher:
         offers = self._offers
         while True:
             if offers.fault is not None:
-                await self._fail(offers.fault)
+                await self._fail(self._located(offers.fault))
                 offers.fault = None
             elif offers.wants_more:
                 await self._fetch()
@@ -142,9 +151,28 @@ class Fetcher:
         offers.feed(result)
         self._on_fed()
         if offers.fault is None:
-            self._succeed()
+            if offers.packed is None:
+                self._succeed()
             if result.next_offset <= offset:
                 await self._environment.timers.sleep(_BACKOFF_MIN)
+
+    async def _unpack(self) -> None:
+        offers = self._offers
+        while (batch := offers.packed) is not None:
+            try:
+                records: Iterator[Record] | CorruptData = await self._environment.unpack(batch)
+            except CorruptData as error:
+                records = error
+            wanted = offers.packed is batch
+            offers.unpacked(batch, records)
+            if wanted and offers.fault is None:
+                self._succeed()
+        self._unpacking = None
+        self._on_fed()
+
+    def _named(self, what: str) -> str:
+        topic, partition = self._partition
+        return f"{what} {topic}/{partition} for {self._group}"
 
     async def _out_of_range(self, error: OffsetOutOfRange) -> None:
         offers = self._offers
@@ -174,6 +202,11 @@ class Fetcher:
         delay = self._backoff
         self._backoff = min(delay * 2, _BACKOFF_MAX)
         await self._environment.timers.sleep(delay)
+
+    def _located(self, fault: CorruptData) -> CorruptData:
+        """The same of a batch that does not know where it is from."""
+        topic, partition = self._partition
+        return type(fault)(f"partition {partition} of topic {topic}: {fault}")
 
     def _topic_is_gone(self) -> bool:
         return self._environment.backend.topic(self._partition.topic) is None

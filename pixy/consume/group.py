@@ -13,6 +13,10 @@ Commits: partitions whose tracker moved are dirty; the first one sets a timer, a
 group covers every commit together with the reading that it depends on, so that neither an older periodic commit nor the first
 one of a new group can overwrite offsets that were set by hand. A failed commit leaves its partitions dirty.
 
+Rebalances: before partitions may go to another process the backend calls `_revoke`. Nothing more is handed out; acks are taken until
+nothing is outstanding or time is up; then they wait, and what was acked is committed. The assignment that follows ends that. What it
+leaves here goes on as it was, offers included; what it takes away is void at once, because somebody else reads and commits there already.
+
 A topic may be deleted and created again at any moment, so the name of a topic is not enough: whatever is kept across an await goes with
 the topic's id. A partition that is live for another id is closed, and what it had to commit is void. Only offsets of topics that are
 still the same ones are committed; so the commits of other topics do not fail with theirs, and a topic that is created again begins
@@ -29,18 +33,20 @@ from typing import NamedTuple
 import structlog
 
 from pixy.backend import ConsumerMembership, OffsetCommit, OffsetRange, TopicPartition
-from pixy.consume import sparse_acks
 from pixy.consume.environment import Environment
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
+from pixy.consume.resumption import Remark, resume
 from pixy.consume.subscription import Subscription
 from pixy.consume.timers import Alarm
-from pixy.errors import InvalidArgument, InvalidOffset, NotFound, PixyError, Unavailable
+from pixy.errors import InvalidArgument, NotFound, PixyError, Unavailable
 
 __all__ = ["ConsumerGroup"]
 
 _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
+_LAST_COMMIT_S = 5.0
+"""How long the commit before a rebalance is tried beyond the time for acks."""
 
 _log = structlog.get_logger()
 
@@ -50,14 +56,6 @@ class _Commit(NamedTuple):
 
     topic_id: bytes
     offset: OffsetCommit
-
-
-class _Remark(NamedTuple):
-    """Something to say about a partition that a group continues in."""
-
-    event: str
-    partition: TopicPartition
-    fields: dict[str, object]
 
 
 class ConsumerGroup:
@@ -99,6 +97,9 @@ class ConsumerGroup:
         self._work = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = False
+        # From `_revoke` to the next assignment: nobody knows who has what.
+        self._revoking = False
+        self._quiet = asyncio.Event()
 
     @property
     def idle(self) -> bool:
@@ -130,7 +131,7 @@ class ConsumerGroup:
     def is_elsewhere(self, topic: str, partition: int) -> bool:
         """Whether it is known that this process was not assigned a partition."""
         assigned = self._assignment.get(topic)
-        return assigned is not None and partition not in assigned
+        return assigned is not None and partition not in assigned and not self._revoking
 
     def _wake_keeper(self) -> None:
         self._work.set()
@@ -142,23 +143,68 @@ class ConsumerGroup:
         self._assignment = {topic: frozenset(partitions) for topic, partitions in assignment.items()}
         for topic in self._topics:
             self._assignment.setdefault(topic, frozenset())
+        self._revoking = False
+        for key in list(self._leftover):
+            if self.is_elsewhere(*key):
+                del self._leftover[key]
+                self._warn(Remark("acks are lost, their partition went elsewhere", key, {}))
         for topic, subscription in list(self._subscriptions.items()):
             assigned = self._assignment.get(topic, frozenset())
             description = self._environment.backend.topic(topic)
             topic_id = None if description is None else description.topic_id
             for live in list(subscription.partitions):
                 if live.partition not in assigned or live.topic_id != topic_id:
-                    self._bury(subscription.remove(live.partition))
+                    self._lose(subscription.remove(live.partition))
             if description is None:
                 subscription.topic_deleted()
+            subscription.reopen()
             subscription.notify()
         self._work.set()
+
+    def _lose(self, live: LivePartition) -> None:
+        """A partition was taken away: nothing may be committed for it any more."""
+        live.lost = True
+        self._dirty.pop(live, None)
+        if live.dirty and self._is_there(live.topic, live.topic_id):
+            remark = "acks that were not committed are lost, their records will be handed out again"
+            self._warn(Remark(remark, live.key, {}))
 
     def _bury(self, live: LivePartition) -> None:
         """Keep what a closed partition has to commit."""
         self._dirty.pop(live, None)
         if live.dirty:
             self._leftover[live.key] = _Commit(live.topic_id, live.commit())
+
+    async def _revoke(self, seconds: float) -> None:
+        """What the backend calls before partitions may go to another process."""
+        timers = self._environment.timers
+        until = timers.monotonic() + seconds
+        self._revoking = True
+        for subscription in self.subscriptions:
+            subscription.pause()
+        while self._outstanding and timers.monotonic() < until:
+            self._quiet.clear()
+            await timers.wait(self._quiet, until - timers.monotonic())
+        for subscription in self.subscriptions:
+            subscription.seal()
+        while True:
+            try:
+                await self._commit()
+                return
+            except PixyError as error:
+                if timers.monotonic() >= until + _LAST_COMMIT_S:
+                    _log.warning("cannot commit before a rebalance", group=self.name, error=str(error))
+                    return
+                await timers.sleep(_BACKOFF_MIN)
+
+    @property
+    def _outstanding(self) -> int:
+        return sum(subscription.outstanding for subscription in self._subscriptions.values())
+
+    def check_quiet(self) -> None:
+        """Nothing of a paused subscription is outstanding."""
+        if not self._outstanding:
+            self._quiet.set()
 
     # --- the keeper -----------------------------------------------------------------------------------------------
 
@@ -210,7 +256,7 @@ class ConsumerGroup:
         """Make live what is assigned of a topic and is not live yet."""
         assigned = self._assignment.get(subscription.topic, frozenset())
         missing = sorted(partition for partition in assigned if subscription.live(partition) is None)
-        if not missing:
+        if not missing or self._revoking:
             return
         description = self._environment.backend.topic(subscription.topic)
         if description is None:
@@ -231,7 +277,7 @@ class ConsumerGroup:
             self._assignment = {}
         elif self._membership is None:
             self._membership = await environment.backend.join_consumer_group(
-                self.name, environment.client_id, topics, self._assigned
+                self.name, environment.client_id, topics, self._assigned, self._revoke
             )
         else:
             await self._membership.subscribe(topics)
@@ -247,7 +293,7 @@ class ConsumerGroup:
             ranges = await backend.offset_ranges(topic)
             starts: dict[int, OffsetTracker] = {}
             changes: dict[TopicPartition, OffsetCommit] = {}
-            remarks: list[_Remark] = []
+            remarks: list[Remark] = []
             for partition in partitions:
                 if partition not in ranges:
                     continue
@@ -255,7 +301,7 @@ class ConsumerGroup:
                 if before is None:
                     starts[partition] = self._begin(subscription, partition, served, topic_id)
                 else:
-                    starts[partition] = _resume(TopicPartition(topic, partition), before, served, remarks)
+                    starts[partition] = resume(TopicPartition(topic, partition), before, served, remarks)
                 commit = OffsetCommit(starts[partition].base, starts[partition].metadata())
                 if commit != before:
                     changes[TopicPartition(topic, partition)] = commit
@@ -294,7 +340,7 @@ class ConsumerGroup:
             return
         self._environment.voided.see(self.name, topic, topic_id)
         for partition, tracker in starts.items():
-            if partition in self._assignment.get(topic, ()):
+            if partition in self._assignment.get(topic, ()) and subscription.live(partition) is None:
                 subscription.add(partition, tracker, ranges[partition].end, topic_id)
 
     def _is_there(self, topic: str, topic_id: bytes) -> bool:
@@ -302,7 +348,7 @@ class ConsumerGroup:
         description = self._environment.backend.topic(topic)
         return description is not None and description.topic_id == topic_id
 
-    def _warn(self, remark: _Remark) -> None:
+    def _warn(self, remark: Remark) -> None:
         topic, partition = remark.partition
         _log.warning(remark.event, group=self.name, topic=topic, partition=partition, **remark.fields)
 
@@ -370,6 +416,8 @@ class ConsumerGroup:
     def _restore(self, partitions: list[LivePartition]) -> None:
         """Their commit failed: they are dirty as before."""
         for live in partitions:
+            if live.lost:
+                continue
             if live.closed:
                 self._leftover.setdefault(live.key, _Commit(live.topic_id, live.commit()))
             elif not live.dirty:
@@ -426,28 +474,3 @@ class ConsumerGroup:
                 _log.warning("cannot leave the consumer group", group=self.name, error=str(error))
             self._membership = None
         self._on_empty(self)
-
-
-def _resume(
-    partition: TopicPartition, commit: OffsetCommit, served: OffsetRange, remarks: list[_Remark]
-) -> OffsetTracker:
-    """Where a group continues that has committed something. What is notable about that is added to `remarks`."""
-
-    def remark(event: str, **fields: object) -> None:
-        remarks.append(_Remark(event, partition, fields))
-
-    try:
-        ranges = sparse_acks.decode(commit.offset, commit.metadata)
-    except InvalidOffset as error:
-        remark("sparse acks cannot be read and are discarded", metadata=commit.metadata, error=str(error))
-        ranges = []
-    if commit.offset > served.end:
-        remark("committed offset is beyond the end", offset=commit.offset, end=served.end)
-        return OffsetTracker(served.end)
-    if commit.offset < served.begin:
-        remark("committed offset is below the log begin offset", offset=commit.offset, begin=served.begin)
-    tracker = OffsetTracker(commit.offset)
-    for begin, end in ranges:
-        tracker.skip(begin, min(end, served.end))
-    tracker.adjust(served.begin)
-    return tracker

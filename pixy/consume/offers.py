@@ -19,6 +19,8 @@ A record is in exactly one of these places:
 - Batches are checked when they are fed and decoded record by record when they are offered. One record, the head, is decoded
   ahead: only so is it known that there is something to offer. Records acked earlier are passed, and offsets that hold no
   record count as acked.
+- A compressed batch that unpacks to more than `_UNPACKED_AT_ONCE_BYTES` becomes `packed`, and nothing behind it is looked at until the
+  shell, which has threads, hands its records to `unpacked`. So the order stays, and one batch of a partition is unpacked at a time.
 - An offer belongs to a generation. `reset` and `close` begin a new one, and whatever happens to older offers then has no effect.
 
 Acks (design 4.6):
@@ -33,75 +35,21 @@ Acks (design 4.6):
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Protocol
 
-from pixy.backend import FetchResult
+from pixy.backend import Batch, FetchResult
+from pixy.consume.offer import Offer, OfferLimits, OfferOwner
 from pixy.consume.offset_tracker import OffsetTracker
-from pixy.errors import AckBeyondEnd, CorruptData
+from pixy.errors import AckBeyondEnd, CorruptData, UnpackedTooLarge
 from pixy.records import Record, read_header, read_records
 
-__all__ = ["Offer", "OfferLimits", "OfferOwner", "PartitionOffers"]
+__all__ = ["PartitionOffers"]
 
 _UNDELIVERED = 0
 _EXPIRED = 1
 _UNKNOWN = -1
-
-
-@dataclass(frozen=True, slots=True)
-class OfferLimits:
-    """The bounds of one partition's offers. `ack_timeout` in seconds; `retries_max` -1 means no limit."""
-
-    ack_timeout: float
-    pending_max: int
-    pending_bytes_max: int
-    retries_max: int
-    buffer_bytes_max: int
-
-
-class OfferOwner(Protocol):
-    """Where an offer reports what became of it."""
-
-    topic: str
-    partition: int
-
-    def delivered(self, offer: "Offer") -> None: ...
-    def undelivered(self, offer: "Offer") -> None: ...
-
-
-class Offer:
-    """A record handed out. Whoever got it calls exactly one of `delivered` and `undelivered`."""
-
-    __slots__ = ("_owner", "auto_ack", "deadline", "generation", "record", "retries", "size")
-
-    def __init__(
-        self, owner: OfferOwner, record: Record, size: int, deadline: float, generation: int, retries: int
-    ) -> None:
-        self._owner = owner
-        self.record = record
-        self.size = size
-        self.deadline = deadline
-        self.generation = generation
-        self.retries = retries
-        self.auto_ack = False
-
-    @property
-    def topic(self) -> str:
-        return self._owner.topic
-
-    @property
-    def partition(self) -> int:
-        return self._owner.partition
-
-    def delivered(self) -> None:
-        """The answer is with the transport. Acks the record if the consume asked for auto ack."""
-        if self.auto_ack:
-            self._owner.delivered(self)
-
-    def undelivered(self) -> None:
-        """The answer could not be written. The record goes to whoever asks next."""
-        self._owner.undelivered(self)
+_UNPACKED_AT_ONCE_BYTES = 256 << 10
+"""What a compressed batch may unpack to here, which takes 1 ms at most. What has more is unpacked by somebody who has the time."""
 
 
 class PartitionOffers:
@@ -118,6 +66,7 @@ class PartitionOffers:
     __slots__ = (
         "_again",
         "_again_order",
+        "_batch",
         "_batch_end",
         "_buffered_bytes",
         "_head",
@@ -140,6 +89,7 @@ class PartitionOffers:
         "generation",
         "notable",
         "offered",
+        "packed",
         "ready",
         "strict",
         "tracker",
@@ -170,13 +120,16 @@ class PartitionOffers:
         self.fetch_offset = tracker.base
         # The next offset to look at. Invariant: everything below is acked, pending or the head.
         self._position = tracker.base
-        # The batches to decode: records, size in bytes, and for the last of a fetch where the next fetch begins.
-        self._queue: deque[tuple[Iterator[Record], int, int]] = deque()
+        # The batches to decode: records, the batch, and for the last of a fetch where the next fetch begins.
+        self._queue: deque[tuple[Iterator[Record], Batch, int]] = deque()
         # Bytes in the queue.
         self._buffered_bytes = 0
-        # The batch that is being decoded, and its entry's third field.
+        # The batch that is being decoded: the fields of its entry. Without `_batch` its records are unpacked.
         self._records: Iterator[Record] = iter(())
+        self._batch: Batch | None = None
         self._batch_end = _UNKNOWN
+        # The batch to decode next, if it has to be unpacked elsewhere. Invariant: then there is no head.
+        self.packed: Batch | None = None
         # The next new record. Invariant: not acked.
         self._head: Record | None = None
         self._head_offset = _UNKNOWN
@@ -232,7 +185,7 @@ class PartitionOffers:
         next_offset = result.next_offset
         for batch in result.batches:
             try:
-                queue.append((read_records(batch), len(batch), _UNKNOWN))
+                queue.append((read_records(batch, _UNPACKED_AT_ONCE_BYTES), batch, _UNKNOWN))
             except CorruptData as error:
                 self._set_fault(error)
                 next_offset = self.fetch_offset
@@ -241,11 +194,24 @@ class PartitionOffers:
             self.fetch_offset = read_header(batch).next_offset
         self.fetch_offset = next_offset
         self.end = max(self.end, result.high_watermark, next_offset)
-        queue.append((iter(()), 0, next_offset))
-        if self._head is None:
+        queue.append((iter(()), b"", next_offset))
+        if self._head is None and self.packed is None:
             self._advance()
             self._refresh()
         self.notable = True
+
+    def unpacked(self, batch: Batch, records: Iterator[Record] | CorruptData) -> None:
+        """The records of what was `packed`, or why there are none. No effect if it is not wanted any more."""
+        if self.packed is not batch:
+            return
+        self.packed = None
+        if isinstance(records, CorruptData):
+            self._drop_fetched(self._position)
+            self._set_fault(records)
+            return
+        self._records = records
+        self._advance()
+        self._refresh()
 
     def begin_at(self, begin: int) -> int:
         """The log begins at `begin`: give up what is below, and go on from there.
@@ -278,6 +244,7 @@ class PartitionOffers:
         self._queue.clear()
         self._buffered_bytes = 0
         self._records = iter(())
+        self._batch = self.packed = None
         self._batch_end = _UNKNOWN
         self._head = None
         self._position = self.fetch_offset = offset
@@ -306,20 +273,32 @@ class PartitionOffers:
                     self._set_head(record, offset)
                     return
             except CorruptData as error:
-                self._drop_fetched(position)
-                self._set_fault(error)
+                if isinstance(error, UnpackedTooLarge) and self._batch is not None:
+                    self._wait_unpacked(position)
+                else:
+                    self._drop_fetched(position)
+                    self._set_fault(error)
                 return
             if self._batch_end > position:
                 self._pass_gap(position, self._batch_end)
                 position = self._batch_end
             if not self._queue:
                 break
-            self._records, size, self._batch_end = self._queue.popleft()
-            self._buffered_bytes -= size
+            self._records, self._batch, self._batch_end = self._queue.popleft()
+            self._buffered_bytes -= len(self._batch)
             self.notable = True
+        self._batch = None
         self._batch_end = _UNKNOWN
         self._position = position
         self._head = None
+
+    def _wait_unpacked(self, position: int) -> None:
+        """The batch that is being decoded has to be unpacked elsewhere."""
+        self._position = position
+        self._head = None
+        self.packed, self._batch = self._batch, None
+        self._records = iter(())
+        self.notable = True
 
     def _set_head(self, record: Record, offset: int) -> None:
         key, value = record.key, record.value
@@ -491,7 +470,8 @@ class PartitionOffers:
         assert deadlines == sorted(deadlines)
         assert set(self._again) <= {offset for _, offset in self._again_order}
         assert self._again or not self._again_order
-        assert self._buffered_bytes == sum(size for _, size, _ in self._queue)
+        assert self._buffered_bytes == sum(len(batch) for _, batch, _ in self._queue)
+        assert self.packed is None or self._head is None
         if self._head is not None:
             assert not self.tracker.is_acked(self._head_offset)
             assert self._head_offset not in pending

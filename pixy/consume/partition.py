@@ -12,7 +12,8 @@ from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume.dispatcher import Dispatcher
 from pixy.consume.environment import Environment
 from pixy.consume.fetcher import Fetcher
-from pixy.consume.offers import Offer, PartitionOffers
+from pixy.consume.offer import Offer
+from pixy.consume.offers import PartitionOffers
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.timers import Alarm
 from pixy.errors import AckBeyondEnd, InvalidAck, PixyError
@@ -59,6 +60,7 @@ class LivePartition:
         "closed",
         "dirty",
         "key",
+        "lost",
         "offers",
         "partition",
         "queued",
@@ -91,6 +93,8 @@ class LivePartition:
         self.dirty = False
         # Revoked or given up: nothing has any effect any more.
         self.closed = False
+        # Taken away, perhaps for another process: what was acked and is not committed is void. Invariant: then closed.
+        self.lost = False
         self._fetcher = Fetcher(environment, host.group_name, self.key, self.offers, self._fed, self._failing)
         self._expiry = Alarm(environment.timers, self._expire)
         # The alarm is set. Invariant: always while something is outstanding.
@@ -201,7 +205,7 @@ class LivePartition:
             if not self.dirty:
                 self.dirty = True
                 self._host.mark_dirty(self)
-        if offers.fault is not None or offers.wants_more:
+        if offers.fault is not None or offers.packed is not None or offers.wants_more:
             self._fetcher.wake()
 
     def _set_expiry(self) -> None:

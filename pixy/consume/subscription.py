@@ -12,6 +12,12 @@ It is over when no request came or waited for `subscription_timeout`, and
                                 request
 One timer, set to the earliest time at which this can be true; requests do not touch it.
 
+While the consumer group is being rebalanced the subscription goes through
+
+    open -> paused      nothing is handed out, acks are taken
+    paused -> sealed    acks wait as they do while the subscription is starting
+    sealed -> open      the partitions that are still here are as before: offers that are out stay good
+
 When the topic is deleted, its partitions are closed and their offers void. Who waits for a record is then in the place of somebody
 who asks for a topic that does not exist, and `on_missing` decides: either the topic is created again and they go on waiting, or they
 are answered. Acks that wait are answered `UnknownTopic`.
@@ -23,6 +29,7 @@ from typing import Protocol
 
 import structlog
 
+from pixy.backend import Backend, TopicPartition
 from pixy.consume.dispatcher import Cancellable, ConsumeDone, Dispatcher, Waiter
 from pixy.consume.environment import Environment
 from pixy.consume.offset_tracker import OffsetTracker
@@ -30,6 +37,7 @@ from pixy.consume.partition import LivePartition
 from pixy.consume.timers import Alarm
 from pixy.errors import (
     AckBeyondEnd,
+    AckElsewhere,
     InvalidAck,
     InvalidArgument,
     PixyError,
@@ -39,12 +47,35 @@ from pixy.errors import (
     UnknownTopic,
 )
 
-__all__ = ["AckDone", "Subscription", "SubscriptionHost"]
+__all__ = ["AckDone", "Subscription", "SubscriptionHost", "ack_elsewhere", "check_ack"]
 
 AckDone = Callable[[PixyError | None], None]
 """Called once: with None if the ack counts or has nothing to add, else with what is wrong."""
 
 _log = structlog.get_logger()
+
+
+def ack_elsewhere(group: str, partition: TopicPartition, owner: str) -> AckElsewhere:
+    """The answer to an ack of a record that another process has handed out."""
+    topic, number = partition
+    return AckElsewhere(f"ack not accepted: {topic}/{number} of {group} is consumed by {owner}; ack it there")
+
+
+def check_ack(backend: Backend, topic: str, ack: tuple[int, int]) -> None:
+    """Refuse an ack whose partition or offset cannot be.
+
+    Raises:
+        InvalidAck: says what is allowed.
+    """
+    partition, offset = ack
+    if partition < 0:
+        raise InvalidAck(f"invalid ack: bad partition: {partition}")
+    if offset < 0:
+        raise InvalidAck(f"invalid ack: bad offset: {offset}")
+    description = backend.topic(topic)
+    if description is not None and partition >= len(description.partitions):
+        count = len(description.partitions)
+        raise InvalidAck(f"invalid ack: bad partition: {partition}: {topic} has 0 to {count - 1}")
 
 
 class SubscriptionHost(Protocol):
@@ -55,17 +86,21 @@ class SubscriptionHost(Protocol):
     def mark_dirty(self, partition: LivePartition) -> None: ...
     def subscription_over(self, subscription: "Subscription") -> None: ...
     def is_elsewhere(self, topic: str, partition: int) -> bool: ...
+    def check_quiet(self) -> None: ...
 
 
 class _SlowRequest:
     """A consume request whose ack has to be settled first."""
 
-    __slots__ = ("ack", "auto_ack", "cancelled", "deadline", "done", "waiter")
+    __slots__ = ("ack", "ack_if_offered", "auto_ack", "cancelled", "deadline", "done", "waiter")
 
-    def __init__(self, done: ConsumeDone, auto_ack: bool, ack: tuple[int, int], deadline: float) -> None:
+    def __init__(
+        self, done: ConsumeDone, auto_ack: bool, ack: tuple[int, int], ack_if_offered: bool, deadline: float
+    ) -> None:
         self.done = done
         self.auto_ack = auto_ack
         self.ack = ack
+        self.ack_if_offered = ack_if_offered
         self.deadline = deadline
         self.cancelled = False
         self.waiter: Waiter | None = None
@@ -105,10 +140,12 @@ class Subscription:
         options = environment.options
         self.dispatcher = Dispatcher(options.channel_buffer_size, options.long_polling_timeout)
         self._live: dict[int, LivePartition] = {}
+        # The live partitions that take acks. Invariant: all of them, or none while sealed.
+        self._open = self._live
         self._monotonic = environment.timers.monotonic
         # When the last consume request came.
         self._last_request = self._monotonic()
-        # Somebody wants to know when nothing is outstanding. Invariant: true while idle with offers out, and draining.
+        # Somebody wants to know when nothing is outstanding. Invariant: true while idle with offers out, paused, and draining.
         self.watching = False
         # Nothing is offered any more.
         self.draining = False
@@ -153,16 +190,16 @@ class Subscription:
         if self.watching:
             self._resume(now)
         if ack is not None:
-            live = self._live.get(ack[0])
+            live = self._open.get(ack[0])
             if live is None:
                 self._check_partition(ack)
-                if not ack_if_offered:
-                    return self._consume_slowly(done, auto_ack, ack, deadline, now)
+                if not ack_if_offered or ack[0] in self._live:
+                    return self._consume_slowly(done, auto_ack, ack, ack_if_offered, deadline, now)
             else:
                 try:
                     live.ack(ack[1], ack_if_offered)
                 except AckBeyondEnd:
-                    return self._consume_slowly(done, auto_ack, ack, deadline, now)
+                    return self._consume_slowly(done, auto_ack, ack, ack_if_offered, deadline, now)
         waiter = self.dispatcher.consume(done, auto_ack, deadline, now)
         if waiter is not None and waiter.deadline < self._polls.when:
             self._polls.at(waiter.deadline)
@@ -172,42 +209,41 @@ class Subscription:
         """See `Consumers.ack`."""
         error: PixyError | None = None
         try:
-            live = self._live.get(partition)
+            live = self._open.get(partition)
             if live is not None:
                 live.ack(offset, only_if_offered)
             else:
                 self._check_partition((partition, offset))
-                if not only_if_offered:
-                    self._ack_slowly((partition, offset), done)
+                if not only_if_offered or partition in self._live:
+                    self._ack_slowly((partition, offset), only_if_offered, done)
                     return
         except AckBeyondEnd:
-            self._ack_slowly((partition, offset), done)
+            self._ack_slowly((partition, offset), only_if_offered, done)
             return
         except PixyError as refused:
             error = refused
         done(error)
 
     def _check_partition(self, ack: tuple[int, int]) -> None:
-        partition, offset = ack
-        if partition < 0:
-            raise InvalidAck(f"invalid ack: bad partition: {partition}")
-        if offset < 0:
-            raise InvalidAck(f"invalid ack: bad offset: {offset}")
-        description = self._environment.backend.topic(self.topic)
-        if description is not None and partition >= len(description.partitions):
-            count = len(description.partitions)
-            raise InvalidAck(f"invalid ack: bad partition: {partition}: {self.topic} has 0 to {count - 1}")
+        check_ack(self._environment.backend, self.topic, ack)
 
     # --- acks that cannot be settled on the spot --------------------------------------------------------------------
 
     def _consume_slowly(
-        self, done: ConsumeDone, auto_ack: bool, ack: tuple[int, int], deadline: float | None, now: float
+        self,
+        done: ConsumeDone,
+        auto_ack: bool,
+        ack: tuple[int, int],
+        ack_if_offered: bool,
+        deadline: float | None,
+        now: float,
     ) -> Cancellable | None:
         if self._slow_is_full():
             done(None, self._too_many())
             return None
         limit = now + self._environment.options.long_polling_timeout
-        request = _SlowRequest(done, auto_ack, ack, limit if deadline is None else min(deadline, limit))
+        until = limit if deadline is None else min(deadline, limit)
+        request = _SlowRequest(done, auto_ack, ack, ack_if_offered, until)
         self._slow += 1
         name = f"consume {self.topic} for {self.group_name}"
         self._environment.tasks.spawn(self._run_consume(request), name, request.abort)
@@ -216,7 +252,7 @@ class Subscription:
     async def _run_consume(self, request: _SlowRequest) -> None:
         refused: PixyError | None = None
         try:
-            await self._settle(request.ack, request.deadline, wait_elsewhere=False)
+            await self._settle(request.ack, request.ack_if_offered, request.deadline)
         except (InvalidArgument, ShuttingDown) as error:
             refused = error
         except UnknownTopic:
@@ -247,44 +283,47 @@ class Subscription:
             if self._environment.backend.topic(self.topic) is None:
                 self.topic_deleted()
 
-    def _ack_slowly(self, ack: tuple[int, int], done: AckDone) -> None:
+    def _ack_slowly(self, ack: tuple[int, int], only_if_offered: bool, done: AckDone) -> None:
         if self._slow_is_full():
             done(self._too_many())
             return
         self._slow += 1
         name = f"ack {self.topic} for {self.group_name}"
-        self._environment.tasks.spawn(self._run_ack(ack, done), name, lambda: done(ShuttingDown()))
+        work = self._run_ack(ack, only_if_offered, done)
+        self._environment.tasks.spawn(work, name, lambda: done(ShuttingDown()))
 
-    async def _run_ack(self, ack: tuple[int, int], done: AckDone) -> None:
+    async def _run_ack(self, ack: tuple[int, int], only_if_offered: bool, done: AckDone) -> None:
         outcome: PixyError | None = None
         try:
             deadline = self._monotonic() + self._environment.options.long_polling_timeout
-            await self._settle(ack, deadline, wait_elsewhere=True)
+            await self._settle(ack, only_if_offered, deadline, wait_elsewhere=True)
         except PixyError as error:
             outcome = error
         finally:
             self._slow -= 1
         done(outcome)
 
-    async def _settle(self, ack: tuple[int, int], deadline: float, wait_elsewhere: bool) -> None:
+    async def _settle(
+        self, ack: tuple[int, int], only_if_offered: bool, deadline: float, *, wait_elsewhere: bool = False
+    ) -> None:
         """Apply an ack as soon as its partition is live, and ask for the actual end before refusing it."""
         partition, offset = ack
         live = await self._wait_live(partition, deadline, wait_elsewhere)
         try:
-            live.ack(offset)
+            live.ack(offset, only_if_offered)
         except AckBeyondEnd:
             ranges = await self._environment.backend.offset_ranges(self.topic)
             live = await self._wait_live(partition, deadline, wait_elsewhere)
             if partition in ranges:
                 live.offers.end = max(live.offers.end, ranges[partition].end)
-            live.ack(offset)
+            live.ack(offset, only_if_offered)
 
     async def _wait_live(self, partition: int, deadline: float, wait_elsewhere: bool) -> LivePartition:
         while True:
-            live = self._live.get(partition)
+            live = self._open.get(partition)
             if live is not None:
                 return live
-            if self.draining:
+            if self.draining and not self.paused:
                 raise ShuttingDown
             if self._environment.backend.topic(self.topic) is None:
                 raise UnknownTopic(f"unknown topic {self.topic}")
@@ -297,9 +336,18 @@ class Subscription:
             event = asyncio.Event()
             self._watchers.add(event)
             try:
+                if elsewhere:
+                    await self._refuse_elsewhere(partition, event)
                 await self._environment.timers.wait(event, deadline - now)
             finally:
                 self._watchers.discard(event)
+
+    async def _refuse_elsewhere(self, partition: int, changed: asyncio.Event) -> None:
+        """Say who has a partition, if that is somebody else and nothing has changed meanwhile."""
+        key = TopicPartition(self.topic, partition)
+        owner = await self._environment.backend.partition_owner(self.group_name, key)
+        if owner is not None and not changed.is_set():
+            raise ack_elsewhere(self.group_name, key, owner)
 
     def _slow_is_full(self) -> bool:
         return self._slow >= self._environment.options.channel_buffer_size
@@ -343,6 +391,29 @@ class Subscription:
         for event in self._watchers:
             event.set()
 
+    # --- rebalances -----------------------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        """Nothing is handed out until `reopen`."""
+        return self.dispatcher.paused
+
+    def pause(self) -> None:
+        """Hand out nothing more; acks are taken."""
+        self.dispatcher.paused = self.watching = True
+
+    def seal(self) -> None:
+        """From here on acks wait."""
+        self._open = {}
+
+    def reopen(self) -> None:
+        """Go on with the partitions that are live."""
+        self._open = self._live
+        if self.paused:
+            self.dispatcher.resume(self._monotonic())
+            if not self.draining:
+                self._idle.at(self._monotonic())
+
     def mark_dirty(self, partition: LivePartition) -> None:
         self._host.mark_dirty(partition)
 
@@ -366,14 +437,19 @@ class Subscription:
         return [self.remove(partition) for partition in list(self._live)]
 
     def check_quiet(self) -> None:
+        if self.outstanding:
+            return
+        if self.paused:
+            self._host.check_quiet()
         if self.draining:
-            if not self.outstanding:
-                self._on_quiet()
-        elif not self.outstanding:
+            self._on_quiet()
+        elif not self.paused:
             self._check_idle(self._monotonic())
 
     def _check_idle(self, now: float) -> None:
         options = self._environment.options
+        if self.paused:  # `reopen` looks again
+            return
         due = self._last_request + options.subscription_timeout
         if self.dispatcher.waiting or self._slow:
             due = max(due, now + options.subscription_timeout)
@@ -398,7 +474,7 @@ class Subscription:
 
     def _resume(self, now: float) -> None:
         """A request came while the end was near: acks need not look for it any more."""
-        if not self.draining:
+        if not self.draining and not self.paused:
             self.watching = False
             self._idle.at(now + self._environment.options.subscription_timeout)
 

@@ -1,6 +1,24 @@
 """One proxy for each configured cluster: what every door calls."""
 
 from pixy.proxy.accumulator import ProduceDone
+from pixy.proxy.log import Appended, Log, OffsetPosition, OffsetQuery, PartitionBatches, TopicVersion
 from pixy.proxy.proxy import PartitionOffsets, Proxy
+from pixy.proxy.range_reader import Fetched, Range, RangeReader, RangeState
+from pixy.proxy.staging import StagedWrites
 
-__all__ = ["PartitionOffsets", "ProduceDone", "Proxy"]
+__all__ = [
+    "Appended",
+    "Fetched",
+    "Log",
+    "OffsetPosition",
+    "OffsetQuery",
+    "PartitionBatches",
+    "PartitionOffsets",
+    "ProduceDone",
+    "Proxy",
+    "Range",
+    "RangeReader",
+    "RangeState",
+    "StagedWrites",
+    "TopicVersion",
+]

@@ -5,6 +5,10 @@ answer is there. With nothing in flight a lone record goes out at once. In compa
 were outstanding at the last one, for 2 ms at most: the callers that were just answered are about to come again, and a batch and a
 sync cost many times what a record costs. `producer.flush_frequency` lets every flush wait for its time instead.
 
+A record without a key goes where the last one went, as long as that one still gathers (KIP-480): a batch costs as much as ten records, so
+what comes together goes out as one batch, in a partition that is chosen anew each time. The partitioners `random` and `roundrobin` choose
+for each record, as their names say.
+
 The buffer is bounded in messages and bytes, whether they wait here or are in flight. Who comes when it is full waits in a queue, in order;
 the queue is bounded as well. Nothing that was accepted is dropped: it is answered, or, for asynchronous records, counted and logged.
 
@@ -34,9 +38,9 @@ from pixy.backend import Backend, TopicDescription, TopicPartition
 from pixy.clock import Clock
 from pixy.config import ProducerConfig
 from pixy.errors import PixyError, TopicMissing, Unavailable
-from pixy.records import COMPRESSION, Header, NewRecordFields, Partitioner, build_batch
+from pixy.records import COMPRESSION, HEADER_BYTES, Header, NewRecordFields, Partitioner, build_batch
 
-__all__ = ["Accumulators", "ProduceDone"]
+__all__ = ["Accumulators", "ProduceDone", "headers_bytes"]
 
 log = structlog.get_logger(__name__)
 
@@ -45,8 +49,15 @@ ProduceDone = Callable[[int, int, PixyError | None], None]
 
 _LOST_LOG_INTERVAL_S = 10.0
 _GATHER_S = 0.002
+_BATCHES_PER_TURN = 64
+_ANSWERS_PER_TURN = 512
+"""So many batches are sent, or records of a batch answered, in one turn of the event loop. Each bound takes 1 or 2 ms."""
 _NEVER = sys.maxsize
 _TOPICS_MIN = 64
+_RECORD_OVERHEAD_BYTES = 36
+"""What a batch adds to a record at most: its attributes, and seven numbers of variable length."""
+_HEADER_OVERHEAD_BYTES = 10
+"""The same for each of its headers."""
 
 
 Produce = tuple[TopicDescription, bytes | None, bytes, Sequence[Header], int, bool, ProduceDone]
@@ -56,10 +67,11 @@ Produce = tuple[TopicDescription, bytes | None, bytes, Sequence[Header], int, bo
 class _Waiting:
     """A record that waits for room in the buffer."""
 
-    __slots__ = ("_give_up", "produce")
+    __slots__ = ("_give_up", "produce", "since")
 
-    def __init__(self, produce: Produce, give_up: "Callable[[_Waiting], None]") -> None:
+    def __init__(self, produce: Produce, since: float, give_up: "Callable[[_Waiting], None]") -> None:
         self.produce = produce
+        self.since = since
         self._give_up = give_up
 
     @property
@@ -74,15 +86,19 @@ class _Waiting:
 class _Accumulator:
     """Records of one partition that are not in a batch yet."""
 
-    __slots__ = ("bytes", "dirty", "dones", "in_flight", "partition", "records", "sizes")
+    __slots__ = ("batch_bytes", "bytes", "dirty", "dones", "in_flight", "partition", "records", "since")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.records: list[NewRecordFields] = []
-        # One for each record: whom to tell, None for an asynchronous one; and what it takes in the buffer.
+        # One for each record: whom to tell, None for an asynchronous one.
         self.dones: list[ProduceDone | None] = []
-        self.sizes: list[int] = []
+        # What the records take in the buffer.
         self.bytes = 0
+        # When the first of them came.
+        self.since = 0.0
+        # What a batch of them has at most, uncompressed.
+        self.batch_bytes = HEADER_BYTES
         # Batches that are with the backend.
         self.in_flight = 0
         # Whether it is listed to be flushed at the end of the turn.
@@ -95,6 +111,7 @@ class _ReadyPartitions:
     def __init__(self, partitioner: Partitioner, ready: list[int]) -> None:
         self._partitioner = partitioner
         self._ready = ready
+        self.stays = partitioner.stays
 
     def __call__(self, key: bytes | None, partitions: int) -> int:
         if key is None:
@@ -105,18 +122,31 @@ class _ReadyPartitions:
 class _Topic:
     """The accumulators of a topic's partitions, and how to choose among them."""
 
-    __slots__ = ("_partitioner", "accumulators", "description", "partitioner")
+    __slots__ = ("_chooses", "_partitioner", "_unkeyed", "accumulators", "description")
 
     def __init__(self, description: TopicDescription, partitioner: Partitioner) -> None:
         self._partitioner = partitioner
         # By partition. Invariant: as many as the description has.
         self.accumulators: list[_Accumulator] = []
+        # Where the last record without a key went, None if the next one is free to go anywhere.
+        self._unkeyed: _Accumulator | None = None
         self.describe(description)
 
     @property
     def unanswered(self) -> bool:
         """Whether there is anything in its partitions that waits or is in flight."""
         return any(each.records or each.in_flight for each in self.accumulators)
+
+    def choose(self, key: bytes | None) -> _Accumulator:
+        """Where a record goes."""
+        accumulator = self._unkeyed
+        if key is None and accumulator is not None and accumulator.records:
+            return accumulator
+        accumulators = self.accumulators
+        accumulator = accumulators[self._chooses(key, len(accumulators))]
+        if key is None and self._partitioner.stays:
+            self._unkeyed = accumulator
+        return accumulator
 
     def describe(self, description: TopicDescription) -> None:
         """The topic is described so from here on."""
@@ -126,9 +156,10 @@ class _Topic:
         added = [TopicPartition(description.name, each.partition) for each in partitions[len(kept) :]]
         self.accumulators = kept + [_Accumulator(partition) for partition in added]
         ready = [each.partition for each in partitions if each.leader >= 0]
-        self.partitioner: Partitioner = self._partitioner
+        self._unkeyed = None
+        self._chooses: Partitioner = self._partitioner
         if 0 < len(ready) < len(partitions):
-            self.partitioner = _ReadyPartitions(self._partitioner, ready)
+            self._chooses = _ReadyPartitions(self._partitioner, ready)
 
 
 class _Batch(NamedTuple):
@@ -231,7 +262,7 @@ class Accumulators:
 
     def _wait(self, produce: Produce) -> _Waiting:
         options = self._options
-        waiting = _Waiting(produce, self._give_up)
+        waiting = _Waiting(produce, self._monotonic(), self._give_up)
         if (
             len(self._waiting) >= options.waiting_requests
             or self._waiting_bytes + waiting.size > options.buffer_bytes
@@ -260,18 +291,22 @@ class Accumulators:
         size: int,
         sync: bool,
         done: ProduceDone,
+        since: float | None = None,
     ) -> None:
         topic = self._topics.get(description.name)
         if topic is None or topic.description is not description:
             topic = self._look_at(description)
-        accumulators = topic.accumulators
-        accumulator = accumulators[topic.partitioner(key, len(accumulators))]
-        if accumulator.dirty and accumulator.bytes + size > self._options.flush_bytes:
+        accumulator = topic.choose(key)
+        batch_bytes = _batch_bytes(size, headers)
+        if accumulator.dirty and accumulator.batch_bytes + batch_bytes > self._options.flush_bytes:
             self._flush(accumulator)
+        if not accumulator.records:
+            accumulator.since = self._monotonic() if since is None else since
         accumulator.records.append((key, value, headers, self._wall_ms()))
-        accumulator.sizes.append(size)
         accumulator.bytes += size
-        self._empty.clear()
+        accumulator.batch_bytes += batch_bytes
+        if not self.buffered:
+            self._empty.clear()
         self.buffered += 1
         self.buffered_bytes += size
         if not accumulator.dirty and not accumulator.in_flight:
@@ -317,7 +352,7 @@ class Accumulators:
             before, key, value, headers, size, sync, done = waiting.produce
             description = self._backend.topic(before.name)
             if description is not None:
-                self._add(description, key, value, headers, size, sync, done)
+                self._add(description, key, value, headers, size, sync, done, waiting.since)
             else:
                 deleted = f"topic {before.name} was deleted while the message waited for room in the producer's buffer"
                 done(-1, -1, TopicMissing(deleted))
@@ -343,26 +378,33 @@ class Accumulators:
             self._flush_timer = None
         if self._company != _NEVER:
             self._company = max(1, self.buffered)
-        dirty, self._dirty = self._dirty, []
+        dirty, self._dirty = self._dirty[:_BATCHES_PER_TURN], self._dirty[_BATCHES_PER_TURN:]
         for accumulator in dirty:
             if accumulator.dirty:
                 self._flush(accumulator)
+        if self._dirty and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_dirty)
 
     def _flush(self, accumulator: _Accumulator) -> None:
-        """Hand over everything that has gathered, in batches of at most `flush_bytes`."""
-        records, dones, sizes = accumulator.records, accumulator.dones, accumulator.sizes
-        size = accumulator.bytes
-        accumulator.records, accumulator.dones, accumulator.sizes, accumulator.bytes = [], [], [], 0
-        accumulator.dirty = False
-        if size <= self._options.flush_bytes:
+        """Hand over everything that has gathered, in batches of at most `flush_bytes`, all that belongs to a batch counted."""
+        records, dones, size = accumulator.records, accumulator.dones, accumulator.bytes
+        batch_bytes, limit = accumulator.batch_bytes, self._options.flush_bytes
+        accumulator.records, accumulator.dones, accumulator.bytes = [], [], 0
+        accumulator.batch_bytes, accumulator.dirty = HEADER_BYTES, False
+        if batch_bytes <= limit:
             self._send(accumulator, records, dones, size)
             return
         first = size = 0
-        for at, record_size in enumerate(sizes):
-            if at > first and size + record_size > self._options.flush_bytes:
+        batch_bytes = HEADER_BYTES
+        for at, record in enumerate(records):
+            record_size = _size(record)
+            added = _batch_bytes(record_size, record[2])
+            if at > first and batch_bytes + added > limit:
                 self._send(accumulator, records[first:at], dones[first:at], size)
-                first, size = at, 0
+                first, size, batch_bytes = at, 0, HEADER_BYTES
             size += record_size
+            batch_bytes += added
         self._send(accumulator, records[first:], dones[first:], size)
 
     def _send(
@@ -373,17 +415,23 @@ class Accumulators:
         size: int,
     ) -> None:
         batch = build_batch(records, self._compression)
+        age_s = self._monotonic() - accumulator.since
         accumulator.in_flight += 1
         self._in_flight += len(records)
         appended = partial(self._appended, _Batch(accumulator, dones, size))
         try:
-            self._backend.append(accumulator.partition, batch, len(records), appended)
+            self._backend.append(accumulator.partition, batch, len(records), appended, age_s)
         except PixyError as error:
             appended(-1, error)
 
     def _appended(self, batch: _Batch, base_offset: int, error: PixyError | None) -> None:
         accumulator, dones, size = batch
-        accumulator.in_flight -= 1
+        if len(dones) > _ANSWERS_PER_TURN:
+            rest = _Batch(accumulator, dones[_ANSWERS_PER_TURN:], size)
+            self._loop.call_soon(self._appended, rest, base_offset + _ANSWERS_PER_TURN, error)
+            dones, size = dones[:_ANSWERS_PER_TURN], 0
+        else:
+            accumulator.in_flight -= 1
         self._in_flight -= len(dones)
         self.buffered -= len(dones)
         self.buffered_bytes -= size
@@ -416,3 +464,19 @@ class Accumulators:
             if now - self._lost_logged_at >= _LOST_LOG_INTERVAL_S:
                 self._lost_logged_at = now
                 log.error("asynchronous messages could not be written", messages=self.lost, reason=str(error))
+
+
+def _size(record: NewRecordFields) -> int:
+    """What a record takes in the buffer."""
+    key, value, headers, _ = record
+    return len(key or b"") + len(value or b"") + headers_bytes(headers)
+
+
+def headers_bytes(headers: Sequence[Header]) -> int:
+    """Size of a record's headers: their names and values."""
+    return sum(len(name.encode()) + len(value or b"") for name, value in headers)
+
+
+def _batch_bytes(size: int, headers: Sequence[Header]) -> int:
+    """What a record of this size takes in a batch at most."""
+    return size + _RECORD_OVERHEAD_BYTES + _HEADER_OVERHEAD_BYTES * len(headers)

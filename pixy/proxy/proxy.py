@@ -27,7 +27,9 @@ from pixy.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from pixy.proxy.accumulator import Accumulators, ProduceDone
+from pixy.proxy.accumulator import Accumulators, ProduceDone, headers_bytes
+from pixy.proxy.log import Log
+from pixy.proxy.staging import StagedWrites
 from pixy.proxy.topics import TopicCreator
 from pixy.records import Header, check_topic_name, make_partitioner
 
@@ -73,6 +75,10 @@ class Proxy:
         client_id: what this process is called in consumer groups.
         clock, rng: time and randomness.
         on_fault: called with an exception that is a bug.
+
+    Attributes:
+        log: the same cluster in bulk.
+        staging: staged writes to it.
     """
 
     def __init__(
@@ -93,6 +99,8 @@ class Proxy:
             backend, config.producer, make_partitioner(config.producer.partitioner, rng), clock
         )
         self._topics = TopicCreator(backend, config, on_fault)
+        self.log = Log(backend, config, self._topics, clock)
+        self.staging = StagedWrites(backend, config, self.log)
         self._consumers = Consumers(
             backend, config.consumer, client_id, clock, on_missing=self._create_again, on_fault=on_fault
         )
@@ -111,6 +119,8 @@ class Proxy:
     def begin_drain(self) -> None:
         """Take no more messages and offer none, at once; acks are still taken."""
         self._draining = True
+        self.log.begin_drain()
+        self.staging.begin_drain()
         self._consumers.stop_offering()
 
     async def drain(self, timeout: float) -> int:
@@ -127,9 +137,9 @@ class Proxy:
     async def _drain_producer(self, timeout: float) -> int:
         try:
             async with asyncio.timeout(min(self._config.producer.shutdown_timeout, timeout)):
-                await self._accumulators.drained()
+                await asyncio.gather(self._accumulators.drained(), self.log.drained())
         except TimeoutError:
-            return self._accumulators.abandon()
+            return self._accumulators.abandon() + self.log.abandon()
         return 0
 
     async def stop(self) -> None:
@@ -204,8 +214,23 @@ class Proxy:
         """
         if not 0 < len(group) <= _GROUP_CHARACTERS_MAX:
             _check_group(group)
-        consume = partial(
-            self._consumers.consume,
+        consume = self._consumers.consume
+        if self._backend.topic(topic) is not None:
+            return consume(
+                group,
+                topic,
+                done,
+                auto_ack=auto_ack,
+                ack=ack,
+                ack_if_offered=ack_if_offered,
+                deadline=deadline,
+            )
+        if self._config.consumer.disabled:
+            raise ServiceDisabled
+        if self._draining:
+            raise ShuttingDown
+        later = partial(
+            consume,
             group,
             topic,
             done,
@@ -214,13 +239,7 @@ class Proxy:
             ack_if_offered=ack_if_offered,
             deadline=deadline,
         )
-        if self._backend.topic(topic) is not None:
-            return consume()
-        if self._config.consumer.disabled:
-            raise ServiceDisabled
-        if self._draining:
-            raise ShuttingDown
-        return self._create_first(topic, 0, lambda _: consume(), lambda error: done(None, error))
+        return self._create_first(topic, 0, lambda _: later(), lambda error: done(None, error))
 
     def _create_first(
         self,
@@ -271,7 +290,7 @@ class Proxy:
         Raises:
             InvalidGroup, InvalidTopic, UnknownTopic.
         """
-        self._check(group, topic)
+        await self._know(group, topic)
         ranges = await self._backend.offset_ranges(topic)
         committed = await self._backend.committed_offsets(group, topic)
         return [
@@ -285,7 +304,7 @@ class Proxy:
         Raises:
             InvalidGroup, InvalidTopic, UnknownTopic, UnknownPartition, InvalidOffset.
         """
-        self._check(group, topic)
+        await self._know(group, topic)
         by_partition = dict(offsets)
         if len(by_partition) < len(offsets):
             raise InvalidOffset("a partition is listed more than once")
@@ -338,14 +357,14 @@ class Proxy:
         self._check_change(name)
         return await self._backend.alter_topic(name, partitions=partitions, config=config)
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, *, force: bool = False) -> None:
         """Delete a topic as `Backend.delete_topic` does.
 
         Raises:
-            InvalidTopic, UnknownTopic, ShuttingDown.
+            InvalidTopic, UnknownTopic, FailedPrecondition, ShuttingDown.
         """
         self._check_change(name)
-        await self._backend.delete_topic(name)
+        await self._backend.delete_topic(name, force=force)
 
     async def list_consumers(self, topic: str, group: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         """Consumer group -> client id -> partitions, of all groups that consume a topic, or of `group` if it is not empty.
@@ -378,6 +397,13 @@ class Proxy:
         if self._backend.topic(topic) is None:
             raise UnknownTopic(f"unknown topic {topic}")
 
+    async def _know(self, group: str, topic: str) -> None:
+        """As `_check`, and asks the cluster for a topic that is not known: others create topics too."""
+        _check_group(group)
+        check_topic_name(topic)
+        if self._backend.topic(topic) is None:
+            await self._backend.describe_topic(topic)
+
     def _check_headers(self, headers: Sequence[Header]) -> int:
         """Size of the headers in bytes."""
         options = self._config.producer
@@ -385,7 +411,7 @@ class Proxy:
             raise InvalidHeaders(
                 f"the message has {len(headers)} headers, producer.max_headers allows {options.max_headers}"
             )
-        size = sum(len(name.encode()) + len(value or b"") for name, value in headers)
+        size = headers_bytes(headers)
         if size > options.max_header_bytes:
             raise InvalidHeaders(
                 f"the message's headers have {size} bytes, producer.max_header_bytes allows {options.max_header_bytes}"

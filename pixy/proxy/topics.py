@@ -1,15 +1,16 @@
 """Topics that come into being when somebody first uses them.
 
 A produce or a consume that names a missing topic waits here until the topic is there, together with everybody else who
-names it meanwhile: one task and one creation for each topic.
+names it meanwhile: one task and one creation for each topic. The cluster is asked first, because others create topics too.
 """
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from pixy.backend import Backend
 from pixy.config import ProxyConfig
-from pixy.errors import PixyError, ShuttingDown, TopicExists, TopicMissing, Unavailable
+from pixy.errors import PixyError, ShuttingDown, TopicExists, TopicMissing, Unavailable, UnknownTopic
 from pixy.records import check_topic_name
 
 __all__ = ["TopicCreator"]
@@ -51,14 +52,13 @@ class TopicCreator:
     ) -> None:
         """Create a missing topic, then call `then`, or `fail` with the reason. `size` is what the request holds in bytes.
 
+        The reason is `TopicMissing` if topics are not created on first use.
+
         Raises:
             InvalidTopic: no topic may have that name.
-            TopicMissing: topics are not created on first use.
             Unavailable: too many requests wait for topics.
         """
         check_topic_name(name)
-        if not self._config.auto_create_topics:
-            raise TopicMissing(f"topic {name} does not exist, and auto_create_topics is off")
         limits = self._config.producer
         if (
             self._waiting >= limits.waiting_requests
@@ -91,9 +91,7 @@ class TopicCreator:
 
     async def _create(self, name: str, creation: _Creation) -> None:
         try:
-            await self._backend.create_topic(name, self._config.default_partitions)
-        except TopicExists:
-            self._end(name, creation, None)  # somebody was quicker; it is there
+            await self._find_or_create(name)
         except PixyError as refused:
             self._end(name, creation, refused)
         except Exception as bug:
@@ -101,6 +99,17 @@ class TopicCreator:
             self._on_fault(bug)
         else:
             self._end(name, creation, None)
+
+    async def _find_or_create(self, name: str) -> None:
+        with suppress(UnknownTopic):
+            await self._backend.describe_topic(name)
+            return
+        if not self._config.auto_create_topics:
+            raise TopicMissing(f"topic {name} does not exist, and auto_create_topics is off")
+        try:
+            await self._backend.create_topic(name, self._config.default_partitions)
+        except TopicExists:  # somebody was quicker
+            await self._backend.describe_topic(name)
 
     def _end(self, name: str, creation: _Creation, error: PixyError | None) -> None:
         """Tell everybody who waits; nobody is told twice."""

@@ -1,7 +1,7 @@
 """A cluster in memory and a clock that is moved by hand, for the tests of this folder."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -10,17 +10,22 @@ from typing import Any
 
 from pixy.backend import (
     Assignment,
+    Batch,
     FetchResult,
     OffsetCommit,
     OffsetRange,
     PartitionDescription,
+    Published,
+    Revocation,
+    StagedBatches,
+    StageSeal,
     TopicDescription,
     TopicPartition,
 )
 from pixy.config import ConsumerConfig
 from pixy.consume import Cancellable, Consumers, Offer
 from pixy.errors import OffsetOutOfRange, PixyError, TopicMissing, UnknownPartition, UnknownTopic
-from pixy.records import NewRecord, build_batch, patch_batch, read_header
+from pixy.records import NewRecord, Record, build_batch, patch_batch, read_header, unpack_records
 
 
 class FakeTimer:
@@ -113,11 +118,18 @@ class FakeLog:
 
 
 class FakeMembership:
-    def __init__(self, backend: "FakeBackend", group: str, on_assignment: Assignment) -> None:
+    def __init__(
+        self,
+        backend: "FakeBackend",
+        group: str,
+        on_assignment: Assignment,
+        on_revocation: Revocation | None,
+    ) -> None:
         self.backend = backend
         self.group = group
         self.topics: list[str] = []
         self.on_assignment = on_assignment
+        self.on_revocation = on_revocation
 
     async def subscribe(self, topics: Sequence[str]) -> None:
         await self.backend.step("subscribe")
@@ -143,6 +155,8 @@ class FakeBackend:
         self.events: list[tuple[str, ...]] = []
         self.commit_calls: list[dict[TopicPartition, OffsetCommit]] = []
         self.withheld: set[TopicPartition] = set()
+        # Who has partitions that this process has not.
+        self.owners: dict[TopicPartition, str] = {}
         # Partitions that are assigned, and not told of otherwise.
         self.unready: set[TopicPartition] = set()
         self.failures: dict[str, PixyError] = {}
@@ -197,6 +211,13 @@ class FakeBackend:
             }
         )
 
+    async def rebalance(self, group: str, seconds: float = 10.0) -> None:
+        """Assign again, with the step before it in which the member settles what it has."""
+        on_revocation = self.members[group].on_revocation
+        assert on_revocation is not None
+        await on_revocation(seconds)
+        self.assign(group)
+
     def topic(self, name: str) -> TopicDescription | None:
         if name not in self.logs:
             return None
@@ -241,11 +262,16 @@ class FakeBackend:
         }
 
     async def join_consumer_group(
-        self, group: str, client_id: str, topics: Sequence[str], on_assignment: Assignment
+        self,
+        group: str,
+        client_id: str,
+        topics: Sequence[str],
+        on_assignment: Assignment,
+        on_revocation: Revocation | None = None,
     ) -> FakeMembership:
         await self.step("join")
         self.events.append(("join", group, *topics))
-        member = self.members[group] = FakeMembership(self, group, on_assignment)
+        member = self.members[group] = FakeMembership(self, group, on_assignment, on_revocation)
         member.topics = list(topics)
         self.assign(group)
         return member
@@ -263,6 +289,10 @@ class FakeBackend:
         return {
             key.partition: commit for key, commit in self.commits.get(group, {}).items() if key.topic == topic
         }
+
+    async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
+        await self.step("owner")
+        return self.owners.get(partition)
 
     def _log(self, partition: TopicPartition) -> FakeLog:
         logs = self.logs.get(partition.topic, [])
@@ -298,7 +328,25 @@ class FakeBackend:
     ) -> TopicDescription:
         raise NotImplementedError
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, *, force: bool = False) -> None:
+        raise NotImplementedError
+
+    async def stage(
+        self,
+        sink_id: str,
+        stage_id: str,
+        piece: int,
+        batches: Sequence[StagedBatches],
+        seal: StageSeal | None = None,
+    ) -> int:
+        raise NotImplementedError
+
+    async def publish(
+        self, sink_id: str, epoch: int, query_id: str, stage_ids: Sequence[str], *, reset: bool = False
+    ) -> Published:
+        raise NotImplementedError
+
+    async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
         raise NotImplementedError
 
     def append(
@@ -307,6 +355,7 @@ class FakeBackend:
         batch: bytearray,
         records: int,
         done: Callable[[int, PixyError | None], None],
+        age_s: float = 0.0,
     ) -> None:
         raise NotImplementedError
 
@@ -358,6 +407,8 @@ class World:
         self.backend = backend
         self.clock = FakeClock()
         self.faults: list[BaseException] = []
+        # The sizes of the batches that were unpacked on a thread.
+        self.unpacked: list[int] = []
         # The topics that were deleted while somebody waited; with how many partitions they are created again, 0: not at all.
         self.missed: list[str] = []
         self.created_again = 0
@@ -374,8 +425,15 @@ class World:
             on_missing=self._missing,
             on_fault=self.faults.append,
             call_later=self.clock.call_later,
+            unpack=self._unpack,
         )
         return self.consumers
+
+    async def _unpack(self, batch: Batch) -> Iterator[Record]:
+        """In place, instead of on a thread."""
+        self.unpacked.append(len(batch))
+        await self.backend.step("unpack")
+        return unpack_records(batch)
 
     def _missing(self, topic: str, fail: Callable[[PixyError], None]) -> None:
         self.missed.append(topic)

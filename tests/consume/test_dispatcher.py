@@ -4,7 +4,8 @@ import pytest
 
 from pixy.consume import Offer, OffsetTracker
 from pixy.consume.dispatcher import Cancellable, Dispatcher
-from pixy.consume.offers import OfferLimits, PartitionOffers
+from pixy.consume.offer import OfferLimits
+from pixy.consume.offers import PartitionOffers
 from pixy.errors import CorruptData, LongPollTimeout, PixyError, ShuttingDown, TooManyRequests
 from tests.consume.fakes import Answers, fed, make_batch
 

@@ -1,12 +1,15 @@
 import asyncio
 
+import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit
-from pixy.errors import Unavailable
+from pixy.errors import Unavailable, UnpackedTooLarge
+from pixy.records import COMPRESSION, NewRecord, build_batch, patch_batch
 from tests.consume.conftest import MakeWorld
 from tests.consume.fakes import make_batch
 from tests.consume.test_offers import patch_crc
+from tests.fakes.batches import bomb
 
 
 async def test_waiting_for_records_asks_once(make_world: MakeWorld) -> None:
@@ -152,6 +155,93 @@ async def test_damage_found_while_the_fetcher_waits_at_the_end_is_fetched_again(
     answers = await world.consume(3)
     await world.pass_time(1)
     assert answers.offsets == [1, 2, 3]
+
+
+async def test_a_batch_that_unpacks_too_far_stops_its_partition_alone_and_says_where(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(2)
+    bad = bytearray(bomb())
+    patch_batch(bad, 1, 0)
+    log, other = world.log(0), world.log(1)
+    log.append(b"before")
+    log.batches.append(bytes(bad))
+    log.end = 2
+    log.append(b"behind")
+    with capture_logs() as logs:
+        answers = await world.consume(3)
+        assert answers.values == [b"before"]
+        other.append(b"elsewhere")
+        await world.pass_time(0.1)
+        assert answers.values == [b"before", b"elsewhere"]
+        await world.pass_time(10)
+    where = "partition 0 of topic t: record batch at offset 1 cannot be decoded, the next one is at 2: "
+    (said,) = [entry for entry in logs if "cannot fetch" in entry["event"]]
+    assert (said["group"], said["topic"], said["partition"], said["offset"]) == ("g", "t", 0, 1)
+    assert said["error"].startswith(where)
+    (told,) = answers.errors
+    assert isinstance(told, UnpackedTooLarge)
+    assert str(told).startswith(where)
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(2)})
+    assert (await world.consume()).values == [b"behind"]
+
+
+def large_batch(base: int) -> bytes:
+    """A compressed batch of three records that is not unpacked in place."""
+    batch = build_batch([NewRecord(None, b"x" * 200_000, (), 1)] * 3, COMPRESSION["zstd"])
+    patch_batch(batch, base, 0)
+    return bytes(batch)
+
+
+async def test_a_large_batch_is_unpacked_elsewhere_and_nothing_overtakes_it(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    log, other = world.log(0), world.log(1)
+    log.append(b"before")
+    log.batches.append(large_batch(1))
+    log.end = 4
+    log.append(b"behind")
+    gate = world.backend.gates["unpack"] = asyncio.Event()
+    answers = await world.consume(6)
+    assert answers.offsets == [0]
+    other.append(b"elsewhere")
+    await world.pass_time(0.1)
+    assert answers.values == [b"before", b"elsewhere"]
+    gate.set()
+    await world.pass_time(0)
+    assert answers.offsets == [0, 0, 1, 2, 3, 4]
+    assert len(world.unpacked) == 1
+
+
+@pytest.mark.parametrize("behind", [0, 3000], ids=["for records", "for room"])
+async def test_a_large_batch_that_is_reached_while_the_fetcher_waits_is_unpacked_then(
+    make_world: MakeWorld, behind: int
+) -> None:
+    world = make_world(fetch_max_bytes=4000)
+    log = world.log()
+    log.append(b"before")
+    log.batches.append(large_batch(1))
+    log.end = 4
+    if behind:
+        log.append(b"x" * behind)
+    assert (await world.consume()).offsets == [0]
+    assert (await world.consume(3)).offsets == [1, 2, 3]
+
+
+async def test_a_reset_while_a_large_batch_is_unpacked_makes_it_void(make_world: MakeWorld) -> None:
+    world = make_world()
+    log = world.log()
+    log.batches.append(large_batch(0))
+    log.end = 3
+    log.append(b"behind")
+    gate = world.backend.gates["unpack"] = asyncio.Event()
+    answers = await world.consume(2)
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(3)})
+    gate.set()
+    await world.pass_time(0)
+    assert answers.offsets == [3]
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(1)})
+    await world.pass_time(0)
+    assert answers.offsets == [3, 1]
 
 
 async def test_the_answer_to_a_fetch_from_before_a_reset_is_dropped(make_world: MakeWorld) -> None:

@@ -6,7 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pixy.consume import AckRange, Offer, OffsetTracker
-from pixy.consume.offers import OfferLimits, PartitionOffers
+from pixy.consume.offer import OfferLimits
+from pixy.consume.offers import PartitionOffers
 from pixy.errors import AckBeyondEnd, CorruptData
 from pixy.records import NewRecord, build_batch, crc32c
 from tests.consume.fakes import fed, make_batch

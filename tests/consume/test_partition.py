@@ -10,11 +10,12 @@ from pixy.backend import OffsetCommit, TopicPartition
 from pixy.config import ConsumerConfig
 from pixy.consume.dispatcher import Dispatcher
 from pixy.consume.environment import Environment
-from pixy.consume.offers import Offer, OfferLimits
+from pixy.consume.offer import Offer, OfferLimits
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
 from pixy.consume.tasks import Tasks
 from pixy.consume.timers import Timers
+from pixy.consume.unpacking import Unpacker
 from pixy.errors import AckBeyondEnd, InvalidAck, PixyError, Unavailable
 from tests.consume.fakes import Answers, FakeBackend, FakeClock, FakeLog, settle
 
@@ -44,6 +45,7 @@ class Host:
             Tasks(self.faults.append),
             self.limits,
             lambda topic, fail: None,
+            Unpacker(),
         )
         self.live: LivePartition | None = None
 

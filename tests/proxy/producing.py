@@ -34,14 +34,14 @@ class Answers:
 
 
 async def make(
-    options: ProducerConfig | None = None, partitions: int = 1
+    options: ProducerConfig | None = None, partitions: int = 1, clock: FakeClock | None = None
 ) -> tuple[Accumulators, FakeBackend, Answers]:
     backend = FakeBackend()
     await backend.start()
     await backend.create_topic(TOPIC, partitions)
     options = options or ProducerConfig()
     partitioner = make_partitioner(options.partitioner, Random(1))
-    return Accumulators(backend, options, partitioner, FakeClock()), backend, Answers()
+    return Accumulators(backend, options, partitioner, clock or FakeClock()), backend, Answers()
 
 
 def append(

@@ -57,6 +57,7 @@ async def test_a_lone_record_goes_out_at_the_end_of_the_turn() -> None:
 
 async def test_in_company_a_flush_waits_for_as_many_records_as_came_before() -> None:
     accumulators, backend, answers = await make()
+    accumulators._gather_s = 1000.0
     for value in (b"a", b"b", b"c"):
         append(accumulators, value, answers)
     await answers.wait(3)
@@ -88,12 +89,73 @@ async def test_company_that_does_not_come_again_is_not_waited_for_long_and_not_t
     await answers.wait(5)
 
 
+async def rounds_without_a_key(options: ProducerConfig) -> list[list[int]]:
+    """The partitions of ten records that come together, 20 times."""
+    accumulators, _, _ = await make(options, partitions=4)
+    rounds = []
+    for _ in range(20):
+        answers = Answers()
+        for _ in range(10):
+            append(accumulators, b"v", answers, key=None)
+        await answers.wait(10)
+        rounds.append([partition for partition, _, _ in answers.all])
+    return rounds
+
+
+@pytest.mark.parametrize("partitioner", ["hash", "murmur2"])
+async def test_records_without_a_key_that_come_together_share_a_partition_chosen_anew(
+    partitioner: str,
+) -> None:
+    rounds = await rounds_without_a_key(ProducerConfig(partitioner=partitioner))
+    assert all(len(set(partitions)) == 1 for partitions in rounds)
+    assert {partitions[0] for partitions in rounds} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("partitioner", ["random", "roundrobin"])
+async def test_random_and_roundrobin_choose_for_each_record(partitioner: str) -> None:
+    rounds = await rounds_without_a_key(ProducerConfig(partitioner=partitioner))
+    assert all(len(set(partitions)) > 1 for partitions in rounds)
+
+
+async def test_records_with_a_key_do_not_move_for_those_without() -> None:
+    async def where(keys: list[bytes | None]) -> dict[bytes | None, int]:
+        accumulators, backend, answers = await make(partitions=4)
+        for key in keys:
+            append(accumulators, key or b"no key", answers, key=key)
+        await answers.wait(len(keys))
+        return {
+            value: partition for partition in range(4) for value in flat(await batches(backend, partition))
+        }
+
+    mixed = await where([b"foo", None, b"bar", None, b"A"])
+    del mixed[b"no key"]
+    assert mixed == await where([b"foo", b"bar", b"A"])
+
+
 async def test_a_batch_is_cut_at_flush_bytes() -> None:
-    accumulators, backend, answers = await make(ProducerConfig(flush_bytes=100))
+    accumulators, backend, answers = await make(ProducerConfig(flush_bytes=220))
     for _ in range(5):
         append(accumulators, b"x" * 39, answers)
     await answers.wait(5)
     assert [len(batch) for batch in await batches(backend)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("headers", [0, 1, 50])
+@pytest.mark.parametrize("size", [0, 1, 100, 10_000])
+async def test_no_batch_of_several_records_is_larger_than_flush_bytes(size: int, headers: int) -> None:
+    """Brokers refuse a batch that is, with all records in it, and they count its header and its numbers too."""
+    limit = 20_000
+    accumulators, backend, answers = await make(ProducerConfig(flush_bytes=limit))
+    topic = await backend.describe_topic(TOPIC)
+    for _ in range(2000):
+        named = [("h", b"")] * headers
+        accumulators.append(topic, b"", b"x" * size, named, size + headers, True, answers)
+    await answers.wait(2000)
+    stored = (await backend.fetch(TopicPartition(TOPIC, 0), 0, max_bytes=1 << 30)).batches
+    assert sum(read_header(batch).records for batch in stored) == 2000
+    assert max(len(batch) for batch in stored) <= limit
+    # And not much smaller, but for what is counted too carefully.
+    assert len(stored) == 1 or len(stored[0]) > limit / 7
 
 
 async def test_one_record_larger_than_flush_bytes_is_a_batch_of_its_own() -> None:
@@ -104,7 +166,7 @@ async def test_one_record_larger_than_flush_bytes_is_a_batch_of_its_own() -> Non
 
 
 async def test_flush_frequency_lets_records_of_several_turns_gather() -> None:
-    accumulators, backend, answers = await make(ProducerConfig(flush_frequency=0.02))
+    accumulators, backend, answers = await make(ProducerConfig(flush_frequency=0.2))
     for value in (b"a", b"b", b"c"):
         append(accumulators, value, answers)
         for _ in range(50):
@@ -124,6 +186,29 @@ async def test_a_full_buffer_makes_requests_wait_in_order_and_go_on_when_there_i
     await answers.wait(5)
     assert [offset for _, offset, _ in answers.all] == [0, 1, 2, 3, 4]
     assert flat(await batches(backend)) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_batch_is_as_old_as_its_oldest_record_wherever_that_has_waited() -> None:
+    clock = FakeClock()
+    accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=3), clock=clock)
+    backend.hold_appends()
+    append(accumulators, b"at once", answers)
+    while not backend.held_appends:  # noqa: ASYNC110 - one turn of the loop after the other
+        await asyncio.sleep(0)
+    for value in (b"gathers", b"gathers too", b"waits for room", b"waits too"):
+        append(accumulators, value, answers)
+        clock.advance(2.0)
+    backend.release_appends(1)
+    await answers.wait(1)
+    clock.advance(1.0)
+    backend.release_appends()
+    await answers.wait(5)
+    assert await batches(backend) == [
+        [b"at once"],
+        [b"gathers", b"gathers too", b"waits for room"],
+        [b"waits too"],
+    ]
+    assert backend.ages == [0.0, 9.0, 3.0]
 
 
 async def test_the_buffer_is_bounded_in_bytes_too_but_takes_one_record_of_any_size() -> None:
@@ -279,6 +364,46 @@ async def test_giving_up_says_how_many_messages_nobody_can_vouch_for() -> None:
     assert logs[0]["messages"] == 1
     backend.release_appends()
     await accumulators.drained()
+
+
+async def test_a_turn_of_the_loop_sends_so_many_batches_and_leaves_the_rest_to_the_next() -> None:
+    accumulators, backend, answers = await make(ProducerConfig(partitioner="roundrobin"), partitions=100)
+    for number in range(100):
+        append(accumulators, b"%d" % number, answers, key=None)
+    accumulators._flush_dirty()
+    assert accumulators._in_flight == 64
+    await accumulators.drained()
+    assert [len(await batches(backend, number)) for number in range(100)] == [1] * 100
+    assert sorted(answers.all) == [(number, 0, None) for number in range(100)]
+
+
+async def test_a_turn_of_the_loop_answers_so_many_records_of_a_batch() -> None:
+    accumulators, backend, answers = await make()
+    for number in range(1200):
+        append(accumulators, b"%d" % number, answers)
+    accumulators._flush_dirty()
+    sizes: list[int] = []
+    while len(answers.all) < 1200:
+        await asyncio.sleep(0)
+        if not sizes or len(answers.all) > sizes[-1]:
+            sizes.append(len(answers.all))
+    assert [size for size in sizes if size] == [512, 1024, 1200]
+    assert answers.all == [(0, offset, None) for offset in range(1200)]
+    assert (accumulators.buffered, accumulators.buffered_bytes) == (0, 0)
+    assert len(await batches(backend)) == 1
+
+
+async def test_nothing_of_a_partition_is_sent_before_its_batch_is_answered_to_the_last_record() -> None:
+    accumulators, backend, answers = await make()
+    for number in range(600):
+        append(accumulators, b"%d" % number, answers)
+    accumulators._flush_dirty()
+    append(accumulators, b"behind", answers)
+    await answers.wait(512)
+    assert len(await batches(backend)) == 1
+    await accumulators.drained()
+    assert [len(batch) for batch in await batches(backend)] == [600, 1]
+    assert [each.in_flight for each in accumulators._topics[TOPIC].accumulators] == [0]
 
 
 async def test_the_wall_clock_may_step_backwards_between_two_records() -> None:

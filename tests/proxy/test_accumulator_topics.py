@@ -21,11 +21,11 @@ async def described(backend: FakeBackend, partition: int, leader: int) -> None:
 async def partitions_of(
     accumulators: Accumulators, count: int, *, key: bytes | None = None, topic: str = TOPIC
 ) -> list[int]:
-    """The partitions that the next records go to."""
+    """The partitions that the next records go to, if one comes after the other."""
     answers = Answers()
-    for _ in range(count):
+    for number in range(count):
         append(accumulators, b"v", answers, key=key, topic=topic)
-    await answers.wait(count)
+        await answers.wait(number + 1)
     assert [error for _, _, error in answers.all if error is not None] == []
     return [partition for partition, _, _ in answers.all]
 
@@ -90,6 +90,19 @@ async def test_records_without_a_key_avoid_partitions_without_a_leader(partition
     assert set(await partitions_of(accumulators, 200)) == {0, 3}
     await described(backend, 1, 7)
     assert set(await partitions_of(accumulators, 200)) == {0, 1, 3}
+
+
+async def test_records_without_a_key_leave_a_partition_that_loses_its_leader_while_they_gather() -> None:
+    accumulators, backend, answers = await make(partitions=2)
+    backend.hold_appends()
+    for value in (b"a", b"b"):
+        append(accumulators, value, answers, key=None)
+    (lost,) = [each.partition.partition for each in accumulators._dirty]
+    await described(backend, lost, -1)
+    append(accumulators, b"c", answers, key=None)
+    backend.release_appends()
+    await answers.wait(3)
+    assert flat(await batches(backend, 1 - lost)) == [b"c"]
 
 
 async def test_keys_stay_with_their_partition_whether_it_has_a_leader_or_not() -> None:

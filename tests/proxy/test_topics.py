@@ -103,8 +103,22 @@ async def test_a_bug_in_the_backend_is_a_fault_and_nobody_is_left_waiting() -> N
 
 async def test_topics_are_not_created_when_that_is_switched_off() -> None:
     creator, backend, outcomes = await make(enabled=False)
-    with pytest.raises(TopicMissing, match="topic t does not exist, and auto_create_topics is off"):
-        creator.create("t", 0, outcomes.then, outcomes.fail)
+    creator.create("t", 0, outcomes.then, outcomes.fail)
+    await outcomes.arrived.wait()
+    (refused,) = outcomes.all
+    assert isinstance(refused, TopicMissing)
+    assert str(refused) == "topic t does not exist, and auto_create_topics is off"
+    assert backend.calls == 0
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_a_topic_that_somebody_else_created_is_found_and_not_created(enabled: bool) -> None:
+    """What a process knows of a cluster may be older than a topic."""
+    creator, backend, outcomes = await make(enabled=enabled)
+    await FakeBackend.create_topic(backend, "t", 1)
+    creator.create("t", 0, outcomes.then, outcomes.fail)
+    await outcomes.arrived.wait()
+    assert outcomes.all == [None]
     assert backend.calls == 0
 
 

@@ -1,0 +1,418 @@
+"""The log of one cluster in bulk: whole record batches in and out, none of them decoded.
+
+Everything is checked before anything is written. What is read and what is being written is bounded: of each range that is read, what one
+answer holds (`RangeReader`); of everything that is written, `producer.buffer_bytes`, and as much again may wait for room.
+
+The road not taken: passing the batches through the accumulators. They gather records into batches, and these are gathered already.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum, auto
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from pixy.backend import Backend, OffsetRange, TopicDescription, TopicPartition
+from pixy.byte_room import ByteRoom
+from pixy.clock import Clock
+from pixy.config import ProxyConfig
+from pixy.errors import (
+    CorruptData,
+    InvalidArgument,
+    InvalidBatch,
+    MessageTooLarge,
+    PartitionNotFound,
+    PixyError,
+    ShuttingDown,
+    StaleTopicVersion,
+    Unavailable,
+    UnknownPartition,
+    UnknownTopic,
+)
+from pixy.proxy.range_reader import TOPIC_ID_BYTES, Range, RangeReader
+from pixy.proxy.topics import TopicCreator
+from pixy.records import NewBatch, check_new_batches, check_topic_name
+
+__all__ = ["Appended", "Log", "OffsetPosition", "OffsetQuery", "PartitionBatches"]
+
+log = structlog.get_logger(__name__)
+
+_FETCH_BYTES = 1 << 20
+_FETCH_BYTES_MAX = 4 << 20
+"""A larger answer is no faster, and gRPC's own clients refuse it by default."""
+
+
+class OffsetPosition(Enum):
+    """Places in a partition that are known without a timestamp."""
+
+    EARLIEST = auto()
+    LATEST = auto()
+
+
+class OffsetQuery(NamedTuple):
+    """Asks for an offset: at a place, or of the first record at or after a timestamp in milliseconds since the Unix epoch."""
+
+    partition: TopicPartition
+    at: OffsetPosition | int
+
+
+class PartitionBatches(NamedTuple):
+    """Whole batches back to back for one partition."""
+
+    partition: TopicPartition
+    batches: bytes
+
+
+class TopicVersion(NamedTuple):
+    """With which topic records were given their partitions: name and version, and id if that is known, else b""."""
+
+    topic: str
+    version: int
+    topic_id: bytes = b""
+
+
+class Appended(NamedTuple):
+    """What became of the batches of one partition: the offset of the first record, or -1 and why they were not written."""
+
+    base_offset: int
+    error: PixyError | None
+
+
+class Log:
+    """Bulk access to one cluster.
+
+    Args:
+        backend: the cluster.
+        config: its section of the configuration.
+        topics: creates missing topics.
+        clock: what waiting is measured on.
+    """
+
+    def __init__(self, backend: Backend, config: ProxyConfig, topics: TopicCreator, clock: Clock) -> None:
+        self._backend = backend
+        self._config = config
+        self._topics = topics
+        self._clock = clock
+        self._room = ByteRoom(config.producer.buffer_bytes)
+        self._draining = False
+        # Records that are with the backend; set while there are none.
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def begin_drain(self) -> None:
+        """Take no more batches."""
+        self._draining = True
+
+    async def drained(self) -> None:
+        """Wait until everything that was taken is answered."""
+        await self._idle.wait()
+
+    def abandon(self) -> int:
+        """Give up what is not answered, and say how many records that is. They may be written or not."""
+        if self._in_flight:
+            log.error("stopped with batches that are not known to be written", records=self._in_flight)
+        return self._in_flight
+
+    # --- topics and offsets -------------------------------------------------------------------------------------
+
+    @property
+    def partitioner(self) -> str:
+        """How `Produce` chooses the partition of a message with a key: the option `producer.partitioner`."""
+        return self._config.producer.partitioner
+
+    async def describe_topics(self, names: Sequence[str], *, create_missing: bool) -> list[TopicDescription]:
+        """Topics, sorted by name; all if no names are given. Those that do not exist are missing.
+
+        Args:
+            create_missing: create them first, as producing to them would.
+
+        Raises:
+            InvalidTopic, TopicMissing, ShuttingDown, Unavailable.
+        """
+        if not names:
+            return list(await self._backend.list_topics())
+        wanted = sorted(set(names))
+        for name in wanted:
+            check_topic_name(name)
+        if create_missing:
+            for name in wanted:
+                await self._create_if_missing(name)
+        found = []
+        for name in wanted:
+            try:
+                found.append(await self._backend.describe_topic(name))
+            except UnknownTopic:
+                continue
+        return found
+
+    async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[int | None]:
+        """The offsets that are asked for, in order: -1 if no record has such a timestamp, None if there is no such partition.
+
+        Raises:
+            InvalidTopic: no topic may have that name.
+            CorruptData, Unavailable: as the backend says.
+        """
+        for query in queries:
+            check_topic_name(query.partition.topic)
+        ranges: dict[str, Mapping[int, OffsetRange]] = {}
+        return [await self._offset(query, ranges) for query in queries]
+
+    async def _offset(self, query: OffsetQuery, ranges: dict[str, Mapping[int, OffsetRange]]) -> int | None:
+        """One offset. `ranges` has those of the topics that were asked before."""
+        topic, number = query.partition
+        try:
+            if not isinstance(query.at, OffsetPosition):
+                found = await self._backend.offset_for_timestamp(query.partition, query.at)
+                return -1 if found is None else found
+            if topic not in ranges:
+                ranges[topic] = await self._backend.offset_ranges(topic)
+        except (UnknownTopic, UnknownPartition):
+            return None
+        except CorruptData as error:
+            raise type(error)(f"partition {number} of topic {topic}: {error}") from error
+        served = ranges[topic].get(number)
+        if served is None:
+            return None
+        return served.begin if query.at is OffsetPosition.EARLIEST else served.end
+
+    async def _create_if_missing(self, name: str) -> None:
+        if self._backend.topic(name) is not None:
+            return
+        if self._draining:
+            raise ShuttingDown
+        created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def then() -> None:
+            if not created.done():
+                created.set_result(None)
+
+        def fail(error: PixyError) -> None:
+            if not created.done():
+                created.set_exception(error)
+
+        self._topics.create(name, 0, then, fail)
+        await created
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def fetch_bytes(self, max_bytes: int) -> int:
+        """How many bytes of batches one answer holds of those that a client asks for; 0: it does not say.
+
+        Raises:
+            InvalidArgument: less than none.
+        """
+        if max_bytes < 0:
+            raise InvalidArgument(f"max_bytes is {max_bytes}, expected 0 for {_FETCH_BYTES}, or above")
+        return min(max_bytes or _FETCH_BYTES, _FETCH_BYTES_MAX)
+
+    def held_bytes(self, max_bytes: int) -> int:
+        """Room to make for an answer: one whole batch comes in any case."""
+        return max(max_bytes, self._config.producer.max_message_bytes)
+
+    def readers(self, ranges: Sequence[Range], *, max_bytes: int, max_wait: float) -> Iterator[RangeReader]:
+        """A reader for each range, made when it is asked for: its time to wait begins then.
+
+        Args:
+            max_bytes: as `fetch_bytes` says.
+            max_wait: seconds.
+
+        Raises:
+            InvalidArgument: there are no ranges, or one that makes no sense; `max_wait` is below 0.
+        """
+        if not ranges:
+            raise InvalidArgument("no ranges, expected at least one")
+        if max_wait < 0:
+            raise InvalidArgument(f"max_wait_ms is {max_wait * 1000:.0f}, expected 0 or above")
+        for each in ranges:
+            each.check()
+        return (
+            RangeReader(self._backend, self._clock, each, max_bytes=max_bytes, max_wait=max_wait)
+            for each in ranges
+        )
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    async def append(
+        self, partitions: Sequence[PartitionBatches], versions: Sequence[TopicVersion]
+    ) -> list[Appended]:
+        """Append batches; each partition succeeds or fails alone. What has an offset is durable.
+
+        Args:
+            partitions: each at most once.
+            versions: what topics must be; one that does not exist is the business of its partitions.
+
+        Raises:
+            InvalidArgument: of the classes below it; nothing was written.
+            StaleTopicVersion: a topic has another version or id; nothing was written.
+            ShuttingDown, Unavailable: nothing was written.
+        """
+        self.check_partitions([each.partition for each in partitions])
+        checked = [self.check_batches(each) for each in partitions]
+        size = sum(len(each.batches) for each in partitions)
+        if self._room.waiting + size > self._config.producer.buffer_bytes and not self._room.has(size):
+            raise Unavailable(
+                f"{self._room.taken} bytes of batches are being written and {self._room.waiting} wait; append fewer at a time, "
+                "or increase producer.buffer_bytes"
+            )
+        await self._room.take(size)
+        try:
+            if self._draining:
+                raise ShuttingDown
+            # From here on nothing suspends until everything is with the backend, so the versions still hold then.
+            self.check_versions(versions)
+        except PixyError:
+            self._room.give_back(size)
+            raise
+        records = sum(batch.records for batches in checked for batch in batches)
+        self._in_flight += records
+        self._idle.clear()
+        request = _Append(len(partitions), partial(self._answered, size, records))
+        for place, (each, batches) in enumerate(zip(partitions, checked, strict=True)):
+            self._hand_over(each, batches, _PartitionAppend(partial(request.ended, place)))
+        return await request.answer
+
+    def check_partitions(self, partitions: Sequence[TopicPartition]) -> None:
+        """Prove that each could be one, and is named once.
+
+        Raises:
+            InvalidTopic, InvalidArgument.
+        """
+        seen: set[TopicPartition] = set()
+        for each in partitions:
+            check_topic_name(each.topic)
+            if each in seen:
+                raise InvalidArgument(
+                    f"partition {each.partition} of topic {each.topic} is there more than once"
+                )
+            seen.add(each)
+
+    def check_batches(self, of: PartitionBatches) -> list[NewBatch]:
+        """Prove that the batches of one partition are allowed, and tell where they are.
+
+        Raises:
+            InvalidBatch, MessageTooLarge: what is wrong, and where.
+        """
+        try:
+            return check_new_batches(of.batches, self._config.producer.max_message_bytes)
+        except (InvalidBatch, MessageTooLarge) as error:
+            topic, number = of.partition
+            raise type(error)(f"partition {number} of topic {topic}: {error}") from None
+
+    def check_versions(self, versions: Sequence[TopicVersion]) -> None:
+        """Prove that topics, as far as they exist, have these versions and ids.
+
+        Raises:
+            InvalidArgument: an id that no topic has.
+            StaleTopicVersion: which one has another.
+        """
+        for name, version, topic_id in versions:
+            if topic_id and len(topic_id) != TOPIC_ID_BYTES:
+                raise InvalidArgument(
+                    f"topic_id of {name} has {len(topic_id)} bytes, expected none or {TOPIC_ID_BYTES}"
+                )
+            topic = self._backend.topic(name)
+            if topic is None:
+                continue
+            if topic_id and topic.topic_id != topic_id:
+                raise StaleTopicVersion(
+                    f"topic {name} has id {topic.topic_id.hex()}, the request was made for {topic_id.hex()}: the topic was deleted "
+                    "and made anew; describe it again"
+                )
+            if topic.version != version:
+                raise StaleTopicVersion(
+                    f"topic {name} has version {topic.version}, the request was made for {version}; describe it again"
+                )
+
+    def _hand_over(
+        self, of: PartitionBatches, batches: Sequence[NewBatch], append: "_PartitionAppend"
+    ) -> None:
+        """Give the backend the batches of one partition, but none behind one that it refuses at once."""
+        view = memoryview(of.batches)
+        handed_over = 0
+        for begin, end, records in batches:
+            handed_over += 1
+            try:
+                # The backend owns what it gets, and writes into its header.
+                self._backend.append(of.partition, bytearray(view[begin:end]), records, append.done)
+            except PixyError as error:
+                append.done(-1, error)
+            if append.error is not None:
+                break
+        append.expect(handed_over)
+
+    def _answered(self, size: int, records: int) -> None:
+        self._room.give_back(size)
+        self._in_flight -= records
+        if not self._in_flight:
+            self._idle.set()
+
+
+class _Append:
+    """A request to append that is with the backend, until all of it is answered, also if nobody waits for it any more.
+
+    Args:
+        partitions: how many it has.
+        answered: called when all of it is answered.
+    """
+
+    def __init__(self, partitions: int, answered: Callable[[], None]) -> None:
+        self.answer: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
+        # By the place of the partition in the request.
+        self._results: dict[int, Appended] = {}
+        self._partitions = partitions
+        self._answered = answered
+        self._maybe_end()
+
+    def ended(self, place: int, result: Appended) -> None:
+        """The partition at a place of the request is answered."""
+        self._results[place] = result
+        self._maybe_end()
+
+    def _maybe_end(self) -> None:
+        if len(self._results) < self._partitions:
+            return
+        self._answered()
+        if not self.answer.done():
+            self.answer.set_result([result for _, result in sorted(self._results.items())])
+
+
+class _PartitionAppend:
+    """The batches of one partition that are with the backend.
+
+    Args:
+        ended: called with what became of them when all are answered.
+
+    Attributes:
+        error: why one was not written.
+    """
+
+    def __init__(self, ended: Callable[[Appended], None]) -> None:
+        self._ended = ended
+        self._base_offset = -1
+        self._answers = 0
+        # How many answers there will be, None until that is known.
+        self._expected: int | None = None
+        self.error: PixyError | None = None
+
+    def done(self, base_offset: int, error: PixyError | None) -> None:
+        """See `AppendDone`."""
+        if not self._answers:
+            self._base_offset = base_offset
+        if error is not None and self.error is None:
+            self.error = PartitionNotFound(str(error)) if isinstance(error, UnknownPartition) else error
+        self._answers += 1
+        self._maybe_end()
+
+    def expect(self, answers: int) -> None:
+        """So many batches were handed over."""
+        self._expected = answers
+        self._maybe_end()
+
+    def _maybe_end(self) -> None:
+        if self._answers == self._expected:
+            self._ended(Appended(-1 if self.error is not None else self._base_offset, self.error))

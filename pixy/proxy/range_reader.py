@@ -1,0 +1,217 @@
+"""Reads one range of a partition's offsets, whole stored batches at a time and none of them decoded.
+
+It is driven: `wait` returns when there may be something to read, `read` gives it. So whoever passes the batches on decides when the next
+ones are read, and makes room for them before they are in memory. Between two calls a reader holds one batch at most.
+
+How a range ends (pixy_log.proto: RangeState):
+
+    its `to_offset` is reached                                           END_OF_RANGE
+    the log's end is reached and nothing came for `max_wait`, and
+        the range has no end of its own                                  END_OF_RANGE
+        its end is further on                                            END_OF_LOG
+    the next offset is not served (any more)                             OFFSET_OUT_OF_RANGE
+    no such partition, or a topic with another id than asked for, or
+    than the range began with                                            UNKNOWN_PARTITION
+
+Offsets may have gaps, at which a fetch gives no batches and a next offset further on.
+"""
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import NamedTuple
+
+from pixy.backend import Backend, Batch, FetchResult, TopicPartition
+from pixy.clock import Clock
+from pixy.errors import InvalidArgument, OffsetOutOfRange, UnknownPartition, UnknownTopic
+from pixy.records import base_offset, check_topic_name
+
+__all__ = ["TOPIC_ID_BYTES", "Fetched", "Range", "RangeReader", "RangeState"]
+
+TOPIC_ID_BYTES = 16
+_OPEN_END = -1
+
+
+class RangeState(Enum):
+    """Whether a range goes on, or how it has ended."""
+
+    MORE = auto()
+    END_OF_RANGE = auto()
+    END_OF_LOG = auto()
+    OFFSET_OUT_OF_RANGE = auto()
+    UNKNOWN_PARTITION = auto()
+
+
+class Range(NamedTuple):
+    """Offsets of a partition.
+
+    Attributes:
+        partition: whose.
+        from_offset: first offset to read; >= 0.
+        to_offset: offset to stop before, or -1 for the end of the log.
+        topic_id: what the topic must have, b"" for any.
+    """
+
+    partition: TopicPartition
+    from_offset: int
+    to_offset: int
+    topic_id: bytes = b""
+
+    def check(self) -> None:
+        """Prove that it makes sense.
+
+        Raises:
+            InvalidTopic, InvalidArgument: what does not, and what is allowed.
+        """
+        (topic, number), begin, end, topic_id = self
+        check_topic_name(topic)
+        if begin < 0:
+            raise InvalidArgument(f"from_offset of {topic}-{number} is {begin}, expected 0 or above")
+        if end != _OPEN_END and end < begin:
+            raise InvalidArgument(
+                f"to_offset of {topic}-{number} is {end}, expected from_offset {begin} or above, or {_OPEN_END} for the end of "
+                "the log"
+            )
+        if topic_id and len(topic_id) != TOPIC_ID_BYTES:
+            raise InvalidArgument(
+                f"topic_id of {topic}-{number} has {len(topic_id)} bytes, expected none or {TOPIC_ID_BYTES}"
+            )
+
+
+class Fetched(NamedTuple):
+    """Consecutive batches of a range.
+
+    Attributes:
+        batches: may begin before the range and end behind it, and may be none.
+        next_offset: where the range goes on.
+        log_begin_offset, log_end_offset: what the partition serves; 0 and 0 if there is none.
+        state: of the range behind these batches.
+    """
+
+    batches: Sequence[Batch]
+    next_offset: int
+    log_begin_offset: int
+    log_end_offset: int
+    state: RangeState
+
+
+class RangeReader:
+    """Reads one range.
+
+    Args:
+        backend, clock: what it stands on.
+        wanted: has been checked.
+        max_bytes: of batches in one `Fetched`, but at least one whole batch.
+        max_wait: seconds that it waits at the end of the log, since something has last come.
+    """
+
+    def __init__(
+        self, backend: Backend, clock: Clock, wanted: Range, *, max_bytes: int, max_wait: float
+    ) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._partition = wanted.partition
+        self._to_offset = wanted.to_offset
+        # What the topic must have; once something was read, what it had then.
+        self._topic_id = wanted.topic_id
+        self._max_bytes = max_bytes
+        self._max_wait = max_wait
+        self._offset = wanted.from_offset
+        # Whether the last fetch has seen the end of the log, and until when it is waited for more.
+        self._at_end = False
+        self._wait_until = clock.monotonic() + max_wait
+        # What came while it waited.
+        self._ahead: Fetched | None = None
+
+    async def wait(self) -> None:
+        """Return when there is something to read, or no more to wait for.
+
+        Raises:
+            PixyError: as `Backend.fetch`, but for what `RangeState` says.
+        """
+        seconds = self._wait_until - self._clock.monotonic()
+        if self._at_end and seconds > 0:
+            # One whole batch comes in any case.
+            self._ahead = await self._fetch(1, seconds)
+
+    async def read(self) -> Fetched:
+        """What is there; nothing more may be asked of it if the state is any but MORE.
+
+        Raises:
+            PixyError: as `wait`.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            return ahead
+        if self._offset == self._to_offset:
+            return await self._read_nothing()
+        return await self._fetch(self._max_bytes, 0)
+
+    async def _fetch(self, max_bytes: int, max_wait: float) -> Fetched:
+        try:
+            if not await self._is_known():
+                return self._unknown()
+            result = await self._backend.fetch(
+                self._partition, self._offset, max_bytes=max_bytes, max_wait=max_wait
+            )
+        except UnknownPartition:
+            return self._unknown()
+        except OffsetOutOfRange as error:
+            if not await self._is_known():
+                return self._unknown()
+            return Fetched((), self._offset, error.begin, error.end, RangeState.OFFSET_OUT_OF_RANGE)
+        # The topic may have been deleted and created again meanwhile.
+        return self._found(result) if await self._is_known() else self._unknown()
+
+    def _found(self, result: FetchResult) -> Fetched:
+        batches, next_offset = self._within(result)
+        now = self._clock.monotonic()
+        came = next_offset > self._offset
+        if came:
+            self._offset = next_offset
+            self._wait_until = now + self._max_wait
+        # A backend that gives nothing has nothing for now, whatever it says of its end.
+        self._at_end = not came or next_offset >= result.high_watermark
+        state = RangeState.MORE
+        if 0 <= self._to_offset <= self._offset:
+            state = RangeState.END_OF_RANGE
+        elif self._at_end and now >= self._wait_until:
+            state = RangeState.END_OF_RANGE if self._to_offset == _OPEN_END else RangeState.END_OF_LOG
+        return Fetched(batches, self._offset, result.log_begin_offset, result.high_watermark, state)
+
+    def _within(self, result: FetchResult) -> tuple[Sequence[Batch], int]:
+        """The batches that begin before the end of the range, and where it goes on behind them."""
+        batches, next_offset = result.batches, result.next_offset
+        if not 0 <= self._to_offset < next_offset:
+            return batches, next_offset
+        count = len(batches)
+        while count and (base := base_offset(batches[count - 1])) >= self._to_offset:
+            next_offset = base
+            count -= 1
+        return batches[:count], next_offset
+
+    async def _read_nothing(self) -> Fetched:
+        """The answer to a range without offsets."""
+        topic, number = self._partition
+        try:
+            served = (
+                (await self._backend.offset_ranges(topic)).get(number) if await self._is_known() else None
+            )
+        except UnknownTopic:
+            served = None
+        if served is None:
+            return self._unknown()
+        return Fetched((), self._offset, served.begin, served.end, RangeState.END_OF_RANGE)
+
+    async def _is_known(self) -> bool:
+        """Whether the topic is there and is the one that is read."""
+        name = self._partition.topic
+        topic = self._backend.topic(name)
+        try:
+            topic = topic or await self._backend.describe_topic(name)
+        except UnknownTopic:
+            return False
+        self._topic_id = self._topic_id or topic.topic_id
+        return topic.topic_id == self._topic_id
+
+    def _unknown(self) -> Fetched:
+        return Fetched((), self._offset, 0, 0, RangeState.UNKNOWN_PARTITION)

@@ -1,0 +1,149 @@
+"""Staged writes to one cluster: checks what clients send, and leaves the rest to the backend.
+
+What is being written is bounded by `producer.buffer_bytes`, apart from what other ways to write may hold: more than that waits for
+room, and as much again may wait.
+"""
+
+import re
+from collections.abc import Sequence
+
+from pixy.backend import Backend, Published, StagedBatches, StageSeal
+from pixy.byte_room import ByteRoom
+from pixy.config import ProxyConfig
+from pixy.errors import (
+    InvalidArgument,
+    PartitionNotFound,
+    ResourceExhausted,
+    ShuttingDown,
+    Unavailable,
+    UnknownPartition,
+)
+from pixy.proxy.log import Log, PartitionBatches, TopicVersion
+
+__all__ = ["STAGES_PER_CALL_MAX", "StagedWrites"]
+
+STAGES_PER_CALL_MAX = 10_000
+"""Stages that one call may publish or discard."""
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_PIECE_MAX = 2**31 - 1
+
+
+class StagedWrites:
+    """Staged writes to one cluster; see `Backend.stage` for what they are.
+
+    Args:
+        backend: the cluster.
+        config: its section of the configuration.
+        log: checks batches and versions.
+    """
+
+    def __init__(self, backend: Backend, config: ProxyConfig, log: Log) -> None:
+        self._backend = backend
+        self._log = log
+        self._buffer_bytes = config.producer.buffer_bytes
+        self._room = ByteRoom(self._buffer_bytes)
+        self._draining = False
+
+    def begin_drain(self) -> None:
+        """Take nothing more."""
+        self._draining = True
+
+    async def stage(
+        self,
+        sink_id: str,
+        stage_id: str,
+        piece: int,
+        partitions: Sequence[PartitionBatches],
+        versions: Sequence[TopicVersion],
+        seal: StageSeal | None,
+    ) -> int:
+        """Take a piece of a stage, or seal it, or both; returns the bytes that the stage has.
+
+        Raises:
+            InvalidArgument: of the classes below it; nothing was taken.
+            PartitionNotFound: no such topic or partition.
+            FailedPrecondition, ResourceExhausted, Unavailable, ShuttingDown: as the backend says, or the versions.
+        """
+        _check_name("sink_id", sink_id)
+        _check_name("stage_id", stage_id)
+        if not 0 <= piece <= _PIECE_MAX:
+            raise InvalidArgument(f"piece is {piece}, expected 0 or above")
+        if seal is not None and seal.pieces < 0:
+            raise InvalidArgument(f"seal.pieces is {seal.pieces}, expected 0 or above")
+        if not partitions and seal is None:
+            raise InvalidArgument("neither partitions nor a seal: there is nothing to do")
+        self._log.check_partitions([each.partition for each in partitions])
+        batches = [
+            StagedBatches(
+                each.partition,
+                each.batches,
+                sum(batch.records for batch in self._log.check_batches(each)),
+            )
+            for each in partitions
+        ]
+        size = sum(len(each.batches) for each in partitions)
+        if self._room.waiting + size > self._buffer_bytes and not self._room.has(size):
+            raise Unavailable(
+                f"{self._room.taken} bytes are being staged and {self._room.waiting} wait; stage fewer at a time, "
+                "or increase producer.buffer_bytes"
+            )
+        await self._room.take(size)
+        try:
+            if self._draining:
+                raise ShuttingDown
+            self._log.check_versions(versions)
+            return await self._backend.stage(sink_id, stage_id, piece, batches, seal)
+        except UnknownPartition as error:
+            raise PartitionNotFound(str(error)) from None
+        finally:
+            self._room.give_back(size)
+
+    async def publish(
+        self, sink_id: str, epoch: int, query_id: str, stage_ids: Sequence[str], *, reset: bool
+    ) -> Published:
+        """Make stages visible, all or none.
+
+        Raises:
+            InvalidArgument: a name or number that is not allowed, or a stage that is named twice.
+            FailedPrecondition, CorruptData, ResourceExhausted, Unavailable, ShuttingDown: as the backend says.
+        """
+        _check_name("sink_id", sink_id)
+        if epoch < 0:
+            raise InvalidArgument(f"epoch is {epoch}, expected 0 or above")
+        if query_id:
+            _check_name("query_id", query_id)
+        self._check_stages(stage_ids)
+        if self._draining:
+            raise ShuttingDown
+        return await self._backend.publish(sink_id, epoch, query_id, stage_ids, reset=reset)
+
+    async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
+        """Drop stages that were not published.
+
+        Raises:
+            InvalidArgument: a name that is not allowed, or a stage that is named twice.
+            ShuttingDown.
+        """
+        _check_name("sink_id", sink_id)
+        self._check_stages(stage_ids)
+        if self._draining:
+            raise ShuttingDown
+        await self._backend.discard(sink_id, stage_ids)
+
+    def _check_stages(self, stage_ids: Sequence[str]) -> None:
+        if len(stage_ids) > STAGES_PER_CALL_MAX:
+            raise ResourceExhausted(f"{len(stage_ids)} stages in one call, {STAGES_PER_CALL_MAX} are allowed")
+        for stage_id in stage_ids:
+            _check_name("stage_ids", stage_id)
+        if len(set(stage_ids)) < len(stage_ids):
+            twice = next(each for each in stage_ids if stage_ids.count(each) > 1)
+            raise InvalidArgument(f"stage {twice} is there more than once")
+
+
+def _check_name(field: str, name: str) -> None:
+    if _NAME.fullmatch(name) is None:
+        shown = name if len(name) <= 60 else name[:60] + "..."
+        raise InvalidArgument(
+            f"{field} is {shown!r}; 1 to 249 of the characters a-z A-Z 0-9 . _ - are allowed"
+        )

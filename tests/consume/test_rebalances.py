@@ -1,0 +1,252 @@
+"""Rebalances: what was handed out is settled before partitions go elsewhere, and what stays goes on as it was."""
+
+import asyncio
+from collections.abc import Callable
+
+from structlog.testing import capture_logs
+
+from pixy.backend import OffsetCommit, TopicPartition
+from pixy.errors import AckElsewhere, Unavailable
+from tests.consume.fakes import World, settle
+
+MakeWorld = Callable[..., World]
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+
+
+def rebalance(world: World, seconds: float = 10.0) -> "asyncio.Task[None]":
+    return asyncio.create_task(world.backend.rebalance("g", seconds))
+
+
+async def test_nothing_is_handed_out_while_acks_are_waited_for(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    world.log(0).append(b"a", b"b")
+    await world.consume()
+    change = rebalance(world)
+    await settle()
+    answers = await world.consume()
+    world.log(1).append(b"c")
+    await settle()
+    assert answers.values == []
+    assert not change.done()
+    assert await world.ack(0, 0) == [None]
+    await change
+    assert world.committed() == OffsetCommit(1)
+    await settle()
+    assert answers.values in ([b"b"], [b"c"])
+
+
+async def test_the_wait_for_acks_ends_when_the_time_is_up(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    world.log(0).append(b"a")
+    world.log(1).append(b"b")
+    await world.consume(2)
+    change = rebalance(world, 10.0)
+    assert await world.ack(1, 0) == [None]
+    await world.pass_time(9)
+    assert not change.done()
+    await world.pass_time(1)
+    await change
+    assert (world.committed(0), world.committed(1)) == (OffsetCommit(0), OffsetCommit(1))
+
+
+async def test_an_offer_of_a_partition_that_stays_is_good_after_the_rebalance(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    world.log(0).append(b"a", b"b")
+    (offer,) = (await world.consume(auto_ack=True)).offers
+    world.backend.withheld.add(T1)
+    change = rebalance(world, 0)
+    await change
+    offer.delivered()
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(1)
+    assert (await world.consume()).values == [b"b"]
+
+
+async def test_an_ack_between_the_last_commit_and_the_assignment_waits_for_it(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    world.log(0).append(b"a")
+    world.log(1).append(b"b")
+    await world.consume(2)
+    on_revocation = world.backend.members["g"].on_revocation
+    assert on_revocation is not None
+    await on_revocation(0)
+    stays, goes = await world.ack(0, 0), await world.ack(1, 0)
+    assert (stays, goes) == ([], [])
+    world.backend.withheld.add(T1)
+    world.backend.owners[T1] = "somebody"
+    world.backend.assign("g")
+    await settle()
+    assert stays == [None]
+    (refused,) = goes
+    assert isinstance(refused, AckElsewhere)
+    assert "t/1" in str(refused)
+    assert "somebody" in str(refused)
+    await world.pass_time(1)
+    assert (world.committed(0), world.committed(1)) == (OffsetCommit(1), OffsetCommit(0))
+
+
+async def test_an_ack_that_rides_on_a_request_waits_too(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log(0).append(b"a", b"b")
+    await world.consume()
+    on_revocation = world.backend.members["g"].on_revocation
+    assert on_revocation is not None
+    await on_revocation(0)
+    answers = await world.consume(ack=(0, 0), ack_if_offered=True)
+    assert answers.values == []
+    world.backend.assign("g")
+    await settle()
+    assert answers.values == [b"b"]
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(1)
+
+
+async def test_a_commit_that_fails_before_the_rebalance_is_tried_again(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log(0).append(b"a")
+    await world.consume()
+    await world.ack(0, 0)
+    world.backend.failures["commit"] = Unavailable("no coordinator")
+    change = rebalance(world, 1.0)
+    await world.pass_time(0.5)
+    assert not change.done()
+    world.backend.failures.clear()
+    await world.pass_time(0.5)
+    await change
+    assert world.committed() == OffsetCommit(1)
+
+
+async def test_nothing_is_committed_for_a_partition_that_was_taken_away_without_a_word(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.log(0).append(b"a", b"b")
+    await world.consume()
+    await world.ack(0, 0)
+    world.backend.commit_calls.clear()
+    world.backend.withheld.add(T0)
+    with capture_logs() as logs:
+        world.backend.assign("g")
+        await world.pass_time(5)
+    assert world.backend.commit_calls == []
+    assert [entry["event"] for entry in logs] == [
+        "acks that were not committed are lost, their records will be handed out again"
+    ]
+    world.backend.withheld.clear()
+    world.backend.assign("g")
+    assert (await world.consume()).values == [b"a"]
+
+
+async def test_a_commit_that_fails_after_its_partition_went_elsewhere_is_not_tried_again(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.log(0).append(b"a")
+    await world.consume()
+    await world.ack(0, 0)
+    gate = world.backend.gates["commit"] = asyncio.Event()
+    await world.pass_time(0.5)
+    world.backend.withheld.add(T0)
+    world.backend.assign("g")
+    world.backend.failures["commit"] = Unavailable("another generation")
+    gate.set()
+    await settle()
+    world.backend.failures.clear()
+    world.backend.gates.clear()
+    world.backend.withheld.clear()
+    world.backend.assign("g")
+    await world.pass_time(5)
+    assert world.committed() == OffsetCommit(0)
+    assert (await world.consume()).values == [b"a"]
+
+
+async def test_an_ack_of_a_partition_that_may_be_coming_waits(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    world.log(1).append(b"x")
+    world.backend.withheld.add(T1)
+    world.backend.owners[T1] = "pixy-b"
+    await world.consume()
+    on_revocation = world.backend.members["g"].on_revocation
+    assert on_revocation is not None
+    await on_revocation(0)
+    outcome = await world.ack(1, 0)
+    assert outcome == []
+    world.backend.withheld.clear()
+    world.backend.assign("g")
+    await settle()
+    assert outcome == [None]
+
+
+async def test_an_ack_here_of_what_another_process_has_names_it(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    world.log(1).append(b"x")
+    world.backend.withheld.add(T1)
+    world.backend.owners[T1] = "pixy-b"
+    await world.consume()
+    (outcome,) = await world.ack(1, 0)
+    assert isinstance(outcome, AckElsewhere)
+    assert str(outcome) == "ack not accepted: t/1 of g is consumed by pixy-b; ack it there"
+
+
+async def test_an_ack_of_what_another_process_has_does_not_join_the_group(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log(0).append(b"x")
+    world.backend.owners[T0] = "pixy-b"
+    (outcome,) = await world.ack(0, 0)
+    assert isinstance(outcome, AckElsewhere)
+    assert world.backend.members == {}
+
+
+async def test_an_ack_of_what_nobody_has_joins_and_counts(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log(0).append(b"x")
+    assert await world.ack(0, 0) == [None]
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(1)
+
+
+async def test_a_subscription_does_not_end_in_the_middle_of_a_rebalance(make_world: MakeWorld) -> None:
+    world = make_world(ack_timeout=60.0)
+    world.log(0).append(b"a")
+    await world.consume()
+    change = rebalance(world, 30.0)
+    await world.pass_time(29)
+    assert not change.done()
+    assert await world.ack(0, 0) == [None]
+    await change
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(1)
+    assert world.backend.members == {}  # and ends then
+
+
+async def test_the_last_ack_is_seen_though_the_subscription_was_looked_at_meanwhile(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.log(0).append(b"a")
+    await world.consume()
+    await world.pass_time(10)
+    await world.consume()
+    change = rebalance(world, 30.0)
+    await world.pass_time(6)
+    assert await world.ack(0, 0) == [None]
+    assert change.done()
+    await change
+
+
+async def test_a_drain_during_a_rebalance_ends_with_the_acks(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log(0).append(b"a")
+    await world.consume()
+    change = rebalance(world, 30.0)
+    await settle()
+    drain = asyncio.create_task(world.consumers.drain(20.0))
+    await settle()
+    assert not drain.done()
+    assert await world.ack(0, 0) == [None]
+    await asyncio.wait_for(drain, 5)
+    assert world.committed() == OffsetCommit(1)
+    change.cancel()
+    await asyncio.gather(change, return_exceptions=True)

@@ -1,0 +1,227 @@
+"""pixy/proxy/log.py: what is being written is bounded, held until it is answered, and right when it is handed over."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from pixy.backend import AppendDone, TopicPartition
+from pixy.config import ProducerConfig, ProxyConfig
+from pixy.errors import (
+    InvalidArgument,
+    PartitionNotFound,
+    ShuttingDown,
+    StaleTopicVersion,
+    TopicMissing,
+    Unavailable,
+)
+from pixy.proxy import Appended, Log, PartitionBatches, Range, RangeState, TopicVersion
+from pixy.proxy.topics import TopicCreator
+from tests.fakes.backend import FakeBackend
+from tests.fakes.batches import batch_of
+from tests.fakes.clock import FakeClock
+from tests.fakes.door import open_door
+
+T0 = TopicPartition("t", 0)
+BATCH = batch_of(b"value")
+SIZE = len(BATCH)
+
+
+def fault(error: BaseException) -> None:
+    raise AssertionError("a bug") from error
+
+
+async def make(
+    backend: FakeBackend | None = None, *, room: int = 64 << 20, auto_create: bool = True
+) -> tuple[Log, FakeBackend]:
+    """A log with room for so many bytes, on a cluster with a topic `t` of two partitions."""
+    backend = backend or FakeBackend()
+    await backend.start()
+    await backend.create_topic("t", 2)
+    producer = replace(ProducerConfig(), buffer_bytes=room)
+    config = replace(ProxyConfig(), producer=producer, auto_create_topics=auto_create)
+    return Log(backend, config, TopicCreator(backend, config, fault), FakeClock()), backend
+
+
+def append(log: Log, batches: int = 1, version: int | None = None) -> "asyncio.Task[list[Appended]]":
+    versions = [] if version is None else [TopicVersion("t", version)]
+    return asyncio.create_task(log.append([PartitionBatches(T0, BATCH * batches)], versions))
+
+
+async def turns() -> None:
+    """Let everything go as far as it can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_what_is_written_at_a_time_is_bounded_and_so_is_what_waits() -> None:
+    log, backend = await make(room=2 * SIZE)
+    backend.hold_appends()
+    first, second, third = append(log, 2), append(log), append(log)
+    await turns()
+    assert backend.held_appends == 2
+    text = f"{2 * SIZE} bytes of batches are being written and {2 * SIZE} wait"
+    with pytest.raises(Unavailable, match=text):
+        await append(log)
+    backend.release_appends()
+    assert [await first, await second, await third] == [
+        [Appended(0, None)],
+        [Appended(2, None)],
+        [Appended(3, None)],
+    ]
+    assert await append(log) == [Appended(4, None)]
+
+
+async def test_a_request_larger_than_all_room_is_written_when_it_is_alone() -> None:
+    log, _ = await make(room=SIZE)
+    assert await append(log, 5) == [Appended(0, None)]
+
+
+async def test_who_gives_up_while_it_is_written_frees_no_room_before_that_has_ended() -> None:
+    log, backend = await make(room=2 * SIZE)
+    backend.hold_appends()
+    first, second = append(log, 2), append(log)
+    await turns()
+    first.cancel()
+    await turns()
+    assert backend.held_appends == 2
+    backend.release_appends()
+    assert await second == [Appended(2, None)]
+
+
+async def test_who_gives_up_while_it_waits_writes_nothing() -> None:
+    log, backend = await make(room=SIZE)
+    backend.hold_appends()
+    first, second = append(log), append(log)
+    await turns()
+    second.cancel()
+    backend.release_appends()
+    await first
+    await turns()
+    assert (await backend.offset_ranges("t"))[0].end == 1
+    assert await append(log) == [Appended(1, None)]
+
+
+async def test_the_version_that_counts_is_that_of_the_moment_of_writing() -> None:
+    log, backend = await make(room=SIZE)
+    version = (await backend.describe_topic("t")).version
+    backend.hold_appends()
+    first, second = append(log, version=version), append(log, version=version)
+    await turns()
+    await backend.alter_topic("t", partitions=3)
+    backend.release_appends()
+    assert await first == [Appended(0, None)]
+    with pytest.raises(StaleTopicVersion):
+        await second
+    assert await append(log) == [Appended(1, None)]
+
+
+async def test_a_drain_waits_for_what_was_taken_and_refuses_what_waits() -> None:
+    log, backend = await make(room=SIZE)
+    backend.hold_appends()
+    first, second = append(log), append(log)
+    await turns()
+    log.begin_drain()
+    drained = asyncio.create_task(log.drained())
+    await turns()
+    assert not drained.done()
+    backend.release_appends()
+    await drained
+    assert await first == [Appended(0, None)]
+    with pytest.raises(ShuttingDown):
+        await second
+    await log.drained()
+
+
+async def test_the_drain_of_the_cluster_waits_for_it_as_long_as_it_may() -> None:
+    async with open_door() as door:
+        await door.backend.create_topic("t", 1)
+        door.backend.hold_appends()
+        appending = append(door.proxy.log)
+        await turns()
+        # One record is not known to be written when the time is over.
+        assert await door.proxy.drain(0.05) == 1
+        assert not appending.done()
+        drain = asyncio.create_task(door.proxy.drain(60))
+        await turns()
+        door.backend.release_appends()
+        assert (await drain, await appending) == (0, [Appended(0, None)])
+
+
+async def test_a_topic_that_is_deleted_while_it_is_written_to_is_not_found() -> None:
+    log, backend = await make()
+    backend.hold_appends()
+    appending = append(log)
+    await turns()
+    await backend.delete_topic("t")
+    ((base_offset, error),) = await appending
+    assert (base_offset, type(error)) == (-1, PartitionNotFound)
+
+
+class _Refusing(FakeBackend):
+    """A cluster that refuses a batch while it is handed over."""
+
+    refused = 0
+
+    def append(
+        self,
+        partition: TopicPartition,
+        batch: bytearray,
+        records: int,
+        done: AppendDone,
+        age_s: float = 0.0,
+    ) -> None:
+        if self.refused:
+            self.refused -= 1
+            done(-1, Unavailable("no leader"))
+        else:
+            super().append(partition, batch, records, done)
+
+
+async def test_behind_a_batch_that_is_refused_none_of_its_partition_is_written() -> None:
+    backend = _Refusing()
+    log, _ = await make(backend)
+    backend.refused = 1
+    ((base_offset, error),) = await append(log, 3)
+    assert (base_offset, type(error)) == (-1, Unavailable)
+    assert (await backend.offset_ranges("t"))[0].end == 0
+
+
+async def test_a_batch_that_fails_fails_its_partition() -> None:
+    log, backend = await make()
+    backend.hold_appends()
+    appending = append(log, 3)
+    await turns()
+    backend.release_appends(1)
+    await turns()
+    await backend.delete_topic("t")
+    ((base_offset, error),) = await appending
+    assert (base_offset, type(error)) == (-1, PartitionNotFound)
+
+
+async def test_missing_topics_are_not_created_if_the_configuration_says_so() -> None:
+    log, backend = await make(auto_create=False)
+    with pytest.raises(TopicMissing, match="topic new does not exist, and auto_create_topics is off"):
+        await log.describe_topics(["new"], create_missing=True)
+    assert [each.name for each in await log.describe_topics(["new", "t"], create_missing=False)] == ["t"]
+    assert backend.topic("new") is None
+
+
+async def test_a_range_has_all_of_its_time_to_wait_however_long_those_before_it_took() -> None:
+    backend, clock = FakeBackend(), FakeClock()
+    await backend.start()
+    await backend.create_topic("t", 1)
+    log = Log(backend, ProxyConfig(), TopicCreator(backend, ProxyConfig(), fault), clock)
+    readers = log.readers([Range(T0, 0, -1), Range(T0, 0, -1)], max_bytes=1, max_wait=10)
+    for reader in readers:
+        assert (await reader.read()).state is RangeState.MORE
+        clock.advance(10)
+        assert (await reader.read()).state is RangeState.END_OF_RANGE
+
+
+async def test_an_answer_has_a_size_that_clients_take_and_room_for_a_whole_batch() -> None:
+    log, _ = await make()
+    assert [log.fetch_bytes(size) for size in (0, 1, 4 << 20, 2**31 - 1)] == [1 << 20, 1, 4 << 20, 4 << 20]
+    assert [log.held_bytes(size) for size in (1, 4 << 20)] == [1_000_000, 4 << 20]
+    with pytest.raises(InvalidArgument, match="max_bytes is -1, expected 0 for 1048576, or above"):
+        log.fetch_bytes(-1)

@@ -1,0 +1,77 @@
+"""Staged writes as doors call them: what is checked is proven at the door; here is what is bounded."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pixy.backend import StagedBatches, StageSeal, TopicPartition
+from pixy.clock import SystemClock
+from pixy.config import ProxyConfig
+from pixy.errors import ShuttingDown, Unavailable
+from pixy.proxy import Log, PartitionBatches, StagedWrites
+from pixy.proxy.topics import TopicCreator
+from tests.fakes.backend import FakeBackend
+from tests.fakes.batches import batch_of
+
+T0 = TopicPartition("t", 0)
+
+
+class SlowBackend(FakeBackend):
+    """Takes a piece when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go = asyncio.Event()
+
+    async def stage(
+        self,
+        sink_id: str,
+        stage_id: str,
+        piece: int,
+        batches: Sequence[StagedBatches],
+        seal: StageSeal | None = None,
+    ) -> int:
+        await self.may_go.wait()
+        return await super().stage(sink_id, stage_id, piece, batches, seal)
+
+
+async def make(buffer_bytes: int) -> tuple[StagedWrites, SlowBackend]:
+    backend = SlowBackend()
+    await backend.start()
+    await backend.create_topic("t", 1)
+    config = replace(ProxyConfig(), producer=replace(ProxyConfig().producer, buffer_bytes=buffer_bytes))
+    faults: list[BaseException] = []
+    log = Log(backend, config, TopicCreator(backend, config, faults.append), SystemClock())
+    return StagedWrites(backend, config, log), backend
+
+
+def ask(staging: StagedWrites, piece: int) -> "asyncio.Task[int]":
+    partitions = [PartitionBatches(T0, batch_of(b"1"))]
+    return asyncio.create_task(staging.stage("sink", "stage", piece, partitions, [], None))
+
+
+async def test_pieces_wait_for_room_and_too_many_are_refused() -> None:
+    size = len(batch_of(b"1"))
+    staging, backend = await make(2 * size)
+    asked = [ask(staging, piece) for piece in range(5)]
+    done, waiting = await asyncio.wait(asked, timeout=0.1)
+    assert (len(done), len(waiting)) == (1, 4)
+    with pytest.raises(Unavailable, match=r"buffer_bytes"):
+        await done.pop()
+    backend.may_go.set()
+    await asyncio.wait(waiting)
+    assert sorted(task.result() for task in waiting) == [size, 2 * size, 3 * size, 4 * size]
+    assert await ask(staging, 9) == 5 * size
+
+
+async def test_what_waits_for_room_when_a_drain_begins_is_not_taken() -> None:
+    staging, backend = await make(len(batch_of(b"1")))
+    first, second = ask(staging, 0), ask(staging, 1)
+    await asyncio.sleep(0)
+    staging.begin_drain()
+    backend.may_go.set()
+    assert await first > 0
+    with pytest.raises(ShuttingDown):
+        await second
