@@ -1,173 +1,200 @@
-"""The gRPC server: listens, serves `KafkaPixy` and `Topics`, tells of health, answers reflection.
+"""A gRPC server: any services, any number of listeners, and the life of their connections.
 
-Health follows the daemon's life: NOT_SERVING until every cluster is ready and from the first moment of a drain on, for the whole
-server ("") and for each of the two services.
+    start    listeners accept
+    stop     listeners close; each connection is told to go, twice (RFC 9113 §6.8); calls that run may finish within the grace; what is
+             left is cut off
+
+One timer looks after all connections: ten times a second at a tenth of them, so that a great many make no long turn.
 """
 
+import asyncio
 import os
-import socket
-import ssl
-import stat
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from random import Random
 
-import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
-
-from pixy.api.grpc.kafkapixy import KafkaPixyService
-from pixy.api.grpc.topics import TopicsService
+from pixy.api.grpc.connection import GrpcConnection
+from pixy.api.grpc.counters import ConnectionCounters, Counters
+from pixy.api.grpc.environment import Environment, ServerOptions
+from pixy.api.grpc.link import Link
+from pixy.api.grpc.listeners import Listener, TlsFiles, bind_tcp, bind_unix
+from pixy.api.grpc.methods import Service, method_table
 from pixy.clock import Clock
-from pixy.config import Config, TlsConfig, is_socket_path, split_address
-from pixy.errors import StartError
-from pixy.proto import kafkapixy_pb2, pixy_topics_pb2
-from pixy.proxy import Proxy
+from pixy.config import TlsConfig
 
-__all__ = ["GrpcServer"]
+__all__ = ["RpcServer"]
 
-_KAFKA_PIXY = kafkapixy_pb2.DESCRIPTOR.services_by_name["KafkaPixy"].full_name
-_TOPICS = pixy_topics_pb2.DESCRIPTOR.services_by_name["Topics"].full_name
-_SERVING = health_pb2.HealthCheckResponse.SERVING
-_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-
-_ARRIVED_CALLS_MAX = 65_536
-"""Calls that have arrived and that the event loop has not looked at yet; gRPC's own limits are 1000 and 3000, and a burst of
-ten thousand polls exceeds them: it cancels calls at random then, with CANCELLED."""
+_TICK_S = 1.0
+_TICK_PARTS = 10
+_CUT_OFF_S = 1.0
+"""What the last bytes and the cancellation of the last handlers may take."""
 
 
-class GrpcServer:
-    """Serves all proxies of a daemon over gRPC.
+class RpcServer:
+    """A server in the running event loop.
 
     Args:
-        config: addresses, limits and certificates.
-        proxies: by the name of the cluster; the one named "" is the default.
-        clock: what deadlines are measured on.
+        services: what it serves.
+        options: limits.
+        clock: what all times are measured on.
         on_fault: called with an exception that is a bug.
+        rng: spreads the ages of connections.
     """
 
     def __init__(
         self,
-        config: Config,
-        proxies: Mapping[str, Proxy],
+        services: Iterable[Service],
+        options: ServerOptions,
         clock: Clock,
         on_fault: Callable[[BaseException], None],
+        rng: Random | None = None,
     ) -> None:
-        self._config = config
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", config.grpc.max_message_bytes),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.server.max_pending_requests", _ARRIVED_CALLS_MAX),
-                ("grpc.server.max_pending_requests_hard_limit", _ARRIVED_CALLS_MAX),
-            ]
+        self._environment = Environment(
+            method_table(services), options, clock, rng or Random(os.urandom(8)), on_fault
         )
-        self._socket_paths: list[str] = []
-        self._health = health.aio.HealthServicer()
-        services = {
-            _KAFKA_PIXY: KafkaPixyService(proxies, clock, on_fault).handlers(),
-            _TOPICS: TopicsService(proxies, on_fault).handlers(),
-        }
-        self._server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(name, handlers) for name, handlers in services.items()]
-        )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection(
-            [*services, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
-        )
+        self._connections: set[GrpcConnection] = set()
+        self._listeners: list[Listener] = []
+        # Connections that are still to be looked at in this second.
+        self._unticked: list[GrpcConnection] = []
+        self._ticks = 0
+        self._ticker: asyncio.TimerHandle | None = None
+        self._reload_s = 0.0
+        self._reloader: asyncio.Task[None] | None = None
+        self._empty = asyncio.Event()
 
-    async def start(self) -> dict[str, str]:
-        """Listen, with health NOT_SERVING.
+    @property
+    def counters(self) -> Counters:
+        """What happened since the start, as of now."""
+        return self._environment.counters.snapshot(self.connection_counters)
+
+    @property
+    def connection_counters(self) -> list[ConnectionCounters]:
+        """What happened on each connection that is open, as of now."""
+        return [connection.counters for connection in self._connections]
+
+    @property
+    def connections(self) -> int:
+        """How many are open, or in their handshake."""
+        return len(self._connections)
+
+    async def listen(self, address: str, tls: TlsConfig | None = None) -> str:
+        """Accept connections on host:port.
+
+        Args:
+            address: port 0 takes a free one.
+            tls: its certificates, None for connections in the clear.
 
         Returns:
-            The addresses by name of the door, with the real port where the configured one was 0.
+            The address with the real port.
 
         Raises:
-            StartError: an address cannot be used.
+            StartError: the address or a certificate cannot be used.
         """
-        await self._set_health(_NOT_SERVING)
-        addresses = {}
-        if self._config.grpc_addr:
-            addresses["grpc"] = self._listen(self._config.grpc_addr)
-        if self._config.unix_addr:
-            addresses["grpc-unix"] = self._listen_unix(self._config.unix_addr)
-        await self._server.start()
-        return addresses
+        files = TlsFiles(tls) if tls is not None else None
+        context = files.context() if files is not None else None
+        sock, real = bind_tcp(address)
+        self._listen(Listener(sock, real, self, files, context))
+        if tls is not None and tls.reload_interval and self._reloader is None:
+            self._reloader = asyncio.create_task(
+                self._reload(tls.reload_interval), name="reload certificates"
+            )
+        return real
 
-    async def serve(self) -> None:
-        """Tell everybody that requests are served."""
-        await self._set_health(_SERVING)
+    async def listen_unix(self, path: str) -> str:
+        """Accept connections on a unix socket; returns its address.
 
-    async def begin_drain(self) -> None:
-        """Tell everybody to go elsewhere; requests are still answered."""
-        await self._health.enter_graceful_shutdown()
+        Raises:
+            StartError: the path cannot be used.
+        """
+        sock, address = bind_unix(path)
+        self._listen(Listener(sock, address, self))
+        return address
 
     async def stop(self, grace: float) -> None:
         """Let running calls finish for at most `grace` seconds, then close everything."""
-        await self._server.stop(grace)
-        for path in self._socket_paths:
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+        for listener in self._listeners:
+            await listener.close()
+        if self._reloader is not None:
+            self._reloader.cancel()
+            await asyncio.wait({self._reloader})
+        for connection in list(self._connections):
+            connection.begin_drain(grace)
+        await self._wait_empty(grace)
+        for connection in list(self._connections):
+            connection.end()
+        await self._wait_empty(_CUT_OFF_S)
+        for connection in list(self._connections):
+            connection.abort()
+        await self._wait_empty(_CUT_OFF_S)
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._environment.deadlines.close()
+        tasks = set(self._environment.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CUT_OFF_S)
 
-    async def _set_health(self, status: int) -> None:
-        for service in ("", _KAFKA_PIXY, _TOPICS):
-            await self._health.set(service, status)
+    # --- for listeners ----------------------------------------------------------------------------------------------
 
-    def _listen(self, address: str) -> str:
-        """Listen on host:port or on a unix socket; returns the address with the real port."""
-        if is_socket_path(address):
-            return self._listen_unix(address)
-        host, port = split_address(address)
-        host = host or "0.0.0.0"
-        self._check_free(address, host, port)
-        try:
-            bound = self._bind(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        except RuntimeError as error:
-            raise StartError(f"cannot listen on {address}: {error}") from error
-        return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+    @property
+    def options(self) -> ServerOptions:
+        """The limits."""
+        return self._environment.options
 
-    def _check_free(self, address: str, host: str, port: int) -> None:
-        """Learn why an address cannot be had, which grpc does not tell."""
-        try:
-            family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(target)
-                probe.listen()
-        except OSError as error:
-            raise StartError(f"cannot listen on {address}: {error.strerror or error}") from error
+    def maybe_open(self, *, secure: bool) -> GrpcConnection | None:
+        """What serves a connection that was accepted, None if there are too many. It counts from here on until it is gone."""
+        if len(self._connections) >= self._environment.options.connections_max:
+            self._environment.counters.refused += 1
+            return None
+        connection = GrpcConnection(self._environment, self._closed, secure=secure)
+        self._connections.add(connection)
+        return connection
 
-    def _listen_unix(self, path: str) -> str:
-        with suppress(FileNotFoundError):
-            if not stat.S_ISSOCK(os.stat(path).st_mode):
-                raise StartError(f"cannot listen on {path}: it exists and is not a socket")
-            os.unlink(path)
-        try:
-            self._server.add_insecure_port(f"unix:{Path(path).absolute()}")
-        except RuntimeError as error:
-            raise StartError(f"cannot listen on {path}: {error}") from error
-        self._socket_paths.append(path)
-        return f"unix:{path}"
+    # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _bind(self, target: str) -> int:
-        tls = self._config.tls
-        if not tls.certificate_path:
-            return self._server.add_insecure_port(target)
-        check_certificate(tls)
-        key, certificate = Path(tls.key_path).read_bytes(), Path(tls.certificate_path).read_bytes()
-        return self._server.add_secure_port(target, grpc.ssl_server_credentials([(key, certificate)]))
+    def _listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+        listener.start()
+        self._tick_later()
 
+    def _closed(self, link: Link) -> None:
+        """A connection is gone."""
+        assert isinstance(link, GrpcConnection)
+        if link not in self._connections:
+            # It was given up while it was made.
+            return
+        self._connections.remove(link)
+        self._environment.counters.add(link.counters)
+        if not self._connections:
+            self._empty.set()
 
-def check_certificate(tls: TlsConfig) -> None:
-    """Prove that certificate and key can be read and belong together.
+    async def _wait_empty(self, seconds: float) -> None:
+        if self._connections and seconds > 0:
+            self._empty.clear()
+            try:
+                await asyncio.wait_for(self._empty.wait(), seconds)
+            except TimeoutError:
+                return
 
-    Raises:
-        StartError: what is wrong with them.
-    """
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate_path, tls.key_path)
-    except (ssl.SSLError, OSError) as error:
-        raise StartError(
-            f"tls.certificate_path {tls.certificate_path} and tls.key_path {tls.key_path} cannot be used: {error}"
-        ) from error
+    async def _reload(self, interval: float) -> None:
+        while True:
+            await asyncio.sleep(interval)
+            for listener in self._listeners:
+                listener.maybe_reload()
+
+    def _tick_later(self) -> None:
+        if self._ticker is None:
+            loop = asyncio.get_running_loop()
+            self._ticker = loop.call_later(_TICK_S / _TICK_PARTS, self._tick)
+
+    def _tick(self) -> None:
+        """Look after a tenth of the connections."""
+        self._ticker = None
+        self._tick_later()
+        if not self._ticks:
+            self._unticked = list(self._connections)
+        self._ticks = (self._ticks + 1) % _TICK_PARTS
+        parts_left = (_TICK_PARTS - self._ticks) % _TICK_PARTS
+        now = self._environment.monotonic()
+        for _ in range(len(self._unticked) - len(self._unticked) * parts_left // (parts_left + 1)):
+            self._unticked.pop().tick(now)

@@ -5,16 +5,15 @@ door knows two names for one option. What options there are and which values the
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from pixy.api.grpc.call import Method, proxy_of, unary_handler
+from pixy.api.grpc.call import UnaryCall
+from pixy.api.grpc.methods import Handler, Service
+from pixy.api.grpc.refusals import proxy_of, translator
 from pixy.backend import OffsetRange, TopicDescription
 from pixy.errors import InvalidArgument
 from pixy.proto import pixy_topics_pb2 as pb
 from pixy.proxy import Proxy
-
-if TYPE_CHECKING:
-    from pixy.api.grpc.call import Handler
 
 __all__ = ["TopicsService"]
 
@@ -33,26 +32,23 @@ class TopicsService:
         self._proxies = proxies
         self._on_fault = on_fault
 
-    def handlers(self) -> "dict[str, Handler]":
-        """A handler for each method of the service."""
-        methods: dict[str, tuple[Method, type]] = {
-            "CreateTopic": (self.create_topic, pb.CreateTopicRequest),
-            "AlterTopic": (self.alter_topic, pb.AlterTopicRequest),
-            "DeleteTopic": (self.delete_topic, pb.DeleteTopicRequest),
-            "DescribeTopic": (self.describe_topic, pb.DescribeTopicRequest),
+    def service(self) -> Service:
+        """What serves this."""
+        handlers: dict[str, Handler] = {
+            "CreateTopic": self.create_topic,
+            "AlterTopic": self.alter_topic,
+            "DeleteTopic": self.delete_topic,
+            "DescribeTopic": self.describe_topic,
         }
-        return {
-            name: unary_handler(method, request, self._on_fault)
-            for name, (method, request) in methods.items()
-        }
+        return Service(pb.DESCRIPTOR.services_by_name["Topics"], handlers, translator(self._on_fault))
 
-    async def create_topic(self, request: pb.CreateTopicRequest) -> pb.TopicDescription:
+    async def create_topic(self, request: pb.CreateTopicRequest, call: UnaryCall) -> pb.TopicDescription:
         """# pixy_topics.proto: CreateTopic"""
         proxy = proxy_of(self._proxies, request.cluster)
         config = _options(request.config.items())
         return _description(await proxy.create_topic(request.topic, request.partitions or None, config))
 
-    async def alter_topic(self, request: pb.AlterTopicRequest) -> pb.TopicDescription:
+    async def alter_topic(self, request: pb.AlterTopicRequest, call: UnaryCall) -> pb.TopicDescription:
         """# pixy_topics.proto: AlterTopic"""
         proxy = proxy_of(self._proxies, request.cluster)
         changes: list[tuple[str, str | None]] = [
@@ -63,12 +59,12 @@ class TopicsService:
             await proxy.alter_topic(request.topic, request.partitions or None, _options(changes))
         )
 
-    async def delete_topic(self, request: pb.DeleteTopicRequest) -> pb.DeleteTopicResponse:
+    async def delete_topic(self, request: pb.DeleteTopicRequest, call: UnaryCall) -> pb.DeleteTopicResponse:
         """# pixy_topics.proto: DeleteTopic"""
-        await proxy_of(self._proxies, request.cluster).delete_topic(request.topic)
+        await proxy_of(self._proxies, request.cluster).delete_topic(request.topic, force=request.force)
         return pb.DeleteTopicResponse()
 
-    async def describe_topic(self, request: pb.DescribeTopicRequest) -> pb.TopicDescription:
+    async def describe_topic(self, request: pb.DescribeTopicRequest, call: UnaryCall) -> pb.TopicDescription:
         """# pixy_topics.proto: DescribeTopic"""
         proxy = proxy_of(self._proxies, request.cluster)
         topic = await proxy.describe_topic(request.topic)

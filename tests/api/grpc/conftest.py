@@ -17,6 +17,8 @@ from pixy.clock import SystemClock
 from pixy.config import Config, ConsumerConfig, ProducerConfig, ProxyConfig, StorageConfig
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from pixy.proxy import Proxy
+from tests.api.grpc.bulk import BulkDoor, serve
+from tests.fakes.backend import FakeBackend
 from tests.fakes.node import make_embedded
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
     config = replace(CONFIG, unix_addr=str(tmp_path / "pixy.sock"))
     server = GrpcServer(config, {"": proxy, "first": proxy}, clock, faults.append)
     addresses = await server.start()
-    await server.serve()
+    server.tell_health(serving=True)
     yield Door(server, proxy, backend, addresses, faults)
     await proxy.drain(0)
     await server.stop(0)
@@ -88,3 +90,19 @@ async def channel(door: Door) -> AsyncIterator[grpc.aio.Channel]:
 @pytest.fixture
 def stub(channel: grpc.aio.Channel) -> KafkaPixyAsyncStub:
     return KafkaPixyStub(channel)
+
+
+@pytest.fixture(params=["fake", "embedded"])
+async def bulk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BulkDoor]:
+    """The log in bulk, on every kind of cluster."""
+    cluster = FakeBackend() if request.param == "fake" else make_embedded(tmp_path / "data")
+    async with serve(cluster) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[tuple[BulkDoor, FakeBackend]]:
+    """The log in bulk on a cluster that does what real ones do at bad moments."""
+    backend = FakeBackend()
+    async with serve(backend) as opened:
+        yield opened, backend

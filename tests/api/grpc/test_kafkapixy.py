@@ -10,9 +10,10 @@ import grpc
 import pytest
 
 from pixy.consume import Offer
-from pixy.errors import PixyError, Unavailable
+from pixy.errors import PixyError
 from pixy.proto import kafkapixy_pb2 as pb
 from tests.api.grpc.conftest import Door
+from tests.fakes.grpc_client import open_client
 
 if TYPE_CHECKING:
     # Exists for type checkers only.
@@ -257,60 +258,68 @@ async def test_the_callers_deadline_ends_a_long_poll(stub: KafkaPixyAsyncStub) -
     assert caught.value.code() in (CODE.DEADLINE_EXCEEDED, CODE.NOT_FOUND)
 
 
-class FakeContext:
-    """A call whose answer cannot be written."""
-
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
-
-    def time_remaining(self) -> None:
-        return None
-
-    async def write(self, _: pb.ConsRs) -> None:
-        raise self._error
+CONSUME = "/KafkaPixy/ConsumeNAck"
+AUTO_ACK = pb.ConsNAckRq(topic="t", group="g", auto_ack=True)
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), RuntimeError("the connection is gone")])
-async def test_an_answer_that_cannot_be_written_puts_the_message_back_even_with_auto_ack(
-    door: Door, stub: KafkaPixyAsyncStub, error: BaseException
+async def test_an_answer_that_waits_for_a_window_is_delivered_when_the_window_opens(
+    door: Door, stub: KafkaPixyAsyncStub
 ) -> None:
-    from pixy.api.grpc.kafkapixy import KafkaPixyService
-    from pixy.clock import SystemClock
-
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
-    service = KafkaPixyService({"": door.proxy}, SystemClock(), door.faults.append)
-    request = pb.ConsNAckRq(topic="t", group="g", auto_ack=True)
-    with pytest.raises((asyncio.CancelledError, Unavailable)):
-        await service.consume_n_ack(request, FakeContext(error))  # type: ignore[arg-type]  # all that is used
-    assert (await stub.ConsumeNAck(request)).message == b"m"
+    async with open_client(door.addresses["grpc"], window=0) as client:
+        stream_id = client.request(CONSUME, AUTO_ACK.SerializeToString())
+        await client.until(lambda: bool(client.answers[stream_id].headers))
+        assert (await stub.GetOffsets(pb.GetOffsetsRq(topic="t", group="g"))).offsets[0].offset == 0
+        client.open_window(stream_id, 1000)
+        answer = await client.answer(stream_id)
+    assert pb.ConsRs.FromString(bytes(answer.body[5:])).message == b"m"
+    await committed(stub, 1)
 
 
-async def test_a_message_that_arrives_as_the_caller_goes_away_is_put_back(
+@pytest.mark.parametrize("gone", ["reset", "disconnected"])
+async def test_an_answer_that_never_leaves_puts_the_message_back_even_with_auto_ack(
+    door: Door, stub: KafkaPixyAsyncStub, gone: str
+) -> None:
+    await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
+    async with open_client(door.addresses["grpc"], window=0) as client:
+        stream_id = client.request(CONSUME, AUTO_ACK.SerializeToString())
+        await client.until(lambda: bool(client.answers[stream_id].headers))
+        if gone == "reset":
+            client.reset(stream_id)
+            assert (await stub.ConsumeNAck(AUTO_ACK)).message == b"m"
+    if gone == "disconnected":
+        assert (await stub.ConsumeNAck(AUTO_ACK)).message == b"m"
+
+
+async def test_a_message_that_arrives_when_the_caller_has_gone_is_put_back(
     door: Door, stub: KafkaPixyAsyncStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The offer and the cancellation meet in one turn of the loop: the offer is taken, the caller is gone."""
-    from pixy.api.grpc.kafkapixy import KafkaPixyService
-    from pixy.clock import SystemClock
-
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
-    service = KafkaPixyService({"": door.proxy}, SystemClock(), door.faults.append)
-    request = pb.ConsNAckRq(topic="t", group="g", auto_ack=True)
-    offered = asyncio.Event()
+    waiting, gone = asyncio.Event(), asyncio.Event()
     consume = door.proxy.consume
+    answers: list[Any] = []
 
-    def watched(group: str, topic: str, done: Any, **options: Any) -> Any:
-        def notice(offer: Offer | None, error: PixyError | None) -> None:
-            done(offer, error)
-            offered.set()
-            task.cancel()
+    class Waiting:
+        def cancel(self) -> None:
+            gone.set()
 
-        return consume(group, topic, notice, **options)
+    def hold(group: str, topic: str, done: Any, **options: Any) -> Waiting:
+        answers.append(done)
+        waiting.set()
+        return Waiting()
 
-    monkeypatch.setattr(door.proxy, "consume", watched)
-    context = FakeContext(AssertionError("nothing is written"))
-    task = asyncio.create_task(service.consume_n_ack(request, context))  # type: ignore[arg-type]  # all that is used
-    await offered.wait()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    monkeypatch.setattr(door.proxy, "consume", hold)
+    call = asyncio.ensure_future(stub.ConsumeNAck(AUTO_ACK))
+    await waiting.wait()
+    call.cancel()
+    await gone.wait()
     monkeypatch.undo()
-    assert (await stub.ConsumeNAck(request)).message == b"m"
+    offered = asyncio.Event()
+
+    def late(offer: Offer | None, error: PixyError | None) -> None:
+        answers[0](offer, error)
+        offered.set()
+
+    consume("g", "t", late, auto_ack=True)
+    await offered.wait()
+    assert (await stub.ConsumeNAck(AUTO_ACK)).message == b"m"

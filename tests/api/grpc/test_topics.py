@@ -171,7 +171,7 @@ async def test_every_refusal_has_its_status_and_says_why(stub: TopicsAsyncStub) 
         (stub.AlterTopic(pb.AlterTopicRequest(topic="..")), bad, "invalid topic name '..'"),
         (stub.DeleteTopic(pb.DeleteTopicRequest()), bad, "invalid topic name ''"),
         (stub.DescribeTopic(pb.DescribeTopicRequest(topic="a/b")), bad, "invalid topic name 'a/b'"),
-        (stub.CreateTopic(pb.CreateTopicRequest(topic="t")), bad, "topic t exists already"),
+        (stub.CreateTopic(pb.CreateTopicRequest(topic="t")), CODE.ALREADY_EXISTS, "topic t exists already"),
         (stub.CreateTopic(pb.CreateTopicRequest(topic="new", partitions=-1)), bad, "-1"),
         (stub.CreateTopic(pb.CreateTopicRequest(topic="new", config={"a.b": "1"})), bad, "option a_b"),
         (stub.CreateTopic(pb.CreateTopicRequest(topic="new", config={"segment_ms": "x"})), bad, "'x'"),
@@ -206,7 +206,7 @@ class _Odd(FakeBackend):
     async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
         return {0: OffsetRange(5, 7), 9: OffsetRange(0, 0)}
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, *, force: bool = False) -> None:
         raise ZeroDivisionError("a bug")
 
 

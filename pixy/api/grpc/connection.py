@@ -1,0 +1,297 @@
+"""One connection: calls on one side, the link to its client on the other.
+
+Each event of the HTTP/2 core is handed to its call, and what a call answers goes into the core. When and how much of that is received
+and written is the business of `link`, whose fields this class has; what is here knows of calls, receipts, and what their requests hold.
+
+Bytes of requests that are not complete are bounded by `request_bytes_max`; the call that exceeds it is refused.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from pixy.api.grpc.call import Call, Receipt, UnaryCall
+from pixy.api.grpc.counters import ConnectionCounters
+from pixy.api.grpc.environment import Environment
+from pixy.api.grpc.headers import CallHeaders, Refusal, read_call_headers, read_differing
+from pixy.api.grpc.link import Link
+from pixy.api.grpc.status import GrpcError, Status
+from pixy.api.grpc.stream import StreamCall
+from pixy.api.grpc.unpacking import Unpacker
+from pixy.byte_room import ByteRoom
+from pixy.http2 import (
+    ConnectionTerminated,
+    DataReceived,
+    DataSent,
+    Delivery,
+    ErrorCode,
+    Event,
+    Field,
+    RequestReceived,
+    ResponseTemplate,
+    StreamReset,
+    TrailersReceived,
+)
+
+__all__ = ["GrpcConnection"]
+
+log = structlog.get_logger(__name__)
+
+
+class GrpcConnection(Link):
+    """A connection from its first byte to its last. See `Link` for the arguments."""
+
+    __slots__ = (
+        "_answer_room",
+        "_calls",
+        "_held",
+        "_held_bytes",
+        "_queued",
+        "_rejected",
+        "calls",
+        "resets_received",
+    )
+
+    def __init__(self, environment: Environment, closed: Callable[[Link], None], *, secure: bool) -> None:
+        super().__init__(environment, closed, secure=secure)
+        # The calls that run, by stream.
+        self._calls: dict[int, Call] = {}
+        # Requests without a handler that are answered when they are complete.
+        self._rejected: dict[int, Refusal] = {}
+        # Who wants to know of an answer that waits for the client's window.
+        self._queued: dict[int, Receipt] = {}
+        # Bytes of requests that are not complete, by stream. Invariant: _held_bytes is their sum; none is 0.
+        self._held: dict[int, int] = {}
+        self._held_bytes = 0
+        # See `ConnectionCounters`.
+        self.calls = self.resets_received = 0
+        # What large answers of streaming calls take; None until there is one.
+        self._answer_room: ByteRoom | None = None
+
+    @property
+    def counters(self) -> ConnectionCounters:
+        """What has happened so far."""
+        return ConnectionCounters(
+            peer=self.peer,
+            age_s=self.environment.monotonic() - self.accepted_at,
+            calls=self.calls,
+            running=self.core.running,
+            resets_received=self.resets_received,
+            resets_sent=self.core.resets,
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
+            request_bytes=self._held_bytes,
+            queued_bytes=self.core.queued_bytes,
+            waits=self.waits,
+        )
+
+    # --- for calls --------------------------------------------------------------------------------------------------
+
+    def forget(self, call: Call) -> None:
+        """A call has ended."""
+        stream_id = call.stream_id
+        del self._calls[stream_id]
+        if stream_id in self._held:
+            self._held_bytes -= self._held.pop(stream_id)
+
+    def respond(self, call: Call, template: ResponseTemplate, body: bytes, receipt: Receipt | None) -> None:
+        """A call ends with its whole answer. The fast path of `forget` and `answered` in one."""
+        stream_id = call.stream_id
+        del self._calls[stream_id]
+        if self._held_bytes and stream_id in self._held:
+            self._held_bytes -= self._held.pop(stream_id)
+        delivery = self.core.respond(stream_id, template, body)
+        if receipt is not None and delivery is Delivery.SENT:
+            self._receipts.append(receipt)
+        elif receipt is not None:
+            self.answered(stream_id, delivery, receipt)
+        if not self._touched:
+            self.touch()
+
+    def answered(self, stream_id: int, delivery: Delivery, receipt: Receipt | None) -> None:
+        """A whole answer was given to the core, and this became of it."""
+        if not self._touched:
+            self.touch()
+        if receipt is None:
+            return
+        if delivery is Delivery.SENT:
+            self._receipts.append(receipt)
+        elif delivery is Delivery.QUEUED:
+            self._queued[stream_id] = receipt
+        else:
+            receipt.undelivered()
+
+    def refuse(self, stream_id: int, headers: list[Field], trailers: list[Field]) -> None:
+        """Answer with a status alone (Trailers-Only)."""
+        self.core.send_trailers(stream_id, [*headers, *trailers])
+        self.touch()
+
+    def consumed(self, stream_id: int, size: int) -> None:
+        """Let the client send as much again."""
+        self.core.consumed(stream_id, size)
+        self.touch()
+
+    def hold(self, stream_id: int, size: int) -> None:
+        """A call keeps so many bytes of a request that is not complete.
+
+        Raises:
+            GrpcError: RESOURCE_EXHAUSTED, all calls of the connection together keep too many.
+        """
+        self._held_bytes += size - self._held.pop(stream_id, 0)
+        if size:
+            self._held[stream_id] = size
+        limit = self.environment.options.request_bytes_max
+        if self._held_bytes > limit:
+            reason = f"requests of this connection that are not complete have more than {limit} bytes"
+            raise GrpcError(Status.RESOURCE_EXHAUSTED, reason)
+
+    def unpack(self, call: Call, packed: Unpacker) -> None:
+        """Unpack a message of a call step by step, and give it `Call.unpacked`."""
+
+        def step() -> bool:
+            if not call.running:
+                return True
+            try:
+                if not packed.step():
+                    return False
+            except GrpcError as error:
+                call.unpacked(error)
+            else:
+                call.unpacked(packed.message)
+            return True
+
+        self.do(step)
+
+    # --- for the link -----------------------------------------------------------------------------------------------
+
+    def _act(self, events: list[Event]) -> None:
+        for event in events:
+            if type(event) is RequestReceived:
+                self._on_request(event)
+            else:
+                _HANDLERS[type(event)](self, event)
+
+    def _written(self) -> None:
+        if not self._transport.is_closing():
+            receipts, self._receipts = self._receipts, []
+            for receipt in receipts:
+                receipt.delivered()
+
+    def _drop(self) -> None:
+        for call in list(self._calls.values()):
+            call.gone()
+        queued, self._queued = self._queued, {}
+        for receipt in queued.values():
+            receipt.undelivered()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        super().connection_lost(exc)
+        receipts, self._receipts = self._receipts, []
+        for receipt in receipts:
+            receipt.undelivered()
+
+    @property
+    def answer_room(self) -> ByteRoom:
+        """Room for large answers: half of what the core accepts, so that there is always some for all others."""
+        if self._answer_room is None:
+            self._answer_room = ByteRoom(self.environment.options.http2.output_bytes // 2)
+        return self._answer_room
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def _on_request(self, event: RequestReceived) -> None:
+        stream_id, headers, buffer, begin, end, ended, differs = event
+        head = headers.memo
+        if not isinstance(head, CallHeaders):
+            head = headers.memo = read_call_headers(headers, self.environment.methods)
+        timeout_s = head.timeout_s
+        if differs is not None:
+            head, timeout_s = read_differing(head, headers, differs, self.environment.methods)
+        method = head.method
+        if method is None:
+            assert head.refusal is not None
+            self._reject(stream_id, head.refusal, ended=ended)
+            return
+        self.calls += 1
+        if method.stream is None:
+            call = self._calls[stream_id] = UnaryCall(self, stream_id, head, method, timeout_s)
+            if end or ended:
+                call.received(buffer, begin, end, ended=ended, credit=False)
+            return
+        streaming = self._calls[stream_id] = StreamCall(self, stream_id, head, method, timeout_s)
+        streaming.start()
+        if end or ended:
+            streaming.received(buffer, begin, end, ended=ended, credit=False)
+
+    def _reject(self, stream_id: int, refusal: Refusal, *, ended: bool) -> None:
+        """Answer a request that has no handler. Who does not speak gRPC is answered when the request is complete."""
+        if refusal.text and not ended:
+            self._rejected[stream_id] = refusal
+            return
+        self.environment.counters.rejected += 1
+        if refusal.text:
+            self.core.send_headers(stream_id, refusal.fields)
+            self.core.send_data(stream_id, refusal.text)
+            self.core.send_trailers(stream_id, ())
+        else:
+            self.core.send_trailers(stream_id, refusal.fields)
+
+    def _maybe_reject(self, stream_id: int) -> None:
+        """A request without a handler is complete."""
+        refusal = self._rejected.pop(stream_id, None)
+        if refusal is not None:
+            self._reject(stream_id, refusal, ended=True)
+
+    def _on_data(self, event: DataReceived) -> None:
+        stream_id, buffer, begin, end, ended = event
+        call = self._calls.get(stream_id)
+        if call is not None:
+            call.received(buffer, begin, end, ended=ended, credit=True)
+            return
+        # A call that is refused, or that was answered before its request was complete.
+        self.core.consumed(stream_id, end - begin)
+        if ended:
+            self._maybe_reject(stream_id)
+
+    def _on_trailers(self, event: TrailersReceived) -> None:
+        call = self._calls.get(event.stream_id)
+        if call is not None:
+            call.received(b"", 0, 0, ended=True, credit=False)
+        else:
+            self._maybe_reject(event.stream_id)
+
+    def _on_sent(self, event: DataSent) -> None:
+        call = self._calls.get(event.stream_id)
+        if call is not None:
+            call.sent()
+        elif event.ended and event.stream_id in self._queued:
+            self._receipts.append(self._queued.pop(event.stream_id))
+
+    def _on_reset(self, event: StreamReset) -> None:
+        if event.by_client:
+            self.resets_received += 1
+        call = self._calls.get(event.stream_id)
+        if call is not None:
+            call.gone()
+        elif event.stream_id in self._queued:
+            self._queued.pop(event.stream_id).undelivered()
+        else:
+            self._rejected.pop(event.stream_id, None)
+
+    def _on_terminated(self, event: ConnectionTerminated) -> None:
+        if event.code is not ErrorCode.NO_ERROR:
+            self.environment.counters.faulty += 1
+            log.debug("connection ended", peer=self.peer, code=event.code.name, reason=event.reason)
+        self._drop()
+
+
+_HANDLERS: dict[type, Callable[[GrpcConnection, Any], None]] = {
+    RequestReceived: GrpcConnection._on_request,
+    DataReceived: GrpcConnection._on_data,
+    TrailersReceived: GrpcConnection._on_trailers,
+    DataSent: GrpcConnection._on_sent,
+    StreamReset: GrpcConnection._on_reset,
+    ConnectionTerminated: GrpcConnection._on_terminated,
+}

@@ -1,0 +1,122 @@
+"""What a server counts: per connection while it is open, and in all.
+
+A connection counts by itself, in its own slots, which costs the fast path no more than one count for all would. What it has counted is
+added to the server's totals when it is gone; a snapshot adds those that are open.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["ConnectionCounters", "Counters", "Totals"]
+
+
+class ConnectionCounters(NamedTuple):
+    """What happened on one connection that is open, and how much it holds.
+
+    Attributes:
+        peer: the client's address.
+        age_s: seconds since it was accepted.
+        calls: requests that had a handler.
+        running: streams that are open.
+        resets_received: streams that the client has reset while they were open.
+        resets_sent: streams that were reset because the client broke a rule or a limit, or did not read.
+        bytes_in, bytes_out: what was received and written.
+        request_bytes: of requests that are not complete.
+        queued_bytes: of answers that wait for the client's windows.
+        waits: times that it had used up its share of the event loop and stood in line.
+    """
+
+    peer: str
+    age_s: float
+    calls: int
+    running: int
+    resets_received: int
+    resets_sent: int
+    bytes_in: int
+    bytes_out: int
+    request_bytes: int
+    queued_bytes: int
+    waits: int
+
+
+class Counters(NamedTuple):
+    """What happened since the start of a server.
+
+    Attributes:
+        accepted, refused: connections that were served; that were too many, or did not choose HTTP/2.
+        open: connections that are open, or in their handshake.
+        handshakes_failed: connections that ended in the handshake of TLS.
+        calls: requests that had a handler.
+        rejected: requests that had none, or broke a rule of gRPC.
+        deadlines: calls that were ended by their deadline.
+        gone: calls whose client was gone before the answer.
+        faulty: connections that ended because the client broke the protocol or a limit.
+        resets_received, resets_sent, bytes_in, bytes_out, waits: of all connections; see `ConnectionCounters`.
+    """
+
+    accepted: int
+    refused: int
+    open: int
+    handshakes_failed: int
+    calls: int
+    rejected: int
+    deadlines: int
+    gone: int
+    faulty: int
+    resets_received: int
+    resets_sent: int
+    bytes_in: int
+    bytes_out: int
+    waits: int
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a server counts as it happens, and of connections that are gone. See `Counters`."""
+
+    accepted: int = 0
+    refused: int = 0
+    handshakes_failed: int = 0
+    calls: int = 0
+    rejected: int = 0
+    deadlines: int = 0
+    gone: int = 0
+    faulty: int = 0
+    resets_received: int = 0
+    resets_sent: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    waits: int = 0
+
+    def add(self, connection: ConnectionCounters) -> None:
+        """A connection is gone."""
+        self.calls += connection.calls
+        self.resets_received += connection.resets_received
+        self.resets_sent += connection.resets_sent
+        self.bytes_in += connection.bytes_in
+        self.bytes_out += connection.bytes_out
+        self.waits += connection.waits
+
+    def snapshot(self, connections: list[ConnectionCounters]) -> Counters:
+        """Everything, with these connections that are open."""
+
+        def total(name: str) -> int:
+            counted: list[int] = [getattr(each, name) for each in (self, *connections)]
+            return sum(counted)
+
+        return Counters(
+            accepted=self.accepted,
+            refused=self.refused,
+            open=len(connections),
+            handshakes_failed=self.handshakes_failed,
+            calls=total("calls"),
+            rejected=self.rejected,
+            deadlines=self.deadlines,
+            gone=self.gone,
+            faulty=self.faulty,
+            resets_received=total("resets_received"),
+            resets_sent=total("resets_sent"),
+            bytes_in=total("bytes_in"),
+            bytes_out=total("bytes_out"),
+            waits=total("waits"),
+        )

@@ -1,0 +1,94 @@
+"""The gRPC door of a daemon: serves `KafkaPixy`, `Topics` and `Log`, tells of health, answers reflection, where the configuration says.
+
+Health is what the daemon says, the same for the whole server ("") and for each of the three services; NOT_SERVING until it says anything.
+Requests are answered whatever it is.
+"""
+
+from collections.abc import Callable, Mapping
+
+from pixy.api.grpc.counters import ConnectionCounters, Counters
+from pixy.api.grpc.health import HEALTH, Health
+from pixy.api.grpc.kafkapixy import KafkaPixyService
+from pixy.api.grpc.log import LogService
+from pixy.api.grpc.options import server_options
+from pixy.api.grpc.reflection import Reflection
+from pixy.api.grpc.server import RpcServer
+from pixy.api.grpc.topics import TopicsService
+from pixy.clock import Clock
+from pixy.config import Config, is_socket_path
+from pixy.proxy import Proxy
+
+__all__ = ["GrpcServer"]
+
+
+class GrpcServer:
+    """Serves all proxies of a daemon over gRPC.
+
+    Args:
+        config: addresses, limits and certificates.
+        proxies: by the name of the cluster; the one named "" is the default.
+        clock: what deadlines are measured on.
+        on_fault: called with an exception that is a bug.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        proxies: Mapping[str, Proxy],
+        clock: Clock,
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self._config = config
+        services = [
+            KafkaPixyService(proxies, on_fault).service(),
+            TopicsService(proxies, on_fault).service(),
+            LogService(proxies, on_fault).service(),
+        ]
+        self._health = Health(service.descriptor.full_name for service in services)
+        reflection = Reflection([*(service.descriptor for service in services), HEALTH])
+        services += [self._health.service(), *reflection.services()]
+        self._server = RpcServer(services, server_options(config.grpc), clock, on_fault)
+
+    @property
+    def counters(self) -> Counters:
+        """What happened since the start."""
+        return self._server.counters
+
+    @property
+    def connections(self) -> list[ConnectionCounters]:
+        """What happened on each connection that is open."""
+        return self._server.connection_counters
+
+    async def start(self) -> dict[str, str]:
+        """Listen, with health NOT_SERVING.
+
+        Returns:
+            The addresses by name of the door, with the real port where the configured one was 0.
+
+        Raises:
+            StartError: an address cannot be used; nothing is left open.
+        """
+        addresses = {}
+        try:
+            if self._config.grpc_addr:
+                addresses["grpc"] = await self._listen(self._config.grpc_addr)
+            if self._config.unix_addr:
+                addresses["grpc-unix"] = await self._server.listen_unix(self._config.unix_addr)
+        except BaseException:
+            await self._server.stop(0)
+            raise
+        return addresses
+
+    def tell_health(self, *, serving: bool) -> None:
+        """Tell everybody that requests are served, or to go elsewhere."""
+        self._health.set_all(serving)
+
+    async def stop(self, grace: float) -> None:
+        """Let running calls finish for at most `grace` seconds, then close everything."""
+        await self._server.stop(grace)
+
+    async def _listen(self, address: str) -> str:
+        if is_socket_path(address):
+            return await self._server.listen_unix(address)
+        tls = self._config.tls
+        return await self._server.listen(address, tls if tls.certificate_path else None)

@@ -1,0 +1,170 @@
+"""The service `Log` of pixy_log.proto: translates requests to calls of a cluster's bulk access, and results to answers.
+
+What it owns is the way of fetched batches to the client: a range is read only when the transport took what was read before, and when
+the connection has room for more. No record is touched.
+"""
+
+from collections.abc import Callable, Mapping
+
+from pixy.api.grpc.call import UnaryCall
+from pixy.api.grpc.messages import Serialized, serialize_with
+from pixy.api.grpc.methods import Handler, Service
+from pixy.api.grpc.refusals import proxy_of, translator
+from pixy.api.grpc.staging import StagingMethods
+from pixy.api.grpc.stream import StreamCall
+from pixy.backend import TopicPartition
+from pixy.errors import InvalidArgument
+from pixy.proto import pixy_log_pb2 as pb
+from pixy.proxy import (
+    Appended,
+    Fetched,
+    OffsetPosition,
+    OffsetQuery,
+    PartitionBatches,
+    Proxy,
+    Range,
+    RangeReader,
+    RangeState,
+    TopicVersion,
+)
+
+__all__ = ["LogService"]
+
+_STATES = {
+    RangeState.MORE: pb.MORE,
+    RangeState.END_OF_RANGE: pb.END_OF_RANGE,
+    RangeState.END_OF_LOG: pb.END_OF_LOG,
+    RangeState.OFFSET_OUT_OF_RANGE: pb.OFFSET_OUT_OF_RANGE,
+    RangeState.UNKNOWN_PARTITION: pb.UNKNOWN_PARTITION,
+}
+
+
+class LogService:
+    """Serves `Log`.
+
+    Args:
+        proxies: by the name of the cluster; the one named "" is the default.
+        on_fault: called with an exception that is a bug.
+    """
+
+    def __init__(self, proxies: Mapping[str, Proxy], on_fault: Callable[[BaseException], None]) -> None:
+        self._proxies = proxies
+        self._on_fault = on_fault
+
+    def service(self) -> Service:
+        """What serves this."""
+        handlers: dict[str, Handler] = {
+            "DescribeTopics": self.describe_topics,
+            "ListOffsets": self.list_offsets,
+            "Fetch": self.fetch,
+            "Append": self.append,
+            **StagingMethods(self._proxies).handlers(),
+        }
+        return Service(pb.DESCRIPTOR.services_by_name["Log"], handlers, translator(self._on_fault))
+
+    async def describe_topics(
+        self, request: pb.DescribeTopicsRequest, call: UnaryCall
+    ) -> pb.DescribeTopicsResponse:
+        """# pixy_log.proto: DescribeTopics"""
+        log = proxy_of(self._proxies, request.cluster).log
+        topics = await log.describe_topics(request.topics, create_missing=request.create_missing)
+        return pb.DescribeTopicsResponse(
+            topics=[
+                pb.Topic(
+                    topic=topic.name,
+                    topic_id=topic.topic_id,
+                    version=topic.version,
+                    partitions=len(topic.partitions),
+                )
+                for topic in topics
+            ],
+            partitioner=log.partitioner,
+        )
+
+    async def list_offsets(self, request: pb.ListOffsetsRequest, call: UnaryCall) -> pb.ListOffsetsResponse:
+        """# pixy_log.proto: ListOffsets"""
+        log = proxy_of(self._proxies, request.cluster).log
+        offsets = await log.list_offsets([_query(each) for each in request.queries])
+        return pb.ListOffsetsResponse(
+            answers=[
+                pb.OffsetAnswer(offset=-1 if offset is None else offset, unknown_partition=offset is None)
+                for offset in offsets
+            ]
+        )
+
+    async def fetch(self, call: StreamCall) -> None:
+        """# pixy_log.proto: Fetch"""
+        request: pb.FetchRequest = await call.receive_only()
+        log = proxy_of(self._proxies, request.cluster).log
+        max_bytes = log.fetch_bytes(request.max_bytes)
+        ranges = [_range(each) for each in request.ranges]
+        readers = log.readers(ranges, max_bytes=max_bytes, max_wait=request.max_wait_ms / 1000)
+        for number, reader in enumerate(readers):
+            while await _send_some(call, number, reader, log.held_bytes(max_bytes)):
+                pass
+
+    async def append(self, request: pb.AppendRequest, call: UnaryCall) -> pb.AppendResponse:
+        """# pixy_log.proto: Append"""
+        log = proxy_of(self._proxies, request.cluster).log
+        partitions = [
+            PartitionBatches(TopicPartition(each.topic, each.partition), each.batches)
+            for each in request.partitions
+        ]
+        versions = [TopicVersion(each.topic, each.version, each.topic_id) for each in request.versions]
+        results = await log.append(partitions, versions)
+        return pb.AppendResponse(results=[_result(each) for each in results])
+
+
+async def _send_some(call: StreamCall, number: int, reader: RangeReader, held_bytes: int) -> bool:
+    """Send what is there of a range; whether there is more to come."""
+    await reader.wait()
+    async with call.room(held_bytes):
+        fetched = await reader.read()
+        more = fetched.state is RangeState.MORE
+        if fetched.batches or not more:
+            await call.send_serialized(_response(number, fetched))
+        return more
+
+
+def _response(number: int, fetched: Fetched) -> Serialized:
+    response = pb.FetchResponse(
+        range=number,
+        next_offset=fetched.next_offset,
+        log_begin_offset=fetched.log_begin_offset,
+        log_end_offset=fetched.log_end_offset,
+        state=_STATES[fetched.state],
+    )
+    return serialize_with(response, "batches", fetched.batches)
+
+
+def _range(each: pb.FetchRange) -> Range:
+    partition = TopicPartition(each.topic, each.partition)
+    return Range(partition, each.from_offset, each.to_offset, each.topic_id)
+
+
+def _query(each: pb.OffsetQuery) -> OffsetQuery:
+    """What a query asks for.
+
+    Raises:
+        InvalidArgument: it asks for nothing.
+    """
+    partition = TopicPartition(each.topic, each.partition)
+    match each.WhichOneof("at"):
+        case "earliest":
+            return OffsetQuery(partition, OffsetPosition.EARLIEST)
+        case "latest":
+            return OffsetQuery(partition, OffsetPosition.LATEST)
+        case "timestamp_ms":
+            return OffsetQuery(partition, each.timestamp_ms)
+        case _:
+            raise InvalidArgument(
+                f"the query for partition {each.partition} of topic {each.topic} asks for nothing, expected one of earliest, "
+                "latest and timestamp_ms"
+            )
+
+
+def _result(appended: Appended) -> pb.AppendResult:
+    base_offset, error = appended
+    if error is None:
+        return pb.AppendResult(base_offset=base_offset)
+    return pb.AppendResult(base_offset=-1, code=error.grpc_status, message=str(error))

@@ -1,0 +1,114 @@
+"""What can be called: services as their generated descriptors say, with a handler for each method.
+
+A handler is one of three kinds, by the method and by what it is:
+
+    unary, a plain function    takes the request and the call, answers now or later with `UnaryCall.answer` or `fail`. Returns what to
+                               cancel if the caller goes away first, or None. Costs no task.
+    unary, a coroutine         takes the request and the call, returns the answer.
+    streaming, a coroutine     takes the call; receives and sends as it likes.
+
+Whatever a handler raises goes through `Service.translate`, which decides what the client is told.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Protocol
+
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from pixy.api.grpc.status import GrpcError, Status
+
+if TYPE_CHECKING:
+    from pixy.api.grpc.call import UnaryCall
+    from pixy.api.grpc.stream import StreamCall
+
+__all__ = ["Cancellable", "Handler", "Method", "Service", "Translate", "method_table", "translate_unknown"]
+
+Message = Any
+"""A protobuf message of the class that the descriptor names."""
+
+
+class Cancellable(Protocol):
+    """Work that goes on after a handler has returned."""
+
+    def cancel(self) -> object:
+        """Nobody waits for it any more."""
+
+
+UnaryFunction = Callable[[Message, "UnaryCall"], Cancellable | None]
+UnaryCoroutine = Callable[[Message, "UnaryCall"], Awaitable[Message]]
+StreamHandler = Callable[["StreamCall"], Awaitable[None]]
+Handler = Callable[..., Any]
+"""One of the three."""
+Translate = Callable[[Exception], GrpcError]
+
+
+def translate_unknown(error: Exception) -> GrpcError:
+    """Tell the client what a `GrpcError` says, and nothing of any other exception."""
+    return error if isinstance(error, GrpcError) else GrpcError(Status.UNKNOWN, "the call failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service and what serves it.
+
+    Attributes:
+        descriptor: of the service, as protoc generates it.
+        handlers: by the method's name; a method without one is answered UNIMPLEMENTED.
+        translate: turns what a handler raises into a status.
+    """
+
+    descriptor: ServiceDescriptor
+    handlers: Mapping[str, Handler]
+    translate: Translate = translate_unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method that can be called. `unary`, `coroutine` or `stream` is set, as its handler is.
+
+    Attributes:
+        name: as in its path, without the slash in front.
+        parse: makes a message of its bytes, bytes or bytearray.
+        client_streams, server_streams: how many messages the request and the answer have: any number, or one.
+    """
+
+    name: str
+    parse: Callable[[Any], Message]
+    client_streams: bool
+    server_streams: bool
+    translate: Translate
+    unary: UnaryFunction | None = None
+    coroutine: UnaryCoroutine | None = None
+    stream: StreamHandler | None = None
+
+
+def method_table(services: Iterable[Service]) -> dict[bytes, Method]:
+    """All methods by their path."""
+    table: dict[bytes, Method] = {}
+    for service in services:
+        methods = service.descriptor.methods_by_name
+        unknown = service.handlers.keys() - methods.keys()
+        assert not unknown, f"{service.descriptor.full_name} has no methods {unknown}"
+        for name, handler in service.handlers.items():
+            method = _method(methods[name], handler, service)
+            table[b"/" + method.name.encode()] = method
+    return table
+
+
+def _method(descriptor: MethodDescriptor, handler: Any, service: Service) -> Method:
+    streams = descriptor.client_streaming or descriptor.server_streaming
+    kind = "stream" if streams else "coroutine" if iscoroutinefunction(handler) else "unary"
+    assert not streams or iscoroutinefunction(handler), (
+        f"{descriptor.full_name} streams and needs a coroutine"
+    )
+    return Method(
+        f"{service.descriptor.full_name}/{descriptor.name}",
+        GetMessageClass(descriptor.input_type).FromString,
+        descriptor.client_streaming,
+        descriptor.server_streaming,
+        service.translate,
+        **{kind: handler},
+    )

@@ -1,0 +1,50 @@
+"""The section `grpc` of the configuration as the limits of a server."""
+
+from dataclasses import replace
+
+from pixy.api.grpc.environment import ServerOptions
+from pixy.config import GrpcConfig
+from pixy.http2 import Options
+
+__all__ = ["server_options"]
+
+_DEFAULT = Options()
+
+
+def server_options(config: GrpcConfig) -> ServerOptions:
+    """The limits that a configuration sets. What a budget earns with each answer is not configured."""
+    http2 = Options(
+        max_concurrent_streams=config.max_concurrent_streams,
+        max_header_list_bytes=config.max_header_list_bytes,
+        max_frame_bytes=config.max_frame_bytes,
+        stream_window_bytes=config.stream_window_bytes,
+        connection_window_bytes=config.connection_window_bytes,
+        output_bytes=config.output_buffer_bytes,
+        continuation_frames=config.max_continuation_frames,
+        resets=_DEFAULT.resets._replace(burst=config.reset_burst, per_second=config.resets_per_second),
+        pings=_DEFAULT.pings._replace(burst=config.ping_burst, per_second=config.pings_per_second),
+        settings=_DEFAULT.settings._replace(
+            burst=config.settings_burst, per_second=config.settings_per_second
+        ),
+        overhead=_DEFAULT.overhead._replace(
+            burst=config.overhead_burst, per_second=config.overhead_per_second
+        ),
+        handshake_s=config.handshake_timeout,
+        header_block_s=config.handshake_timeout,
+        keepalive_s=config.keepalive,
+        keepalive_timeout_s=config.keepalive_timeout,
+        idle_s=config.idle_timeout,
+        send_stall_s=config.stall_timeout,
+        drain_ping_s=config.drain_ping_timeout,
+    )
+    return replace(
+        ServerOptions(),
+        http2=http2,
+        message_bytes_max=config.max_message_bytes,
+        request_bytes_max=config.request_buffer_bytes,
+        connections_max=config.max_connections,
+        turn_bytes=config.turn_bytes,
+        age_s=config.max_connection_age,
+        age_grace_s=config.max_connection_age_grace,
+        linger_s=config.linger_timeout,
+    )

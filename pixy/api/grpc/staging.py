@@ -1,0 +1,56 @@
+"""The methods `Stage`, `Publish` and `Discard` of the service `Log` of pixy_log.proto: translates, and decides nothing."""
+
+from collections.abc import Mapping
+
+from pixy.api.grpc.call import UnaryCall
+from pixy.api.grpc.methods import Handler
+from pixy.api.grpc.refusals import proxy_of
+from pixy.backend import StageSeal, TopicPartition
+from pixy.proto import pixy_log_pb2 as pb
+from pixy.proxy import PartitionBatches, Proxy, TopicVersion
+
+__all__ = ["StagingMethods"]
+
+
+class StagingMethods:
+    """Serves staged writes.
+
+    Args:
+        proxies: by the name of the cluster; the one named "" is the default.
+    """
+
+    def __init__(self, proxies: Mapping[str, Proxy]) -> None:
+        self._proxies = proxies
+
+    def handlers(self) -> dict[str, Handler]:
+        """What serves them, by the method's name."""
+        return {"Stage": self.stage, "Publish": self.publish, "Discard": self.discard}
+
+    async def stage(self, request: pb.StageRequest, call: UnaryCall) -> pb.StageResponse:
+        """# pixy_log.proto: Stage"""
+        staging = proxy_of(self._proxies, request.cluster).staging
+        partitions = [
+            PartitionBatches(TopicPartition(each.topic, each.partition), each.batches)
+            for each in request.partitions
+        ]
+        versions = [TopicVersion(each.topic, each.version, each.topic_id) for each in request.versions]
+        seal = StageSeal(request.seal.pieces, request.seal.crc) if request.HasField("seal") else None
+        size = await staging.stage(
+            request.sink_id, request.stage_id, request.piece, partitions, versions, seal
+        )
+        return pb.StageResponse(staged_bytes=size)
+
+    async def publish(self, request: pb.PublishRequest, call: UnaryCall) -> pb.PublishResponse:
+        """# pixy_log.proto: Publish"""
+        staging = proxy_of(self._proxies, request.cluster).staging
+        stage_ids = list(request.stage_ids)
+        published, last_epoch = await staging.publish(
+            request.sink_id, request.epoch, request.query_id, stage_ids, reset=request.reset_sink
+        )
+        return pb.PublishResponse(published=published, last_epoch=last_epoch)
+
+    async def discard(self, request: pb.DiscardRequest, call: UnaryCall) -> pb.DiscardResponse:
+        """# pixy_log.proto: Discard"""
+        staging = proxy_of(self._proxies, request.cluster).staging
+        await staging.discard(request.sink_id, list(request.stage_ids))
+        return pb.DiscardResponse()

@@ -1,0 +1,36 @@
+"""HTTP/2 and HPACK, the server's side (RFC 9113, RFC 7541). Pure: bytes in, events and bytes out; knows nothing of gRPC."""
+
+from pixy.http2.budget import BudgetOptions
+from pixy.http2.connection import Connection
+from pixy.http2.errors import ErrorCode
+from pixy.http2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    DataSent,
+    Event,
+    RequestReceived,
+    StreamReset,
+    TrailersReceived,
+)
+from pixy.http2.headers import RequestHeaders, ResponseTemplate
+from pixy.http2.hpack import Field
+from pixy.http2.options import Options
+from pixy.http2.sender import Delivery
+
+__all__ = [
+    "BudgetOptions",
+    "Connection",
+    "ConnectionTerminated",
+    "DataReceived",
+    "DataSent",
+    "Delivery",
+    "ErrorCode",
+    "Event",
+    "Field",
+    "Options",
+    "RequestHeaders",
+    "RequestReceived",
+    "ResponseTemplate",
+    "StreamReset",
+    "TrailersReceived",
+]

@@ -1,0 +1,69 @@
+"""A header block on its way in: one HEADERS frame and the CONTINUATION frames behind it (RFC 9113 §4.3 and §6.10).
+
+Nothing else may come in between on the connection, so there is at most one. Its bytes and its frames are both counted: empty
+CONTINUATION frames cost us as well (CVE-2024-27316).
+"""
+
+from pixy.http2.errors import ErrorCode, Http2ConnectionError
+from pixy.http2.frames import END_HEADERS, END_STREAM, Frame, FrameType, strip_padding, strip_priority
+from pixy.http2.options import Options
+
+__all__ = ["HeaderBlock"]
+
+
+class HeaderBlock:
+    """The block that a HEADERS frame begins.
+
+    Args:
+        head: the HEADERS frame.
+        options: limits.
+        now: seconds of the connection's clock.
+
+    Raises:
+        Http2ConnectionError: the frame is not valid; ENHANCE_YOUR_CALM, the block is too large.
+    """
+
+    __slots__ = ("_frames", "_options", "_parts", "_size", "depends_on", "ends_stream", "since", "stream_id")
+
+    def __init__(self, head: Frame, options: Options, now: float) -> None:
+        part, self.depends_on = strip_priority(head, strip_padding(head))
+        self.stream_id = head.stream_id
+        self.ends_stream = bool(head.flags & END_STREAM)
+        self.since = now
+        self._options = options
+        self._parts = [part]
+        self._size = len(part)
+        self._frames = 0
+        self._check_size()
+
+    def add(self, frame: Frame) -> None:
+        """Go on with the next frame, whatever it is.
+
+        Raises:
+            Http2ConnectionError: PROTOCOL_ERROR, it does not go on with this block; ENHANCE_YOUR_CALM, the block is too large.
+        """
+        if frame.type != FrameType.CONTINUATION or frame.stream_id != self.stream_id:
+            raise Http2ConnectionError(
+                ErrorCode.PROTOCOL_ERROR,
+                f"a frame of type {frame.type} on stream {frame.stream_id} inside the header block of stream {self.stream_id}",
+            )
+        self._parts.append(frame.payload)
+        self._size += len(frame.payload)
+        self._frames += 1
+        self._check_size()
+
+    def complete(self, frame: Frame) -> bytes | None:
+        """The whole block if this was its last frame, else None."""
+        return b"".join(self._parts) if frame.flags & END_HEADERS else None
+
+    def _check_size(self) -> None:
+        if self._size > self._options.header_block_bytes:
+            raise Http2ConnectionError(
+                ErrorCode.ENHANCE_YOUR_CALM,
+                f"a header block of more than {self._options.header_block_bytes} bytes",
+            )
+        if self._frames > self._options.continuation_frames:
+            raise Http2ConnectionError(
+                ErrorCode.ENHANCE_YOUR_CALM,
+                f"a header block of more than {self._options.continuation_frames} CONTINUATION frames",
+            )

@@ -1,0 +1,84 @@
+"""How much of what costs us and brings a peer nothing is taken before it is an attack.
+
+A budget is a bucket of tokens. It fills with time and with the frames of answers that the peer has got, because honest
+clients' control frames follow the traffic: a window is updated, or the bandwidth measured with a PING, per so many answers.
+An attacker who wants to earn tokens has to be served, which costs him as much as us.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from pixy.http2.errors import ErrorCode, Http2ConnectionError
+
+__all__ = ["BudgetOptions", "Budgets", "Cost"]
+
+
+class Cost(Enum):
+    """What tokens are spent on, and what a peer that has none left is told."""
+
+    RESET = "too many streams were reset"
+    # gRPC's clients know this text, and ping half as often from then on.
+    PING = "too_many_pings"
+    SETTINGS = "too many settings"
+    OVERHEAD = "too many frames that move no message"
+
+
+class BudgetOptions(NamedTuple):
+    """The size of a budget.
+
+    Attributes:
+        burst: tokens that it holds at most, and at first.
+        per_second: tokens that come with time.
+        per_frame: tokens that come with each frame of an answer.
+    """
+
+    burst: int
+    per_second: float
+    per_frame: float
+
+
+class _Budget:
+    __slots__ = ("frames", "now", "options", "tokens")
+
+    def __init__(self, options: BudgetOptions, now: float) -> None:
+        self.options = options
+        # Invariant: at most options.burst.
+        self.tokens = float(options.burst)
+        # When, and behind how many frames of answers, tokens were added last.
+        self.now = now
+        self.frames = 0
+
+
+class Budgets:
+    """The tokens that a connection has left.
+
+    Args:
+        options: the size of each budget.
+        now: seconds of a monotonic clock.
+    """
+
+    __slots__ = ("_budgets",)
+
+    def __init__(self, options: Mapping[Cost, BudgetOptions], now: float) -> None:
+        self._budgets = {cost: _Budget(options[cost], now) for cost in Cost}
+
+    def spend(self, cost: Cost, now: float, frames: int, tokens: int = 1) -> None:
+        """Take tokens.
+
+        Args:
+            cost: of which budget.
+            now: seconds of the same clock.
+            frames: how many frames of answers there have been on the connection.
+            tokens: how many.
+
+        Raises:
+            Http2ConnectionError: ENHANCE_YOUR_CALM, there are not so many.
+        """
+        budget = self._budgets[cost]
+        burst, per_second, per_frame = budget.options
+        earned = (now - budget.now) * per_second + (frames - budget.frames) * per_frame
+        budget.now, budget.frames = now, frames
+        budget.tokens = min(burst, budget.tokens + earned) - tokens
+        if budget.tokens < 0:
+            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, cost.value)

@@ -1,0 +1,264 @@
+"""The server's side of one HTTP/2 connection (RFC 9113). Pure: bytes in; events and bytes out; time is an argument.
+
+The shell around it owns the transport and does four things: it gives `receive` what the transport brought, acts on the events, calls
+`tick` about once a second, and once per turn of its loop writes what `take_output` returns and closes the transport when `closed`.
+While the transport's buffer is full it neither takes output nor reads, so that a client that does not read cannot make us buffer.
+
+The way in is `receiver`, the way out `sender`; here are faults, time and the end. Nothing here knows gRPC.
+
+A stream error resets its stream, a connection error sends GOAWAY and ends everything (RFC 9113 §5.4). What came before a fault in the
+same chunk counts. An event's stream may be gone when the event is looked at, because a later frame of the chunk has reset it;
+whatever is sent on it is GONE.
+"""
+
+from collections.abc import Callable, Sequence
+
+from pixy.http2 import frames
+from pixy.http2.errors import ErrorCode, Http2ConnectionError
+from pixy.http2.events import ConnectionTerminated, Event, StreamReset
+from pixy.http2.flow import ReceiveWindow
+from pixy.http2.frames import STREAM_ID_MAX, FrameType
+from pixy.http2.handler import DRAIN_PING
+from pixy.http2.headers import encode_headers
+from pixy.http2.hpack import Field
+from pixy.http2.liveness import Due, Liveness
+from pixy.http2.options import DEFAULT_WINDOW_BYTES, Options
+from pixy.http2.receiver import UNBOUNDED, Receiver
+from pixy.http2.sender import Delivery, Sender
+from pixy.http2.settings import our_settings
+from pixy.http2.streams import StreamTable
+
+__all__ = ["Connection"]
+
+_KEEPALIVE_PING = b"pixykeep"
+_DEBUG_BYTES_MAX = 256
+
+
+class Connection:
+    """One connection. Its output holds our SETTINGS from the start.
+
+    Args:
+        options: limits.
+        now: seconds of a monotonic clock.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_draining",
+        "_liveness",
+        "_options",
+        "_receiver",
+        "_sender",
+        "_streams",
+        "respond",
+    )
+
+    def __init__(self, options: Options, now: float) -> None:
+        window = ReceiveWindow(options.connection_window_bytes)
+        self._options = options
+        self._streams = StreamTable(window)
+        self._sender = Sender(self._streams, window, options)
+        self._receiver = Receiver(self._streams, window, self._sender, options, now)
+        self._liveness = Liveness(options, now)
+        # Whether a drain has begun.
+        self._draining = False
+        # Whether a fault has ended everything.
+        self._closed = False
+        # Send a whole answer: see `Sender.respond`. Bound here because it is called for every request.
+        self.respond = self._sender.respond
+        self._sender.control(frames.frame(FrameType.SETTINGS, 0, 0, our_settings(options)))
+        if options.connection_window_bytes > DEFAULT_WINDOW_BYTES:
+            increment = options.connection_window_bytes - DEFAULT_WINDOW_BYTES
+            self._sender.control(frames.window_update(0, increment))
+
+    # --- state ------------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Nothing is received or sent any more beyond the output: write it and close the transport."""
+        return self._closed or (self._receiver.served_until is not None and not self._streams.of)
+
+    @property
+    def pending(self) -> bool:
+        """Whether something received was not looked at: `receive` goes on with it."""
+        return self._receiver.pending and not self.closed
+
+    @property
+    def running(self) -> int:
+        """Streams that are not closed."""
+        return len(self._streams.of)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of answers that wait for the client's windows."""
+        return self._sender.queued_bytes
+
+    @property
+    def resets(self) -> int:
+        """How many streams we have reset, other than to say that the rest of a request is not needed."""
+        return self._sender.resets
+
+    @property
+    def client_max_header_list_bytes(self) -> int:
+        """The largest header list that the client wants to see, with 32 bytes more for each field."""
+        return self._sender.peer.max_header_list_bytes
+
+    # --- the way in -------------------------------------------------------------------------------------------------
+
+    def receive(self, chunk: bytes, now: float, work: int = UNBOUNDED) -> list[Event]:
+        """Take bytes from the transport, cut anywhere.
+
+        Args:
+            chunk: kept by the events, never changed. Empty to go on with what is `pending`.
+            now: seconds of the clock.
+            work: bytes after which to stop, so that others have their turn. Small frames count as more than they have. What is
+                left is `pending`.
+
+        Returns:
+            What happened, in order. A fault of the client is an event as well; nothing is raised.
+        """
+        events: list[Event] = []
+        if self._closed:
+            return events
+        try:
+            self._receiver.take(chunk, now, events, work)
+            while work == UNBOUNDED and self._receiver.pending:
+                self._receiver.take(b"", now, events, work)
+            if self._draining and self._receiver.drain_answered:
+                self._end_drain()
+        except Http2ConnectionError as error:
+            self._fail(error, events)
+        return events
+
+    def consumed(self, stream_id: int, size: int) -> None:
+        """Let the client send more: so many bytes that a `DataReceived` brought were consumed.
+
+        For a stream that is closed this was done when it closed.
+        """
+        stream = self._streams.of.get(stream_id)
+        if stream is not None:
+            self._sender.consumed(stream, size)
+
+    def tick(self, now: float) -> list[Event]:
+        """Do what time demands. Call it about once a second."""
+        events: list[Event] = []
+        if self.closed:
+            return events
+        receiver = self._receiver
+        receiver.now = self._sender.now = now
+        due = self._liveness.tick(
+            now,
+            settled=receiver.acknowledged,
+            heard_at=receiver.heard_at,
+            block_since=receiver.block.since if receiver.block else None,
+            running=self.running,
+            requests=receiver.last_stream_id,
+        )
+        try:
+            _DUE_HANDLERS[due](self)
+        except Http2ConnectionError as error:
+            self._fail(error, events)
+            return events
+        if self._options.send_stall_s:
+            for stream_id in self._sender.stalled(now - self._options.send_stall_s):
+                self._sender.reset(stream_id, ErrorCode.CANCEL)
+                events.append(StreamReset(stream_id, ErrorCode.CANCEL, by_client=False))
+        return events
+
+    # --- the way out ------------------------------------------------------------------------------------------------
+
+    def send_headers(self, stream_id: int, fields: Sequence[Field]) -> Delivery:
+        """Begin an answer.
+
+        Raises:
+            ValueError: a field would be malformed.
+        """
+        return self._sender.send_headers(stream_id, encode_headers(fields))
+
+    def send_data(self, stream_id: int, data: bytes | bytearray | memoryview) -> Delivery:
+        """Go on with an answer that has begun. Send the next part when this one is no longer QUEUED."""
+        return self._sender.send_data(stream_id, data)
+
+    def send_trailers(self, stream_id: int, fields: Sequence[Field]) -> Delivery:
+        """End an answer; without `send_headers` before, the fields are the whole answer and begin with `:status`.
+
+        Raises:
+            ValueError: a field would be malformed.
+        """
+        return self._sender.send_trailers(stream_id, encode_headers(fields))
+
+    def reset(self, stream_id: int, code: ErrorCode) -> bool:
+        """End a stream without an answer, or in its middle; False if it is closed. No event follows."""
+        return self._sender.reset(stream_id, code)
+
+    def take_output(self) -> bytes:
+        """Bytes to write, all that there are. What was SENT counts as handed to the transport from here on."""
+        return self._sender.take()
+
+    def hold_output(self, size: int) -> None:
+        """So many bytes of the output are still with the transport, which wants no more: they count as not taken by the client until
+        the next `take_output`."""
+        self._sender.hold(size)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def begin_drain(self) -> None:
+        """Let running calls finish and take no new ones (RFC 9113 §6.8).
+
+        The first GOAWAY lets everything pass that the client has sent by the time it reads it; the PING behind it tells when that
+        is. Then the final one follows, and the connection is `closed` behind the last answer.
+        """
+        if self._draining or self._closed:
+            return
+        self._draining = True
+        self._liveness.drain_began_at = self._receiver.now
+        self._sender.control(frames.goaway(STREAM_ID_MAX, ErrorCode.NO_ERROR))
+        self._sender.control(frames.ping(DRAIN_PING, ack=False))
+
+    def terminate(self, code: ErrorCode, reason: str) -> None:
+        """End the connection now: GOAWAY is the last output, all streams are gone. No event follows."""
+        if not self._closed:
+            self._fail(Http2ConnectionError(code, reason), [])
+
+    def _end_drain(self) -> None:
+        """Send the final GOAWAY of a drain."""
+        if self._receiver.served_until is None:
+            self._liveness.drain_began_at = None
+            self._sender.control(frames.goaway(self._receiver.serve_no_more(), ErrorCode.NO_ERROR))
+
+    def _fail(self, error: Http2ConnectionError, events: list[Event]) -> None:
+        """A connection error (RFC 9113 §5.4.1)."""
+        self._closed = True
+        self._sender.discard_all()
+        debug = error.reason.encode()[:_DEBUG_BYTES_MAX]
+        self._sender.control(frames.goaway(self._receiver.last_stream_id, error.code, debug))
+        events.append(ConnectionTerminated(error.code, error.reason))
+
+    def _send_keepalive(self) -> None:
+        self._sender.control(frames.ping(_KEEPALIVE_PING, ack=False))
+
+    def _end_handshake(self) -> None:
+        raise Http2ConnectionError(ErrorCode.SETTINGS_TIMEOUT, "the handshake takes too long")
+
+    def _end_block(self) -> None:
+        raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block takes too long")
+
+    def _end_silence(self) -> None:
+        raise Http2ConnectionError(ErrorCode.NO_ERROR, "no sign of life")
+
+    def check_invariants(self) -> None:
+        """Prove what the fields promise."""
+        self._sender.check_invariants()
+        if not self._closed:
+            self._receiver.check_invariants()
+
+
+_DUE_HANDLERS: dict[Due, Callable[[Connection], None]] = {
+    Due.NOTHING: lambda _: None,
+    Due.HANDSHAKE_TIMEOUT: Connection._end_handshake,
+    Due.HEADER_BLOCK_TIMEOUT: Connection._end_block,
+    Due.PING: Connection._send_keepalive,
+    Due.DEAD: Connection._end_silence,
+    Due.IDLE: Connection.begin_drain,
+    Due.DRAIN_TIMEOUT: Connection._end_drain,
+}

@@ -1,0 +1,55 @@
+"""What can be wrong with what a peer sends: an error of the whole connection, or of one stream.
+
+A connection error ends the connection with GOAWAY, a stream error ends one stream with RST_STREAM (RFC 9113 §5.4). Both carry
+the code that goes on the wire. They are raised where the fault is found and handled in one place of `connection`; none of them
+leaves the package, because the layer above learns of them as events.
+"""
+
+from enum import IntEnum
+
+__all__ = ["ErrorCode", "Http2ConnectionError", "Http2Error", "Http2StreamError"]
+
+
+class ErrorCode(IntEnum):
+    """The codes of RST_STREAM and GOAWAY (RFC 9113 §7)."""
+
+    NO_ERROR = 0x0
+    PROTOCOL_ERROR = 0x1
+    INTERNAL_ERROR = 0x2
+    FLOW_CONTROL_ERROR = 0x3
+    SETTINGS_TIMEOUT = 0x4
+    STREAM_CLOSED = 0x5
+    FRAME_SIZE_ERROR = 0x6
+    REFUSED_STREAM = 0x7
+    CANCEL = 0x8
+    COMPRESSION_ERROR = 0x9
+    CONNECT_ERROR = 0xA
+    ENHANCE_YOUR_CALM = 0xB
+    INADEQUATE_SECURITY = 0xC
+    HTTP_1_1_REQUIRED = 0xD
+
+
+class Http2Error(Exception):
+    """A peer broke the protocol or a limit.
+
+    Args:
+        code: what the peer is told.
+        reason: what was wrong, with the operands; becomes the debug data of a GOAWAY.
+    """
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class Http2ConnectionError(Http2Error):
+    """The connection cannot go on."""
+
+
+class Http2StreamError(Http2Error):
+    """One stream cannot go on; the others do."""
+
+    def __init__(self, stream_id: int, code: ErrorCode, reason: str) -> None:
+        super().__init__(code, reason)
+        self.stream_id = stream_id

@@ -1,0 +1,357 @@
+"""What each frame does that is not on the fast path: header blocks, requests, the states of streams, budgets.
+
+`receiver` cuts what the transport brings into frames and gives them to `_handle`, one by one, and the payload of DATA to `_pass_data` as it
+comes, so a body is never put together from pieces here. Faults are raised where they are found: a stream error is handled by
+`_reset_stream`, a connection error by `connection`.
+
+What a frame makes us do beyond its bytes is charged to `_stop`, the place in the chunk where this slice of work is over.
+"""
+
+from collections.abc import Callable
+
+from pixy.http2 import frames
+from pixy.http2.blocks import HeaderBlock
+from pixy.http2.budget import Budgets, Cost
+from pixy.http2.errors import ErrorCode, Http2ConnectionError, Http2StreamError
+from pixy.http2.events import DataReceived, Event, RequestReceived, StreamReset, TrailersReceived
+from pixy.http2.flow import ReceiveWindow
+from pixy.http2.frames import ACK, END_STREAM, STREAM_ID_MAX, Frame, FrameType
+from pixy.http2.headers import HeaderReader, RequestHeaders
+from pixy.http2.hpack import Field
+from pixy.http2.options import Options
+from pixy.http2.sender import Sender
+from pixy.http2.settings import read_settings
+from pixy.http2.streams import VERDICTS, WHOLE, Stream, StreamState, StreamTable, Verdict
+
+__all__ = ["BLOCK_WORK", "DRAIN_PING", "FrameHandler"]
+
+DRAIN_PING = b"pixydran"
+"""Payload of the PING whose answer ends the first part of a drain."""
+
+BLOCK_WORK = 64
+"""What a header block that is not known counts as, in bytes beyond its own."""
+_STREAM_WORK = 4
+"""The same for a stream that new settings touch."""
+
+_GOAWAY_BYTES_MIN = 8
+_SETTINGS_PER_TOKEN = 32
+
+
+class FrameHandler:
+    """Acts on the frames of a connection.
+
+    Args:
+        streams: the connection's.
+        window: what the client may send on all of them together.
+        sender: the way out.
+        options: limits.
+        now: seconds of the connection's clock.
+    """
+
+    __slots__ = (
+        "_budgets",
+        "_data_ends",
+        "_data_left",
+        "_data_stream",
+        "_headers",
+        "_max_streams",
+        "_options",
+        "_sender",
+        "_stop",
+        "_streams",
+        "_window",
+        "acknowledged",
+        "block",
+        "drain_answered",
+        "greeted",
+        "heard_at",
+        "now",
+        "served_until",
+    )
+
+    def __init__(
+        self, streams: StreamTable, window: ReceiveWindow, sender: Sender, options: Options, now: float
+    ) -> None:
+        self._streams = streams
+        self._window = window
+        self._sender = sender
+        self._options = options
+        self._headers = HeaderReader(options.max_header_list_bytes)
+        self._budgets = Budgets(options.budgets, now)
+        self.now = now
+        # When the last frame was whole.
+        self.heard_at = now
+        # Whether the client's first SETTINGS have come, and whether it has acknowledged ours.
+        self.greeted = False
+        self.acknowledged = False
+        # The DATA frame whose payload is passed on as it comes: its stream (None: nobody wants it), the bytes to come, and whether
+        # it ends the request.
+        self._data_stream: Stream | None = None
+        self._data_left = 0
+        self._data_ends = False
+        # The position in the chunk where this slice of work is done. Work that counts as more bytes than it has moves it back.
+        self._stop = 0
+        # The header block that has begun and is not complete.
+        self.block: HeaderBlock | None = None
+        # Invariant: no stream is opened beyond it.
+        self._max_streams = options.max_concurrent_streams
+        # The last stream that is served, None while all are.
+        self.served_until: int | None = None
+        # Whether the client has answered the PING of a drain.
+        self.drain_answered = False
+
+    def serve_no_more(self) -> int:
+        """Ignore streams that the client opens from here on; returns the last that is served."""
+        if self.served_until is None:
+            self.served_until = self.last_stream_id
+            self._max_streams = 0
+        return self.served_until
+
+    @property
+    def last_stream_id(self) -> int:
+        """The last stream that was or is served, 0 if there is none."""
+        return max(self._streams.next_id - 2, 0) if self.served_until is None else self.served_until
+
+    # --- frames -----------------------------------------------------------------------------------------------------
+
+    def _handle(self, frame: Frame, events: list[Event]) -> None:
+        if self.block is not None:
+            self.block.add(frame)
+            self._maybe_end_block(frame, events)
+            return
+        if not self.greeted and (frame.type != FrameType.SETTINGS or frame.flags & ACK):
+            raise _protocol_error(f"a frame of type {frame.type} in front of the first SETTINGS")
+        handler = _HANDLERS.get(frame.type)
+        if handler is None:
+            self._spend(Cost.OVERHEAD)
+            return
+        frames.check_head(FrameType(frame.type), frame.stream_id, len(frame.payload))
+        handler(self, frame, events)
+
+    def _admit(self, frame_type: FrameType, stream_id: int) -> bool:
+        """Whether to take a frame, by the state of its stream.
+
+        Raises:
+            Http2ConnectionError, Http2StreamError: the state does not allow it.
+        """
+        state = self._streams.state(stream_id)
+        verdict = VERDICTS[frame_type][state]
+        if verdict is Verdict.TAKE:
+            return True
+        reason = f"{frame_type.name} on stream {stream_id}, which is {state.name}"
+        if verdict is Verdict.PROTOCOL_ERROR:
+            raise _protocol_error(reason)
+        if verdict is Verdict.CONNECTION_STREAM_CLOSED:
+            raise Http2ConnectionError(ErrorCode.STREAM_CLOSED, reason)
+        if verdict is Verdict.STREAM_CLOSED:
+            raise Http2StreamError(stream_id, ErrorCode.STREAM_CLOSED, reason)
+        self._spend(Cost.OVERHEAD)
+        return False
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _handle_headers(self, frame: Frame, events: list[Event]) -> None:
+        self.block = HeaderBlock(frame, self._options, self.now)
+        self._maybe_end_block(frame, events)
+
+    def _maybe_end_block(self, frame: Frame, events: list[Event]) -> None:
+        """Take the open header block if the frame is its last one."""
+        block = self.block
+        assert block is not None
+        encoded = block.complete(frame)
+        if encoded is None:
+            return
+        self.block = None
+        self._stop -= BLOCK_WORK + len(encoded)
+        stream_id = block.stream_id
+        if stream_id >= self._streams.next_id and stream_id & 1:
+            self._open_request(block, encoded, events)
+            return
+        # Whatever becomes of it, the dynamic table must follow.
+        fields = self._headers.read(encoded)
+        if self._admit(FrameType.HEADERS, stream_id):
+            self._end_with_trailers(block, fields, events)
+
+    def _open_request(self, block: HeaderBlock, encoded: bytes, events: list[Event]) -> None:
+        stream_id = block.stream_id
+        self._streams.use(stream_id)
+        if self.served_until is not None:
+            self._headers.read(encoded)
+            self._streams.remember_reset(stream_id)
+            return
+        request, differs = self._headers.request(stream_id, encoded)
+        if block.depends_on == stream_id:
+            raise Http2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
+        if len(self._streams.of) >= self._max_streams:
+            raise Http2StreamError(stream_id, ErrorCode.REFUSED_STREAM, "too many streams at once")
+        if block.ends_stream:
+            _check_content(stream_id, request.content_length, ended=True)
+            self._streams.of[stream_id] = WHOLE
+            events.append(RequestReceived(stream_id, request, b"", 0, 0, True, differs))
+        else:
+            self._open(stream_id, request, differs, events)
+
+    def _open(
+        self, stream_id: int, request: RequestHeaders, differs: Field | None, events: list[Event]
+    ) -> None:
+        """A request has begun whose body is still to come."""
+        self._streams.of[stream_id] = Stream(
+            stream_id,
+            StreamState.OPEN,
+            self._sender.peer.initial_window_bytes,
+            ReceiveWindow(self._options.stream_window_bytes),
+            request.content_length,
+        )
+        events.append(RequestReceived(stream_id, request, b"", 0, 0, False, differs))
+
+    def _end_with_trailers(self, block: HeaderBlock, fields: list[Field], events: list[Event]) -> None:
+        stream = self._streams.of[block.stream_id]
+        if not block.ends_stream:
+            reason = "HEADERS inside a request that do not end it"
+            raise Http2StreamError(stream.stream_id, ErrorCode.PROTOCOL_ERROR, reason)
+        _check_content(stream.stream_id, stream.content_left, ended=True)
+        self._headers.trailers(stream.stream_id, fields)
+        stream.end_request()
+        events.append(TrailersReceived(stream.stream_id, fields))
+
+    def _handle_padded_data(self, frame: Frame, events: list[Event]) -> None:
+        data = frames.strip_padding(frame)
+        length = len(frame.payload)
+        self._begin_data(frame.stream_id, length, len(data), ends=bool(frame.flags & END_STREAM))
+        if self._data_stream is not None:
+            self._sender.consumed(self._data_stream, length - len(data))
+        self._data_left = len(data)
+        self._pass_data(data, 0, events)
+
+    def _begin_data(self, stream_id: int, length: int, content: int, *, ends: bool) -> None:
+        """A DATA frame begins with `length` bytes of payload, of which `content` are the request's."""
+        if not self._window.take(length):
+            reason = f"DATA of {length} bytes, the connection's window is {self._window.left}"
+            raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, reason)
+        # What nobody wants is consumed at once.
+        self._data_stream, self._data_left, self._data_ends = None, length, ends
+        self._window.owed += length
+        if not self._admit(FrameType.DATA, stream_id):
+            return
+        stream = self._streams.of[stream_id]
+        assert stream.receive_window is not None
+        if not stream.receive_window.take(length):
+            reason = f"DATA of {length} bytes, the stream's window is {stream.receive_window.left}"
+            raise Http2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR, reason)
+        if not content and not ends:
+            self._spend(Cost.OVERHEAD)
+        if stream.content_left is not None:
+            stream.content_left -= content
+            _check_content(stream_id, stream.content_left, ended=ends)
+        self._window.owed -= length
+        stream.unconsumed_bytes += length
+        self._data_stream = stream
+
+    def _pass_data(self, chunk: bytes, at: int, events: list[Event]) -> int:
+        """Pass on what there is of the DATA frame that has begun; returns where it ends."""
+        stream, size = self._data_stream, min(self._data_left, len(chunk) - at)
+        self._data_left -= size
+        ended = self._data_ends and not self._data_left
+        if stream is not None and (size or ended) and self._streams.of.get(stream.stream_id) is stream:
+            if ended:
+                stream.end_request()
+            events.append(DataReceived(stream.stream_id, chunk, at, at + size, ended))
+        if not self._data_left:
+            self._data_stream = None
+            self.heard_at = self.now
+        return at + size
+
+    # --- other frames -----------------------------------------------------------------------------------------------
+
+    def _handle_priority(self, frame: Frame, events: list[Event]) -> None:
+        # RFC 9113 §5.3.2: what it says is not needed.
+        self._spend(Cost.OVERHEAD)
+        if frames.read_code(frame.payload) & STREAM_ID_MAX == frame.stream_id:
+            raise Http2StreamError(frame.stream_id, ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
+
+    def _handle_rst_stream(self, frame: Frame, events: list[Event]) -> None:
+        if self._admit(FrameType.RST_STREAM, frame.stream_id):
+            self._spend(Cost.RESET)
+            self._sender.discard(frame.stream_id)
+            events.append(StreamReset(frame.stream_id, frames.read_code(frame.payload), by_client=True))
+
+    def _handle_settings(self, frame: Frame, events: list[Event]) -> None:
+        if frame.flags & ACK:
+            if frame.payload:
+                raise Http2ConnectionError(
+                    ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS has a payload"
+                )
+            self._spend(Cost.OVERHEAD)
+            self.acknowledged = True
+            return
+        entries = read_settings(frame.payload)
+        self._spend(Cost.SETTINGS, 1 + len(entries) // _SETTINGS_PER_TOKEN)
+        self.greeted = True
+        self._sender.output.append(frames.frame(FrameType.SETTINGS, ACK, 0))
+        self._stop -= _STREAM_WORK * len(self._streams.of)
+        self._sender.apply_settings(entries, events)
+
+    def _handle_ping(self, frame: Frame, events: list[Event]) -> None:
+        if not frame.flags & ACK:
+            self._spend(Cost.PING)
+            self._sender.output.append(frames.ping(frame.payload, ack=True))
+            return
+        self._spend(Cost.OVERHEAD)
+        if frame.payload == DRAIN_PING:
+            self.drain_answered = True
+
+    def _handle_goaway(self, frame: Frame, events: list[Event]) -> None:
+        # The client opens no more streams, and we never do.
+        if len(frame.payload) < _GOAWAY_BYTES_MIN:
+            raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"GOAWAY of {len(frame.payload)} bytes")
+        self._spend(Cost.OVERHEAD)
+
+    def _handle_window_update(self, frame: Frame, events: list[Event]) -> None:
+        self._spend(Cost.OVERHEAD)
+        if not frame.stream_id:
+            self._sender.open_connection_window(frames.read_increment(frame), events)
+        elif self._admit(FrameType.WINDOW_UPDATE, frame.stream_id):
+            self._sender.open_stream_window(frame.stream_id, frames.read_increment(frame), events)
+
+    def _refuse_frame(self, frame: Frame, events: list[Event]) -> None:
+        raise _protocol_error(f"{FrameType(frame.type).name} where there must be none")
+
+    def _spend(self, cost: Cost, tokens: int = 1) -> None:
+        self._budgets.spend(cost, self.now, self._sender.frames, tokens)
+
+    def _reset_stream(self, error: Http2StreamError, events: list[Event]) -> None:
+        """A stream error (RFC 9113 §5.4.2). It counts as if the client had reset the stream, because it made us do it."""
+        if self._streams.state(error.stream_id) is StreamState.IDLE:
+            # An idle stream cannot be reset.
+            raise Http2ConnectionError(error.code, error.reason)
+        # A client that does not know our limit yet is refused for free.
+        if error.code is not ErrorCode.REFUSED_STREAM or self.acknowledged:
+            self._spend(Cost.RESET)
+        if self._sender.discard(error.stream_id) is not None:
+            events.append(StreamReset(error.stream_id, error.code, by_client=False))
+        self._sender.refuse(error.stream_id, error.code)
+
+
+def _protocol_error(reason: str) -> Http2ConnectionError:
+    return Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, reason)
+
+
+def _check_content(stream_id: int, left: int | None, *, ended: bool) -> None:
+    """RFC 9113 §8.1.1: the body has the length that content-length says."""
+    if left is not None and (left < 0 or (ended and left)):
+        reason = "the body has not the length that content-length says"
+        raise Http2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, reason)
+
+
+_HANDLERS: dict[int, Callable[[FrameHandler, Frame, list[Event]], None]] = {
+    FrameType.DATA: FrameHandler._handle_padded_data,
+    FrameType.HEADERS: FrameHandler._handle_headers,
+    FrameType.PRIORITY: FrameHandler._handle_priority,
+    FrameType.RST_STREAM: FrameHandler._handle_rst_stream,
+    FrameType.SETTINGS: FrameHandler._handle_settings,
+    FrameType.PUSH_PROMISE: FrameHandler._refuse_frame,
+    FrameType.PING: FrameHandler._handle_ping,
+    FrameType.GOAWAY: FrameHandler._handle_goaway,
+    FrameType.WINDOW_UPDATE: FrameHandler._handle_window_update,
+    FrameType.CONTINUATION: FrameHandler._refuse_frame,
+}

@@ -1,0 +1,363 @@
+"""Header blocks with meaning: requests and trailers that keep RFC 9113 §8, and answers encoded once.
+
+A field that breaks a rule makes its message malformed, which is an error of the stream (RFC 9113 §8.1.1). The block is
+decoded all the same, so the other streams go on.
+
+Clients send the same few bytes again and again: after its first call a client's header block is a list of indexes. `known` maps
+the bytes of a block to the request that they mean. That is right as long as the dynamic table does not change, so a block that
+changes the table empties it, and is not in it itself, because decoding it again would change the table again.
+
+Such a block comes with every call of a client that sends a new value in each and has it indexed, as grpc-go does with its deadlines. It
+has to be decoded, but not to be checked all over: `_likes` has the requests that were checked before, by all of their fields but that
+one. And as long as such a client calls the same method, not even all of it has to be decoded: see `hpack.Repetition`.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pixy.http2 import hpack
+from pixy.http2.errors import ErrorCode, Http2StreamError
+from pixy.http2.frames import MIN_MAX_FRAME_BYTES
+from pixy.http2.hpack import Field
+
+__all__ = [
+    "HeaderReader",
+    "RequestHeaders",
+    "ResponseTemplate",
+    "encode_headers",
+    "read_request",
+    "read_trailers",
+]
+
+_KNOWN_BLOCK_BYTES_MAX = 1024
+_FIELDS_FACTOR = 4
+"""A block may have so many times the fields that fit a header list, so that a list that is a little too large costs its stream alone."""
+_KNOWN_BYTES_MAX = 4096
+"""Bytes of blocks that are remembered per connection: some hundred requests of a usual client. A hostile one can make 150 KB of
+decoded fields of them."""
+_LIKES_MAX = 8
+_LIKE_BYTES_MAX = 1024
+"""Requests that are remembered by all fields but one, per connection, and bytes that each may have, counted as a header list's."""
+
+# RFC 9110 §5.6.2, in lower case. A colon is none of them.
+_NAME_BYTES = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
+# RFC 9110 §5.5: visible ASCII, obs-text, space and tab, in short all but the control characters.
+_VALUE_FORBIDDEN_BYTES = bytes(byte for byte in range(0x20) if byte != 0x09) + b"\x7f"
+_SLASH = ord("/")
+# RFC 9113 §8.2.2
+_CONNECTION_FIELDS = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
+)
+_CHECKED_FIELDS = _CONNECTION_FIELDS | {b"", b"te", b"host", b"content-length"}
+_REQUEST_PSEUDO_FIELDS = frozenset((b":method", b":scheme", b":authority", b":path"))
+
+
+class RequestHeaders:
+    """The header section of a request that keeps all rules.
+
+    Attributes:
+        method, scheme, authority, path: the pseudo-header fields, b"" if there is none.
+        fields: the others in order.
+        content_length: bytes that the body must have, None if not said.
+        memo: for the layer above, which can keep here what it made of the fields. The object lives as long as the client
+            repeats the block, or sends blocks that differ from it in one field.
+    """
+
+    __slots__ = ("authority", "content_length", "fields", "memo", "method", "path", "scheme")
+
+    def __init__(
+        self, pseudo: dict[bytes, bytes], fields: Sequence[Field], content_length: int | None
+    ) -> None:
+        self.method = pseudo.get(b":method", b"")
+        self.scheme = pseudo.get(b":scheme", b"")
+        self.authority = pseudo.get(b":authority", b"")
+        self.path = pseudo.get(b":path", b"")
+        self.fields = fields
+        self.content_length = content_length
+        self.memo: object = None
+
+
+class _Like(NamedTuple):
+    """A request without the one field that may differ, of which any letters and digits up to `value_bytes_max` are right."""
+
+    pseudo: dict[bytes, bytes]
+    request: RequestHeaders
+    value_bytes_max: int
+
+    def takes(self, value: bytes) -> bool:
+        """Whether there is nothing to check of a value. Letters and digits are allowed in all of them."""
+        return len(value) <= self.value_bytes_max and value.isalnum()
+
+
+class HeaderReader:
+    """Reads the header blocks of one connection.
+
+    Args:
+        max_list_bytes: largest header list; each field counts 32 bytes more than it has (RFC 9113 §6.5.2).
+    """
+
+    __slots__ = ("_decoder", "_known_bytes", "_likes", "_max_list_bytes", "_repetition", "known")
+
+    def __init__(self, max_list_bytes: int) -> None:
+        self._decoder = hpack.Decoder(
+            fields_max=max_list_bytes // hpack.FIELD_OVERHEAD_BYTES * _FIELDS_FACTOR
+        )
+        self._max_list_bytes = max_list_bytes
+        # Requests by their blocks. Invariant: decoding any of the blocks would give an equal request and
+        # leave the dynamic table as it is; their lengths add up to _known_bytes <= _KNOWN_BYTES_MAX.
+        self.known: dict[bytes, RequestHeaders] = {}
+        self._known_bytes = 0
+        # By the place and the name of the field that may differ, and the other fields. None before there is one.
+        # Invariant: at most _LIKES_MAX.
+        self._likes: dict[tuple[int, bytes, tuple[Field, ...]], _Like] | None = None
+        # Foresees the next block, and what it is like.
+        self._repetition: tuple[hpack.Repetition, _Like] | None = None
+
+    def read(self, block: bytes) -> list[Field]:
+        """The fields of a block of which nothing is known, in order and not checked.
+
+        Raises:
+            Http2ConnectionError: COMPRESSION_ERROR, nothing can be decoded any more.
+        """
+        changes = self._decoder.changes
+        fields = self._decoder.decode(block)
+        if self._decoder.changes != changes and self.known:
+            self._forget()
+        return fields
+
+    def trailers(self, stream_id: int, fields: list[Field]) -> list[Field]:
+        """Check the fields of a trailer section.
+
+        Raises:
+            Http2StreamError: PROTOCOL_ERROR, malformed; ENHANCE_YOUR_CALM, the list is too large.
+        """
+        return read_trailers(stream_id, fields, self._max_list_bytes)
+
+    def request(self, stream_id: int, block: bytes) -> tuple[RequestHeaders, Field | None]:
+        """The request that a block means.
+
+        Returns:
+            Its header section, and the one field that this lacks if requests that are like it but for that one have come before.
+
+        Raises:
+            Http2ConnectionError: COMPRESSION_ERROR, nothing can be decoded any more.
+            Http2StreamError: PROTOCOL_ERROR, malformed; ENHANCE_YOUR_CALM, the list is too large.
+        """
+        if self._repetition is not None:
+            repetition, like = self._repetition
+            field = repetition.maybe_decode(block)
+            if field is not None:
+                if self.known:
+                    self._forget()
+                if like.takes(field[1]):
+                    return like.request, field
+                fields = [*like.pseudo.items(), *like.request.fields, field]
+                return read_request(stream_id, fields, self._max_list_bytes), None
+        request = self.known.get(block)
+        if request is None:
+            changes = self._decoder.changes
+            fields = self.read(block)
+            if self._decoder.changes != changes:
+                return self._request_like(stream_id, block, fields)
+            request = read_request(stream_id, fields, self._max_list_bytes)
+            self._remember(block, request)
+        return request, None
+
+    def _request_like(
+        self, stream_id: int, block: bytes, fields: list[Field]
+    ) -> tuple[RequestHeaders, Field | None]:
+        """The request of a block that changed the table, by one that differed in one field, the last that was not in the table."""
+        at = self._decoder.literal_at
+        if at >= len(fields):  # nothing but changes of the table's size
+            return read_request(stream_id, fields, self._max_list_bytes), None
+        field = fields[at]
+        key = (at, field[0], (*fields[:at], *fields[at + 1 :]))
+        like = None if self._likes is None else self._likes.get(key)
+        if like is None or not like.takes(field[1]):
+            request = read_request(stream_id, fields, self._max_list_bytes)
+            self._remember_like(key, request)
+            return request, None
+        start = hpack.Repetition.maybe_start(block, at) if at == len(fields) - 1 else None
+        if start is not None:
+            self._repetition = hpack.Repetition(self._decoder, start, field[0]), like
+        return like.request, field
+
+    def _remember_like(self, key: tuple[int, bytes, tuple[Field, ...]], request: RequestHeaders) -> None:
+        _, name, others = key
+        size = sum(len(name) + len(value) + hpack.FIELD_OVERHEAD_BYTES for name, value in others)
+        size += len(name) + hpack.FIELD_OVERHEAD_BYTES
+        if size > _LIKE_BYTES_MAX or name.startswith(b":") or name in _CHECKED_FIELDS:
+            return
+        if any(other == name for other, _ in others):
+            return  # the order of fields that share a name means something (RFC 9110 §5.3)
+        if self._likes is None or len(self._likes) >= _LIKES_MAX:
+            self._likes = {}
+        pseudo = {name: value for name, value in others if name.startswith(b":")}
+        first = RequestHeaders(pseudo, others[len(pseudo) :], request.content_length)
+        self._likes[key] = _Like(pseudo, first, self._max_list_bytes - size)
+
+    def check_invariants(self) -> None:
+        """Prove what the fields promise."""
+        assert self._known_bytes == sum(map(len, self.known)) <= _KNOWN_BYTES_MAX
+        assert len(self._likes or ()) <= _LIKES_MAX
+        self._decoder.check_invariants()
+
+    def _remember(self, block: bytes, request: RequestHeaders) -> None:
+        if len(block) > _KNOWN_BLOCK_BYTES_MAX:
+            return
+        if self._known_bytes + len(block) > _KNOWN_BYTES_MAX:
+            self._forget()
+        self.known[block] = request
+        self._known_bytes += len(block)
+
+    def _forget(self) -> None:
+        self.known.clear()
+        self._known_bytes = 0
+
+
+def read_request(stream_id: int, fields: list[Field], max_list_bytes: int) -> RequestHeaders:
+    """Hold the header section of a request against RFC 9113 §8.2 and §8.3.
+
+    Raises:
+        Http2StreamError: PROTOCOL_ERROR, it is malformed; ENHANCE_YOUR_CALM, it is too large.
+    """
+    pseudo_fields = _check_fields(stream_id, fields, max_list_bytes)
+    pseudo = dict(fields[:pseudo_fields])
+    if len(pseudo) != pseudo_fields or not _REQUEST_PSEUDO_FIELDS.issuperset(pseudo):
+        raise _malformed(stream_id, "a pseudo-header field is unknown, there twice, or behind another field")
+    content_length = None
+    regular = fields[pseudo_fields:]
+    for name, value in regular:
+        if name in _CHECKED_FIELDS:
+            if name == b"content-length":
+                content_length = _content_length(stream_id, value, content_length)
+            else:
+                _check_field(stream_id, name, value, pseudo)
+    request = RequestHeaders(pseudo, regular, content_length)
+    _check_pseudo(stream_id, request, pseudo)
+    return request
+
+
+def read_trailers(stream_id: int, fields: list[Field], max_list_bytes: int) -> list[Field]:
+    """Hold a trailer section against RFC 9113 §8.2 and §8.1.
+
+    Raises:
+        Http2StreamError: PROTOCOL_ERROR, it is malformed; ENHANCE_YOUR_CALM, it is too large.
+    """
+    if _check_fields(stream_id, fields, max_list_bytes):
+        raise _malformed(stream_id, "a trailer section has a pseudo-header field")
+    for name, value in fields:
+        if name in _CONNECTION_FIELDS or not name:
+            _check_field(stream_id, name, value, {})
+    return fields
+
+
+def _malformed(stream_id: int, reason: str) -> Http2StreamError:
+    return Http2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, f"malformed message: {reason}")
+
+
+def _check_fields(stream_id: int, fields: Sequence[Field], max_list_bytes: int) -> int:
+    """Size and characters (RFC 9113 §6.5.2 and §8.2.1); returns how many pseudo-header fields there are.
+
+    It looks at the whole section at once, because a look at each byte in turn costs more than decoding it. What is left of all names
+    without the bytes that a name may have are colons: one for each pseudo-header field, unless a name is wrong.
+    """
+    # In this order: a small block can stand for so many large fields that putting them together would be the attack.
+    overhead = len(fields) * hpack.FIELD_OVERHEAD_BYTES
+    if overhead > max_list_bytes:
+        raise _too_large(stream_id)
+    names = b"".join([name for name, _ in fields])
+    values = b"".join([value for _, value in fields])
+    if overhead + len(names) + len(values) > max_list_bytes:
+        raise _too_large(stream_id)
+    colons = names.translate(None, _NAME_BYTES)
+    if colons.strip(b":"):
+        raise _malformed(stream_id, "a field name has characters that names in HTTP/2 must not have")
+    if len(values.translate(None, _VALUE_FORBIDDEN_BYTES)) != len(values):
+        raise _malformed(stream_id, "a field value has control characters")
+    if (b" " in values or b"\t" in values) and any(value.strip(b" \t") != value for _, value in fields):
+        raise _malformed(stream_id, "a field value begins or ends with white space")
+    return len(colons)
+
+
+def _too_large(stream_id: int) -> Http2StreamError:
+    return Http2StreamError(stream_id, ErrorCode.ENHANCE_YOUR_CALM, "the header list is too large")
+
+
+def _check_pseudo(stream_id: int, request: RequestHeaders, pseudo: dict[bytes, bytes]) -> None:
+    """RFC 9113 §8.3.1 and §8.5."""
+    if request.method == b"CONNECT":
+        if b":scheme" in pseudo or b":path" in pseudo or b":authority" not in pseudo:
+            raise _malformed(stream_id, "CONNECT takes :authority, and neither :scheme nor :path")
+    elif not (request.method and request.scheme and request.path):
+        raise _malformed(stream_id, ":method, :scheme or :path is missing or empty")
+    elif request.path[0] != _SLASH and request.path != b"*" and request.scheme in (b"http", b"https"):
+        raise _malformed(stream_id, ":path does not begin with a slash")
+
+
+def _check_field(stream_id: int, name: bytes, value: bytes, pseudo: dict[bytes, bytes]) -> None:
+    if not name:
+        raise _malformed(stream_id, "a field name is empty")
+    if name in _CONNECTION_FIELDS:
+        raise _malformed(stream_id, f"the field {name!r} belongs to a connection of HTTP/1.1")
+    if name == b"te" and value != b"trailers":
+        raise _malformed(stream_id, 'the field te may only say "trailers"')
+    if name == b"host" and pseudo.get(b":authority", value).lower() != value.lower():
+        raise _malformed(stream_id, "host and :authority differ")
+
+
+def _content_length(stream_id: int, value: bytes, before: int | None) -> int:
+    """RFC 9110 §8.6. Eighteen digits are more than any body has."""
+    if not value.isdigit() or len(value) > 18 or before not in (None, int(value)):
+        raise _malformed(stream_id, "content-length is not one number")
+    return int(value)
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+def encode_headers(fields: Sequence[Field]) -> bytes:
+    """The header block of an answer's header or trailer section. It has no state and can be sent any number of times.
+
+    Raises:
+        ValueError: a field would be malformed.
+    """
+    names = b"".join(name[1:] if name == b":status" else name for name, _ in fields)
+    values = [value for _, value in fields]
+    if (
+        any(not name for name, _ in fields)
+        or names.translate(None, _NAME_BYTES)
+        or any(value.strip(b" \t") != value for value in values)
+        or b"".join(values).translate(None, _VALUE_FORBIDDEN_BYTES) != b"".join(values)
+    ):
+        raise ValueError(f"these are not fields of HTTP/2: {fields!r}")
+    return hpack.encode(fields)
+
+
+class ResponseTemplate:
+    """An answer that differs from others only in its body: header section, one DATA frame, trailer section.
+
+    Args:
+        headers: of the header section, `:status` first.
+        trailers: of the trailer section.
+
+    Raises:
+        ValueError: a field would be malformed, or a section needs more than one frame.
+    """
+
+    __slots__ = ("headers", "headers_start", "trailers", "trailers_start")
+
+    def __init__(self, headers: Sequence[Field], trailers: Sequence[Field]) -> None:
+        # A section on the wire: the start of its frame up to the stream id, the stream id, the block.
+        self.headers = encode_headers(headers)
+        self.trailers = encode_headers(trailers)
+        self.headers_start = _frame_start(self.headers, b"\x01\x04")
+        self.trailers_start = _frame_start(self.trailers, b"\x01\x05")
+
+
+def _frame_start(block: bytes, type_and_flags: bytes) -> bytes:
+    if len(block) > MIN_MAX_FRAME_BYTES:
+        raise ValueError(
+            f"a header block of {len(block)} bytes does not fit a frame of {MIN_MAX_FRAME_BYTES}"
+        )
+    return len(block).to_bytes(3, "big") + type_and_flags

@@ -1,0 +1,122 @@
+"""The Huffman code of HPACK (RFC 7541 §5.2 and appendix B).
+
+The code is canonical, so the lengths of its 257 codes say everything: codes of one length are consecutive numbers in the order
+of their symbols.
+
+Decoding walks the code tree one byte at a time. A node is a dict from the next byte to where that leads and which symbols are
+met on the way; it is filled as bytes are met, because few of the 65 792 possible steps are ever used and computing
+all of them takes 80 ms. All of them are 8 MB in the whole process, so no peer can grow this further.
+"""
+
+from pixy.http2.errors import ErrorCode, Http2ConnectionError
+
+__all__ = ["decode", "encode", "encoded_length"]
+
+# fmt: off
+_LENGTHS = (
+    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
+    6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10,
+    13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6,
+    15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6, 6, 5, 6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28,
+    20, 22, 20, 20, 22, 22, 22, 23, 22, 23, 23, 23, 23, 23, 24, 23, 24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24,
+    22, 21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, 21, 21, 22, 21, 23, 22, 23, 23, 20, 22, 22, 22, 23, 22, 22, 23,
+    26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, 19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27,
+    20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
+    30,
+)
+# fmt: on
+_END_OF_STRING = 256
+_PADDING_BITS_MAX = 7
+
+
+class _Node(dict[int, "tuple[_Node, bytes]"]):
+    """A place in the code tree: a dict from a byte to the place it leads to and the symbols on the way."""
+
+    __slots__ = ("children", "may_end")
+
+    def __init__(self) -> None:
+        super().__init__()
+        # What a 0 and a 1 lead to: a place or a symbol. Invariant: complete when the module is loaded.
+        self.children: list[_Node | int] = []
+        # Whether a string may end here: behind a symbol, or behind at most seven ones of padding (RFC 7541 §5.2).
+        self.may_end = False
+
+    def __missing__(self, byte: int) -> "tuple[_Node, bytes]":
+        node, symbols = self, bytearray()
+        for shift in range(7, -1, -1):
+            child = node.children[byte >> shift & 1]
+            if isinstance(child, _Node):
+                node = child
+            elif child == _END_OF_STRING:
+                node = _DEAD
+            else:
+                symbols.append(child)
+                node = _ROOT
+        self[byte] = node, bytes(symbols)
+        return self[byte]
+
+
+def _codes() -> list[str]:
+    """The code of each symbol as a string of 0 and 1."""
+    codes = [""] * len(_LENGTHS)
+    code = length = 0
+    for symbol in sorted(range(len(_LENGTHS)), key=lambda symbol: (_LENGTHS[symbol], symbol)):
+        code <<= _LENGTHS[symbol] - length
+        length = _LENGTHS[symbol]
+        codes[symbol] = f"{code:0{length}b}"
+        code += 1
+    return codes
+
+
+def _tree(codes: list[str]) -> _Node:
+    nodes = {"": _Node()}
+    for code in sorted(codes):
+        for length in range(1, len(code)):
+            if code[:length] not in nodes:
+                nodes[code[:length]] = _Node()
+    symbols = {code: symbol for symbol, code in enumerate(codes)}
+    for prefix, node in nodes.items():
+        node.children = [
+            nodes[prefix + bit] if prefix + bit in nodes else symbols[prefix + bit] for bit in "01"
+        ]
+        node.may_end = len(prefix) <= _PADDING_BITS_MAX and "0" not in prefix
+    return nodes[""]
+
+
+_CODES = _codes()
+_ROOT = _tree(_CODES)
+# Behind the end-of-string symbol, which must not occur (RFC 7541 §5.2). Nothing leads out, and no string may end there.
+_DEAD = _Node()
+_DEAD.children = [_DEAD, _DEAD]
+
+
+def decode(encoded: bytes) -> bytes:
+    """The string behind a Huffman-coded one; at most 8/5 of its length.
+
+    Raises:
+        Http2ConnectionError: COMPRESSION_ERROR, the padding is longer than 7 bits or not of ones, or the end-of-string
+            symbol occurs.
+    """
+    node, symbols = _ROOT, []
+    for byte in encoded:
+        node, met = node[byte]
+        symbols.append(met)
+    if not node.may_end:
+        raise Http2ConnectionError(
+            ErrorCode.COMPRESSION_ERROR, "a Huffman-coded string does not end in valid padding"
+        )
+    return b"".join(symbols)
+
+
+def encoded_length(string: bytes) -> int:
+    """Bytes that `encode` makes of a string."""
+    return (sum(map(_LENGTHS.__getitem__, string)) + 7) // 8
+
+
+def encode(string: bytes) -> bytes:
+    """The Huffman-coded form of a string."""
+    if not string:
+        return b""
+    bits = "".join(map(_CODES.__getitem__, string))
+    bits += "1" * (-len(bits) % 8)
+    return int(bits, 2).to_bytes(len(bits) // 8, "big")

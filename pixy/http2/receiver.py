@@ -1,0 +1,247 @@
+"""The way in of one connection: from bytes cut anywhere to frames. What a frame does is the business of `handler`.
+
+The fast path is `_take_fast`. It takes what clients send nearly always: a HEADERS frame with the whole block, and one DATA frame that
+ends the request, in the same chunk. Clients with many calls at once send all their HEADERS first and the DATA behind, so the two need
+not be neighbours. It looks at each condition once, makes one event for both frames, and stops in front of any frame that does
+not meet them; `_take_frame` takes that one with all the rules. Whatever could change the outcome is among its conditions, so no rule is
+decided in two ways.
+
+A payload of DATA is passed on as it comes. Every other frame waits until it is whole.
+
+Work is bounded. `take` is told how many bytes to take, goes on in the same chunk when it is called again, and copies nothing for that.
+Bytes say little of what is not the fast path, so a frame that `_take_frame` takes or an answer that it lets out, a block that is not
+known, a stream that new settings touch count as some bytes more. A frame is never divided: the dearest one is a header block.
+"""
+
+from pixy.http2.errors import ErrorCode, Http2ConnectionError, Http2StreamError
+from pixy.http2.events import Event, RequestReceived
+from pixy.http2.flow import ReceiveWindow
+from pixy.http2.frames import (
+    END_HEADERS,
+    END_STREAM,
+    FRAME_HEAD_BYTES,
+    PADDED,
+    PREFACE,
+    STREAM_ID_MAX,
+    Frame,
+    FrameType,
+    unpack_head,
+)
+from pixy.http2.handler import BLOCK_WORK, FrameHandler
+from pixy.http2.headers import RequestHeaders
+from pixy.http2.hpack import Field
+from pixy.http2.options import Options
+from pixy.http2.sender import Sender
+from pixy.http2.streams import WHOLE, StreamTable
+
+__all__ = ["UNBOUNDED", "Receiver"]
+
+UNBOUNDED = 1 << 62
+"""Work for everything that there is."""
+
+_DATA, _HEADERS = int(FrameType.DATA), int(FrameType.HEADERS)
+
+_FRAME_WORK = 32
+"""What a frame beyond the fast path counts as in bytes, at 15 bytes for a microsecond of the reference machine."""
+
+
+class Receiver(FrameHandler):
+    """Receives on all streams of a connection. See `FrameHandler` for the arguments."""
+
+    __slots__ = ("_partial", "_partial_need", "_preface", "_rest", "_rest_at", "pending")
+
+    def __init__(
+        self, streams: StreamTable, window: ReceiveWindow, sender: Sender, options: Options, now: float
+    ) -> None:
+        super().__init__(streams, window, sender, options, now)
+        # What is still to come of the client's preface.
+        self._preface = PREFACE
+        # The start of a frame that is not whole, and how many bytes of it are needed to go on.
+        # Invariant: empty, or shorter than _partial_need; empty while _data_left > 0.
+        self._partial = bytearray()
+        self._partial_need = 0
+        # A chunk that is not taken to its end, and where the next frame begins in it. Invariant: while _rest is not empty, _partial is,
+        # and _data_left is 0.
+        self._rest = b""
+        self._rest_at = 0
+        # Whether `take` has more to do without new bytes.
+        self.pending = False
+
+    def take(self, chunk: bytes, now: float, events: list[Event], work: int) -> None:
+        """Take bytes of the transport, and what is left of those before.
+
+        Args:
+            chunk: what is new, perhaps nothing.
+            now: seconds of the connection's clock.
+            events: what happens is appended.
+            work: bytes to take, at least 1; at least one frame is taken.
+
+        Raises:
+            Http2ConnectionError: the connection cannot go on. What came before in the chunk counts.
+        """
+        self.now = self._sender.now = now
+        if self._rest:
+            chunk, at = (self._rest + chunk if chunk else self._rest), self._rest_at
+        else:
+            at = self._begin_chunk(chunk, events)
+        self._stop = at + work
+        end, sender = len(chunk), self._sender
+        if sender.behind:
+            before = sender.frames
+            sender.serve_line(events)
+            self._stop -= _FRAME_WORK * (sender.frames - before)
+        while at < end and at < self._stop and not sender.behind:
+            if self.block is None and self.greeted:
+                at = self._take_requests(chunk, at, events)
+                if at >= end or at >= self._stop:
+                    break
+            before = sender.frames
+            at = self._take_frame(chunk, at, events)
+            self._stop -= _FRAME_WORK * (1 + sender.frames - before)
+        self._rest, self._rest_at = (chunk, at) if at < end else (b"", 0)
+        self.pending = at < end or sender.behind
+
+    def check_invariants(self) -> None:
+        """Prove what the fields promise."""
+        assert not self._partial or len(self._partial) < self._partial_need
+        assert not (self._partial and self._data_left)
+        assert not self._rest or (
+            self._rest_at < len(self._rest) and not self._partial and not self._data_left
+        )
+        open_streams = self._streams.of
+        unconsumed = sum(stream.unconsumed_bytes for stream in open_streams.values())
+        window = self._window
+        assert window.left >= 0
+        assert window.left + window.owed + unconsumed == window.size_bytes
+        assert all(stream_id & 1 and stream_id < self._streams.next_id for stream_id in open_streams)
+        assert WHOLE.queue is None
+        assert WHOLE.unconsumed_bytes == 0
+        self._headers.check_invariants()
+
+    # --- frames -----------------------------------------------------------------------------------------------------
+
+    def _take_requests(self, chunk: bytes, at: int, events: list[Event]) -> int:
+        """Take requests as the fast path does; returns where the first frame begins that is none of its kind."""
+        begun: dict[int, RequestHeaders] = {}
+        differing: dict[int, Field | None] = {}
+        try:
+            at = self._take_fast(chunk, at, begun, differing, events)
+        finally:
+            for stream_id, headers in begun.items():
+                self._open(stream_id, headers, differing.get(stream_id), events)
+        return at
+
+    def _take_fast(
+        self,
+        chunk: bytes,
+        at: int,
+        begun: dict[int, RequestHeaders],
+        differing: dict[int, Field | None],
+        events: list[Event],
+    ) -> int:
+        """The fast path: a whole header block in one frame, and all of its body in another one of the same chunk.
+
+        Requests that begin and do not end are left in `begun`, with what their headers lack in `differing`; all others are in `events`
+        when it returns or raises.
+        """
+        known, streams, window, end = self._headers.known, self._streams, self._window, len(chunk)
+        room, max_body = self._max_streams - len(streams.of), self._options.max_frame_bytes
+        make = tuple.__new__
+        last_at = min(end - FRAME_HEAD_BYTES, self._stop - 1)
+        while at <= last_at:
+            head, flags, stream_id = unpack_head(chunk, at)
+            payload_at = at + FRAME_HEAD_BYTES
+            size = head >> 8
+            next_at = payload_at + size
+            if next_at > end or size > max_body:
+                break
+            if head & 0xFF == _DATA and flags == END_STREAM:
+                headers = begun.get(stream_id)
+                if headers is None or size > window.left or headers.content_length not in (None, size):
+                    break
+                del begun[stream_id]
+                streams.of[stream_id] = WHOLE
+                window.left -= size
+                window.owed += size
+                differs = differing.get(stream_id) if differing else None
+                # As `RequestReceived(...)`, in two thirds of the time: a named tuple's own constructor is a Python function.
+                events.append(
+                    make(RequestReceived, (stream_id, headers, chunk, payload_at, next_at, True, differs))
+                )
+            elif (
+                head & 0xFF == _HEADERS and flags == END_HEADERS and stream_id == streams.next_id and room > 0
+            ):
+                block = chunk[payload_at:next_at]
+                streams.next_id = stream_id + 2
+                room -= 1
+                headers = known.get(block)
+                if headers is not None:
+                    begun[stream_id] = headers
+                else:
+                    self._stop -= BLOCK_WORK + size
+                    if last_at >= self._stop:
+                        last_at = self._stop - 1
+                    try:
+                        begun[stream_id], differing[stream_id] = self._headers.request(stream_id, block)
+                    except Http2StreamError as error:
+                        self._reset_stream(error, events)
+            else:
+                break
+            self.heard_at = self.now
+            at = next_at
+        return at
+
+    def _begin_chunk(self, chunk: bytes, events: list[Event]) -> int:
+        """Take what ends something that an earlier chunk began; returns where the first new frame begins."""
+        at = 0
+        if self._preface:
+            at = min(len(self._preface), len(chunk))
+            if chunk[:at] != self._preface[:at]:
+                raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2")
+            self._preface = self._preface[at:]
+        elif self._data_left:
+            at = self._pass_data(chunk, 0, events)
+        while self._partial and at < len(chunk):
+            part = chunk[at : at + self._partial_need - len(self._partial)]
+            self._partial += part
+            at += len(part)
+            if len(self._partial) >= self._partial_need:
+                whole = bytes(self._partial)
+                self._partial.clear()
+                self._take_frame(whole, 0, events)
+                if self._data_left:
+                    at = self._pass_data(chunk, at, events)
+        return at
+
+    def _take_frame(self, chunk: bytes, at: int, events: list[Event]) -> int:
+        """Take one frame, or what there is of it, with all rules; returns where the next one begins."""
+        end = len(chunk)
+        payload_at = at + FRAME_HEAD_BYTES
+        if payload_at > end:
+            return self._keep(chunk, at, FRAME_HEAD_BYTES)
+        head, flags, stream_id = unpack_head(chunk, at)
+        length, frame_type = head >> 8, head & 0xFF
+        stream_id &= STREAM_ID_MAX
+        if length > self._options.max_frame_bytes:
+            reason = f"a frame of {length} bytes, at most {self._options.max_frame_bytes} are allowed"
+            raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, reason)
+        if frame_type == _DATA and not flags & PADDED and stream_id and self.block is None and self.greeted:
+            try:
+                self._begin_data(stream_id, length, length, ends=bool(flags & END_STREAM))
+            except Http2StreamError as error:
+                self._reset_stream(error, events)
+            return self._pass_data(chunk, payload_at, events)
+        if payload_at + length > end:
+            return self._keep(chunk, at, FRAME_HEAD_BYTES + length)
+        self.heard_at = self.now
+        try:
+            self._handle(Frame(frame_type, flags, stream_id, chunk[payload_at : payload_at + length]), events)
+        except Http2StreamError as error:
+            self._reset_stream(error, events)
+        return payload_at + length
+
+    def _keep(self, chunk: bytes, at: int, need: int) -> int:
+        """The frame at `at` can go on when there are `need` bytes of it."""
+        self._partial += chunk[at:]
+        self._partial_need = need
+        return len(chunk)

@@ -1,0 +1,415 @@
+"""The way out: everything that one connection sends, in order, under the peer's windows (RFC 9113 §5.2).
+
+Frames gather in `output` and leave with `take`, once per turn of the event loop. Data that a window does not let out wait in their
+stream. A stream that waits for its own window is woken by that window alone; streams that wait for the connection's window stand in
+line, and each sends one frame in its turn. So one large or stuck answer delays no other, and no frame of the peer makes us look at
+all streams but a SETTINGS that changes the initial window. A window that opens for a great many lets them out in portions: `behind`
+says that the line has more to send, and `serve_line` goes on.
+
+What the peer does not take is bounded by `Options.output_bytes`: data beyond it are not accepted.
+
+The fast path is the first half of `respond`: a whole answer that fits every window becomes one run of bytes between constants.
+"""
+
+from collections import deque
+from enum import Enum, auto
+
+from pixy.http2.errors import ErrorCode
+from pixy.http2.events import DataSent, Event
+from pixy.http2.flow import ReceiveWindow, opened
+from pixy.http2.frames import FrameType, headers, pack_head, rst_stream, window_update
+from pixy.http2.headers import ResponseTemplate
+from pixy.http2.hpack import DEFAULT_TABLE_BYTES, EMPTY_TABLE
+from pixy.http2.options import Options
+from pixy.http2.settings import PeerSettings, Setting
+from pixy.http2.streams import WHOLE, Stream, StreamState, StreamTable
+
+__all__ = ["Delivery", "Sender"]
+
+_CLOSED_TO_THE_FAST_PATH = -1
+_LINE_FRAMES_MAX = 128
+"""What the line may send in one go: half a millisecond of work."""
+
+
+class Delivery(Enum):
+    """What became of something to send."""
+
+    SENT = auto()
+    """It is in the output."""
+    QUEUED = auto()
+    """It waits for a window; `DataSent` or `StreamReset` follows."""
+    GONE = auto()
+    """The stream is closed, or was reset because the peer takes too little."""
+
+
+class Sender:
+    """Sends on all streams of a connection.
+
+    Args:
+        streams: the connection's.
+        window: what the peer may send, for its WINDOW_UPDATEs.
+        options: limits.
+    """
+
+    __slots__ = (
+        "_fast_max",
+        "_line",
+        "_open",
+        "_output_bytes",
+        "_queued_bytes",
+        "_receive_window",
+        "_room",
+        "_send_window",
+        "_streams",
+        "_table_update",
+        "behind",
+        "frames",
+        "now",
+        "output",
+        "peer",
+        "resets",
+    )
+
+    def __init__(self, streams: StreamTable, window: ReceiveWindow, options: Options) -> None:
+        self._streams = streams
+        self._open = streams.of
+        self._receive_window = window
+        self.peer = PeerSettings()
+        # Seconds of the connection's clock, as of the last thing that was received or of the last tick.
+        self.now = 0.0
+        # Bytes for the transport.
+        self.output: list[bytes | memoryview] = []
+        # Frames of answers so far: what the peer's budgets grow with.
+        self.frames = 0
+        # Streams that were reset for a reason.
+        self.resets = 0
+        # What we may send on all streams together.
+        self._send_window = self.peer.initial_window_bytes
+        # Data bytes that are accepted. Invariant: with what is queued, in the output or held at most _output_bytes.
+        self._output_bytes = self._room = options.output_bytes
+        # Data bytes in the queues of all streams.
+        self._queued_bytes = 0
+        # Streams with queued data and an open window of their own, in line for the connection's.
+        self._line: dict[int, Stream] = {}
+        # Whether the line may have more to send although nothing keeps it: `serve_line` stopped half-way.
+        self.behind = False
+        # Goes in front of the next header block (RFC 9113 §4.3.1).
+        self._table_update = b""
+        # The largest body that needs no second look. Invariant: as `_set_fast_max` says.
+        self._fast_max = 0
+        self._set_fast_max()
+
+    @property
+    def queued_bytes(self) -> int:
+        """Data bytes that wait for windows."""
+        return self._queued_bytes
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def respond(self, stream_id: int, template: ResponseTemplate, body: bytes) -> Delivery:
+        """Send a whole answer.
+
+        Args:
+            stream_id: of the request.
+            template: header and trailer section.
+            body: of one DATA frame, or as many as the windows demand.
+
+        Returns:
+            GONE also if so much cannot be queued; the stream was reset then.
+        """
+        size = len(body)
+        if (
+            size <= self._fast_max
+            and size <= self._send_window
+            and size <= self._room
+            and self._open.get(stream_id) is WHOLE
+        ):
+            del self._open[stream_id]
+            self._send_window -= size
+            self._room -= size
+            self.frames += 1
+            on_stream = stream_id.to_bytes(4, "big")
+            self.output += (
+                template.headers_start,
+                on_stream,
+                template.headers,
+                pack_head(size << 8, 0, stream_id),
+                body,
+                template.trailers_start,
+                on_stream,
+                template.trailers,
+            )
+            return Delivery.SENT
+        if self.send_headers(stream_id, template.headers) is Delivery.GONE:
+            return Delivery.GONE
+        if self.send_data(stream_id, body) is Delivery.GONE:
+            return Delivery.GONE
+        return self.send_trailers(stream_id, template.trailers)
+
+    def send_headers(self, stream_id: int, block: bytes) -> Delivery:
+        """Begin an answer. See `Connection.send_headers`."""
+        stream = self._own(stream_id)
+        if stream is None:
+            return Delivery.GONE
+        assert not stream.headers_sent, f"a second header section on stream {stream_id}"
+        stream.headers_sent = True
+        self._send_block(stream_id, block, end_stream=False)
+        return Delivery.SENT
+
+    def send_data(self, stream_id: int, data: bytes | bytearray | memoryview) -> Delivery:
+        """Go on with an answer. See `Connection.send_data`."""
+        stream = self._own(stream_id)
+        if stream is None:
+            return Delivery.GONE
+        assert stream.headers_sent, f"data in front of the header section on stream {stream_id}"
+        assert stream.trailers is None, f"data behind the end of stream {stream_id}"
+        if len(data) > self._room:
+            self.reset(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
+            return Delivery.GONE
+        if data:
+            self._queue(stream, data)
+            self._send_queued(stream)
+        return Delivery.QUEUED if stream.queue else Delivery.SENT
+
+    def send_trailers(self, stream_id: int, block: bytes) -> Delivery:
+        """End an answer. See `Connection.send_trailers`."""
+        stream = self._own(stream_id)
+        if stream is None:
+            return Delivery.GONE
+        assert stream.trailers is None, f"a second trailer section on stream {stream_id}"
+        stream.trailers = block
+        if stream.queue:
+            return Delivery.QUEUED
+        self._finish(stream)
+        return Delivery.SENT
+
+    def reset(self, stream_id: int, code: int) -> bool:
+        """End a stream with RST_STREAM; False if it is closed."""
+        if self.discard(stream_id) is None:
+            return False
+        self.refuse(stream_id, code)
+        return True
+
+    def refuse(self, stream_id: int, code: int) -> None:
+        """Send RST_STREAM for a stream that is not open, or not any more, and ignore what follows on it."""
+        self.resets += code != ErrorCode.NO_ERROR
+        self.output.append(rst_stream(stream_id, code))
+        self._streams.remember_reset(stream_id)
+
+    def discard(self, stream_id: int) -> Stream | None:
+        """Close a stream and drop what it has queued; returns it, None if it is closed."""
+        stream = self._streams.close(stream_id)
+        if stream is not None and stream.queue:
+            self._queued_bytes -= stream.queued_bytes
+            self._room += stream.queued_bytes
+            self._line.pop(stream_id, None)
+        return stream
+
+    def discard_all(self) -> None:
+        """Close all streams, because nothing is received any more."""
+        for stream_id in list(self._open):
+            self.discard(stream_id)
+        self._receive_window.owed = 0
+
+    def control(self, frame: bytes) -> None:
+        """Send a frame that belongs to the connection."""
+        self.output.append(frame)
+
+    def consumed(self, stream: Stream, size: int) -> None:
+        """Bytes that were received on a stream are not in memory any more: let the client send as many."""
+        assert size <= stream.unconsumed_bytes, (
+            f"{size} bytes consumed of {stream.unconsumed_bytes} on stream {stream.stream_id}"
+        )
+        stream.unconsumed_bytes -= size
+        self._receive_window.owed += size
+        if stream.receive_window is not None:
+            stream.receive_window.owed += size
+            due = stream.receive_window.due()
+            if due:
+                self.output.append(window_update(stream.stream_id, due))
+
+    # --- output -----------------------------------------------------------------------------------------------------
+
+    def take(self) -> bytes:
+        """Everything that can be sent now; it is the caller's."""
+        due = self._receive_window.due()
+        if due:
+            self.output.append(window_update(0, due))
+        if not self.output:
+            return b""
+        taken = b"".join(self.output)
+        self.output.clear()
+        self._room = self._output_bytes - self._queued_bytes
+        return taken
+
+    def hold(self, size: int) -> None:
+        """See `Connection.hold_output`."""
+        self._room = max(self._room - size, 0)
+
+    # --- what the peer allows ---------------------------------------------------------------------------------------
+
+    def open_connection_window(self, increment: int, events: list[Event]) -> None:
+        """The peer takes more on all streams together.
+
+        Raises:
+            Http2ConnectionError: FLOW_CONTROL_ERROR, more than is possible.
+        """
+        self._send_window = opened(self._send_window, increment, 0)
+        self.serve_line(events)
+
+    def open_stream_window(self, stream_id: int, increment: int, events: list[Event]) -> None:
+        """The peer takes more on a stream, which is not closed.
+
+        Raises:
+            Http2StreamError: FLOW_CONTROL_ERROR, more than is possible.
+        """
+        stream = self._own(stream_id)
+        assert stream is not None
+        stream.send_window = opened(stream.send_window, increment, stream_id)
+        self._wake(stream, events)
+
+    def apply_settings(self, entries: list[tuple[int, int]], events: list[Event]) -> None:
+        """The peer's SETTINGS hold from here on.
+
+        Raises:
+            Http2ConnectionError: FLOW_CONTROL_ERROR, a stream's window became larger than possible (RFC 9113 §6.9.2).
+        """
+        before = self.peer.initial_window_bytes
+        self.peer.apply(entries)
+        if any(
+            setting == Setting.HEADER_TABLE_SIZE and value < DEFAULT_TABLE_BYTES for setting, value in entries
+        ):
+            # Our table is empty, and stays so: size 0 is within every limit that the peer may set from then on.
+            self._table_update = EMPTY_TABLE
+        self._set_fast_max()
+        change = self.peer.initial_window_bytes - before
+        for stream in list(self._open.values()) if change else ():
+            if stream is not WHOLE:
+                stream.send_window = opened(stream.send_window, change, 0)
+                if stream.queue:
+                    self._wait(stream)
+        self.serve_line(events)
+
+    def stalled(self, since: float) -> list[int]:
+        """Streams whose data have waited since a time or longer."""
+        if not self._queued_bytes:
+            return []
+        return [
+            stream_id
+            for stream_id, stream in self._open.items()
+            if stream.blocked_since is not None and stream.blocked_since <= since
+        ]
+
+    def check_invariants(self) -> None:
+        """Prove what the fields promise."""
+        queued = {stream.stream_id: stream for stream in self._open.values() if stream.queue}
+        for stream in queued.values():
+            assert stream.queue is not None
+            assert stream.queued_bytes == sum(map(len, stream.queue))
+            assert stream.blocked_since is not None
+        in_line = {stream_id for stream_id, stream in queued.items() if stream.send_window > 0}
+        assert in_line <= set(self._line) <= set(queued)
+        assert not self._line or self._send_window <= 0 or self.behind
+        assert self._queued_bytes == sum(stream.queued_bytes for stream in queued.values())
+        assert 0 <= self._room <= self._output_bytes - self._queued_bytes
+        before = self._fast_max
+        self._set_fast_max()
+        assert self._fast_max == before
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _own(self, stream_id: int) -> Stream | None:
+        return self._streams.own(stream_id, self.peer.initial_window_bytes)
+
+    def _set_fast_max(self) -> None:
+        """Answers take the fast path unless a table update must go in front of them. Who stands in line has no say, because then
+        the connection's window is closed."""
+        if self._table_update:
+            self._fast_max = _CLOSED_TO_THE_FAST_PATH
+        else:
+            self._fast_max = min(self.peer.initial_window_bytes, self.peer.max_frame_bytes)
+
+    def _send_block(self, stream_id: int, block: bytes, *, end_stream: bool) -> None:
+        if self._table_update:
+            block = self._table_update + block
+            self._table_update = b""
+            self._set_fast_max()
+        self.output += headers(stream_id, block, end_stream=end_stream)
+        self.frames += 1
+
+    def _queue(self, stream: Stream, data: bytes | bytearray | memoryview) -> None:
+        if stream.queue is None:
+            stream.queue = deque()
+        stream.queue.append(memoryview(data))
+        stream.queued_bytes += len(data)
+        self._queued_bytes += len(data)
+        self._room -= len(data)
+
+    def _send_queued(self, stream: Stream) -> None:
+        """Send of a stream what the windows let out, unless it is in line; then put it where it waits."""
+        if stream.stream_id in self._line:
+            return
+        while self._send_frame(stream):
+            pass
+        if stream.queue:
+            self._wait(stream)
+
+    def _send_frame(self, stream: Stream) -> bool:
+        """Send one DATA frame; False if nothing is queued or a window is closed."""
+        size = min(stream.send_window, self._send_window, self.peer.max_frame_bytes)
+        if not stream.queue or size <= 0:
+            return False
+        data = stream.queue.popleft()
+        if len(data) > size:
+            stream.queue.appendleft(data[size:])
+            data = data[:size]
+        stream.send_window -= len(data)
+        self._send_window -= len(data)
+        stream.queued_bytes -= len(data)
+        self._queued_bytes -= len(data)
+        stream.blocked_since = None
+        self.frames += 1
+        self.output += (pack_head(len(data) << 8 | FrameType.DATA, 0, stream.stream_id), data)
+        return True
+
+    def _wait(self, stream: Stream) -> None:
+        if stream.blocked_since is None:
+            stream.blocked_since = self.now
+        if stream.send_window > 0 and stream.stream_id not in self._line:
+            self._line[stream.stream_id] = stream
+
+    def _wake(self, stream: Stream, events: list[Event]) -> None:
+        """A stream's own window was opened."""
+        if stream.queue:
+            self._send_queued(stream)
+            self._tell_if_sent(stream, events)
+
+    def serve_line(self, events: list[Event]) -> None:
+        """Let streams send one frame each in their turn, until the connection's window is closed, or nobody waits, or it was much."""
+        frames_max = self.frames + _LINE_FRAMES_MAX
+        while self._line and self._send_window > 0 and self.frames < frames_max:
+            stream = next(iter(self._line.values()))
+            del self._line[stream.stream_id]
+            self._send_frame(stream)
+            if stream.queue:
+                self._wait(stream)
+            else:
+                self._tell_if_sent(stream, events)
+        self.behind = bool(self._line) and self._send_window > 0
+
+    def _tell_if_sent(self, stream: Stream, events: list[Event]) -> None:
+        if stream.queue:
+            return
+        ended = stream.trailers is not None
+        if ended:
+            self._finish(stream)
+        events.append(DataSent(stream.stream_id, ended))
+
+    def _finish(self, stream: Stream) -> None:
+        """Send the trailer section and close the stream."""
+        assert stream.trailers is not None
+        self._send_block(stream.stream_id, stream.trailers, end_stream=True)
+        self._streams.close(stream.stream_id)
+        if stream.state is StreamState.OPEN:
+            # RFC 9113 §8.1: the rest of the request is not needed.
+            self.refuse(stream.stream_id, ErrorCode.NO_ERROR)

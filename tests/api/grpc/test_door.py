@@ -1,0 +1,114 @@
+"""pixy/api/grpc/door.py: addresses, health, reflection."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from pixy.api.grpc import GrpcServer
+from pixy.clock import SystemClock
+from pixy.config import TlsConfig
+from pixy.errors import StartError
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.api.grpc.conftest import CONFIG, Door
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def health(channel: grpc.aio.Channel, service: str) -> int:
+    stub: Any = health_pb2_grpc.HealthStub(channel)  # the published types know the synchronous stub only
+    answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+    status: int = answer.status
+    return status
+
+
+async def test_health_is_what_was_told_last_for_every_service(door: Door, channel: grpc.aio.Channel) -> None:
+    names = ("", "KafkaPixy", "pixy.topics.v1.Topics", "pixy.log.v1.Log")
+    assert [await health(channel, name) for name in names] == [SERVING] * 4
+    door.server.tell_health(serving=False)
+    assert [await health(channel, name) for name in names] == [NOT_SERVING] * 4
+
+
+async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
+    make_stub: Any = (
+        reflection_pb2_grpc.ServerReflectionStub
+    )  # the published types know synchronous channels only
+    stub = make_stub(channel)
+    requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+    answers = [answer async for answer in stub.ServerReflectionInfo(requests)]
+    names = {service.name for service in answers[0].list_services_response.service}
+    assert names == {
+        "KafkaPixy",
+        "pixy.topics.v1.Topics",
+        "pixy.log.v1.Log",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
+
+
+async def test_port_zero_is_told_as_the_real_port(door: Door) -> None:
+    host, port = door.addresses["grpc"].rsplit(":", 1)
+    assert host == "127.0.0.1"
+    assert int(port) > 0
+
+
+async def test_the_unix_socket_serves_too_and_is_gone_afterwards(door: Door, tmp_path: Path) -> None:
+    async with grpc.aio.insecure_channel(door.addresses["grpc-unix"]) as channel:
+        await KafkaPixyStub(channel).ListTopics(pb.ListTopicRq())
+    await door.server.stop(0)
+    assert not (tmp_path / "pixy.sock").exists()
+
+
+async def test_a_taken_port_is_an_error_that_names_the_address(door: Door) -> None:
+    taken = door.addresses["grpc"]
+    server = GrpcServer(replace(CONFIG, grpc_addr=taken), {"": door.proxy}, SystemClock(), door.faults.append)
+    with pytest.raises(StartError, match=f"cannot listen on {taken}: Address already in use"):
+        await server.start()
+    await server.stop(0)
+
+
+async def test_a_file_in_the_place_of_the_socket_is_left_alone(door: Door, tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("data")
+    server = GrpcServer(
+        replace(CONFIG, grpc_addr="", unix_addr=str(path)),
+        {"": door.proxy},
+        SystemClock(),
+        door.faults.append,
+    )
+    with pytest.raises(StartError, match="is not a socket"):
+        await server.start()
+    assert path.read_text() == "data"
+    await server.stop(0)
+
+
+async def test_a_certificate_that_cannot_be_read_is_an_error(door: Door, tmp_path: Path) -> None:
+    tls = TlsConfig(certificate_path=str(tmp_path / "none.pem"), key_path=str(tmp_path / "none.key"))
+    server = GrpcServer(replace(CONFIG, tls=tls), {"": door.proxy}, SystemClock(), door.faults.append)
+    with pytest.raises(StartError, match=r"none\.pem"):
+        await server.start()
+    await server.stop(0)
+
+
+async def test_an_address_of_another_machine_is_an_error_that_says_so(door: Door) -> None:
+    config = replace(CONFIG, grpc_addr="192.0.2.1:0")
+    server = GrpcServer(config, {"": door.proxy}, SystemClock(), door.faults.append)
+    with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1:0: Cannot assign"):
+        await server.start()
+    await server.stop(0)
+
+
+async def test_a_file_that_is_no_certificate_is_an_error(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "bad.pem").write_text("not a certificate")
+    tls = TlsConfig(certificate_path=str(tmp_path / "bad.pem"), key_path=str(tmp_path / "bad.pem"))
+    server = GrpcServer(replace(CONFIG, tls=tls), {"": door.proxy}, SystemClock(), door.faults.append)
+    with pytest.raises(StartError, match=r"tls\.certificate_path .*bad\.pem .* cannot be used"):
+        await server.start()
+    await server.stop(0)

@@ -1,0 +1,418 @@
+"""pixy/api/grpc/link.py: what of a connection is read, served and written when, how much it can make the server keep, and how it ends."""
+
+import asyncio
+import gzip
+import select
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pixy.api.grpc import ServerOptions, Status
+from pixy.api.grpc.turns import CREDIT_S, TURN_S
+from pixy.http2 import Options
+from pixy.http2.frames import PREFACE, FrameType, frame, goaway, rst_stream, unpack_head, window_update
+from tests.fakes.echo import EchoServer, open_echo, value
+from tests.fakes.grpc_client import RawClient, messages_in, open_client, prefixed
+
+UNARY, REPEAT, COLLECT, CHAT = (
+    "/test.Echo/Unary",
+    "/test.Echo/Repeat",
+    "/test.Echo/Collect",
+    "/test.Echo/Chat",
+)
+GREETING = PREFACE + frame(FrameType.SETTINGS, 0, 0) + frame(FrameType.SETTINGS, 1, 0)
+PRIORITY = frame(FrameType.PRIORITY, 0, 1, bytes(5))
+
+
+async def wait_until(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - these things have no event
+            await asyncio.sleep(0.001)
+
+
+class FakeTransport(asyncio.Transport):
+    """Notes what it is told; takes everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+        self.written = bytearray()
+        # Called when something was written, as by a transport that has enough.
+        self.full: Callable[[], None] = lambda: None
+
+    def pause_reading(self) -> None:
+        self.said.append("pause")
+
+    def resume_reading(self) -> None:
+        self.said.append("resume")
+
+    def write(self, data: Any) -> None:
+        self.written += data
+        self.full()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.said.append("eof")
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        self.said.append("abort")
+
+    def close(self) -> None:
+        self.said.append("close")
+
+
+def connected(echo: EchoServer) -> tuple[Any, FakeTransport]:
+    """A connection of the server on a transport that is none."""
+    connection, transport = echo.server.maybe_open(secure=False), FakeTransport()
+    assert connection is not None
+    connection.connection_made(transport)
+    connection.received(GREETING)
+    return connection, transport
+
+
+def frames(written: bytes | bytearray) -> Iterator[int]:
+    """The types of the frames."""
+    at = 0
+    while at < len(written):
+        head = unpack_head(bytes(written), at)[0]
+        yield head & 0xFF
+        at += 9 + (head >> 8)
+
+
+# --- turns ----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_more_than_a_turn_may_take_is_served_over_several_and_in_order() -> None:
+    few = replace(ServerOptions(), turn_bytes=100)
+    async with open_echo(few) as echo, open_client(echo.address) as client:
+        await client.call(UNARY, value(b"first"))
+        streams = [client.request(UNARY, value(b"%d" % number)) for number in range(50)]
+        answers = [await client.answer(stream_id) for stream_id in streams]
+        assert [answer.body[7:] for answer in answers] == [b"%d" % number for number in range(50)]
+        assert echo.server.counters.calls == 51
+        assert echo.server.counters.waits > 0
+
+
+async def test_a_connection_is_not_read_until_what_it_has_sent_is_served() -> None:
+    async with open_echo() as echo:
+        connection, transport = connected(echo)
+        connection.received(PRIORITY * 2000)
+        pending = []
+        while connection.core.pending:
+            await asyncio.sleep(0)
+            pending.append(connection.core.pending)
+        assert len(pending) > 1
+        assert transport.said == ["pause", "resume"]
+        connection.connection_lost(None)
+
+
+async def test_what_a_transport_brings_although_it_was_told_not_to_is_served_behind_the_rest() -> None:
+    async with open_echo(ServerOptions(http2=Options(keepalive_s=0))) as echo:
+        connection, transport = connected(echo)
+        connection.received(PRIORITY * 2000)
+        assert connection.core.pending
+        connection.received(frame(FrameType.PING, 0, 0, b"the last"))
+        await wait_until(lambda: not connection._waiting)
+        assert transport.written.endswith(b"the last")
+        connection.connection_lost(None)
+
+
+async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_echo() as echo:
+        busy, _ = connected(echo)
+        calm, transport = connected(echo)
+        # Credit comes with time, and a busy machine may take some between any two lines.
+        now = busy.environment.monotonic()
+        monkeypatch.setattr(busy.environment, "monotonic", lambda: now)
+        busy.now = calm.now = now
+        busy._credit_s = -CREDIT_S
+        ping = frame(FrameType.PING, 0, 0, b"12345678")
+        busy.received(ping)
+        assert busy.waits == 0, "nobody else wants the turn"
+        busy.environment.turns.charge(TURN_S)
+        busy.received(ping)
+        assert busy.waits == 1
+        calm.received(ping)
+        assert transport.written.endswith(b"12345678")
+        assert calm.waits == 0
+        await wait_until(lambda: not busy._waiting)
+        busy.now -= 10 * CREDIT_S  # time passes
+        busy._credit_s = -CREDIT_S / 2
+        busy.received(ping)
+        assert busy.waits == 1
+        for connection in (busy, calm):
+            connection.connection_lost(None)
+
+
+async def test_work_is_charged_and_debt_is_bounded() -> None:
+    async with open_echo() as echo:
+        connection, _ = connected(echo)
+        before = connection._credit_s
+        connection.received(PRIORITY * 1000)
+        assert connection._credit_s < before
+        connection.now -= 100
+        connection._spend()
+        assert connection._credit_s == -CREDIT_S
+        connection.connection_lost(None)
+
+
+async def test_nothing_is_served_while_the_transport_has_enough_and_all_of_it_afterwards() -> None:
+    async with open_echo() as echo:
+        connection, transport = connected(echo)
+        connection.pause_writing()
+        connection.received(frame(FrameType.PING, 0, 0, b"12345678"))
+        await asyncio.sleep(0)
+        assert not transport.written.endswith(b"12345678")
+        connection.resume_writing()
+        await wait_until(lambda: transport.written.endswith(b"12345678"))
+        assert transport.said[-1] == "resume"
+        connection.connection_lost(None)
+
+
+# --- messages that are unpacked -------------------------------------------------------------------------------------
+
+
+async def test_a_large_compressed_message_is_unpacked_over_several_turns_while_others_are_served() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client, open_client(echo.address) as other:
+        await other.call(UNARY, value(b"x"))
+        await client.call(UNARY, value(b"x"))
+        message = value(bytes(3_000_000))
+        streams = []
+        for _ in range(2):
+            streams.append(client.begin(UNARY, [("grpc-encoding", "gzip")]))
+            client.data(streams[-1], prefixed(gzip.compress(message), flag=1), end=True)
+        waits, served = echo.server.counters.waits, 0
+        await wait_until(lambda: any(each._jobs for each in echo.server._connections))
+        while any(each._jobs for each in echo.server._connections):
+            assert (await other.call(UNARY, value(b"y"))).status == Status.OK
+            served += 1
+        assert served > 2
+        assert echo.server.counters.waits > waits
+        client.open_window(0, 2**30)
+        for stream_id in streams:
+            client.open_window(stream_id, 2**30)
+        answers = [await client.answer(stream_id) for stream_id in streams]
+        assert [messages_in(answer.body)[0][1] for answer in answers] == [message] * 2
+
+
+async def test_a_bomb_is_refused_and_what_waits_behind_it_is_served() -> None:
+    options = replace(ServerOptions(), message_bytes_max=1_000_000)
+    async with open_echo(options) as echo, open_client(echo.address) as client:
+        bombs = []
+        for _ in range(3):
+            bombs.append(client.begin(UNARY, [("grpc-encoding", "gzip")]))
+            client.data(bombs[-1], prefixed(gzip.compress(bytes(5_000_000)), flag=1), end=True)
+        behind = client.request(UNARY, value(b"behind"))
+        assert [(await client.answer(bomb)).status for bomb in bombs] == [Status.RESOURCE_EXHAUSTED] * 3
+        assert (await client.answer(behind)).status == Status.OK
+
+
+async def test_a_streaming_call_gets_its_compressed_messages_one_by_one_and_bombs_are_refused() -> None:
+    options = replace(ServerOptions(), message_bytes_max=1_000_000)
+    async with open_echo(options) as echo, open_client(echo.address) as client:
+        stream_id = client.begin(COLLECT, [("grpc-encoding", "gzip")])
+        for text in (b"a" * 300_000, b"b", b""):
+            await client.upload(stream_id, prefixed(gzip.compress(value(text)), flag=1), end=False)
+        client.data(stream_id, b"", end=True)
+        client.open_window(stream_id, 2**20)
+        client.open_window(0, 2**20)
+        answer = await client.answer(stream_id)
+        assert messages_in(answer.body) == [(0, value(b"a" * 300_000 + b",b,"))]
+        stream_id = client.begin(CHAT, [("grpc-encoding", "gzip")])
+        client.data(stream_id, prefixed(gzip.compress(bytes(2_000_000)), flag=1), end=True)
+        assert (await client.answer(stream_id)).status == Status.RESOURCE_EXHAUSTED
+
+
+async def test_a_message_of_a_call_that_is_gone_is_not_unpacked_to_its_end() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        stream_id = client.begin(UNARY, [("grpc-encoding", "gzip")])
+        client.h2.send_data(
+            stream_id, prefixed(gzip.compress(value(bytes(3_000_000))), flag=1), end_stream=True
+        )
+        client.h2.reset_stream(stream_id, 8)
+        client.send()
+        assert (await client.call(UNARY, value(b"x"))).status == Status.OK
+        assert not any(each._jobs for each in echo.server._connections)
+        counters = echo.server.counters
+        assert (counters.calls, counters.gone, counters.resets_received) == (2, 1, 1)
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+async def test_answers_that_nobody_takes_are_bounded_in_all_wherever_they_wait() -> None:
+    options = ServerOptions(http2=Options(output_bytes=1_000_000))
+    async with open_echo(options) as echo:
+        connection, transport = connected(echo)
+        connection.received(window_update(0, 2**30))
+        del transport.written[:]
+        client = RawClient(asyncio.StreamReader(), RecordingWriter(), 2**31 - 1, "localhost")  # type: ignore[arg-type]
+        client.h2.data_to_send()
+        for _ in range(3):
+            client.request(UNARY, value(b"hold"))
+        connection.received(client.writer.sent)  # type: ignore[attr-defined]
+        calls = [call for call, _ in echo.echo.held]
+        receipts = [Noted() for _ in calls]
+        connection.received(frame(FrameType.SETTINGS, 0, 0, b"\x00\x04\x7f\xff\xff\xff"))
+        calls[0].answer(big(600_000), receipts[0])
+        transport.full = connection.pause_writing
+        connection.flush()
+        assert len(transport.written) > 600_000
+        calls[1].answer(big(300_000), receipts[1])
+        calls[2].answer(big(300_000), receipts[2])
+        assert receipts[2].said == ["undelivered"], "what the transport holds counts"
+        del transport.written[:]
+        transport.full = lambda: None
+        connection.resume_writing()
+        connection.flush()
+        assert [receipt.said for receipt in receipts] == [["delivered"], ["delivered"], ["undelivered"]]
+        connection.connection_lost(None)
+
+
+class RecordingWriter:
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+
+class Noted:
+    """A receipt."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def delivered(self) -> None:
+        self.said.append("delivered")
+
+    def undelivered(self) -> None:
+        self.said.append("undelivered")
+
+
+def big(size: int) -> Any:
+    from google.protobuf.wrappers_pb2 import BytesValue
+
+    return BytesValue(value=bytes(size))
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+
+async def read_to_the_end(sock: socket.socket) -> bytes:
+    """Everything that the server sends, although what it was sent is never read."""
+    loop, received = asyncio.get_running_loop(), b""
+    async with asyncio.timeout(10):
+        while chunk := await loop.sock_recv(sock, 65_536):
+            received += chunk
+    return received
+
+
+async def test_goaway_arrives_although_the_client_still_sends() -> None:
+    async with open_echo() as echo:
+        host, port = echo.address.rsplit(":", 1)
+        for _ in range(10):
+            with closing(socket.create_connection((host, int(port)))) as sock:
+                sock.setblocking(False)
+                loop = asyncio.get_running_loop()
+                await loop.sock_sendall(sock, GREETING + frame(FrameType.DATA, 0, 0, b"x") + bytes(500_000))
+                await loop.sock_sendall(sock, bytes(500_000))
+                received = await read_to_the_end(sock)
+                assert list(frames(received))[-1] == FrameType.GOAWAY
+        await wait_until(lambda: not echo.server.connections)
+
+
+async def test_goaway_arrives_although_the_client_sends_more_than_anybody_reads() -> None:
+    options = ServerOptions(http2=Options(connection_window_bytes=65_535))
+    async with open_echo(options) as echo:
+        host, port = echo.address.rsplit(":", 1)
+        with closing(socket.create_connection((host, int(port)))) as sock:
+            sock.setblocking(False)
+            sock.send(GREETING + frame(FrameType.DATA, 0, 0, b"x"))
+            await wait_until(lambda: echo.server.counters.faulty)
+            (connection,) = echo.server._connections
+            sent = 0
+            # Until the system takes no more: no error tells the client that its connection was cut off.
+            while not connection_is_full(sock):
+                sent += sock.send(bytes(100_000))
+                await asyncio.sleep(0)
+            assert sent > 2 * options.http2.connection_window_bytes
+            assert connection._discarded_bytes <= options.http2.connection_window_bytes + 32_768
+            received = await read_to_the_end(sock)
+            assert list(frames(received))[-1] == FrameType.GOAWAY
+        await wait_until(lambda: not echo.server.connections)
+
+
+def connection_is_full(sock: socket.socket) -> bool:
+    return not select.select([], [sock], [], 0.05)[1]
+
+
+async def test_behind_the_end_so_much_is_thrown_away_in_a_second_and_not_for_long() -> None:
+    options = replace(ServerOptions(), linger_s=2.5)
+    async with open_echo(options) as echo:
+        connection, transport = connected(echo)
+        connection.received(goaway(0, 0) + frame(FrameType.DATA, 0, 0, b"x"))
+        assert transport.said == ["eof", "resume"]
+        began, reads = connection.environment.monotonic(), options.http2.connection_window_bytes // 32_768
+        for second in range(3):
+            del transport.said[:]
+            for _ in range(reads - 1):
+                connection.buffer_updated(32_768)
+            assert transport.said == []
+            connection.buffer_updated(32_768)
+            assert transport.said == ["pause"]
+            connection.tick(began + second + 1)
+            assert transport.said == ["pause", "resume" if second < 2 else "abort"]
+        connection.connection_lost(None)
+
+
+# --- counters -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_connection_tells_what_happened_on_it_and_the_server_what_happened_in_all() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        await client.call(UNARY, value(b"x"))
+        held = client.request(UNARY, value(b"hold"))
+        half = client.begin(UNARY)
+        client.data(half, prefixed(value(bytes(100)))[:50])
+        await client.call(UNARY, value(b"x"))
+        (one,) = echo.server.connection_counters
+        assert (one.calls, one.running, one.resets_received, one.resets_sent) == (4, 2, 0, 0)
+        assert (one.request_bytes, one.queued_bytes) == (50, 0)
+        assert one.bytes_in > 100
+        assert one.bytes_out > 100
+        assert one.age_s > 0
+        assert one.peer.startswith("127.0.0.1:")
+        client.reset(held)
+        client.writer.write(rst_stream(half, 8) + window_update(99, 0))
+        await client.until_closed()
+        await wait_until(lambda: not echo.server.connections)
+        all_ = echo.server.counters
+        assert (all_.calls, all_.resets_received, all_.faulty, all_.open, all_.accepted) == (4, 2, 1, 0, 1)
+        with pytest.raises(AttributeError):
+            all_.calls = 0  # type: ignore[misc]  # a snapshot is frozen
+
+
+async def test_streams_that_the_server_resets_are_counted() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        stream_id = client.begin(UNARY)
+        client.writer.write(window_update(stream_id, 0))
+        await client.answer(stream_id)
+        (one,) = echo.server.connection_counters
+        assert (one.resets_sent, one.resets_received) == (1, 0)

@@ -1,0 +1,327 @@
+"""pixy/api/grpc/log.py: topics, offsets and appends over a real gRPC server, on a real embedded log and on one in memory."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from pixy.config import Config, ConsumerConfig, ProxyConfig
+from pixy.errors import Unavailable
+from pixy.proto import kafkapixy_pb2 as kafkapixy
+from pixy.proto import pixy_log_pb2 as pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.api.grpc.bulk import T0, BulkDoor, fails, offsets, range_of, serve
+from tests.fakes.backend import FakeBackend
+from tests.fakes.batches import as_batches, batch_of, bomb, patched, values_in
+from tests.fakes.node import make_embedded
+
+CODE = grpc.StatusCode
+
+
+# --- DescribeTopics -------------------------------------------------------------------------------------------------
+
+
+async def test_topics_are_described_as_a_writer_needs_them(bulk: BulkDoor) -> None:
+    await bulk.backend.create_topic("a", 3)
+    described = await bulk.log.DescribeTopics(pb.DescribeTopicsRequest())
+    assert [(each.topic, each.partitions, len(each.topic_id)) for each in described.topics] == [
+        ("a", 3, 16),
+        ("t", 2, 16),
+    ]
+    assert described.partitioner == "hash"
+    assert described.topics[0].topic_id != described.topics[1].topic_id
+
+
+async def test_a_changed_topic_has_a_greater_version(bulk: BulkDoor) -> None:
+    request = pb.DescribeTopicsRequest(topics=["t"])
+    before = (await bulk.log.DescribeTopics(request)).topics[0]
+    await bulk.backend.alter_topic("t", partitions=5)
+    after = (await bulk.log.DescribeTopics(request)).topics[0]
+    assert (after.partitions, after.topic_id) == (5, before.topic_id)
+    assert after.version > before.version
+
+
+async def test_topics_that_are_asked_for_come_once_sorted_and_the_missing_ones_not(bulk: BulkDoor) -> None:
+    await bulk.backend.create_topic("a", 1)
+    described = await bulk.log.DescribeTopics(pb.DescribeTopicsRequest(topics=["t", "none", "a", "t"]))
+    assert [each.topic for each in described.topics] == ["a", "t"]
+
+
+async def test_missing_topics_are_created_if_that_is_asked_for(bulk: BulkDoor) -> None:
+    request = pb.DescribeTopicsRequest(topics=["new", "t"], create_missing=True)
+    described = await bulk.log.DescribeTopics(request)
+    assert [(each.topic, each.partitions) for each in described.topics] == [("new", 3), ("t", 2)]
+
+
+async def test_an_impossible_name_is_refused_before_anything_is_created(bulk: BulkDoor) -> None:
+    request = pb.DescribeTopicsRequest(topics=["new", "a b"], create_missing=True)
+    await fails(bulk.log.DescribeTopics(request), CODE.INVALID_ARGUMENT, "invalid topic name 'a b'")
+    assert bulk.backend.topic("new") is None
+
+
+async def test_no_topic_is_created_while_draining(bulk: BulkDoor) -> None:
+    bulk.proxy.begin_drain()
+    request = pb.DescribeTopicsRequest(topics=["new"], create_missing=True)
+    await fails(bulk.log.DescribeTopics(request), CODE.UNAVAILABLE, "service is shutting down")
+    request.topics[0] = "t"
+    assert len((await bulk.log.DescribeTopics(request)).topics) == 1
+
+
+# --- ListOffsets ----------------------------------------------------------------------------------------------------
+
+
+async def test_offsets_are_listed_by_place_and_by_timestamp_in_the_order_of_the_queries(
+    bulk: BulkDoor,
+) -> None:
+    await bulk.append(b"a", b"b", timestamp_ms=1000)
+    await bulk.append(b"c", timestamp_ms=2000)
+    queries = [
+        pb.OffsetQuery(topic="t", partition=0, latest=True),
+        pb.OffsetQuery(topic="t", partition=0, earliest=True),
+        pb.OffsetQuery(topic="t", partition=0, timestamp_ms=1001),
+        pb.OffsetQuery(topic="t", partition=0, timestamp_ms=1002),
+        pb.OffsetQuery(topic="t", partition=0, timestamp_ms=2001),
+        pb.OffsetQuery(topic="t", partition=0, timestamp_ms=-(2**63)),
+        pb.OffsetQuery(topic="t", partition=1, latest=True),
+        pb.OffsetQuery(topic="t", partition=1, timestamp_ms=0),
+    ]
+    answers = (await bulk.log.ListOffsets(pb.ListOffsetsRequest(queries=queries))).answers
+    assert [each.offset for each in answers] == [3, 0, 1, 2, -1, 0, 0, -1]
+    assert not any(each.unknown_partition for each in answers)
+
+
+async def test_a_partition_that_does_not_exist_is_marked_and_spoils_nothing(bulk: BulkDoor) -> None:
+    wrong = [("t", 2), ("t", -1), ("none", 0)]
+    queries = [
+        query
+        for topic, partition in wrong
+        for query in (
+            pb.OffsetQuery(topic=topic, partition=partition, latest=True),
+            pb.OffsetQuery(topic=topic, partition=partition, timestamp_ms=0),
+        )
+    ]
+    queries.append(pb.OffsetQuery(topic="t", partition=1, latest=True))
+    answers = (await bulk.log.ListOffsets(pb.ListOffsetsRequest(queries=queries))).answers
+    assert [(each.offset, each.unknown_partition) for each in answers] == [(-1, True)] * 6 + [(0, False)]
+
+
+async def test_a_query_that_asks_for_nothing_is_refused(bulk: BulkDoor) -> None:
+    request = pb.ListOffsetsRequest(queries=[pb.OffsetQuery(topic="t", partition=1)])
+    text = "partition 1 of topic t asks for nothing, expected one of earliest, latest and timestamp_ms"
+    await fails(bulk.log.ListOffsets(request), CODE.INVALID_ARGUMENT, text)
+    request = pb.ListOffsetsRequest(queries=[pb.OffsetQuery(topic="", earliest=True)])
+    await fails(bulk.log.ListOffsets(request), CODE.INVALID_ARGUMENT, "invalid topic name ''")
+
+
+async def test_the_earliest_offset_is_where_the_log_begins(fake: tuple[BulkDoor, FakeBackend]) -> None:
+    bulk, backend = fake
+    await bulk.append(b"a")
+    await bulk.append(b"b")
+    backend.move_log_begin(T0, 1)
+    queries = [pb.OffsetQuery(topic="t", earliest=True), pb.OffsetQuery(topic="t", timestamp_ms=0)]
+    answers = (await bulk.log.ListOffsets(pb.ListOffsetsRequest(queries=queries))).answers
+    assert [each.offset for each in answers] == [1, 1]
+
+
+# --- Append ---------------------------------------------------------------------------------------------------------
+
+
+async def ends(bulk: BulkDoor) -> list[int]:
+    """Where the partitions of the topic end."""
+    return [served.end for _, served in sorted((await bulk.backend.offset_ranges("t")).items())]
+
+
+def batches_for(partition: int, *batches: bytes, topic: str = "t") -> pb.PartitionBatches:
+    return pb.PartitionBatches(topic=topic, partition=partition, batches=b"".join(batches))
+
+
+async def test_batches_get_offsets_in_order_and_are_there_when_that_is_answered(bulk: BulkDoor) -> None:
+    await bulk.append(b"before")
+    request = pb.AppendRequest(
+        cluster="first",
+        partitions=[
+            batches_for(1, batch_of(b"x")),
+            batches_for(0, batch_of(b"a", b"b"), batch_of(b"c"), batch_of(b"d", compression=3)),
+        ],
+    )
+    results = (await bulk.log.Append(request)).results
+    assert [(each.base_offset, each.code, each.message) for each in results] == [(0, 0, ""), (1, 0, "")]
+    first, second = await bulk.fetch(range_of(1), range_of(partition=1))
+    assert values_in(first.batches) == [b"a", b"b", b"c", b"d"]
+    assert values_in(second.batches) == [b"x"]
+
+
+async def test_appended_records_are_consumed_and_produced_ones_fetched(bulk: BulkDoor) -> None:
+    await bulk.append(b"appended", partition=1)
+    kafkapixy_stub = KafkaPixyStub(bulk.channel)
+    got = await kafkapixy_stub.ConsumeNAck(kafkapixy.ConsNAckRq(topic="t", group="g", auto_ack=True))
+    assert (got.partition, got.offset, got.key_value, got.message) == (1, 0, b"key", b"appended")
+    produced = await kafkapixy_stub.Produce(kafkapixy.ProdRq(topic="t", message=b"produced"))
+    answers = await bulk.fetch(range_of(produced.offset, partition=produced.partition))
+    assert values_in(answers[0].batches) == [b"produced"]
+
+
+async def test_an_append_of_nothing_succeeds(bulk: BulkDoor) -> None:
+    assert list((await bulk.log.Append(pb.AppendRequest())).results) == []
+
+
+async def test_a_partition_that_does_not_exist_fails_alone(bulk: BulkDoor) -> None:
+    wrong = [
+        batches_for(0, batch_of(b"x"), topic="none"),
+        batches_for(2, batch_of(b"x"), batch_of(b"y")),
+        batches_for(-1, batch_of(b"x")),
+    ]
+    request = pb.AppendRequest(partitions=[*wrong, batches_for(1, batch_of(b"a"))])
+    results = (await bulk.log.Append(request)).results
+    not_found = CODE.NOT_FOUND.value[0]
+    assert [(each.base_offset, each.code) for each in results] == [(-1, not_found)] * 3 + [(0, 0)]
+    assert [text in each.message for each, text in zip(results, ("none", "2", "-1"), strict=False)] == [
+        True
+    ] * 3
+    assert bulk.backend.topic("none") is None
+
+
+async def test_a_request_with_one_batch_that_is_not_allowed_writes_nothing(bulk: BulkDoor) -> None:
+    good = batch_of(b"good")
+    for wrong, text in [
+        (b"", "partition 1 of topic t: no record batch"),
+        (good[:60], "partition 1 of topic t: record batch 0 at byte 0 has 60 bytes"),
+        (good + good[:-1], f"record batch 1 at byte {len(good)} says that it has {len(good)} bytes"),
+        (good[:-1] + bytes([good[-1] ^ 1]), "record batch 0 at byte 0 has CRC-32C"),
+        (patched(good, 43, bytes(8)), "has producer id 0, expected -1"),
+        (batch_of(bytes(1_000_000)), "producer.max_message_bytes allows 1000000"),
+    ]:
+        request = pb.AppendRequest(partitions=[batches_for(0, good), batches_for(1, wrong)])
+        await fails(bulk.log.Append(request), CODE.INVALID_ARGUMENT, text)
+    for request, text in [
+        (
+            pb.AppendRequest(partitions=[batches_for(0, good)] * 2),
+            "partition 0 of topic t is there more than once",
+        ),
+        (pb.AppendRequest(partitions=[batches_for(0, good, topic="a b")]), "invalid topic name 'a b'"),
+        (pb.AppendRequest(cluster="x", partitions=[batches_for(0, good)]), "proxy `x` does not exist"),
+    ]:
+        await fails(bulk.log.Append(request), CODE.INVALID_ARGUMENT, text)
+    assert await ends(bulk) == [0, 0]
+
+
+async def test_a_request_larger_than_the_door_takes_is_refused(bulk: BulkDoor) -> None:
+    batches = [batch_of(bytes(900_000)) for _ in range(5)]
+    request = pb.AppendRequest(partitions=[batches_for(0, *batches)])
+    await fails(bulk.log.Append(request), CODE.RESOURCE_EXHAUSTED, "grpc.max_message_bytes allows 4194304")
+    assert await ends(bulk) == [0, 0]
+
+
+async def test_records_that_were_given_their_partitions_with_another_version_are_refused(
+    bulk: BulkDoor,
+) -> None:
+    described = (await bulk.log.DescribeTopics(pb.DescribeTopicsRequest(topics=["t"]))).topics[0]
+    request = pb.AppendRequest(
+        partitions=[batches_for(0, batch_of(b"a"))],
+        versions=[pb.TopicVersion(topic="t", version=described.version)],
+    )
+    await bulk.log.Append(request)
+    altered = await bulk.backend.alter_topic("t", partitions=3)
+    text = f"topic t has version {altered.version}, the request was made for {described.version}"
+    await fails(bulk.log.Append(request), CODE.FAILED_PRECONDITION, text)
+    assert await ends(bulk) == [1, 0, 0]
+    request.versions[0].version = altered.version
+    await bulk.log.Append(request)
+    request.versions.add(topic="t", version=described.version)
+    await fails(bulk.log.Append(request), CODE.FAILED_PRECONDITION, text)
+    assert await ends(bulk) == [2, 0, 0]
+
+
+async def test_records_that_were_meant_for_a_deleted_topic_of_the_same_name_and_version_are_refused(
+    bulk: BulkDoor,
+) -> None:
+    old = (await bulk.log.DescribeTopics(pb.DescribeTopicsRequest(topics=["t"]))).topics[0]
+    meant = pb.TopicVersion(topic="t", version=old.version, topic_id=old.topic_id)
+    request = pb.AppendRequest(partitions=[batches_for(0, batch_of(b"a"))], versions=[meant])
+    await bulk.log.Append(request)
+    await bulk.backend.delete_topic("t")
+    await bulk.backend.create_topic("t", 5)
+    new = (await bulk.log.DescribeTopics(pb.DescribeTopicsRequest(topics=["t"]))).topics[0]
+    assert new.version == old.version
+    text = f"topic t has id {new.topic_id.hex()}, the request was made for {old.topic_id.hex()}"
+    await fails(bulk.log.Append(request), CODE.FAILED_PRECONDITION, text)
+    assert await ends(bulk) == [0] * 5
+    request.versions[0].topic_id = new.topic_id
+    await bulk.log.Append(request)
+    # A client that knows no ids is asked for the version alone.
+    request.versions[0].topic_id = b""
+    await bulk.log.Append(request)
+    assert await ends(bulk) == [2, 0, 0, 0, 0]
+
+
+async def test_an_id_that_no_topic_has_is_refused_with_its_length(bulk: BulkDoor) -> None:
+    request = pb.AppendRequest(
+        partitions=[batches_for(0, batch_of(b"a"))],
+        versions=[pb.TopicVersion(topic="t", version=0, topic_id=b"short")],
+    )
+    text = "topic_id of t has 5 bytes, expected none or 16"
+    await fails(bulk.log.Append(request), CODE.INVALID_ARGUMENT, text)
+    assert await ends(bulk) == [0, 0]
+
+
+async def test_a_version_of_a_topic_that_does_not_exist_is_the_business_of_its_partitions(
+    bulk: BulkDoor,
+) -> None:
+    request = pb.AppendRequest(
+        partitions=[batches_for(0, batch_of(b"a"), topic="none")],
+        versions=[pb.TopicVersion(topic="none", version=1)],
+    )
+    (result,) = (await bulk.log.Append(request)).results
+    assert result.code == CODE.NOT_FOUND.value[0]
+
+
+async def test_a_batch_that_unpacks_too_far_is_told_to_those_who_decode_it_and_to_nobody_else(
+    tmp_path: Path,
+) -> None:
+    consumer = replace(ConsumerConfig(), long_polling_timeout=0.2)
+    config = Config(grpc_addr="127.0.0.1:0", proxies={"first": replace(ProxyConfig(), consumer=consumer)})
+    where = "partition 0 of topic t: record batch at offset 0 cannot be decoded, the next one is at 1: "
+    async with serve(make_embedded(tmp_path / "data"), config) as bulk:
+        request = pb.AppendRequest(
+            partitions=[batches_for(0, bomb(1000), batch_of(b"behind", timestamp_ms=2000))]
+        )
+        (result,) = (await bulk.log.Append(request)).results
+        assert (result.code, result.base_offset) == (0, 0)
+        await bulk.append(b"elsewhere", partition=1)
+        query = pb.OffsetQuery(topic="t", partition=0, timestamp_ms=500)
+        await fails(bulk.log.ListOffsets(pb.ListOffsetsRequest(queries=[query])), CODE.INTERNAL, where)
+        query.timestamp_ms = 1500
+        answers = (await bulk.log.ListOffsets(pb.ListOffsetsRequest(queries=[query]))).answers
+        assert answers[0].offset == 1
+        (fetched, *_) = await bulk.fetch(range_of())
+        assert len(list(as_batches(fetched.batches))) == 2
+
+        stub: Any = KafkaPixyStub(bulk.channel)
+        consume = kafkapixy.ConsNAckRq(topic="t", group="g", auto_ack=True)
+        assert (await stub.ConsumeNAck(consume)).message == b"elsewhere"
+        await fails(stub.ConsumeNAck(consume), CODE.INTERNAL, where)
+        passed = kafkapixy.PartitionOffset(partition=0, offset=1)
+        await stub.SetOffsets(kafkapixy.SetOffsetsRq(topic="t", group="g", offsets=[passed]))
+        assert (await stub.ConsumeNAck(consume)).message == b"behind"
+
+
+async def test_what_the_backend_refuses_has_its_status_and_the_reason(
+    fake: tuple[BulkDoor, FakeBackend],
+) -> None:
+    bulk, backend = fake
+    backend.fail_appends(Unavailable("the disk is full"))
+    request = pb.AppendRequest(partitions=[batches_for(0, batch_of(b"a")), batches_for(1, batch_of(b"b"))])
+    results = (await bulk.log.Append(request)).results
+    assert [(each.base_offset, each.code, each.message) for each in results] == [
+        (-1, CODE.UNAVAILABLE.value[0], "the disk is full"),
+        (0, 0, ""),
+    ]
+
+
+async def test_while_draining_nothing_is_appended_and_everything_can_be_read(bulk: BulkDoor) -> None:
+    await bulk.append(b"a")
+    bulk.proxy.begin_drain()
+    request = pb.AppendRequest(partitions=[batches_for(0, batch_of(b"b"))])
+    await fails(bulk.log.Append(request), CODE.UNAVAILABLE, "service is shutting down")
+    assert offsets(await bulk.fetch(range_of())) == [0]

@@ -1,0 +1,337 @@
+"""pixy/api/grpc/log.py: fetches over a real gRPC server, on a real embedded log and on one in memory that has gaps."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from pixy.backend import FetchResult, TopicPartition
+from pixy.proto import pixy_log_pb2 as pb
+from tests.api.grpc.bulk import PATIENCE, T0, BulkDoor, fails, offsets, range_of, serve
+from tests.fakes.backend import FakeBackend
+from tests.fakes.batches import batch_of, offsets_in, values_in
+from tests.fakes.grpc_client import messages_in, open_client
+
+CODE = grpc.StatusCode
+
+
+# --- Fetch ----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_was_appended_is_fetched_byte_for_byte_but_for_base_offset_and_leader_epoch(
+    bulk: BulkDoor,
+) -> None:
+    written = [batch_of(b"a", b"b"), batch_of(b"c", compression=1)]
+    batches = pb.PartitionBatches(topic="t", batches=b"".join(written))
+    (result,) = (await bulk.log.Append(pb.AppendRequest(partitions=[batches]))).results
+    assert (result.base_offset, result.code, result.message) == (0, 0, "")
+    (answer,) = await bulk.fetch(range_of())
+    assert offsets([answer]) == [0, 1, 2]
+    at = 0
+    for base, batch in zip((0, 2), written, strict=True):
+        assert answer.batches[at : at + 8] == base.to_bytes(8, "big")
+        assert answer.batches[at + 8 : at + 12] == batch[8:12]
+        assert answer.batches[at + 16 : at + len(batch)] == batch[16:]
+        at += len(batch)
+    assert at == len(answer.batches)
+    assert (answer.range, answer.next_offset, answer.state) == (0, 3, pb.END_OF_RANGE)
+    assert (answer.log_begin_offset, answer.log_end_offset) == (0, 3)
+
+
+async def test_ranges_come_one_after_the_other_in_the_order_of_the_request(bulk: BulkDoor) -> None:
+    await bulk.append(b"a", partition=0)
+    await bulk.append(b"b", partition=1)
+    answers = await bulk.fetch(range_of(partition=1), range_of(partition=0), range_of(partition=1))
+    assert [(each.range, values_in(each.batches)) for each in answers] == [
+        (0, [b"b"]),
+        (1, [b"a"]),
+        (2, [b"b"]),
+    ]
+
+
+async def test_an_answer_holds_what_was_asked_for_and_one_whole_batch_in_any_case(bulk: BulkDoor) -> None:
+    for number in range(4):
+        await bulk.append(bytes(1000), str(number).encode())
+    one = len(batch_of(bytes(1000), b"0"))
+    by_size = {size: await bulk.fetch(range_of(), max_bytes=size) for size in (1, 2 * one, 0)}
+    counts = {
+        size: [len(offsets_in(each.batches)) // 2 for each in answers] for size, answers in by_size.items()
+    }
+    assert counts == {1: [1, 1, 1, 1], 2 * one: [2, 2], 0: [4]}
+    assert [each.state for each in by_size[1]] == [pb.MORE] * 3 + [pb.END_OF_RANGE]
+    assert [each.next_offset for each in by_size[1]] == [2, 4, 6, 8]
+
+
+async def test_a_range_is_cut_at_batches(bulk: BulkDoor) -> None:
+    for _ in range(3):
+        await bulk.append(b"a", b"b", b"c")
+    (answer,) = await bulk.fetch(range_of(1, 5))
+    assert offsets([answer]) == [0, 1, 2, 3, 4, 5]
+    assert (answer.next_offset, answer.state) == (6, pb.END_OF_RANGE)
+    (answer,) = await bulk.fetch(range_of(3, 6))
+    assert (offsets([answer]), answer.next_offset) == ([3, 4, 5], 6)
+    (answer,) = await bulk.fetch(range_of(4, 7))
+    assert (offsets([answer]), answer.next_offset) == ([3, 4, 5, 6, 7, 8], 9)
+
+
+async def test_an_empty_range_is_complete_and_tells_what_the_partition_serves(bulk: BulkDoor) -> None:
+    await bulk.append(b"a", b"b")
+    (answer,) = await bulk.fetch(range_of(1, 1))
+    assert (answer.batches, answer.next_offset, answer.state) == (b"", 1, pb.END_OF_RANGE)
+    assert (answer.log_begin_offset, answer.log_end_offset) == (0, 2)
+    for missing in (range_of(1, 1, partition=9), range_of(1, 1, topic="none")):
+        (answer,) = await bulk.fetch(missing)
+        assert answer.state == pb.UNKNOWN_PARTITION
+
+
+async def test_a_log_that_ends_before_the_range_says_so(bulk: BulkDoor) -> None:
+    await bulk.append(b"a")
+    (answer,) = await bulk.fetch(range_of(0, 5))
+    assert (offsets([answer]), answer.next_offset, answer.state) == ([0], 1, pb.END_OF_LOG)
+    (answer,) = await bulk.fetch(range_of(1, 5), max_wait_ms=1)
+    assert (answer.batches, answer.next_offset, answer.state) == (b"", 1, pb.END_OF_LOG)
+    (answer,) = await bulk.fetch(range_of(1))
+    assert (answer.batches, answer.next_offset, answer.state) == (b"", 1, pb.END_OF_RANGE)
+
+
+async def test_a_range_waits_at_the_end_of_the_log_until_its_end_is_written(bulk: BulkDoor) -> None:
+    await bulk.append(b"a")
+    async with asyncio.timeout(PATIENCE):
+        call = bulk.log.Fetch(pb.FetchRequest(ranges=[range_of(0, 3)], max_wait_ms=600_000))
+        answers = aiter(call)
+        first = await anext(answers)
+        assert (offsets([first]), first.state) == ([0], pb.MORE)
+        await bulk.append(b"b")
+        second = await anext(answers)
+        assert (offsets([second]), second.state) == ([1], pb.MORE)
+        await bulk.append(b"c")
+        third = await anext(answers)
+        assert (offsets([third]), third.state) == ([2], pb.END_OF_RANGE)
+        assert [answer async for answer in answers] == []
+
+
+async def test_offsets_that_are_not_served_are_told_with_what_is(fake: tuple[BulkDoor, FakeBackend]) -> None:
+    bulk, backend = fake
+    for _ in range(4):
+        await bulk.append(b"a")
+    backend.move_log_begin(T0, 2)
+    for begin in (1, 5):
+        answer, after = await bulk.fetch(range_of(begin), range_of(2))
+        assert (answer.batches, answer.next_offset, answer.state) == (b"", begin, pb.OFFSET_OUT_OF_RANGE)
+        assert (answer.log_begin_offset, answer.log_end_offset) == (2, 4)
+        assert offsets([after]) == [2, 3]
+
+
+async def test_a_partition_that_does_not_exist_ends_its_range_only(bulk: BulkDoor) -> None:
+    await bulk.append(b"a")
+    answers = await bulk.fetch(
+        range_of(partition=2), range_of(partition=-1), range_of(topic="none"), range_of()
+    )
+    assert [each.state for each in answers] == [pb.UNKNOWN_PARTITION] * 3 + [pb.END_OF_RANGE]
+    assert offsets(answers) == [0]
+
+
+async def test_a_topic_with_another_id_is_not_the_one_that_was_asked_for(bulk: BulkDoor) -> None:
+    await bulk.append(b"a")
+    known = bulk.backend.topic("t")
+    assert known is not None
+    right, wrong = range_of(), range_of()
+    right.topic_id, wrong.topic_id = known.topic_id, bytes(16)
+    answers = await bulk.fetch(wrong, right)
+    assert [(each.state, len(each.batches) > 0) for each in answers] == [
+        (pb.UNKNOWN_PARTITION, False),
+        (pb.END_OF_RANGE, True),
+    ]
+    await bulk.backend.delete_topic("t")
+    await bulk.backend.create_topic("t", 1)
+    await bulk.append(b"b")
+    (answer,) = await bulk.fetch(right)
+    assert (answer.state, answer.batches) == (pb.UNKNOWN_PARTITION, b"")
+
+
+@pytest.mark.parametrize("topic_id", [False, True])
+async def test_a_range_never_goes_on_in_a_later_topic_of_the_same_name(
+    bulk: BulkDoor, topic_id: bool
+) -> None:
+    await bulk.append(b"a")
+    wanted = range_of()
+    known = bulk.backend.topic("t")
+    if topic_id and known is not None:
+        wanted.topic_id = known.topic_id
+    async with asyncio.timeout(PATIENCE):
+        call = bulk.log.Fetch(pb.FetchRequest(ranges=[wanted], max_wait_ms=600_000))
+        answers = aiter(call)
+        assert offsets([await anext(answers)]) == [0]
+        await bulk.backend.delete_topic("t")
+        await bulk.backend.create_topic("t", 1)
+        await bulk.append(b"b")
+        await bulk.append(b"c")
+        (last,) = [answer async for answer in answers]
+    assert (last.state, last.batches) == (pb.UNKNOWN_PARTITION, b"")
+
+
+async def test_gaps_are_passed_wherever_they_are(fake: tuple[BulkDoor, FakeBackend]) -> None:
+    bulk, backend = fake
+    await bulk.append(b"a", b"b")
+    backend.add_gap(T0, 3)
+    await bulk.append(b"c")
+    backend.add_gap(T0, 2)
+    answers = await bulk.fetch(range_of(), max_bytes=1)
+    assert offsets(answers) == [0, 1, 5]
+    assert (answers[-1].next_offset, answers[-1].log_end_offset, answers[-1].state) == (
+        8,
+        8,
+        pb.END_OF_RANGE,
+    )
+    for begin, end, expected in [(2, 4, []), (2, 5, []), (0, 4, [0, 1]), (3, 6, [5]), (6, 8, []), (7, 8, [])]:
+        answers = await bulk.fetch(range_of(begin, end))
+        assert (offsets(answers), answers[-1].state) == (expected, pb.END_OF_RANGE), (begin, end)
+        assert answers[-1].next_offset >= end
+
+
+async def test_a_gap_at_the_end_of_the_log_is_progress(fake: tuple[BulkDoor, FakeBackend]) -> None:
+    bulk, backend = fake
+    await bulk.append(b"a")
+    async with asyncio.timeout(PATIENCE):
+        call = bulk.log.Fetch(pb.FetchRequest(ranges=[range_of(0, 4)], max_wait_ms=600_000))
+        answers = aiter(call)
+        assert offsets([await anext(answers)]) == [0]
+        backend.add_gap(T0, 3)
+        last = await anext(answers)
+    assert (last.batches, last.next_offset, last.state) == (b"", 4, pb.END_OF_RANGE)
+
+
+async def test_compacted_and_control_batches_come_as_they_are_stored(
+    fake: tuple[BulkDoor, FakeBackend],
+) -> None:
+    bulk, backend = fake
+    await bulk.append(b"a", b"b", b"c")
+    backend.compact(T0, 1, 2)
+    backend.add_control_batch(T0)
+    await bulk.append(b"d")
+    (answer,) = await bulk.fetch(range_of())
+    assert offsets([answer]) == [0, 4]
+    assert answer.next_offset == 5
+
+
+async def test_a_fetch_that_makes_no_sense_is_refused(bulk: BulkDoor) -> None:
+    bad = CODE.INVALID_ARGUMENT
+    for request, text in [
+        (pb.FetchRequest(), "no ranges, expected at least one"),
+        (pb.FetchRequest(cluster="x", ranges=[range_of()]), "proxy `x` does not exist"),
+        (
+            pb.FetchRequest(ranges=[range_of(), range_of(5, 4)]),
+            "to_offset of t-0 is 4, expected from_offset 5 or above, or -1",
+        ),
+        (pb.FetchRequest(ranges=[range_of(0, -2)]), "to_offset of t-0 is -2"),
+        (pb.FetchRequest(ranges=[range_of(-1)]), "from_offset of t-0 is -1, expected 0 or above"),
+        (pb.FetchRequest(ranges=[range_of(topic="a b")]), "invalid topic name 'a b'"),
+        (
+            pb.FetchRequest(ranges=[pb.FetchRange(topic="t", topic_id=b"short")]),
+            "topic_id of t-0 has 5 bytes, expected none or 16",
+        ),
+        (pb.FetchRequest(ranges=[range_of()], max_bytes=-1), "max_bytes is -1"),
+        (pb.FetchRequest(ranges=[range_of()], max_wait_ms=-1), "max_wait_ms is -1, expected 0 or above"),
+    ]:
+        await fails(anext(aiter(bulk.log.Fetch(request))), bad, text)
+
+
+async def test_damaged_batches_end_the_fetch_with_internal(fake: tuple[BulkDoor, FakeBackend]) -> None:
+    bulk, backend = fake
+    await bulk.append(b"a")
+    await bulk.append(b"b")
+    backend.corrupt(T0, 1)
+    answers = aiter(bulk.log.Fetch(pb.FetchRequest(ranges=[range_of()])))
+    assert offsets([await anext(answers)]) == [0]
+    await fails(anext(answers), CODE.INTERNAL, "CRC")
+
+
+async def test_a_cancelled_fetch_leaves_nothing_behind(fake: tuple[BulkDoor, FakeBackend]) -> None:
+    bulk, backend = fake
+    call = bulk.log.Fetch(pb.FetchRequest(ranges=[range_of()], max_wait_ms=600_000))
+    async with asyncio.timeout(PATIENCE):
+        while not backend.waiting_fetches(T0):  # noqa: ASYNC110 - the fake has no event
+            await asyncio.sleep(0)
+        call.cancel()
+        while backend.waiting_fetches(T0):  # noqa: ASYNC110 - the same
+            await asyncio.sleep(0)
+
+
+# --- flow control ---------------------------------------------------------------------------------------------------
+
+
+class _Counting(FakeBackend):
+    """A cluster that counts the fetches that it has served."""
+
+    fetches = 0
+
+    async def fetch(
+        self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None
+    ) -> FetchResult:
+        result = await super().fetch(partition, offset, max_bytes=max_bytes, max_wait=max_wait)
+        self.fetches += 1
+        return result
+
+
+FETCH, DESCRIBE = "/pixy.log.v1.Log/Fetch", "/pixy.log.v1.Log/DescribeTopics"
+
+
+async def test_nothing_is_read_before_the_client_has_taken_what_was_read() -> None:
+    backend = _Counting()
+    async with serve(backend) as bulk, open_client(bulk.address, window=10_000) as client:
+        for _ in range(4):
+            await bulk.append(bytes(50_000))
+        request = pb.FetchRequest(ranges=[range_of()], max_bytes=1)
+        stream_id = client.request(FETCH, request.SerializeToString())
+        answer = client.answers[stream_id]
+        await client.until(lambda: len(answer.body) == 10_000)
+        await client.call(DESCRIBE, b"")
+        assert backend.fetches == 1
+        client.open_window(0, 1_000_000)
+        client.open_window(stream_id, 60_000)
+        await client.until(lambda: len(answer.body) == 70_000)
+        await client.call(DESCRIBE, b"")
+        assert backend.fetches == 2
+        client.open_window(stream_id, 1_000_000)
+        await client.answer(stream_id)
+        assert (answer.status, backend.fetches) == (0, 4)
+        responses = [pb.FetchResponse.FromString(body) for _, body in messages_in(answer.body)]
+        assert offsets(responses) == [0, 1, 2, 3]
+
+
+async def test_fetches_of_one_connection_that_nobody_reads_hold_a_bounded_part_and_all_come_through() -> None:
+    backend = _Counting()
+    async with serve(backend) as bulk, open_client(bulk.address, window=1_000) as client:
+        for _ in range(3):
+            await bulk.append(bytes(300_000))
+        request = pb.FetchRequest(ranges=[range_of(1, 3)], max_bytes=1_000_000)
+        streams = [client.request(FETCH, request.SerializeToString()) for _ in range(30)]
+        await client.until(lambda: len(client.answers[streams[1]].body) == 1_000)
+        await client.call(DESCRIBE, b"")
+        # Half of `grpc.output_buffer_bytes`, for answers of 1 MB each.
+        assert backend.fetches == (8 << 20) // 2 // 1_000_000
+        client.open_window(0, 2**30)
+        for stream_id in streams:
+            client.open_window(stream_id, 10_000_000)
+        for stream_id in streams:
+            answer = await client.answer(stream_id)
+            assert (answer.reset, answer.status) == (None, 0)
+            ((_, body),) = messages_in(answer.body)
+            assert offsets([pb.FetchResponse.FromString(body)]) == [1, 2]
+        assert backend.fetches == 30
+
+
+async def test_a_fetch_that_waits_for_records_holds_no_room() -> None:
+    async with serve(FakeBackend()) as bulk:
+        waiting = [
+            bulk.log.Fetch(pb.FetchRequest(ranges=[range_of()], max_bytes=4_000_000, max_wait_ms=600_000))
+            for _ in range(20)
+        ]
+        reading = [asyncio.ensure_future(anext(aiter(call))) for call in waiting]
+        await bulk.append(b"a", partition=1)
+        assert offsets(await bulk.fetch(range_of(partition=1), max_bytes=4_000_000)) == [0]
+        await bulk.append(b"b", partition=0)
+        async with asyncio.timeout(PATIENCE):
+            assert [offsets([each]) for each in await asyncio.gather(*reading)] == [[0]] * 20
+        for call in waiting:
+            call.cancel()

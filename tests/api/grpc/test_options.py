@@ -1,0 +1,20 @@
+"""pixy/api/grpc/options.py: every limit of the configuration reaches the server, and the defaults are the same on both sides."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from pixy.api.grpc import ServerOptions
+from pixy.api.grpc.options import server_options
+from pixy.config import GrpcConfig
+
+
+def test_the_defaults_of_the_configuration_are_those_of_the_server() -> None:
+    assert server_options(GrpcConfig()) == ServerOptions()
+
+
+@pytest.mark.parametrize("name", [option.name for option in fields(GrpcConfig)])
+def test_every_option_changes_a_limit(name: str) -> None:
+    changed: dict[str, Any] = {name: getattr(GrpcConfig(), name) + 70_000}
+    assert server_options(replace(GrpcConfig(), **changed)) != server_options(GrpcConfig())

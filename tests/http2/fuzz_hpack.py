@@ -1,0 +1,63 @@
+"""Fuzz the header decoder beside the package `hpack`: `python -m tests.http2.fuzz_hpack --time 60`.
+
+An input is a list of blocks, each behind a byte with its length.
+"""
+
+import random
+from collections.abc import Sequence
+
+import hpack
+
+from pixy.http2.errors import Http2Error
+from pixy.http2.headers import HeaderReader, encode_headers, read_request
+from pixy.http2.hpack import Decoder, Field
+from tests.http2.fuzzing import run
+
+__all__ = ["check"]
+
+
+def check(changed: bytes, chooser: random.Random) -> None:
+    """Both decode the same, or both refuse; the header reader, which remembers, agrees with the decoder, which does not."""
+    oracle, decoder, reader = hpack.Decoder(max_header_list_size=2**30), Decoder(), HeaderReader(16_384)
+    for number, block in enumerate(_blocks(changed), 1):
+        try:
+            fields = decoder.decode(block)
+        except Http2Error:
+            return
+        assert fields == [tuple(field) for field in oracle.decode(block, raw=True)]
+        decoder.check_invariants()
+        read: object = None
+        for _ in range(chooser.randint(1, 2)):
+            # Twice only if the block changes nothing, or the tables would differ.
+            try:
+                request, differs = reader.request(number, block)
+                read_fields = [*request.fields, *([] if differs is None else [differs])]
+                read = (request.method, request.path, _by_name(read_fields))
+            except Http2Error as error:
+                read = error.code
+            reader.check_invariants()
+            if block not in reader.known:
+                break
+        try:
+            expected = read_request(number, fields, 2**30)
+            assert read in ((expected.method, expected.path, _by_name(expected.fields)), 0xB)
+            encode_headers(expected.fields)
+        except Http2Error:
+            assert read in (1, 0xB)
+
+
+def _by_name(fields: Sequence[Field]) -> list[Field]:
+    """Fields in an order that keeps what order means: which of those with the same name is first."""
+    return sorted(fields, key=lambda field: field[0])
+
+
+def _blocks(changed: bytes) -> list[bytes]:
+    blocks, at = [], 0
+    while at < len(changed):
+        blocks.append(changed[at + 1 : at + 1 + changed[at]])
+        at += 1 + changed[at]
+    return blocks
+
+
+if __name__ == "__main__":
+    run("hpack", check)

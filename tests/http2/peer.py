@@ -1,0 +1,161 @@
+"""A client that is written byte by byte, so that it can break every rule.
+
+`Peer` wraps a `Connection`: what it sends goes in, what comes out is cut into frames. After every step the connection's invariants
+are proven.
+"""
+
+import hpack
+
+from pixy.http2 import (
+    Connection,
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    Options,
+    RequestReceived,
+    ResponseTemplate,
+    StreamReset,
+    TrailersReceived,
+)
+from pixy.http2 import frames as f
+from pixy.http2.frames import Frame, FrameType, frame
+
+__all__ = [
+    "GREETING",
+    "OK",
+    "REQUEST",
+    "SETTINGS_ACK",
+    "TRAILERS",
+    "Peer",
+    "content",
+    "cut",
+    "data",
+    "headers",
+]
+
+GREETING = f.PREFACE + frame(FrameType.SETTINGS, 0, 0)
+SETTINGS_ACK = frame(FrameType.SETTINGS, f.ACK, 0)
+REQUEST = [
+    (b":method", b"POST"),
+    (b":scheme", b"http"),
+    (b":path", b"/KafkaPixy/Produce"),
+    (b":authority", b"localhost"),
+    (b"content-type", b"application/grpc"),
+    (b"te", b"trailers"),
+]
+TRAILERS = [(b"grpc-status", b"0")]
+OK = ResponseTemplate([(b":status", b"200"), (b"content-type", b"application/grpc")], TRAILERS)
+
+
+def cut(output: bytes) -> list[Frame]:
+    """The frames in bytes of a server; asserts that they are whole."""
+    frames, at = [], 0
+    while at < len(output):
+        head, flags, stream_id = f.unpack_head(output, at)
+        end = at + f.FRAME_HEAD_BYTES + (head >> 8)
+        assert end <= len(output)
+        frames.append(Frame(head & 0xFF, flags, stream_id, output[at + f.FRAME_HEAD_BYTES : end]))
+        at = end
+    return frames
+
+
+def headers(stream_id: int, block: bytes, flags: int = f.END_HEADERS) -> bytes:
+    """A HEADERS frame."""
+    return frame(FrameType.HEADERS, flags, stream_id, block)
+
+
+def data(stream_id: int, payload: bytes, flags: int = f.END_STREAM) -> bytes:
+    """A DATA frame."""
+    return frame(FrameType.DATA, flags, stream_id, payload)
+
+
+def content(events: list[Event]) -> list[tuple[int, object]]:
+    """What events say, however a body was cut: bodies joined, by stream, the end of the connection last."""
+    bodies: dict[int, bytes] = {}
+    found: list[tuple[int, object]] = []
+    for event in events:
+        if isinstance(event, RequestReceived):
+            differs = [] if event.differs is None else [event.differs]
+            found.append((event.stream_id, (event.headers.path, [*event.headers.fields, *differs])))
+        if isinstance(event, RequestReceived | DataReceived):
+            part = event.buffer[event.begin : event.end]
+            bodies[event.stream_id] = bodies.get(event.stream_id, b"") + part
+            if event.ended:
+                found.append((event.stream_id, bodies.pop(event.stream_id)))
+        elif isinstance(event, TrailersReceived):
+            found.append((event.stream_id, (bodies.pop(event.stream_id), event.fields)))
+        elif isinstance(event, StreamReset):
+            found.append((event.stream_id, event.code))
+        elif isinstance(event, ConnectionTerminated):
+            found.append((0, event.code))
+    return sorted(found, key=lambda one: one[0] or f.STREAM_ID_MAX)
+
+
+class Peer:
+    """A client and the connection that serves it.
+
+    Args:
+        options: of the connection.
+        greet: send preface and SETTINGS, acknowledge the server's, and forget what came back.
+    """
+
+    def __init__(self, options: Options | None = None, *, greet: bool = True) -> None:
+        self.now = 100.0
+        self.connection = Connection(options or Options(), self.now)
+        self.encoder = hpack.Encoder()
+        self.decoder = hpack.Decoder()
+        if greet:
+            assert self.send(GREETING, frame(FrameType.SETTINGS, f.ACK, 0)) == []
+            self.frames()
+
+    def send(self, *parts: bytes) -> list[Event]:
+        """Give bytes to the connection in one chunk; returns the events."""
+        events = self.connection.receive(b"".join(parts), self.now)
+        self.connection.check_invariants()
+        return events
+
+    def pass_time(self, seconds: float) -> list[Event]:
+        """Let time pass, then tick."""
+        self.now += seconds
+        events = self.connection.tick(self.now)
+        self.connection.check_invariants()
+        return events
+
+    def frames(self) -> list[Frame]:
+        """What the connection has sent since the last time."""
+        frames = cut(self.connection.take_output())
+        self.connection.check_invariants()
+        return frames
+
+    def sent(self) -> list[tuple[str, int]]:
+        """Type and stream of what the connection has sent since the last time."""
+        return [(FrameType(sent.type).name, sent.stream_id) for sent in self.frames()]
+
+    def goaway(self) -> tuple[int, int]:
+        """Last stream and code of the GOAWAY that is the last frame sent."""
+        last = self.frames()[-1]
+        assert last.type == FrameType.GOAWAY
+        assert self.connection.closed
+        return f.read_code(last.payload), f.read_code(last.payload[4:])
+
+    def resets(self) -> dict[int, int]:
+        """Codes of the streams that the connection has reset since the last time."""
+        return {
+            sent.stream_id: f.read_code(sent.payload)
+            for sent in self.frames()
+            if sent.type == FrameType.RST_STREAM
+        }
+
+    def block(self, fields: list[tuple[bytes, bytes]] | None = None) -> bytes:
+        """A header block, in the order in which blocks are sent."""
+        return self.encoder.encode(fields or REQUEST)
+
+    def request(self, stream_id: int, body: bytes = b"", flags: int = f.END_STREAM) -> bytes:
+        """HEADERS and DATA of a request."""
+        return headers(stream_id, self.block()) + data(stream_id, body, flags)
+
+    def begin(self, stream_id: int = 1) -> None:
+        """Begin a request without a body."""
+        (event,) = self.send(headers(stream_id, self.block()))
+        assert isinstance(event, RequestReceived)
+        assert not event.ended

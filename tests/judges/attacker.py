@@ -1,0 +1,149 @@
+"""Carries out an attack from a process of its own: `python -m tests.judges.attacker NAME HOST PORT SECONDS`.
+
+Opens the attack's connections; one that ends is opened anew. Prints a line when it begins, and at the end, as JSON, what was sent and
+how the server answered. It has less priority than what it attacks and who watches, because on a real network an attacker has a machine of
+its own. So on a busy machine its time may be over before it has seen the answer that it must get; then it goes on until it has.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from itertools import islice
+
+from pixy.http2 import ErrorCode
+from pixy.http2.frames import FRAME_HEAD_BYTES, FrameType, unpack_head
+from tests.judges.attacks import ATTACKS, Attack
+
+__all__ = ["Attacker"]
+
+_NICE = 5
+_READ_BYTES = 1 << 20
+_GOAWAY_CODE_AT = 4
+_PREPARED_CHUNKS = 64
+_ANSWER_SECONDS_MAX = 20.0
+
+
+class Attacker:
+    """The connections of one attack.
+
+    Args:
+        attack: what they send.
+        host, port: of the server.
+    """
+
+    def __init__(self, attack: Attack, host: str, port: int) -> None:
+        self._attack = attack
+        self._host, self._port = host, port
+        # Made in advance, so that the time goes into the attack.
+        self._prepared = list(islice(attack.chunks(), _PREPARED_CHUNKS))
+        # What was done and what came back.
+        self.opened = self.sent_bytes = self.ended = 0
+        # The server has ended a connection, or reset a stream.
+        self._answered = asyncio.Event()
+        self.goaways: Counter[str] = Counter()
+        self.resets: Counter[str] = Counter()
+
+    async def run(self, seconds: float) -> None:
+        """Attack for so long, and until the server has answered if it must."""
+        async with asyncio.TaskGroup() as group:
+            attacks = [
+                group.create_task(self._attack_again_and_again()) for _ in range(self._attack.connections)
+            ]
+            await asyncio.sleep(seconds)
+            if self._attack.refused_by is not None or (self._attack.ended_by and self._attack.must_end):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._answered.wait(), _ANSWER_SECONDS_MAX)
+            for attack in attacks:
+                attack.cancel()
+
+    async def _attack_again_and_again(self) -> None:
+        while True:
+            with contextlib.suppress(ConnectionError):
+                await self._attack_once()
+
+    async def _attack_once(self) -> None:
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        self.opened += 1
+        reading = asyncio.create_task(self._read(reader))
+        sending = asyncio.create_task(self._send(writer))
+        try:
+            await asyncio.wait({reading})
+            self.ended += 1
+            self._answered.set()
+        finally:
+            reading.cancel()
+            sending.cancel()
+            await asyncio.gather(reading, sending, return_exceptions=True)
+            writer.transport.abort()
+
+    async def _send(self, writer: asyncio.StreamWriter) -> None:
+        async for chunk in self._chunks():
+            writer.write(chunk)
+            self.sent_bytes += len(chunk)
+            await writer.drain()
+            await asyncio.sleep(self._attack.pause_s)
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        for chunk in self._prepared:
+            yield chunk
+        # To come to the others takes long, and meanwhile what the server says is read.
+        for number, chunk in enumerate(self._attack.chunks()):
+            if number < len(self._prepared):
+                await asyncio.sleep(0)
+            else:
+                yield chunk
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        """Read until the connection ends, and note why."""
+        if not self._attack.reads:
+            await asyncio.Event().wait()
+        rest = b""
+        with contextlib.suppress(ConnectionError):
+            while chunk := await reader.read(_READ_BYTES):
+                rest = self._note(rest + chunk)
+
+    def _note(self, received: bytes) -> bytes:
+        """Look at the frames that are whole; returns what follows them."""
+        at = 0
+        while len(received) - at >= FRAME_HEAD_BYTES:
+            head = unpack_head(received, at)[0]
+            payload_at = at + FRAME_HEAD_BYTES
+            if payload_at + (head >> 8) > len(received):
+                break
+            if head & 0xFF == FrameType.GOAWAY:
+                self.goaways[_code(received, payload_at + _GOAWAY_CODE_AT)] += 1
+            elif head & 0xFF == FrameType.RST_STREAM:
+                self.resets[_code(received, payload_at)] += 1
+                if self._attack.refused_by is not None:
+                    self._answered.set()
+            at = payload_at + (head >> 8)
+        return received[at:]
+
+
+def _code(received: bytes, at: int) -> str:
+    return ErrorCode(int.from_bytes(received[at : at + 4], "big")).name
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Carry out the attack of the command line."""
+    name, host, port, seconds = arguments
+    os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+    attacker = Attacker(ATTACKS[name], host, int(port))
+    print("attacking", flush=True)
+    asyncio.run(attacker.run(float(seconds)))
+    report = {
+        "opened": attacker.opened,
+        "ended": attacker.ended,
+        "sent_bytes": attacker.sent_bytes,
+        "goaways": attacker.goaways,
+        "resets": attacker.resets,
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,126 @@
+"""Attacks on a real daemon, each from a process of its own. Another client hardly notices, memory is bounded, the attacker is told why.
+
+Other work on the machine can only add to what a client sees. So what `witness` saw in the quiet of the same run is the measure, and times
+that are too long are measured again, a few times; memory must be bounded every time.
+
+One daemon stands most of the attacks, one after the other, and what it has resident is held against what it had before the first. So what
+an attack leaves behind counts as well.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pixy.proto import kafkapixy_pb2 as pb
+from tests.integration.daemon import Daemon
+from tests.judges.attacks import ATTACKS, BIG_TOPIC
+from tests.judges.daemons import check_log, judged_daemon
+from tests.judges.witness import WINDOW_S, Observation, Witness
+
+pytestmark = pytest.mark.process
+
+REPOSITORY = Path(__file__).parents[2]
+QUIET_WINDOWS, ATTACK_WINDOWS = 2, 5
+PATIENT_ATTACK_WINDOWS = 13
+LAST_ANSWERS_S = 0.2
+TRIES = 6
+RSS_BYTES_MAX = 32 * 1024 * 1024
+BIG_MESSAGES, BIG_MESSAGE_BYTES = 30, 900_000
+
+
+class Target(NamedTuple):
+    """A daemon, and what it had resident before anybody attacked it."""
+
+    daemon: Daemon
+    fresh_rss_bytes: int
+
+
+@pytest.fixture(scope="module")
+def target_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Target]]:
+    """Whom an attack is let loose on. One that takes much of the memory that it may take has a daemon of its own."""
+    targets: dict[str, Target] = {}
+    with ExitStack() as daemons:
+
+        def target_of(name: str) -> Target:
+            planned = ATTACKS[name]
+            key = name if planned.alone else str(planned.config)
+            if key not in targets:
+                # A daemon that stops waits for acks of what attackers were given.
+                config = {"grpc": dict(planned.config), "shutdown_timeout": "1s"}
+                daemon = daemons.enter_context(judged_daemon(tmp_path_factory.mktemp("daemon"), config))
+                if planned.big_answers:
+                    fill(daemon)
+                with Witness(daemon) as witness:
+                    targets[key] = Target(daemon, witness.watch(QUIET_WINDOWS).rss_bytes_max)
+            return targets[key]
+
+        yield target_of
+
+
+def attack(name: str, daemon: Daemon, witness: Witness) -> tuple[Observation, dict[str, Any]]:
+    """Attack, and watch meanwhile; returns what was seen, and what the attacker says."""
+    host, port = daemon.address.rsplit(":", 1)
+    windows = PATIENT_ATTACK_WINDOWS if ATTACKS[name].config else ATTACK_WINDOWS
+    seconds = windows * WINDOW_S + LAST_ANSWERS_S
+    # It may do harm through the door only, not by taking the cores from everybody.
+    command = ["nice", "-n", "10", sys.executable, "-m", "tests.judges.attacker"]
+    command += [name, host, port, str(seconds)]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "attacking\n"
+        seen = witness.watch(windows)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+    return seen, json.loads(output)
+
+
+def fill(daemon: Daemon) -> None:
+    """Messages that make large answers."""
+    stub = daemon.stub()
+    for _ in range(BIG_MESSAGES):
+        stub.Produce(pb.ProdRq(topic=BIG_TOPIC, key_undefined=True, message=bytes(BIG_MESSAGE_BYTES)))
+    daemon.close_channels()
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_harms_nobody(name: str, target_of: Callable[[str], Target]) -> None:
+    daemon, fresh_rss_bytes = target_of(name)
+    quiet_p99_s, late = float("inf"), []
+    with Witness(daemon) as witness:
+        for _ in range(TRIES):
+            # What an attack has left behind may not count as quiet.
+            quiet_p99_s = min(quiet_p99_s, witness.watch(QUIET_WINDOWS).p99_s)
+            seen, report = attack(name, daemon, witness)
+            grown = seen.rss_bytes_max - fresh_rss_bytes
+            assert grown <= RSS_BYTES_MAX, f"{grown >> 20} MiB more resident: {report}"
+            check(report, name)
+            check_log(daemon)
+            late.append((round(quiet_p99_s * 1000, 2), round(seen.p99_s * 1000, 2)))
+            if seen.p99_s <= 3 * quiet_p99_s + 0.005:
+                return
+    pytest.fail(f"p99 in ms, without and with the attack, in {TRIES} tries: {late}; {report}")
+
+
+def check(report: dict[str, Any], name: str) -> None:
+    """The attack took place, and was answered as it must be."""
+    planned = ATTACKS[name]
+    assert report["opened"] >= planned.connections, report
+    # Streams that are reset too often end the connection.
+    allowed = planned.ended_by | ({planned.refused_by} if planned.refused_by else set())
+    assert report["goaways"].keys() <= {code.name for code in allowed}, report
+    if planned.ended_by and planned.must_end:
+        assert report["ended"], report
+    if planned.ended_by:
+        assert sum(report["goaways"].values()) >= report["ended"], report
+    if planned.refused_by is not None:
+        assert report["resets"].get(planned.refused_by.name), report
