@@ -1,0 +1,255 @@
+"""Calls to the daemon's service `pixy.log.v1.Log`, from a driver's or an executor's Python process.
+
+Channels belong to the process that opened them: they are kept by process id, never pickled, and shared by all tasks of a worker. A call
+that fails because nobody answers is tried again, at the next address if there are several, with growing pauses, until the deadline; all
+calls are safe to repeat, because the service is made so. Anything else that fails is the caller's: one error that names the address, the
+call and the cause.
+
+A stream of batches has no deadline, because its reader may take as long as it likes. That the other side is alive is asked by HTTP/2 PINGs;
+after a break the stream goes on where it was.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+
+from pixy.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PixyError,
+    ResourceExhausted,
+    Unavailable,
+)
+from pixy.proto import pixy_log_pb2 as pb
+from pixy.proto.pixy_log_pb2_grpc import LogStub
+from pixy.spark.connection import Connection, Tls
+
+__all__ = ["Fetched", "LogClient"]
+
+T = TypeVar("T")
+
+_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", -1),  # a response holds max_bytes, or one batch
+    ("grpc.max_send_message_length", -1),  # pieces are bounded where they are made
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.http2.lookahead_bytes", 4 << 20),  # responses come while the last one is decoded
+]
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+_FETCH_BYTES = 1 << 20
+_SWITCH_SECONDS = 0.0005
+
+
+_ERRORS: dict[grpc.StatusCode, type[PixyError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.FAILED_PRECONDITION: FailedPrecondition,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+}
+
+_channels: dict[tuple[int, str, Tls | None], grpc.Channel] = {}
+
+
+class Fetched(NamedTuple):
+    """What came of one range."""
+
+    range: int
+    response: pb.FetchResponse
+
+
+class LogClient:
+    """The service at one or several addresses; cheap to make."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        # Place of the address that answered last. Invariant: in range.
+        self._current = 0
+
+    def describe(
+        self, topics: Sequence[str] = (), *, create_missing: bool = False
+    ) -> pb.DescribeTopicsResponse:
+        """# pixy_log.proto: DescribeTopics"""
+        request = pb.DescribeTopicsRequest(
+            cluster=self._connection.cluster, topics=topics, create_missing=create_missing
+        )
+        return self._call(
+            "DescribeTopics", lambda stub, seconds: stub.DescribeTopics(request, timeout=seconds)
+        )
+
+    def list_offsets(self, queries: Sequence[pb.OffsetQuery]) -> Sequence[pb.OffsetAnswer]:
+        """# pixy_log.proto: ListOffsets"""
+        request = pb.ListOffsetsRequest(cluster=self._connection.cluster, queries=queries)
+        if not queries:
+            return ()
+        return self._call(
+            "ListOffsets", lambda stub, seconds: stub.ListOffsets(request, timeout=seconds)
+        ).answers
+
+    def stage(self, request: pb.StageRequest) -> pb.StageResponse:
+        """# pixy_log.proto: Stage"""
+        request.cluster = self._connection.cluster
+        return self._call("Stage", lambda stub, seconds: stub.Stage(request, timeout=seconds))
+
+    def publish(self, request: pb.PublishRequest) -> pb.PublishResponse:
+        """# pixy_log.proto: Publish"""
+        request.cluster = self._connection.cluster
+        return self._call("Publish", lambda stub, seconds: stub.Publish(request, timeout=seconds))
+
+    def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
+        """# pixy_log.proto: Discard"""
+        request = pb.DiscardRequest(cluster=self._connection.cluster, sink_id=sink_id, stage_ids=stage_ids)
+        self._call("Discard", lambda stub, seconds: stub.Discard(request, timeout=seconds))
+
+    def fetch(self, ranges: Sequence[pb.FetchRange]) -> Generator[Fetched, None, None]:
+        """Responses, range by range, each with the number of its range; see pixy_log.proto: Fetch.
+
+        After a break it goes on where it was. The ranges are not changed. Closing the iterator ends the call.
+        """
+        left = [(number, _copy(each)) for number, each in enumerate(ranges)]
+        attempts = _Attempts(self._connection, "Fetch", self._current)
+        while left:
+            request = pb.FetchRequest(
+                cluster=self._connection.cluster, ranges=[each for _, each in left], max_bytes=_FETCH_BYTES
+            )
+            call = LogStub(_channel(attempts.address, self._connection.tls)).Fetch(request)
+            done = 0
+            try:
+                for response in call:
+                    number, position = left[response.range]
+                    position.from_offset = response.next_offset
+                    if response.state != pb.MORE:
+                        done = response.range + 1
+                    attempts.begin_anew()
+                    yield Fetched(number, response)
+                if done < len(left):
+                    raise PixyError(
+                        f"Fetch at pixy {attempts.address} ended behind {done} of {len(left)} ranges"
+                    )
+            except grpc.RpcError as error:
+                attempts.failed(error)
+            finally:
+                call.cancel()
+            left = left[done:]
+        self._current = attempts.place
+
+    def _call(self, name: str, call: Callable[[LogStub, float], T]) -> T:
+        attempts = _Attempts(self._connection, name, self._current)
+        while True:
+            stub = LogStub(_channel(attempts.address, self._connection.tls))
+            try:
+                result = call(stub, attempts.seconds_left())
+            except grpc.RpcError as error:
+                attempts.failed(error)
+            else:
+                self._current = attempts.place
+                return result
+
+
+class _Attempts:
+    """Decides after each failure whether there is another attempt, and where."""
+
+    def __init__(self, connection: Connection, name: str, place: int) -> None:
+        self._connection = connection
+        self._name = name
+        # Place of the address to ask. Invariant: in range.
+        self.place = place
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Something came: the time is counted from here."""
+        self._until = time.monotonic() + self._connection.timeout_seconds
+        self._pause = _FIRST_PAUSE_SECONDS
+        # Failures since something came, by address.
+        self._failures: dict[str, str] = {}
+
+    @property
+    def address(self) -> str:
+        return self._connection.addresses[self.place]
+
+    def seconds_left(self) -> float:
+        """How long this attempt may take."""
+        return max(self._until - time.monotonic(), 0.001)
+
+    def failed(self, error: grpc.RpcError) -> None:
+        """Returns when it is time for the next attempt.
+
+        Raises:
+            PixyError: there is none.
+        """
+        code, details = error.code(), error.details() or error.code().name
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            details = f"the server there has no service pixy.log.v1.Log ({details})"
+        if code is not grpc.StatusCode.UNAVAILABLE:
+            kind = _ERRORS.get(code, PixyError)
+            cluster = self._connection.cluster
+            where = f"{self.address}, pixy.cluster {cluster!r}," if cluster else self.address
+            raise kind(f"{self._name} at pixy {where} failed with {code.name}: {details}") from None
+        self._failures[self.address] = details
+        addresses = self._connection.addresses
+        self.place = (self.place + 1) % len(addresses)
+        if len(self._failures) < len(addresses):
+            return
+        if self.seconds_left() <= self._pause:
+            causes = "; ".join(f"{address}: {cause}" for address, cause in self._failures.items())
+            raise Unavailable(
+                f"{self._name}: pixy did not answer within {self._connection.timeout_seconds:g} s (pixy.timeoutMs): {causes}"
+            ) from None
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+
+
+def _copy(given: pb.FetchRange) -> pb.FetchRange:
+    copied = pb.FetchRange()
+    copied.CopyFrom(given)
+    return copied
+
+
+def _channel(address: str, tls: Tls | None) -> grpc.Channel:
+    """This process's connection to the address."""
+    key = (os.getpid(), address, tls)
+    channel = _channels.get(key)
+    if channel is None:
+        # gRPC's thread asks for the interpreter lock several times a response: with Python's 5 ms, decoding would stop the stream.
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
+        channel = _channels[key] = _open(address, tls)
+    return channel
+
+
+def _open(address: str, tls: Tls | None) -> grpc.Channel:
+    if tls is None:
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    options = list(_OPTIONS)
+    if tls.server_name is not None:
+        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    credentials = grpc.ssl_channel_credentials(
+        _read(tls.ca_path, "pixy.tls.caPath"),
+        _read(tls.key_path, "pixy.tls.keyPath"),
+        _read(tls.certificate_path, "pixy.tls.certificatePath"),
+    )
+    return grpc.secure_channel(address, credentials, options=options)
+
+
+def _read(path: str | None, option: str) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise InvalidArgument(
+            f"option {option} is {path!r}: the file cannot be read: {error.strerror}"
+        ) from None

@@ -1,0 +1,70 @@
+"""The data source `pixy`: what Spark finds under that name. Checks options and columns when Spark plans, and hands out readers and writers.
+
+Spark imports this, through `pyspark_pixy`, whenever it looks for a data source, and a module that fails there hides all others. So
+nothing but pyspark is imported here before something is to be done.
+"""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceWriter
+
+__all__ = ["PixyDataSource"]
+
+
+class PixyDataSource(DataSource):
+    """Reads from and writes to pixy, in batches and in streams; docs/spark.md has the options.
+
+    Every method raises `InvalidArgument` for options that are unknown, contradict each other or have values that are not allowed.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "pixy"
+
+    def schema(self) -> StructType:
+        from pixy.spark.options import wants_headers
+        from pixy.spark.schema import read_schema
+
+        return read_schema(include_headers=wants_headers(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from pixy.spark.options import Use, read_options
+        from pixy.spark.schema import check_read_schema
+        from pixy.spark.source import BatchReader
+
+        options = read_options(self.options, Use.BATCH_READ)
+        check_read_schema(schema, include_headers=options.include_headers)
+        return BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from pixy.spark.options import Use, read_options
+        from pixy.spark.schema import check_read_schema
+        from pixy.spark.stream import StreamReader
+
+        options = read_options(self.options, Use.STREAM_READ)
+        check_read_schema(schema, include_headers=options.include_headers)
+        return StreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> "DataSourceWriter":
+        from pixy.spark.options import Use, write_options
+        from pixy.spark.schema import write_columns
+        from pixy.spark.sink import BatchWriter, refuse_overwrite
+
+        refuse_overwrite(overwrite, 'a batch write needs .mode("append")')
+        options = write_options(self.options, Use.BATCH_WRITE)
+        columns = write_columns(schema, topic=options.topic, include_headers=options.include_headers)
+        return BatchWriter(options, columns)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamArrowWriter":
+        from pixy.spark.options import Use, write_options
+        from pixy.spark.schema import write_columns
+        from pixy.spark.sink import StreamWriter, refuse_overwrite
+
+        refuse_overwrite(overwrite, 'a stream needs .outputMode("append")')
+        options = write_options(self.options, Use.STREAM_WRITE)
+        columns = write_columns(schema, topic=options.topic, include_headers=options.include_headers)
+        return StreamWriter(options, columns)

@@ -1,0 +1,320 @@
+"""The options of the data source: one table that says which there are, where each counts and what it may be.
+
+The names and meanings are those of Spark's Kafka connector, so that a job moves over by changing the format's name. What a job sets is
+either honoured, or has no effect here and is said so in a warning, or is refused with what is allowed: nothing is dropped in silence,
+because an option that was misspelt would change what is read.
+
+Spark hands options over with their names in lower case, so they are looked up so and shown as the table spells them.
+"""
+
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+
+from pixy.errors import InvalidArgument
+from pixy.spark.connection import Connection, Tls
+from pixy.spark.positions import Position, check_order, end_position, start_position
+from pixy.spark.subscription import Subscription, parse_subscription
+
+__all__ = ["ReadOptions", "Use", "WriteOptions", "read_options", "wants_headers", "write_options"]
+
+Options = Mapping[str, str]
+
+_ADDRESS_DEFAULT = "127.0.0.1:19091"
+_TIMEOUT_MS_DEFAULT = 30_000
+_BATCH_BYTES_DEFAULT = 512 * 1024
+_MAX_TRIGGER_DELAY_DEFAULT = "15m"
+_COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+_ADDRESS = re.compile(r"unix:/.+|([^\s:/]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
+_PORT_MAX = 65535
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d|)")
+_DURATION_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "": 0.001}
+
+
+class Use(Enum):
+    """What the data source is used for."""
+
+    BATCH_READ = "a batch read"
+    STREAM_READ = "a stream read"
+    BATCH_WRITE = "a batch write"
+    STREAM_WRITE = "a stream write"
+
+
+_READ = frozenset({Use.BATCH_READ, Use.STREAM_READ})
+_WRITE = frozenset({Use.BATCH_WRITE, Use.STREAM_WRITE})
+_ALL = _READ | _WRITE
+_STREAM_READ = frozenset({Use.STREAM_READ})
+_BATCH_READ = frozenset({Use.BATCH_READ})
+
+_KNOWN: dict[str, frozenset[Use]] = {
+    "pixy.address": _ALL,
+    "kafka.bootstrap.servers": _ALL,
+    "pixy.cluster": _ALL,
+    "pixy.timeoutMs": _ALL,
+    "pixy.tls": _ALL,
+    "pixy.tls.caPath": _ALL,
+    "pixy.tls.certificatePath": _ALL,
+    "pixy.tls.keyPath": _ALL,
+    "pixy.tls.serverName": _ALL,
+    "subscribe": _READ,
+    "subscribePattern": _READ,
+    "assign": _READ,
+    "startingOffsets": _READ,
+    "startingTimestamp": _READ,
+    "startingOffsetsByTimestamp": _READ,
+    "startingOffsetsByTimestampStrategy": _READ,
+    "endingOffsets": _BATCH_READ,
+    "endingTimestamp": _BATCH_READ,
+    "endingOffsetsByTimestamp": _BATCH_READ,
+    "failOnDataLoss": _READ,
+    "maxOffsetsPerTrigger": _STREAM_READ,
+    "minOffsetsPerTrigger": _STREAM_READ,
+    "maxTriggerDelay": _STREAM_READ,
+    "minPartitions": _READ,
+    "maxRecordsPerPartition": _READ,
+    "includeHeaders": _ALL,
+    "topic": _WRITE,
+    "maxBatchBytes": _WRITE,
+    "sinkId": frozenset({Use.STREAM_WRITE}),
+    "sinkReset": frozenset({Use.STREAM_WRITE}),
+    "kafka.compression.type": _WRITE,
+}
+"""The options that are honoured, and where."""
+
+_BATCH_WARNS = frozenset({"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"})
+"""Spark's Kafka connector warns of these in a batch read."""
+
+_WITHOUT_EFFECT = {
+    "groupIdPrefix": "progress is Spark's checkpoint, there is no consumer group",
+    "kafka.group.id": "progress is Spark's checkpoint, there is no consumer group",
+    "kafkaConsumer.pollTimeoutMs": "pixy.timeoutMs says how long calls are tried",
+    "fetchOffset.numRetries": "pixy.timeoutMs says how long calls are tried",
+    "fetchOffset.retryIntervalMs": "pixy.timeoutMs says how long calls are tried",
+    "kafkaConsumer.consumerCacheTimeout": "there is no cache of consumers",
+    "kafka.client.id": "clients have no names",
+    "kafka.acks": "what was answered is durable",
+    "kafka.enable.idempotence": "writes are exactly-once",
+    "kafka.retries": "pixy.timeoutMs says how long calls are tried",
+    "kafka.request.timeout.ms": "pixy.timeoutMs says how long calls are tried",
+    "kafka.max.poll.records": "records come in whole batches",
+    "kafka.fetch.max.bytes": "records come in whole batches",
+    "kafka.max.partition.fetch.bytes": "records come in whole batches",
+    "kafka.batch.size": "batches are as large as the rows at hand make them",
+    "kafka.linger.ms": "batches are as large as the rows at hand make them",
+    "kafka.max.request.size": "batches are as large as the rows at hand make them",
+}
+"""Options of the Kafka connector that jobs set and that mean nothing here."""
+
+_REFUSED = {
+    "kafka.auto.offset.reset": "use startingOffsets",
+    "kafka.key.deserializer": "keys are binary; cast the column",
+    "kafka.value.deserializer": "values are binary; cast the column",
+    "kafka.key.serializer": "keys are string or binary columns",
+    "kafka.value.serializer": "values are string or binary columns",
+    "kafka.enable.auto.commit": "offsets are kept in Spark's checkpoint",
+    "kafka.interceptor.classes": "there are no interceptors",
+    "path": "name topics with subscribe or topic, and call load() and save() without a path",
+}
+"""Options that are refused with a hint."""
+
+_SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
+"""What Spark puts among the options of a sink."""
+
+_SPELLING = {name.lower(): name for name in (*_KNOWN, *_WITHOUT_EFFECT, *_REFUSED)}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What is to be read, and how. Counts are of records; None is no bound."""
+
+    connection: Connection
+    subscription: Subscription
+    start: Position
+    end: Position
+    fail_on_data_loss: bool
+    include_headers: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where rows go, and as whose.
+
+    `topic` None: each row says it. `sink_id` None: a batch write draws one, a stream writes as its query. `batch_bytes` is the size of
+    the largest record batch.
+    """
+
+    connection: Connection
+    topic: str | None
+    include_headers: bool
+    sink_id: str | None
+    sink_reset: bool
+    compression: str
+    batch_bytes: int
+
+
+def read_options(options: Options, use: Use) -> ReadOptions:
+    """What the options of a reader mean.
+
+    Raises:
+        InvalidArgument: the option, its value and what is allowed.
+    """
+    given = _check_names(options, use)
+    streaming = use is Use.STREAM_READ
+    subscription = parse_subscription(given)
+    maximum = _count(given, "maxOffsetsPerTrigger") if streaming else None
+    minimum = _count(given, "minOffsetsPerTrigger") if streaming else None
+    if maximum is not None and minimum is not None and minimum > maximum:
+        raise InvalidArgument(
+            f"option minOffsetsPerTrigger is {minimum}: it must not be above maxOffsetsPerTrigger, {maximum}"
+        )
+    start, end = start_position(given, streaming=streaming), end_position(given)
+    check_order(start, end)
+    return ReadOptions(
+        connection=_connection(given),
+        subscription=subscription,
+        start=start,
+        end=end,
+        fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+        include_headers=_flag(given, "includeHeaders", default=False),
+        min_partitions=_count(given, "minPartitions"),
+        max_records_per_partition=_count(given, "maxRecordsPerPartition"),
+        max_offsets_per_trigger=maximum,
+        min_offsets_per_trigger=minimum,
+        max_trigger_delay_seconds=_duration(given, "maxTriggerDelay", _MAX_TRIGGER_DELAY_DEFAULT),
+    )
+
+
+def write_options(options: Options, use: Use) -> WriteOptions:
+    """What the options of a writer mean.
+
+    Raises:
+        InvalidArgument: the option, its value and what is allowed.
+    """
+    given = _check_names(options, use)
+    for name in ("topic", "sinkId"):
+        value = given.get(name)
+        if value is not None and not _NAME.fullmatch(value):
+            raise _bad(name, value, "1 to 249 of the characters a-z A-Z 0-9 . _ -")
+    compression = given.get("kafka.compression.type", "none")
+    if compression not in _COMPRESSIONS:
+        raise _bad("kafka.compression.type", compression, ", ".join(_COMPRESSIONS))
+    return WriteOptions(
+        connection=_connection(given),
+        topic=given.get("topic"),
+        include_headers=_flag(given, "includeHeaders", default=True),
+        sink_id=given.get("sinkId"),
+        sink_reset=_flag(given, "sinkReset", default=False),
+        compression=compression,
+        batch_bytes=_count(given, "maxBatchBytes") or _BATCH_BYTES_DEFAULT,
+    )
+
+
+def wants_headers(options: Options) -> bool:
+    """Whether rows that are read have headers. All other options are checked when it is known what they are for."""
+    return _flag(options, "includeheaders", default=False)
+
+
+def _check_names(options: Options, use: Use) -> dict[str, str]:
+    """The options that count, by the names in the table; warns of those without effect."""
+    given: dict[str, str] = {}
+    for key, value in options.items():
+        lower = key.lower()
+        if lower in _SPARK_OWN:
+            continue
+        name = _SPELLING.get(lower)
+        if name is None:
+            raise _unknown(key, value, use)
+        if name in _REFUSED:
+            raise InvalidArgument(f"option {name}={value!r} is not supported: {_REFUSED[name]}")
+        if name in _WITHOUT_EFFECT:
+            warnings.warn(f"option {name} has no effect: {_WITHOUT_EFFECT[name]}", stacklevel=3)
+        elif use in _KNOWN[name]:
+            given[name] = str(value).strip()
+        elif use is Use.BATCH_READ and name in _BATCH_WARNS:
+            warnings.warn(f"option {name} has no effect in a batch read", stacklevel=3)
+        else:
+            where = " and ".join(each.value for each in Use if each in _KNOWN[name])
+            raise InvalidArgument(f"option {name}={value!r} is not allowed in {use.value}, only in {where}")
+    return given
+
+
+def _unknown(key: str, value: str, use: Use) -> InvalidArgument:
+    lower = key.lower()
+    if lower.startswith(("kafka.ssl.", "kafka.sasl.", "kafka.security.")):
+        hint = "connections are secured with pixy.tls, pixy.tls.caPath, pixy.tls.certificatePath and pixy.tls.keyPath"
+    else:
+        allowed = {name.lower(): name for name, uses in _KNOWN.items() if use in uses}
+        near = get_close_matches(lower, allowed, n=1)
+        hint = f"did you mean {allowed[near[0]]}?" if near else f"allowed are {', '.join(allowed.values())}"
+    return InvalidArgument(f"unknown option {key}={value!r} in {use.value}: {hint}")
+
+
+def _connection(given: Options) -> Connection:
+    ours, theirs = given.get("pixy.address"), given.get("kafka.bootstrap.servers")
+    if ours is not None and theirs is not None and ours != theirs:
+        raise InvalidArgument(
+            f"options pixy.address={ours!r} and kafka.bootstrap.servers={theirs!r} name the same thing: give one"
+        )
+    text = ours if ours is not None else theirs if theirs is not None else _ADDRESS_DEFAULT
+    addresses = tuple(part.strip() for part in text.split(","))
+    for address in addresses:
+        match = _ADDRESS.fullmatch(address)
+        if match is None or not 0 < int(match["port"] or 1) <= _PORT_MAX:
+            name = "pixy.address" if ours is not None else "kafka.bootstrap.servers"
+            allowed = f"HOST:PORT with a port from 1 to {_PORT_MAX}, or unix:/PATH, or several of them with commas between"
+            raise _bad(name, text, allowed)
+    timeout_ms = _count(given, "pixy.timeoutMs") or _TIMEOUT_MS_DEFAULT
+    return Connection(addresses, given.get("pixy.cluster", ""), timeout_ms / 1000, _tls(given))
+
+
+def _tls(given: Options) -> Tls | None:
+    parts = [name for name in given if name.startswith("pixy.tls.")]
+    if not _flag(given, "pixy.tls", default=bool(parts)):
+        if parts:
+            raise InvalidArgument(f"option {parts[0]}={given[parts[0]]!r} contradicts pixy.tls=false")
+        return None
+    certificate, key = given.get("pixy.tls.certificatePath"), given.get("pixy.tls.keyPath")
+    if (certificate is None) != (key is None):
+        raise InvalidArgument(
+            "options pixy.tls.certificatePath and pixy.tls.keyPath go together: one of them is missing"
+        )
+    return Tls(given.get("pixy.tls.caPath"), certificate, key, given.get("pixy.tls.serverName"))
+
+
+def _flag(given: Options, name: str, *, default: bool) -> bool:
+    value = given.get(name)
+    if value is None:
+        return default
+    if value.lower() not in ("true", "false"):
+        raise _bad(_SPELLING[name.lower()], value, "true or false")
+    return value.lower() == "true"
+
+
+def _count(given: Options, name: str) -> int | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if not re.fullmatch(r"\d{1,18}", value) or int(value) == 0:
+        raise _bad(name, value, "a whole number above 0")
+    return int(value)
+
+
+def _duration(given: Options, name: str, default: str) -> float:
+    value = given.get(name, default)
+    match = _DURATION.fullmatch(value)
+    if match is None:
+        raise _bad(name, value, "a duration like 500ms, 30s, 15m or 1h")
+    return int(match[1]) * _DURATION_SECONDS[match[2]]
+
+
+def _bad(name: str, value: str, allowed: str) -> InvalidArgument:
+    return InvalidArgument(f"option {name} is {value!r}: allowed is {allowed}")

@@ -1,0 +1,149 @@
+"""Where reading starts and ends, as the options say it: earliest, latest, an offset or a timestamp for each partition, or one for all.
+
+This is what was asked for. What offsets that means is found by asking the daemon, in `offsets`.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pixy.errors import InvalidArgument
+from pixy.records import TopicPartition
+
+__all__ = ["EARLIEST", "LATEST", "At", "Position", "check_order", "end_position", "start_position"]
+
+EARLIEST = -2
+LATEST = -1
+"""Kafka's numbers for the two, where JSON gives offsets."""
+
+
+class At(Enum):
+    """The ways to say where."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSETS = "offsets"
+    TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where reading starts or ends.
+
+    Args:
+        at: how it is said.
+        option: name of the option that says it, for messages.
+        by_partition: offsets, or timestamps in ms, of exactly the partitions that are read. Empty: not by partition.
+        timestamp_ms: of all partitions, if `at` is TIMESTAMP and `by_partition` is empty.
+        else_latest: a timestamp that no record reaches means latest, instead of an error.
+    """
+
+    at: At
+    option: str
+    by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
+    timestamp_ms: int = 0
+    else_latest: bool = False
+
+
+def start_position(given: Mapping[str, str], *, streaming: bool) -> Position:
+    """Where reading starts. Timestamps come before offsets, one for all before one for each, as with Kafka's connector.
+
+    Raises:
+        InvalidArgument: a value is not allowed.
+    """
+    strategy = given.get("startingOffsetsByTimestampStrategy", "error")
+    if strategy not in ("error", "latest"):
+        raise InvalidArgument(
+            f"option startingOffsetsByTimestampStrategy is {strategy!r}: allowed is error or latest"
+        )
+    forbidden = {} if streaming else {At.LATEST: LATEST}
+    default = At.LATEST if streaming else At.EARLIEST
+    return _position(given, "starting", default, forbidden, else_latest=strategy == "latest")
+
+
+def end_position(given: Mapping[str, str]) -> Position:
+    """Where reading ends; a timestamp that no record reaches means latest.
+
+    Raises:
+        InvalidArgument: a value is not allowed.
+    """
+    return _position(given, "ending", At.LATEST, {At.EARLIEST: EARLIEST}, else_latest=True)
+
+
+def check_order(start: Position, end: Position) -> None:
+    """Prove that reading does not end before it starts, as far as the options tell.
+
+    Raises:
+        InvalidArgument: it does.
+    """
+    if start.at is not end.at:
+        return
+    for each in (*start.by_partition, *end.by_partition, None):
+        first, last = _number(start, each), _number(end, each)
+        if first is not None and last is not None and 0 <= last < first:
+            where = "" if each is None else f" for {each.topic}-{each.partition}"
+            raise InvalidArgument(
+                f"option {start.option} says {first}{where} and {end.option} {last}: reading must not end before it starts"
+            )
+
+
+def _number(position: Position, partition: TopicPartition | None) -> int | None:
+    """What it says for a partition, or for those that it does not name."""
+    if not position.by_partition:
+        return position.timestamp_ms
+    return None if partition is None else position.by_partition.get(partition)
+
+
+def _position(
+    given: Mapping[str, str], edge: str, default: At, forbidden: Mapping[At, int], *, else_latest: bool
+) -> Position:
+    for_all, for_each, offsets = f"{edge}Timestamp", f"{edge}OffsetsByTimestamp", f"{edge}Offsets"
+    if for_all in given:
+        text = given[for_all]
+        if not re.fullmatch(r"\d{1,18}", text):
+            raise InvalidArgument(
+                f"option {for_all} is {text!r}: allowed are milliseconds since 1970, a whole number"
+            )
+        return Position(At.TIMESTAMP, for_all, timestamp_ms=int(text), else_latest=else_latest)
+    if for_each in given:
+        stamps = _by_partition(for_each, given[for_each], least=0, what="timestamps in milliseconds")
+        return Position(At.TIMESTAMP, for_each, stamps, else_latest=else_latest)
+    text = given.get(offsets, default.value)
+    words = [at.value for at in (At.EARLIEST, At.LATEST) if at not in forbidden]
+    if text.lower() in words:
+        return Position(At(text.lower()), offsets)
+    if not text.startswith("{"):
+        allowed = f'{" or ".join(words)}, or JSON like {{"topic": {{"0": 12}}}}'
+        raise InvalidArgument(f"option {offsets} is {text!r}: allowed is {allowed}")
+    return Position(At.OFFSETS, offsets, _offsets(offsets, text, forbidden))
+
+
+def _offsets(option: str, text: str, forbidden: Mapping[At, int]) -> dict[TopicPartition, int]:
+    parsed = _by_partition(option, text, least=EARLIEST, what="offsets, -2 for earliest, -1 for latest")
+    for at, number in forbidden.items():
+        if number in parsed.values():
+            raise InvalidArgument(f"option {option} is {text!r}: {number}, {at.value}, is not allowed there")
+    return parsed
+
+
+def _by_partition(option: str, text: str, *, least: int, what: str) -> dict[TopicPartition, int]:
+    allowed = f'allowed is JSON like {{"topic": {{"0": 12, "1": 7}}}} with {what}'
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidArgument(f"option {option} is {text!r}: {allowed} ({error})") from None
+    if not isinstance(parsed, dict) or not parsed:
+        raise InvalidArgument(f"option {option} is {text!r}: {allowed}")
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in parsed.items():
+        if not isinstance(partitions, dict):
+            raise InvalidArgument(f"option {option} is {text!r}: {topic!r} has {partitions!r}; {allowed}")
+        for partition, number in partitions.items():
+            if not re.fullmatch(r"\d{1,9}", partition) or type(number) is not int or number < least:
+                raise InvalidArgument(
+                    f"option {option} is {text!r}: partition {partition!r} of {topic!r} has {number!r}; {allowed}"
+                )
+            found[TopicPartition(topic, int(partition))] = number
+    return found

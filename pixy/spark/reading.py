@@ -1,0 +1,78 @@
+"""What a task does that reads: fetch its ranges and decode them, batch and stream alike.
+
+Records that should be there and are not (retention took them, the topic was deleted or made anew) are an error that says so, or with
+`failOnDataLoss=false` a warning, and reading goes on behind the gap.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import pyarrow as pa
+
+from pixy.errors import OffsetOutOfRange
+from pixy.proto import pixy_log_pb2 as pb
+from pixy.spark.client import LogClient
+from pixy.spark.connection import Connection
+from pixy.spark.decode import Span, decode
+from pixy.spark.ranges import PlannedRange
+
+__all__ = ["read_ranges"]
+
+_REASONS = {
+    pb.END_OF_LOG: "the log ends before",
+    pb.OFFSET_OUT_OF_RANGE: "the log does not have that offset",
+    pb.UNKNOWN_PARTITION: "the topic was deleted, or made anew",
+}
+
+
+def read_ranges(
+    connection: Connection, ranges: Sequence[PlannedRange], *, include_headers: bool, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the ranges. Closing the iterator ends the fetch.
+
+    Raises:
+        OffsetOutOfRange: records are gone, and that is an error.
+        CorruptData: what came cannot be decoded.
+        PixyError: the daemon refused, or did not answer in time.
+    """
+    client = LogClient(connection)
+    left = list(ranges)
+    while left:
+        behind_gaps: list[PlannedRange] = []
+        with closing(client.fetch([_request(each) for each in left])) as responses:
+            for number, response in responses:
+                wanted = left[number]
+                if response.batches:
+                    span = Span(wanted.topic, wanted.partition, wanted.first, wanted.end)
+                    rows = decode(response.batches, span, include_headers=include_headers)
+                    if rows is not None:
+                        yield rows
+                if response.state not in (pb.MORE, pb.END_OF_RANGE):
+                    _lost(wanted, response, fail=fail_on_data_loss)
+                    if wanted.first < response.log_begin_offset < wanted.end:
+                        behind_gaps.append(wanted._replace(first=response.log_begin_offset))
+        left = behind_gaps
+
+
+def _request(planned: PlannedRange) -> pb.FetchRange:
+    return pb.FetchRange(
+        topic=planned.topic,
+        partition=planned.partition,
+        from_offset=planned.first,
+        to_offset=planned.end,
+        topic_id=planned.topic_id,
+    )
+
+
+def _lost(planned: PlannedRange, response: pb.FetchResponse, *, fail: bool) -> None:
+    begin, end = response.log_begin_offset, response.log_end_offset
+    message = (
+        f"records of {planned.topic}-{planned.partition} are lost: offsets {planned.first} to {planned.end} were to be read, and at "
+        f"{response.next_offset} {_REASONS.get(response.state, 'reading ended')}; it has {begin} to {end}"
+    )
+    if fail:
+        raise OffsetOutOfRange(
+            f"{message}. With failOnDataLoss=false reading goes on with what is there", begin, end
+        )
+    warnings.warn(message, stacklevel=2)

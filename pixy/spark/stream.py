@@ -1,0 +1,206 @@
+"""The stream reader: decides how far each batch goes. One of it lives in a process of its own as long as the query runs.
+
+Where the query is, Spark knows: every decision is made from the `start` that Spark gives. What is remembered here is the initial offset,
+which must be the same each time it is asked for; when the last batch was due; where `AvailableNow` ends; and which topics there were a
+moment ago.
+
+An idle query asks for the end of the log a hundred times a second. The answer is always fresh: in one that was kept, records that were
+written before the question would be missing, and `processAllAvailable` would return without them. That nothing is new is held back
+instead, if the same was said a moment ago; Spark asks again when it has it.
+
+A partition that appears while the query runs is read from offset 0. One that is gone stays in the offsets for ever: if it came back with an
+offset of its own, Spark would read it twice.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pixy.errors import OffsetOutOfRange
+from pixy.proto import pixy_log_pb2 as pb
+from pixy.records import TopicPartition
+from pixy.spark.client import LogClient
+from pixy.spark.finder import OffsetFinder
+from pixy.spark.offsets import (
+    Offsets,
+    Pace,
+    began_at,
+    from_json,
+    initial_json,
+    is_initial,
+    limit_offsets,
+    to_json,
+)
+from pixy.spark.options import ReadOptions
+from pixy.spark.ranges import PlannedRange, plan_tasks
+from pixy.spark.source import RangesPartition, read_partition
+
+__all__ = ["StreamReader"]
+
+_IDLE_SECONDS = 0.04
+"""How long the answer that nothing is new is held back."""
+
+_TOPICS_MAX_AGE_SECONDS = 1.0
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads on from where the query is. Pickled into the tasks, where only `read` is called.
+
+    Args:
+        clock: seconds that never step back.
+        sleep: waits for so many of them.
+    """
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._sleep = sleep
+        self._pace = Pace(options.min_offsets_per_trigger, options.max_trigger_delay_seconds)
+        # The initial offset once it has been asked for. Invariant: never changes.
+        self._initial: dict[str, Any] | None = None
+        # Where the query ends; None: it does not.
+        self._available: Offsets | None = None
+        # The last answers of the daemon, and when that about topics came.
+        self._topics: dict[str, pb.Topic] = {}
+        self._topics_at: float | None = None
+        self._latest: Offsets = {}
+        # When it was last said that nothing is new.
+        self._idle_at = -math.inf
+
+    def __reduce__(self) -> tuple[type["StreamReader"], tuple[ReadOptions]]:
+        """Tasks need to know what is read; what is remembered here is of no use to them."""
+        return StreamReader, (self._options,)
+
+    # --- offsets --------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query starts."""
+        if self._initial is None:
+            finder = self._finder()
+            self._refresh_topics(finder)
+            partitions = finder.partitions(self._topics, must_exist=True)
+            self._initial = initial_json(finder.find(self._options.start, partitions))
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limit of the options. Spark takes one only, so the least number of records is looked after here."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the batch that begins at `start` ends. Without anything new it is `start` itself, to the letter."""
+        known = from_json(start)
+        latest = self._capped(known, self._find_latest(known))
+        backlog = sum(max(end - known.get(each, 0), 0) for each, end in latest.items())
+        if is_initial(start):
+            self._pace.is_due(backlog, self._clock())
+            return to_json(self._limited(known, latest, limit), start=known)
+        hurry = self._available is not None or isinstance(limit, ReadAllAvailable)
+        if latest == known or not (hurry or self._pace.is_due(backlog, self._clock())):
+            self._rest()
+            return start
+        return to_json(self._limited(known, latest, limit))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """How far the log goes, for the query's progress."""
+        return to_json(self._latest) if self._latest else None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """From here on what comes is for another run."""
+        self._available = self._find_latest({})
+
+    def _find_latest(self, known: Mapping[TopicPartition, int]) -> Offsets:
+        """The ends of all partitions, those of `known` that are gone among them."""
+        finder = self._finder()
+        if self._topics_at is None or self._clock() - self._topics_at >= _TOPICS_MAX_AGE_SECONDS:
+            self._refresh_topics(finder)
+        self._latest = finder.latest(finder.partitions(self._topics, must_exist=False))
+        for each, offset in known.items():
+            end = self._latest.get(each)
+            if (end is None or end < offset) and self._options.fail_on_data_loss:
+                now_is = "is gone" if end is None else f"ends at {end}"
+                raise OffsetOutOfRange(
+                    f"{each.topic}-{each.partition} was read up to offset {offset} and {now_is}: records may be lost, because the topic "
+                    "was deleted, or made anew. With failOnDataLoss=false the query goes on with what is there",
+                    0,
+                    end or 0,
+                )
+        return {**known, **self._latest}
+
+    def _refresh_topics(self, finder: OffsetFinder) -> None:
+        self._topics, self._topics_at = finder.topics(), self._clock()
+
+    def _rest(self) -> None:
+        """Nothing is new: Spark would ask again at once."""
+        if self._available is None and self._clock() - self._idle_at < 2 * _IDLE_SECONDS:
+            self._sleep(_IDLE_SECONDS)
+        self._idle_at = self._clock()
+
+    def _capped(self, known: Mapping[TopicPartition, int], latest: Offsets) -> Offsets:
+        """The same, but not beyond where the query ends."""
+        available = self._available
+        if available is None:
+            return latest
+        ends = {each: min(end, available[each]) for each, end in latest.items() if each in available}
+        return {each: max(ends.get(each, 0), known.get(each, 0)) for each in {*known, *ends}}
+
+    def _limited(self, known: Offsets, latest: Offsets, limit: ReadLimit) -> Offsets:
+        return limit_offsets(known, latest, limit.max_rows) if isinstance(limit, ReadMaxRows) else latest
+
+    # --- batches --------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """What each task of a batch reads; the same for a batch that is replayed."""
+        if start == end:
+            return []
+        first = began_at(start, end)
+        if self._topics_at is None:
+            self._refresh_topics(self._finder())
+        ranges = []
+        for each, stop in sorted(from_json(end).items()):
+            begin = first.get(each, 0)
+            topic = self._topics.get(each.topic)
+            # A topic that was made anew ends before it began: it is read from its beginning.
+            ranges.append(
+                PlannedRange(
+                    *each, begin if begin <= stop else 0, stop, topic.topic_id if topic is not None else b""
+                )
+            )
+        tasks = plan_tasks(ranges, self._options.min_partitions, self._options.max_records_per_partition)
+        return [RangesPartition(each) for each in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return read_partition(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: progress is Spark's checkpoint."""
+
+    def stop(self) -> None:
+        """Nothing: Spark does not call it when a query stops."""
+
+    def _finder(self) -> OffsetFinder:
+        return OffsetFinder(
+            LogClient(self._options.connection),
+            self._options.subscription,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )

@@ -1,0 +1,86 @@
+"""A session for each module of tests, and a daemon for it to talk to. Both are real."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pixy.spark import use_java
+from tests.integration.daemon import Daemon, proxy_config
+from tests.kafka.cluster import KafkaCluster
+from tests.spark.log import Log
+
+__all__ = ["KEEP_ALL", "over_both", "start_session"]
+
+KEEP_ALL = proxy_config(storage={"retention": "0s", "reserve_bytes": 0, "retention_check": "1s"})
+"""The configuration of daemons: records may be as old as a test wants them to be."""
+
+over_both = pytest.mark.parametrize("kafka_addresses", ["embedded", "kafka"], indirect=True, scope="module")
+"""The tests of a module run on a daemon with the embedded log, and on one in front of a real Kafka."""
+
+ROOT = Path(__file__).parents[2]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What PySpark warns of is not ours: that pandas is too new, and sockets that it leaves to the collector."""
+    for item in items:
+        if ROOT / "tests" / "spark" in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore::FutureWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+
+
+def start_session(master: str = "local[2]", **config: str) -> SparkSession:
+    """A session whose Python workers are this interpreter and see this tree."""
+    use_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(master).appName("pixy-tests")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.driver.memory": "1g",
+        "spark.sql.session.timeZone": "UTC",
+        **config,
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """The session of a module."""
+    session = start_session()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def kafka_addresses(request: pytest.FixtureRequest) -> list[str]:
+    """The brokers that the daemon of a module stands in front of; none: it has the embedded log."""
+    if getattr(request, "param", "embedded") == "embedded":
+        return []
+    cluster: KafkaCluster = request.getfixturevalue("kafka")
+    return cluster.addresses
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory, kafka_addresses: list[str]) -> Iterator[Daemon]:
+    """The daemon of a module."""
+    over_kafka = proxy_config(kafka={"seed_peers": kafka_addresses})
+    with Daemon(tmp_path_factory.mktemp("daemon"), over_kafka if kafka_addresses else KEEP_ALL) as running:
+        yield running
+
+
+@pytest.fixture
+def log(daemon: Daemon) -> Log:
+    """The daemon's log, for those who look at it without Spark."""
+    return Log(daemon)

@@ -1,0 +1,136 @@
+"""Calls reach the daemon, over restarts, at any of its addresses, with TLS; or one error says where and why they did not."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from pixy.errors import InvalidArgument, PixyError, Unavailable
+from pixy.proto import pixy_log_pb2 as pb
+from pixy.proto.pixy_log_pb2_grpc import LogStub
+from pixy.spark import client
+from pixy.spark.client import LogClient
+from pixy.spark.connection import Connection, Tls
+from tests.integration.daemon import Daemon
+from tests.judges.daemons import judged_daemon, make_certificate
+from tests.spark.log import Log
+
+pytestmark = [pytest.mark.process]
+
+
+def test_a_dead_server_is_named_with_the_cause() -> None:
+    log_client = LogClient(Connection(("127.0.0.1:1",), timeout_seconds=0.3))
+    with pytest.raises(
+        Unavailable,
+        match=r"^DescribeTopics: pixy did not answer within 0.3 s \(pixy.timeoutMs\): 127.0.0.1:1: .*refused",
+    ):
+        log_client.describe(["t"])
+    with pytest.raises(Unavailable, match=r"^Fetch: pixy did not answer"):
+        list(log_client.fetch([pb.FetchRange(topic="t")]))
+
+
+def test_every_dead_address_is_named() -> None:
+    with pytest.raises(Unavailable, match=r"127.0.0.1:1: .*; 127.0.0.1:2: "):
+        LogClient(Connection(("127.0.0.1:1", "127.0.0.1:2"), timeout_seconds=0.3)).describe()
+
+
+def test_the_next_address_is_asked_when_one_is_dead(daemon: Daemon, log: Log) -> None:
+    topic = log.create(1)
+    log.append(topic, 0, [b"a"])
+    log_client = LogClient(Connection(("127.0.0.1:1", daemon.address), timeout_seconds=10))
+    assert [each.topic for each in log_client.describe([topic]).topics] == [topic]
+    assert [
+        each.response.next_offset for each in log_client.fetch([pb.FetchRange(topic=topic, to_offset=1)])
+    ][-1] == 1
+
+
+def test_what_is_refused_is_not_tried_again(daemon: Daemon) -> None:
+    log_client = LogClient(Connection((daemon.address,), cluster="nowhere", timeout_seconds=60))
+    with pytest.raises(
+        InvalidArgument,
+        match=rf"DescribeTopics at pixy {daemon.address}, pixy.cluster 'nowhere', failed with INVALID_ARGUMENT: ",
+    ):
+        log_client.describe()
+
+
+def test_a_call_waits_for_a_daemon_that_restarts(daemon: Daemon, log: Log) -> None:
+    topic = log.create(1)
+    log_client = LogClient(Connection((daemon.address,), timeout_seconds=30))
+    log_client.describe([topic])
+    daemon.kill()
+    starter = threading.Timer(0.5, daemon.start)
+    starter.start()
+    try:
+        assert [each.topic for each in log_client.describe([topic]).topics] == [topic]
+    finally:
+        starter.join()
+
+
+def test_a_fetch_goes_on_where_it_was_when_the_daemon_restarts(daemon: Daemon, log: Log) -> None:
+    topics = [log.create(1) for _ in range(2)]
+    for topic in topics:
+        for _ in range(30):
+            log.append(topic, 0, [b"v" * 1000] * 500)
+    log_client = LogClient(Connection((daemon.address,), timeout_seconds=30))
+    ranges = [pb.FetchRange(topic=topic, to_offset=15_000) for topic in topics]
+    found: dict[int, list[int]] = {0: [0], 1: [0]}
+    for place, each in enumerate(log_client.fetch(ranges)):
+        if place == 20:
+            daemon.restart()
+        found[each.range].append(each.response.next_offset)
+    for positions in found.values():
+        assert positions == sorted(positions)
+        assert positions[-1] == 15_000
+    assert [each.from_offset for each in ranges] == [0, 0], "what the caller gave is not changed"
+
+
+def test_who_stops_reading_ends_the_fetch(daemon: Daemon, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = log.create(1)
+    for _ in range(5):
+        log.append(topic, 0, [b"v" * 1000] * 900)
+    calls: list[Any] = []
+
+    def noting_stub(channel: grpc.Channel) -> LogStub:
+        stub = LogStub(channel)
+        fetch = stub.Fetch
+
+        def note(request: pb.FetchRequest) -> Any:
+            calls.append(fetch(request))
+            return calls[-1]
+
+        monkeypatch.setattr(stub, "Fetch", note)
+        return stub
+
+    monkeypatch.setattr(client, "LogStub", noting_stub)
+    responses = LogClient(Connection((daemon.address,))).fetch([pb.FetchRange(topic=topic, to_offset=4500)])
+    assert next(responses).response.state == pb.MORE
+    (call,) = calls
+    assert call.is_active()
+    responses.close()
+    assert call.code() is grpc.StatusCode.CANCELLED
+
+
+def test_tls_proves_who_the_daemon_is(tmp_path: Path) -> None:
+    certificate = make_certificate(tmp_path)
+    with judged_daemon(tmp_path / "daemon", certificate=certificate) as daemon:
+        tls = Tls(ca_path=str(certificate.path))
+        assert LogClient(Connection((daemon.address,), timeout_seconds=10, tls=tls)).describe() is not None
+        with pytest.raises(PixyError, match=rf"{daemon.address}"):
+            LogClient(Connection((daemon.address,), timeout_seconds=1, tls=Tls())).describe()
+
+
+def test_a_missing_certificate_is_named() -> None:
+    with pytest.raises(
+        InvalidArgument,
+        match=r"option pixy.tls.caPath is '/nowhere/ca.pem': the file cannot be read: No such file",
+    ):
+        LogClient(Connection(("127.0.0.1:1",), tls=Tls(ca_path="/nowhere/ca.pem"))).describe()
+
+
+def test_a_unix_socket_serves(tmp_path: Path) -> None:
+    socket = tmp_path / "s"
+    with Daemon(tmp_path / "daemon", {"unix_addr": str(socket)}) as daemon:
+        assert LogClient(Connection((f"unix:{socket}",), timeout_seconds=10)).describe() is not None
+        assert daemon.running

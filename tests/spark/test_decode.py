@@ -1,0 +1,175 @@
+"""What the codec of `pixy.records` says of batches, said in columns."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pixy.errors import CorruptData
+from pixy.records import (
+    COMPRESSION,
+    HEADER_BYTES,
+    NewRecord,
+    build_batch,
+    patch_batch,
+    read_header,
+    read_records,
+)
+from pixy.records.batch import batch_crc
+from pixy.spark.decode import Span, decode
+
+NOW = 1_700_000_000_000
+EVERYTHING = Span("events", 3, 0, 1 << 62)
+
+
+def batch_at(base_offset: int, records: Sequence[NewRecord], compression: int = 0) -> bytes:
+    batch = build_batch(records, compression)
+    patch_batch(batch, base_offset, 1)
+    return bytes(batch)
+
+
+def expected_rows(batches: Sequence[bytes]) -> list[tuple[object, ...]]:
+    return [
+        (
+            record.key,
+            record.value,
+            record.offset,
+            record.timestamp,
+            [tuple(each) for each in record.headers] or None,
+        )
+        for batch in batches
+        for record in read_records(batch)
+    ]
+
+
+def decoded_rows(batches: bytes, span: Span = EVERYTHING) -> list[tuple[object, ...]]:
+    rows = decode(batches, span, include_headers=True)
+    if rows is None:
+        return []
+    rows.validate(full=True)
+    columns = rows.to_pydict()
+    assert set(columns["topic"]) == {span.topic}
+    assert set(columns["partition"]) == {span.partition}
+    millis = [each // 1000 for each in rows.column("timestamp").cast(pa.int64()).to_pylist()]
+    headers = [each and [(one["key"], one["value"]) for one in each] for each in columns["headers"]]
+    return list(zip(columns["key"], columns["value"], columns["offset"], millis, headers, strict=True))
+
+
+HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3)
+RECORDS = st.builds(
+    NewRecord,
+    st.none() | st.binary(max_size=80),
+    st.none() | st.binary(max_size=200),
+    HEADERS,
+    st.integers(NOW - 10_000_000, NOW + 10_000_000),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(RECORDS, min_size=1, max_size=40), st.sampled_from(sorted(COMPRESSION.values()))),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_columns_say_what_the_codec_says(given_batches: list[tuple[list[NewRecord], int]]) -> None:
+    batches, offset = [], 5
+    for records, compression in given_batches:
+        batches.append(batch_at(offset, records, compression))
+        offset += len(records)
+    assert decoded_rows(b"".join(batches)) == expected_rows(batches)
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 63, 64, 65, 128, 129, 1000, 9000])
+def test_runs_of_records_of_one_length_are_found_whole(count: int) -> None:
+    batch = batch_at(0, [NewRecord(b"%07d" % number, b"v" * 100, (), NOW) for number in range(count)])
+    assert decoded_rows(batch) == expected_rows([batch])
+
+
+def test_runs_of_different_lengths_follow_each_other() -> None:
+    sizes = [10] * 200 + [11, 12] * 50 + [300] * 20 + [9_000] * 20 + [10] * 100 + [70_000] + [1] * 40
+    batch = batch_at(0, [NewRecord(None, b"v" * size, (), NOW) for size in sizes])
+    assert decoded_rows(batch) == expected_rows([batch])
+
+
+def test_small_batches_between_large_ones_keep_their_order() -> None:
+    counts = [1, 1, 200, 3, 40, 1, 16, 15]
+    starts = [sum(counts[:place]) for place in range(len(counts))]
+    batches = [
+        batch_at(start, [NewRecord(b"k", b"%d" % (start + number), (), NOW) for number in range(count)])
+        for start, count in zip(starts, counts, strict=True)
+    ]
+    assert decoded_rows(b"".join(batches)) == expected_rows(batches)
+
+
+def test_only_the_offsets_that_are_wanted_come() -> None:
+    batches = [batch_at(base, [NewRecord(None, b"v", (), NOW)] * 10) for base in (0, 10, 25)]
+    span = Span("events", 3, 7, 27)
+    assert [row[2] for row in decoded_rows(b"".join(batches), span)] == [7, 8, 9, *range(10, 20), 25, 26]
+    assert decode(batches[0], Span("events", 3, 10, 20), include_headers=False) is None
+
+
+def test_the_time_of_appending_comes_before_that_of_the_record() -> None:
+    batch = bytearray(batch_at(0, [NewRecord(None, b"v", (), NOW), NewRecord(None, b"w", (), NOW + 5)]))
+    batch[22] |= 0x08
+    batch[17:21] = batch_crc(batch).to_bytes(4, "big")
+    rows = decode(bytes(batch), EVERYTHING, include_headers=False)
+    assert rows is not None
+    assert rows.column("timestampType").to_pylist() == [1, 1]
+    assert [each // 1000 for each in rows.column("timestamp").cast(pa.int64()).to_pylist()] == [
+        NOW + 5,
+        NOW + 5,
+    ]
+
+
+def test_control_batches_have_no_rows() -> None:
+    batch = bytearray(batch_at(0, [NewRecord(b"\0\0\0\0", b"", (), NOW)]))
+    batch[22] |= 0x20
+    batch[17:21] = batch_crc(batch).to_bytes(4, "big")
+    assert decode(bytes(batch), EVERYTHING, include_headers=False) is None
+
+
+def test_a_flipped_byte_is_noticed_wherever_the_checksum_reaches() -> None:
+    whole = batch_at(0, [NewRecord(b"key", b"value", [("h", b"x")], NOW)] * 3)
+    for place in range(21, len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x41
+        with pytest.raises(CorruptData):
+            decode(bytes(damaged), EVERYTHING, include_headers=True)
+
+
+def test_bytes_behind_the_last_record_are_noticed() -> None:
+    for count in (3, 100):
+        batch = bytearray(batch_at(0, [NewRecord(b"key", b"value", (), NOW)] * count))
+        batch[57:61] = (count - 1).to_bytes(4, "big")
+        batch[17:21] = batch_crc(batch).to_bytes(4, "big")
+        with pytest.raises(CorruptData, match="bytes behind its last record"):
+            decode(bytes(batch), EVERYTHING, include_headers=False)
+
+
+def test_a_truncated_response_is_noticed() -> None:
+    whole = batch_at(0, [NewRecord(b"key", b"value", (), NOW)] * 3)
+    for size in range(1, len(whole)):
+        with pytest.raises(CorruptData):
+            decode(whole[:size], EVERYTHING, include_headers=False)
+
+
+@given(st.integers(HEADER_BYTES, HEADER_BYTES + 400), st.integers(0, 255), st.booleans())
+def test_batches_built_to_harm_are_refused_or_read_inside_their_bounds(
+    place: int, octet: int, include_headers: bool
+) -> None:
+    """With a right checksum: nothing but `CorruptData` may come of it, and no byte from elsewhere."""
+    batch = bytearray(
+        batch_at(0, [NewRecord(b"key%d" % number, b"v" * number, [("h", b"x")], NOW) for number in range(30)])
+    )
+    batch[min(place, len(batch) - 1)] = octet
+    batch[17:21] = batch_crc(batch).to_bytes(4, "big")
+    try:
+        rows = decode(bytes(batch), EVERYTHING, include_headers=include_headers)
+    except CorruptData:
+        return
+    assert rows is not None
+    rows.validate(full=not include_headers)  # a header's name may not be UTF-8
+    assert rows.num_rows <= read_header(batch).records

@@ -1,0 +1,122 @@
+"""100 000 rows are copied while everything is killed, several times each: each row arrives, and none twice.
+
+Killed are the JVM, the daemon, and, where it stands in front of a real Kafka, the broker, in the midst of a publication. The broker comes
+back with the same data. There an ordinary consumer counts, which reads what is committed.
+"""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.integration.daemon import Daemon
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.consumer import consumed
+from tests.spark.conftest import ROOT, over_both
+from tests.spark.log import Log, Written
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, over_both]
+
+ROWS = 100_000
+PARTITIONS = 4
+SECONDS_MAX = 300.0
+LOOK_EVERY_S = 0.005
+JVM_DIES = ["write:1", "before:3", "after:5"]
+DAEMON_DIES_IN = [2, 4, 7]
+"""Batches that have been begun when it is killed."""
+BROKER_DIES_IN = [1, 6, 8]
+"""Batches that have been begun when it is killed, in the next publication; in the last one together with the daemon."""
+
+
+class Kill(NamedTuple):
+    """Something dies, and comes back, as soon as `is_due`."""
+
+    is_due: Callable[[], bool]
+    kill: Callable[[], None]
+
+
+@pytest.fixture
+def cluster(kafka_addresses: list[str], request: pytest.FixtureRequest) -> KafkaCluster | None:
+    """The brokers behind the daemon, None if it has the embedded log."""
+    return request.getfixturevalue("kafka") if kafka_addresses else None
+
+
+def planned_kills(daemon: Daemon, cluster: KafkaCluster | None, checkpoint: Path) -> deque[Kill]:
+    """All but those of the JVM, which dies by its own hand."""
+    publishing = daemon.data / "kafka" / "publishing"
+
+    def has_begun(batch: int) -> bool:
+        return (checkpoint / "offsets" / str(batch)).exists()
+
+    def is_being_published(batch: int) -> bool:
+        return has_begun(batch) and publishing.exists() and any(publishing.iterdir())
+
+    def restart_broker() -> None:
+        assert cluster is not None
+        cluster.kill()
+        cluster.start_again()
+
+    def restart_both() -> None:
+        daemon.kill()
+        restart_broker()
+        daemon.start()
+
+    kills = {batch: Kill(partial(has_begun, batch), daemon.restart) for batch in DAEMON_DIES_IN}
+    for batch in BROKER_DIES_IN if cluster is not None else ():
+        what = restart_both if batch == BROKER_DIES_IN[-1] else restart_broker
+        kills[batch] = Kill(partial(is_being_published, batch), what)
+    return deque(kill for _, kill in sorted(kills.items()))
+
+
+def run_job(log: Log, source: str, target: str, folder: Path, point: str, kills: deque[Kill]) -> int:
+    """Copy what is there; meanwhile everything dies that is due. Returns the exit code of the job."""
+    arguments = [log.options["pixy.address"], source, target, str(folder), *([point] if point else [])]
+    give_up_at = time.monotonic() + SECONDS_MAX
+    with (folder / "job.log").open("ab") as output:
+        job = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.copy_job", *arguments],
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+        )
+        try:
+            while (code := job.poll()) is None:
+                assert time.monotonic() < give_up_at, f"the job did not end in {SECONDS_MAX:.0f} s"
+                if kills and kills[0].is_due():
+                    kills.popleft().kill()
+                time.sleep(LOOK_EVERY_S)  # neither the job nor the checkpoint tells anybody
+            return code
+        finally:
+            job.kill()
+            job.wait()
+
+
+def test_every_row_arrives_once(
+    daemon: Daemon, log: Log, cluster: KafkaCluster | None, tmp_path: Path
+) -> None:
+    source, target = log.create(PARTITIONS), log.create(PARTITIONS, config={"retention_ms": "-1"})
+    for first in range(0, ROWS, 2500):
+        rows = [Written(b"%d" % number, b"%d" % (number % 1000)) for number in range(first, first + 2500)]
+        log.append(source, first // 2500 % PARTITIONS, rows)
+    kills = planned_kills(daemon, cluster, tmp_path / "checkpoint")
+    started = time.monotonic()
+    for point in JVM_DIES:
+        assert run_job(log, source, target, tmp_path, point, kills) != 0, f"it did not die at {point}"
+    code = run_job(log, source, target, tmp_path, "", kills)
+    assert code == 0, (tmp_path / "job.log").read_text()[-5000:]
+    assert not kills, f"{len(kills)} deaths were not due"
+    log.reconnect()
+    values = log.values(target) if cluster is None else asyncio.run(consumed(cluster, target, PARTITIONS))
+    found = Counter(values)
+    assert sum(found.values()) == ROWS, (
+        f"{sum(found.values())} rows, {len(found)} distinct, after {time.monotonic() - started:.0f} s"
+    )
+    assert set(found) == {b"%d" % number for number in range(ROWS)}

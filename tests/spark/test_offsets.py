@@ -1,0 +1,94 @@
+"""Offsets in a checkpoint: the text that Spark compares, the start of batch 0, the shares of a limit, the pace of batches."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pixy.records import TopicPartition
+from pixy.spark.offsets import (
+    Offsets,
+    Pace,
+    began_at,
+    from_json,
+    initial_json,
+    is_initial,
+    limit_offsets,
+    to_json,
+)
+
+
+def offsets(**topics: list[int]) -> Offsets:
+    return {
+        TopicPartition(topic, place): offset
+        for topic, ends in topics.items()
+        for place, offset in enumerate(ends)
+    }
+
+
+def test_the_text_is_the_same_whatever_order_offsets_came_in() -> None:
+    given_offsets = offsets(b=[1, 2], a=list(range(12)))
+    text = json.dumps(to_json(given_offsets))
+    assert text == json.dumps(to_json(dict(reversed(list(given_offsets.items())))))
+    assert text == json.dumps(to_json(from_json(json.loads(text))))
+    assert list(json.loads(text)) == ["a", "b"]
+    assert list(json.loads(text)["a"]) == [str(partition) for partition in range(12)]
+
+
+def test_the_end_of_batch_0_says_where_it_began() -> None:
+    end = json.loads(json.dumps(to_json(offsets(t=[15]), start=offsets(t=[10]))))
+    asked_again = json.loads(json.dumps(initial_json(offsets(t=[20]))))
+    assert is_initial(asked_again)
+    assert not is_initial(end)
+    assert began_at(asked_again, end) == offsets(t=[10])
+    assert from_json(end) == offsets(t=[15])
+
+
+def test_a_later_batch_begins_where_its_start_says() -> None:
+    first_end = to_json(offsets(t=[15]), start=offsets(t=[10]))
+    assert began_at(first_end, to_json(offsets(t=[30]))) == offsets(t=[15])
+
+
+def test_a_topic_may_be_called_like_the_mark_without_its_dollar() -> None:
+    assert from_json(initial_json(offsets(start=[1], _start=[2]))) == offsets(start=[1], _start=[2])
+
+
+BACKLOGS = st.dictionaries(
+    st.integers(0, 9), st.tuples(st.integers(0, 10_000), st.integers(0, 10_000)), min_size=1
+)
+
+
+@given(BACKLOGS, st.integers(1, 20_000))
+def test_a_limit_is_shared_and_reaches_the_end(backlogs: dict[int, tuple[int, int]], records: int) -> None:
+    start = {TopicPartition("t", place): begin for place, (begin, _) in backlogs.items()}
+    latest = {TopicPartition("t", place): begin + size for place, (begin, size) in backlogs.items()}
+    limited = limit_offsets(start, latest, records)
+    taken = sum(limited[each] - start[each] for each in latest)
+    assert taken < records + len(latest), "a share of less than one record is one"
+    for each, end in latest.items():
+        assert start[each] + (end > start[each]) <= limited[each] <= end
+    if sum(size for _, size in backlogs.values()) <= records:
+        assert limited == latest
+
+
+def test_shares_are_in_proportion_to_the_backlog() -> None:
+    assert limit_offsets(offsets(t=[0, 0, 50]), offsets(t=[900, 100, 50]), 100) == offsets(t=[90, 10, 50])
+
+
+def test_a_new_partition_begins_at_0() -> None:
+    assert limit_offsets(offsets(t=[10]), offsets(t=[10, 40]), 4) == offsets(t=[10, 4])
+
+
+def test_a_batch_waits_for_enough_records_or_until_it_has_waited_long_enough() -> None:
+    pace = Pace(min_records=100, max_delay_seconds=60)
+    assert pace.is_due(1, now=1000.0), "the first one does not wait"
+    assert not pace.is_due(99, now=1059.0)
+    assert pace.is_due(100, now=1059.0)
+    assert not pace.is_due(99, now=1118.0)
+    assert pace.is_due(99, now=1119.0)
+
+
+def test_without_a_least_number_every_batch_is_due() -> None:
+    pace = Pace(None, 900)
+    assert pace.is_due(1, now=0.0)
+    assert pace.is_due(1, now=0.1)

@@ -1,0 +1,243 @@
+"""Options mean what they mean to Spark's Kafka connector, and what cannot be honoured is refused with option, value and what is allowed."""
+
+import pytest
+
+from pixy.errors import InvalidArgument
+from pixy.records import TopicPartition
+from pixy.spark import options
+from pixy.spark.connection import Tls
+from pixy.spark.options import Use, read_options, wants_headers, write_options
+from pixy.spark.positions import At
+from tests.spark.conftest import ROOT
+
+READS = (Use.BATCH_READ, Use.STREAM_READ)
+WRITES = (Use.BATCH_WRITE, Use.STREAM_WRITE)
+
+
+def test_defaults_are_those_of_the_kafka_connector() -> None:
+    batch = read_options({"subscribe": "events"}, Use.BATCH_READ)
+    stream = read_options({"subscribe": "events"}, Use.STREAM_READ)
+    assert (batch.start.at, batch.end.at, stream.start.at) == (At.EARLIEST, At.LATEST, At.LATEST)
+    assert batch.fail_on_data_loss
+    assert not batch.include_headers
+    assert batch.min_partitions is None
+    assert batch.max_records_per_partition is None
+    assert stream.max_offsets_per_trigger is None
+    assert stream.max_trigger_delay_seconds == 900
+    assert batch.connection.addresses == ("127.0.0.1:19091",)
+
+
+def test_names_are_found_in_lower_case_as_spark_gives_them() -> None:
+    read = read_options(
+        {"SUBSCRIBE": "a, b", "startingoffsets": "Latest", "failondataloss": "FALSE"}, Use.STREAM_READ
+    )
+    assert read.subscription.topics == ("a", "b")
+    assert read.start.at is At.LATEST
+    assert not read.fail_on_data_loss
+    assert wants_headers({"includeheaders": "True"})
+
+
+def test_the_kafka_connectors_address_is_an_alias() -> None:
+    written = write_options({"kafka.bootstrap.servers": "a:1, b:2", "topic": "t"}, Use.STREAM_WRITE)
+    assert written.connection.addresses == ("a:1", "b:2")
+    assert write_options({"pixy.address": "unix:/run/p,[::1]:9"}, Use.BATCH_WRITE).connection.addresses == (
+        "unix:/run/p",
+        "[::1]:9",
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "at", "stamp"),
+    [
+        ({"startingOffsets": "latest"}, At.LATEST, 0),
+        ({"startingOffsets": "latest", "startingOffsetsByTimestamp": '{"t": {"0": 7}}'}, At.TIMESTAMP, 0),
+        ({"startingTimestamp": "5", "startingOffsetsByTimestamp": '{"t": {"0": 7}}'}, At.TIMESTAMP, 5),
+        ({"startingOffsets": '{"t": {"0": 12, "1": -2}}'}, At.OFFSETS, 0),
+    ],
+)
+def test_timestamps_come_before_offsets(given: dict[str, str], at: At, stamp: int) -> None:
+    start = read_options({"subscribe": "t", **given}, Use.STREAM_READ).start
+    assert (start.at, start.timestamp_ms) == (at, stamp)
+
+
+def test_offsets_by_partition_are_read() -> None:
+    start = read_options(
+        {"subscribe": "T", "startingOffsets": '{"T": {"0": 12, "1": -2}}'}, Use.BATCH_READ
+    ).start
+    assert start.by_partition == {TopicPartition("T", 0): 12, TopicPartition("T", 1): -2}
+
+
+def test_tls_is_on_when_one_of_its_options_is_given() -> None:
+    given = {"topic": "t", "pixy.tls.caPath": "/ca", "pixy.tls.serverName": "n"}
+    assert write_options(given, Use.BATCH_WRITE).connection.tls == Tls("/ca", None, None, "n")
+    assert write_options({"topic": "t", "pixy.tls": "true"}, Use.BATCH_WRITE).connection.tls == Tls()
+    assert write_options({"topic": "t"}, Use.BATCH_WRITE).connection.tls is None
+
+
+def test_every_option_is_documented() -> None:
+    text = (ROOT / "docs" / "spark.md").read_text()
+    assert [name for name in (*options._KNOWN, *options._WITHOUT_EFFECT) if f"`{name}`" not in text] == []
+
+
+REFUSED_READS = [
+    ({}, "exactly one of the options subscribe, subscribePattern, assign is needed, found none"),
+    ({"subscribe": "a", "assign": '{"a": [0]}'}, "found subscribe='a' and assign="),
+    ({"subscribe": "a b"}, "option subscribe is 'a b': invalid topic name 'a b'"),
+    ({"subscribe": ""}, "option subscribe is '': invalid topic name ''"),
+    ({"subscribePattern": "("}, r"option subscribePattern is '\(': it is not a regular expression"),
+    ({"assign": "a"}, "option assign is 'a': allowed is JSON"),
+    ({"assign": '{"a": [-1]}'}, r"'a' has \[-1\]; allowed is JSON"),
+    ({"assign": '{"a": [true]}'}, r"'a' has \[True\]; allowed is JSON"),
+    ({"assign": '{"a": []}'}, r"'a' has \[\]; allowed is JSON"),
+    (
+        {"subscribe": "a", "startingOffsets": "newest"},
+        "option startingOffsets is 'newest': allowed is earliest",
+    ),
+    ({"subscribe": "a", "startingOffsets": '{"a": {"0": -3}}'}, "partition '0' of 'a' has -3"),
+    ({"subscribe": "a", "startingOffsets": '{"a": {"x": 3}}'}, "partition 'x' of 'a' has 3"),
+    ({"subscribe": "a", "startingOffsets": '{"a": 3}'}, "'a' has 3"),
+    ({"subscribe": "a", "startingOffsets": "{"}, "option startingOffsets is '{': allowed is JSON"),
+    ({"subscribe": "a", "startingTimestamp": "yesterday"}, "option startingTimestamp is 'yesterday'"),
+    ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "has -1; allowed is JSON"),
+    ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "no"}, "is 'no': allowed is error or latest"),
+    ({"subscribe": "a", "failOnDataLoss": "no"}, "option failOnDataLoss is 'no': allowed is true or false"),
+    (
+        {"subscribe": "a", "minPartitions": "0"},
+        "option minPartitions is '0': allowed is a whole number above 0",
+    ),
+    ({"subscribe": "a", "maxRecordsPerPartition": "1e3"}, "option maxRecordsPerPartition is '1e3'"),
+    ({"subscribe": "a", "subscrib": "b"}, "unknown option subscrib='b' .* did you mean subscribe"),
+    ({"subscribe": "a", "bogus": "b"}, "unknown option bogus='b' in a .* read: allowed are pixy.address"),
+    ({"subscribe": "a", "kafka.ssl.truststore.location": "x"}, "secured with pixy.tls"),
+    ({"subscribe": "a", "kafka.auto.offset.reset": "latest"}, "is not supported: use startingOffsets"),
+    ({"subscribe": "a", "kafka.enable.auto.commit": "true"}, "is not supported"),
+    ({"subscribe": "a", "path": "/x"}, "option path='/x' is not supported: name topics with subscribe"),
+    (
+        {"subscribe": "a", "topic": "b"},
+        "option topic='b' is not allowed in .* only in a batch write and a stream write",
+    ),
+    ({"subscribe": "a", "pixy.address": "nowhere"}, "option pixy.address is 'nowhere': allowed is HOST:PORT"),
+    ({"subscribe": "a", "pixy.address": "a:1,,b:2"}, "option pixy.address is"),
+    (
+        {"subscribe": "a", "pixy.address": "a:99999"},
+        "'a:99999': allowed is HOST:PORT with a port from 1 to 65535",
+    ),
+    ({"subscribe": "a", "kafka.bootstrap.servers": "a:0"}, "option kafka.bootstrap.servers is 'a:0'"),
+    ({"subscribe": "a", "pixy.address": "a:1", "kafka.bootstrap.servers": "b:1"}, "name the same thing"),
+    ({"subscribe": "a", "pixy.tls": "false", "pixy.tls.caPath": "/x"}, "contradicts pixy.tls=false"),
+    ({"subscribe": "a", "pixy.tls.keyPath": "/x"}, "go together"),
+    ({"subscribe": "a", "pixy.timeoutMs": "soon"}, "option pixy.timeoutMs is 'soon'"),
+]
+
+
+@pytest.mark.parametrize("use", READS)
+@pytest.mark.parametrize(("given", "message"), REFUSED_READS)
+def test_a_reader_refuses_what_it_cannot_honour(given: dict[str, str], message: str, use: Use) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        read_options(given, use)
+
+
+REFUSED_BATCH_READS = [
+    ({"startingOffsets": "latest"}, "option startingOffsets is 'latest': allowed is earliest, or JSON"),
+    ({"startingOffsets": '{"a": {"0": -1}}'}, "-1, latest, is not allowed there"),
+    ({"endingOffsets": "earliest"}, "option endingOffsets is 'earliest': allowed is latest, or JSON"),
+    ({"endingOffsets": '{"a": {"0": -2}}'}, "-2, earliest, is not allowed there"),
+    (
+        {"startingOffsets": '{"a": {"0": -2, "1": 4}}', "endingOffsets": '{"a": {"0": 2, "1": 3}}'},
+        "option startingOffsets says 4 for a-1 and endingOffsets 3: reading must not end before it starts",
+    ),
+    (
+        {"startingTimestamp": "5", "endingTimestamp": "4"},
+        "option startingTimestamp says 5 and endingTimestamp 4: reading must not end before it starts",
+    ),
+    (
+        {"startingTimestamp": "5", "endingOffsetsByTimestamp": '{"a": {"0": 4}}'},
+        "option startingTimestamp says 5 for a-0 and endingOffsetsByTimestamp 4",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), REFUSED_BATCH_READS)
+def test_a_batch_starts_before_the_end_and_ends_behind_the_start(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        read_options({"subscribe": "a", **given}, Use.BATCH_READ)
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ({"startingOffsets": '{"a": {"0": -2, "1": 4}}'}, {"endingOffsets": '{"a": {"0": -1, "1": 4}}'}),
+        ({"startingOffsets": '{"a": {"0": 4}}'}, {"endingTimestamp": "3"}),
+        ({"startingTimestamp": "5"}, {"endingTimestamp": "5"}),
+        ({"startingTimestamp": "5"}, {}),
+    ],
+)
+def test_a_batch_may_be_empty_or_end_where_only_the_log_can_tell(
+    start: dict[str, str], end: dict[str, str]
+) -> None:
+    read_options({"subscribe": "a", **start, **end}, Use.BATCH_READ)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    with pytest.raises(
+        InvalidArgument, match=f"option {name}='latest' is not allowed in a stream read, only in a batch read"
+    ):
+        read_options({"subscribe": "a", name: "latest"}, Use.STREAM_READ)
+
+
+def test_limits_of_a_stream_do_not_contradict_each_other() -> None:
+    with pytest.raises(
+        InvalidArgument,
+        match="option minOffsetsPerTrigger is 10: it must not be above maxOffsetsPerTrigger, 5",
+    ):
+        read_options(
+            {"subscribe": "a", "maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "10"}, Use.STREAM_READ
+        )
+    with pytest.raises(InvalidArgument, match="option maxTriggerDelay is 'long': allowed is a duration like"):
+        read_options({"subscribe": "a", "maxTriggerDelay": "long"}, Use.STREAM_READ)
+
+
+def test_a_batch_warns_of_the_limits_of_a_stream() -> None:
+    with pytest.warns(UserWarning, match="option maxOffsetsPerTrigger has no effect in a batch read"):
+        read = read_options({"subscribe": "a", "maxOffsetsPerTrigger": "5"}, Use.BATCH_READ)
+    assert read.max_offsets_per_trigger is None
+
+
+def test_options_that_mean_nothing_here_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"option kafka.group.id has no effect: .*checkpoint"):
+        read_options({"subscribe": "a", "kafka.group.id": "g"}, Use.STREAM_READ)
+    with pytest.warns(UserWarning, match=r"option kafka.acks has no effect: what was answered is durable"):
+        write_options({"topic": "a", "kafka.acks": "all"}, Use.STREAM_WRITE)
+
+
+@pytest.mark.parametrize("use", WRITES)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"topic": "a b"}, "option topic is 'a b': allowed is 1 to 249 of the characters"),
+        ({"subscribe": "a"}, "option subscribe='a' is not allowed in a .* write"),
+        (
+            {"kafka.compression.type": "brotli"},
+            "option kafka.compression.type is 'brotli': allowed is none, gzip",
+        ),
+        ({"maxBatchBytes": "1MB"}, "option maxBatchBytes is '1MB'"),
+        ({"kafka.key.serializer": "x"}, "keys are string or binary columns"),
+    ],
+)
+def test_a_writer_refuses_what_it_cannot_honour(given: dict[str, str], message: str, use: Use) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        write_options(given, use)
+
+
+def test_the_sink_is_the_business_of_streams() -> None:
+    written = write_options(
+        {"topic": "t", "sinkId": "s", "sinkReset": "true", "checkpointLocation": "/c"}, Use.STREAM_WRITE
+    )
+    assert (written.sink_id, written.sink_reset) == ("s", True)
+    with pytest.raises(
+        InvalidArgument, match="option sinkId='s' is not allowed in a batch write, only in a stream write"
+    ):
+        write_options({"topic": "t", "sinkId": "s"}, Use.BATCH_WRITE)
+    with pytest.raises(InvalidArgument, match="option sinkId is 'a/b'"):
+        write_options({"topic": "t", "sinkId": "a/b"}, Use.STREAM_WRITE)

@@ -1,0 +1,255 @@
+"""Batch and stream writes with a real Spark to a real daemon: all rows once, or none."""
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pixy.errors import FailedPrecondition
+from pixy.proto import pixy_log_pb2 as pb
+from pixy.spark.client import LogClient
+from pixy.spark.options import Use, WriteOptions, write_options
+from pixy.spark.schema import WriteColumns
+from pixy.spark.sink import BatchWriter, Staged, StreamWriter
+from pixy.spark.writing import StageWriter
+from tests.spark.log import Log, Written
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+VALUE_ONLY = WriteColumns(value=0, key=None, headers=None, topic=None, partition=None)
+
+
+def save(frame: DataFrame, log: Log, **options: str) -> None:
+    frame.write.format("pixy").options(**{**log.options, **options}).mode("append").save()
+
+
+def run(spark: SparkSession, log: Log, source: str, checkpoint: Path, **options: str) -> StreamingQuery:
+    """Copy a topic until its end."""
+    frame = (
+        spark.readStream.format("pixy")
+        .options(**log.options, subscribe=source, startingOffsets="earliest")
+        .load()
+    )
+    writer = frame.select("key", "value").writeStream.format("pixy").options(**{**log.options, **options})
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination(60)
+    return query
+
+
+def test_a_frame_is_written_with_keys_headers_and_tombstones(spark: SparkSession, log: Log) -> None:
+    topic = log.create(4)
+    frame = spark.sql(
+        "SELECT 'k' AS key, 'v' AS value, array(named_struct('key', 'h', 'value', CAST('x' AS BINARY))) AS headers "
+        "UNION ALL SELECT 'k', NULL, NULL UNION ALL SELECT NULL, '', array()"
+    )
+    save(frame, log, topic=topic)
+    stored = log.read(topic)
+    assert Counter(each[2:] for each in stored) == Counter(
+        [(b"k", b"v", (("h", b"x"),)), (b"k", None, ()), (None, b"", ())]
+    )
+    assert len({each.partition for each in stored if each.key == b"k"}) == 1
+
+
+def test_the_option_topic_comes_before_the_column(spark: SparkSession, log: Log) -> None:
+    """Or a job that reads and writes rows as they are would feed itself for ever."""
+    source, target = log.create(1), log.create(1)
+    log.append(source, 0, [b"a"])
+    rows = spark.read.format("pixy").options(**log.options, subscribe=source).load()
+    save(rows, log, topic=target)
+    assert (log.values(source), log.values(target)) == ([b"a"], [b"a"])
+    save(rows.withColumn("topic", F.lit(target)), log)
+    assert log.values(target) == [b"a", b"a"]
+
+
+def test_large_frames_arrive_whole(spark: SparkSession, log: Log) -> None:
+    topic = log.create(8)
+    save(
+        spark.range(50_000).selectExpr("CAST(id % 97 AS STRING) AS key", "lpad(id, 100, '0') AS value"),
+        log,
+        topic=topic,
+    )
+    assert sorted(int(value or b"") for value in log.values(topic)) == list(range(50_000))
+
+
+def test_a_frame_without_rows_writes_nothing(spark: SparkSession, log: Log) -> None:
+    topic = log.create(1)
+    save(spark.sql("SELECT 'a' AS value WHERE 1 = 0"), log, topic=topic)
+    assert log.read(topic) == []
+
+
+def test_a_failing_task_leaves_nothing_behind(spark: SparkSession, log: Log) -> None:
+    topic = log.create(1)
+    frame = spark.range(100).selectExpr("IF(id = 99, raise_error('on purpose'), CAST(id AS STRING)) AS value")
+    with pytest.raises(Exception, match="on purpose"):
+        save(frame, log, topic=topic)
+    assert log.read(topic) == []
+
+
+def test_a_row_without_a_topic_fails_the_job(spark: SparkSession, log: Log) -> None:
+    with pytest.raises(PythonException, match="a row has null in the column topic"):
+        save(spark.sql("SELECT 'a' AS value, CAST(NULL AS STRING) AS topic"), log)
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "message"),
+    [
+        ("SELECT 1 AS value", {"topic": "t"}, "the column value has type int, expected string or binary"),
+        ("SELECT 'a' AS text", {"topic": "t"}, "the column value is missing"),
+        ("SELECT 'a' AS value", {}, "no topic is given"),
+        (
+            "SELECT 'a' AS value",
+            {"topic": "t", "subscribe": "t"},
+            "option subscribe='t' is not allowed in a batch write",
+        ),
+    ],
+)
+def test_what_cannot_be_written_fails_when_spark_plans(
+    spark: SparkSession, log: Log, query: str, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(AnalysisException, match=message):
+        save(spark.sql(query), log, **options)
+
+
+def test_save_modes_other_than_append_are_refused(spark: SparkSession, log: Log) -> None:
+    writer = spark.sql("SELECT 'a' AS value").write.format("pixy").options(**log.options, topic="t")
+    with pytest.raises(AnalysisException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+        writer.save()
+    with pytest.raises(AnalysisException, match=r"never overwrites: a batch write needs \.mode\(.append.\)"):
+        writer.mode("overwrite").save()
+
+
+def test_a_stream_is_copied_and_goes_on(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    source, target = log.create(2), log.create(3)
+    log.append(source, 0, [Written(b"a", b"k"), Written(None, b"k")])
+    run(spark, log, source, tmp_path / "c", topic=target)
+    log.append(source, 1, [b"b"])
+    run(spark, log, source, tmp_path / "c", topic=target)
+    assert Counter((each.key, each.value) for each in log.read(target)) == Counter(
+        [(b"k", b"a"), (b"k", None), (None, b"b")]
+    )
+
+
+def test_a_batch_that_is_committed_again_is_published_once(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    """What Spark does when it died behind the publication, and before it wrote that down."""
+    source, target = log.create(1), log.create(1)
+    log.append(source, 0, [b"a"])
+    run(spark, log, source, tmp_path / "c", topic=target)
+    log.append(source, 0, [b"b"])
+    run(spark, log, source, tmp_path / "c", topic=target)
+    for file in ("1", ".1.crc"):
+        (tmp_path / "c" / "commits" / file).unlink(missing_ok=True)
+    log.append(source, 0, [b"c"])
+    run(spark, log, source, tmp_path / "c", topic=target)
+    assert log.values(target) == [b"a", b"b", b"c"]
+
+
+def test_a_new_checkpoint_on_an_old_sink_is_refused_unless_it_is_reset(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    source, target = log.create(1), log.create(1)
+    log.append(source, 0, [b"a"])
+    run(spark, log, source, tmp_path / "first", topic=target, sinkId="copies")
+    with pytest.raises(StreamingQueryException, match="FAILED_PRECONDITION"):
+        run(spark, log, source, tmp_path / "second", topic=target, sinkId="copies")
+    assert log.values(target) == [b"a"]
+    run(spark, log, source, tmp_path / "second", topic=target, sinkId="copies", sinkReset="true")
+    assert log.values(target) == [b"a", b"a"]
+    for file in ("0", ".0.crc"):
+        (tmp_path / "second" / "commits" / file).unlink(missing_ok=True)
+    run(spark, log, source, tmp_path / "second", topic=target, sinkId="copies", sinkReset="true")
+    assert log.values(target) == [b"a", b"a"], (
+        "a reset that stays among the options does not forget what was published"
+    )
+
+
+def test_output_modes_other_than_append_are_refused(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    source = log.create(1)
+    frame = spark.readStream.format("pixy").options(**log.options, subscribe=source).load()
+    counts = frame.groupBy("value").count().selectExpr("value")
+    writer = (
+        counts.writeStream.format("pixy")
+        .options(**log.options, topic="t")
+        .option("checkpointLocation", str(tmp_path / "c"))
+    )
+    with pytest.raises(StreamingQueryException, match="never overwrites: a stream needs"):
+        writer.outputMode("complete").start().awaitTermination(60)
+
+
+def test_progress_names_offsets(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    source, target = log.create(1), log.create(1)
+    log.append(source, 0, [b"a"] * 3)
+    query = run(spark, log, source, tmp_path / "c", topic=target)
+    source_progress = query.recentProgress[0]["sources"][0]
+    assert source_progress["numInputRows"] == 3
+    found = source_progress["latestOffset"]
+    assert (found if isinstance(found, dict) else json.loads(found)) == {source: {"0": 3}}
+
+
+# --- what the driver does with what tasks have staged, without Spark --------------------------------------------------
+
+
+def writer_options(log: Log, topic: str, use: Use) -> WriteOptions:
+    return write_options({**log.options, "topic": topic}, use)
+
+
+def stages_of(log: Log, topic: str, sink_id: str, *values: str) -> list[str]:
+    """A stage, as a task makes it."""
+    options = writer_options(log, topic, Use.STREAM_WRITE)
+    rows = pa.RecordBatch.from_pydict({"value": list(values)})
+    return StageWriter(LogClient(options.connection), sink_id, options, VALUE_ONLY).write([rows])
+
+
+def is_there(log: Log, topic: str, sink_id: str, stage_ids: list[str]) -> bool:
+    """Whether a stage waits to be published; it is published then."""
+    client = LogClient(writer_options(log, topic, Use.STREAM_WRITE).connection)
+    try:
+        client.publish(
+            pb.PublishRequest(sink_id=sink_id, epoch=time.time_ns(), query_id="q", stage_ids=stage_ids)
+        )
+    except FailedPrecondition:
+        return False
+    return True
+
+
+def test_a_batch_that_was_published_before_leaves_no_stage_behind(log: Log) -> None:
+    topic = log.create(1)
+    writer = StreamWriter(writer_options(log, topic, Use.STREAM_WRITE), VALUE_ONLY)
+    first = stages_of(log, topic, "replayed", "a")
+    writer.commit([Staged(first, "replayed", "q")], 0)
+    again = stages_of(log, topic, "replayed", "a")
+    writer.commit([Staged(again, "replayed", "q"), Staged([], "replayed", "q")], 0)
+    writer.commit([Staged(first, "replayed", "q")], 0)
+    assert log.values(topic) == [b"a"]
+    assert not is_there(log, topic, "replayed", again)
+
+
+def test_an_aborted_batch_leaves_no_stage_behind(log: Log) -> None:
+    topic = log.create(1)
+    stage_ids = stages_of(log, topic, "aborted", "a")
+    StreamWriter(writer_options(log, topic, Use.STREAM_WRITE), VALUE_ONLY).abort(
+        [None, Staged(stage_ids, "aborted", "q")], 0
+    )
+    assert not is_there(log, topic, "aborted", stage_ids)
+
+
+def test_an_abort_behind_a_commit_that_got_through_undoes_nothing(log: Log) -> None:
+    """Spark aborts when a commit raises, and it may have raised because its answer was lost."""
+    topic = log.create(1)
+    stream = StreamWriter(writer_options(log, topic, Use.STREAM_WRITE), VALUE_ONLY)
+    messages = [Staged(stages_of(log, topic, "stream", "a"), "stream", "q")]
+    stream.commit(messages, 0)
+    stream.abort(messages, 0)
+    batch = BatchWriter(writer_options(log, topic, Use.BATCH_WRITE), VALUE_ONLY)
+    batch_messages = [Staged(stages_of(log, topic, batch._sink_id, "b"), batch._sink_id)]
+    batch.commit(batch_messages)
+    batch.abort(batch_messages)
+    assert log.values(topic) == [b"a", b"b"]
