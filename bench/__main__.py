@@ -1,6 +1,6 @@
-"""`python -m bench`: measure, and print one table.
+"""`python -m bench`: measure, and print one table, and README's. NATS is beside pixy in both where `nats-server` is installed.
 
---only NAME   one of grpc, no-network, ready, idle, growth; may be repeated
+--only NAME   one of grpc, no-op, tls, deadlines, connections, no-network, ready, idle, growth; may be repeated
 --full        longer rounds, and more of them; memory from 1 M to 10 M messages
 --json        for a program
 """
@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 
-from bench.figures import Figure, as_json, as_table, machine
+from bench.figures import Figure, as_json, as_markdown, as_table, machine
 from bench.load import client_name
 from bench.measure import FULL, MEASURES, Scale
 
@@ -41,6 +41,8 @@ def main() -> int:
         f"{client_name()}; medians of {scale.rounds} rounds; {time.monotonic() - started:.0f} s\n"
     )
     print(as_table(figures))
+    if as_markdown(figures):
+        print(f"\n{as_markdown(figures)}")
     return 0
 
 

@@ -3,11 +3,11 @@
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Figure", "as_json", "as_table", "machine"]
+__all__ = ["Figure", "as_json", "as_markdown", "as_table", "machine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,11 @@ class Figure:
         value: how much.
         unit: of what.
         reference: the same of the server that does nothing; None where there is no such thing.
+        nats: the same of NATS; None where it was not measured.
         ratio: value by reference, the median over the rounds.
         target: what the project wants, for people.
         met: whether it is so; None without a target.
+        row, in_flight: where it stands in README's table, if it does.
     """
 
     name: str
@@ -31,6 +33,9 @@ class Figure:
     ratio: float | None = None
     target: str = ""
     met: bool | None = None
+    nats: float | None = None
+    row: str = ""
+    in_flight: int = 0
 
 
 def machine() -> dict[str, Any]:
@@ -50,26 +55,27 @@ def as_json(figures: Sequence[Figure], client: str) -> str:
     )
 
 
-def as_table(figures: Sequence[Figure]) -> str:
-    """Everything for a person."""
-    lines = [["", "pixy", "no-op", "ratio", "", "target", ""]]
+def as_table(figures: Sequence[Figure], reference: str = "no-op") -> str:
+    """Everything for a person; `reference` is what the figures are measured against."""
+    lines = [["", "pixy", reference, "ratio", "NATS", "", "target", ""]]
     for figure in figures:
-        reference = "" if figure.reference is None else _number(figure.reference)
+        against = "" if figure.reference is None else _number(figure.reference)
         ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
         verdict = {True: "ok", False: "MISSED", None: ""}[figure.met]
         lines.append(
             [
                 figure.name,
                 _number(figure.value),
-                reference,
+                against,
                 ratio,
+                "" if figure.nats is None else _number(figure.nats),
                 figure.unit,
                 figure.target,
                 verdict,
             ]
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(7)]
-    right = {1, 2, 3}
+    widths = [max(len(line[column]) for line in lines) for column in range(8)]
+    right = {1, 2, 3, 4}
     return "\n".join(
         "  ".join(
             cell.rjust(width) if column in right else cell.ljust(width)
@@ -77,6 +83,31 @@ def as_table(figures: Sequence[Figure]) -> str:
         ).rstrip()
         for line in lines
     )
+
+
+def as_markdown(figures: Sequence[Figure]) -> str:
+    """README's table, as far as it was measured."""
+    rows = {
+        figure.row: [other for other in figures if other.row == figure.row]
+        for figure in figures
+        if figure.row
+    }
+    if not rows:
+        return ""
+    levels = " / ".join(str(figure.in_flight) for figure in next(iter(rows.values())))
+    lines = [
+        f"| calls per second at {levels} in flight | pixy | NATS JetStream | grpc.aio, doing nothing |",
+        "|---|---|---|---|",
+    ]
+    for row, found in rows.items():
+        pixy, nats = _thousands(f.value for f in found), _thousands(f.nats for f in found)
+        lines.append(f"| {row} | {pixy} | {nats} | {_thousands(f.reference for f in found)} |")
+    return "\n".join(lines)
+
+
+def _thousands(values: Iterable[float | None]) -> str:
+    known = [value / 1000 for value in values if value is not None]
+    return " / ".join(f"{value:.1f} k" if value < 10 else f"{value:.0f} k" for value in known)
 
 
 def _number(value: float) -> str:

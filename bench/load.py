@@ -55,10 +55,16 @@ def write_body(file: Path, message: bytes) -> Path:
     return file
 
 
-def put_load(address: str, method: str, body: Path, level: Level, seconds: float) -> Load:
-    """Call `KafkaPixy/<method>` with the message in `body` for `seconds`, after a short warm-up."""
+def put_load(
+    address: str, method: str, body: Path, level: Level, seconds: float, *, secure: bool = False
+) -> Load:
+    """Call `KafkaPixy/<method>` with the message in `body` for `seconds`, after a short warm-up. TLS needs h2load."""
     if shutil.which("h2load"):
-        return _h2load(address, method, body, level, seconds)
+        return _h2load(
+            f"{'https' if secure else 'http'}://{address}/KafkaPixy/{method}", body, level, seconds
+        )
+    if secure:
+        raise RuntimeError("h2load is missing: apt-get install nghttp2-client")
     arguments = [address, method, str(body), str(level.connections), str(level.streams), str(seconds)]
     return Load(**json.loads(_run([sys.executable, "-m", "bench.client", *arguments], seconds)))
 
@@ -70,13 +76,13 @@ def _run(command: list[str], seconds: float) -> str:
     ).stdout
 
 
-def _h2load(address: str, method: str, body: Path, level: Level, seconds: float) -> Load:
+def _h2load(url: str, body: Path, level: Level, seconds: float) -> Load:
     h2load = shutil.which("h2load")
     assert h2load is not None
     flags = [f"-c{level.connections}", f"-m{level.streams}", f"-D{round(seconds * 1000)}ms"]
     flags += [f"--warm-up-time={round(_WARM_UP_SECONDS * 1000)}ms", "-t1", "-d", str(body)]
     headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
-    printed = _run([h2load, *flags, *headers, f"http://{address}/KafkaPixy/{method}"], seconds)
+    printed = _run([h2load, *flags, *headers, url], seconds)
     return parse_h2load(printed, seconds)
 
 

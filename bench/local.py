@@ -64,8 +64,10 @@ async def open_proxy(folder: Path) -> AsyncIterator[Proxy]:
         await proxy.stop()
 
 
-async def produce(proxy: Proxy, topic: str, going_on: Callable[[int], bool]) -> int:
-    """Keep 512 produces in flight while `going_on(answered)`; returns how many were answered OK."""
+async def produce(
+    proxy: Proxy, topic: str, going_on: Callable[[int], bool], in_flight_max: int = _IN_FLIGHT
+) -> int:
+    """Keep so many produces in flight while `going_on(answered)`; returns how many were answered OK."""
     answered = in_flight = 0
     finished = asyncio.Event()
 
@@ -81,7 +83,7 @@ async def produce(proxy: Proxy, topic: str, going_on: Callable[[int], bool]) -> 
             if not in_flight:
                 finished.set()
 
-    for _ in range(_IN_FLIGHT):
+    for _ in range(in_flight_max):
         in_flight += 1
         proxy.produce(topic, None, _MESSAGE, (), done)
     await finished.wait()

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
-__all__ = ["Server", "daemon", "load_core", "noop", "pinned", "server_core"]
+__all__ = ["Server", "daemon", "load_core", "noop", "noop_core", "pinned", "server_core", "started"]
 
 _START_SECONDS_MAX = 30.0
 _STOP_SECONDS_MAX = 30.0
@@ -74,17 +74,46 @@ def noop(core: int | None = None) -> Iterator[Server]:
 
 
 @contextmanager
+def noop_core(
+    core: int | None = None, certificate: Path | None = None, key: Path | None = None
+) -> Iterator[Server]:
+    """The server on pixy's core that does nothing, over TLS if it has a certificate."""
+    files = [str(file) for file in (certificate, key) if file is not None]
+    with _server([sys.executable, "-m", "bench.noop_core", *files], core) as running:
+        yield running
+
+
+@contextmanager
 def _server(command: list[str], core: int | None) -> Iterator[Server]:
-    started = time.perf_counter()
-    process = subprocess.Popen(
-        command if core is None else pinned(core, command), stdout=subprocess.PIPE, text=True
-    )
+    with started(command if core is None else pinned(core, command), "grpc=") as (pid, line, ready_seconds):
+        yield Server(line.split("grpc=")[1].split()[0], pid, ready_seconds)
+
+
+@contextmanager
+def started(command: list[str], mark: str, stream: str = "stdout") -> Iterator[tuple[int, str, float]]:
+    """A process that runs until the end of the context.
+
+    Args:
+        command: how to start it.
+        mark: it is ready when it has printed a line that holds this.
+        stream: where to, stdout or stderr.
+
+    Returns:
+        Its id, that line, and how many seconds it took.
+
+    Raises:
+        RuntimeError: it did not come so far.
+    """
+    began = time.perf_counter()
+    output = {stream: subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, **output)  # type: ignore[call-overload]  # stdout or stderr
+    pipe: IO[str] = getattr(process, stream)
     try:
-        line = _first_line(process)
-        ready = time.perf_counter() - started
-        if "grpc=" not in line:
+        line = _first_line(pipe, mark)
+        ready_seconds = time.perf_counter() - began
+        if mark not in line:
             raise RuntimeError(f"{command} did not start: {line!r}")
-        yield Server(line.split("grpc=")[1].split()[0], process.pid, ready)
+        yield process.pid, line, ready_seconds
     finally:
         process.terminate()
         try:
@@ -92,15 +121,21 @@ def _server(command: list[str], core: int | None) -> Iterator[Server]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        pipe.close()
 
 
-def _first_line(process: "subprocess.Popen[str]") -> str:
+def _first_line(pipe: IO[str], mark: str) -> str:
+    """The first line with the mark; the last one of a process that ends before; nothing if it takes too long."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    stdout = process.stdout
-    assert stdout is not None
-    threading.Thread(target=lambda: lines.put(stdout.readline()), daemon=True).start()
+
+    def read() -> None:
+        line = ""
+        for line in pipe:
+            if mark in line:
+                break
+        lines.put(line)
+
+    threading.Thread(target=read, daemon=True).start()
     try:
         return lines.get(timeout=_START_SECONDS_MAX)
     except queue.Empty:

@@ -22,7 +22,7 @@ from bench.storage_measures import MEASURES
 from bench.storage_raw import file_system
 from bench.storage_run import QUICK, Bench, Results, Scale
 
-__all__ = ["main"]
+__all__ = ["default_parent", "main"]
 
 _IN_MEMORY = ("tmpfs", "ramfs")
 _WIDTHS = (74, 10, 10, 6)
@@ -31,7 +31,7 @@ _WIDTHS = (74, 10, 10, 6)
 def main() -> int:
     """Measure what was asked for."""
     arguments = _arguments()
-    parent = arguments.dir or _default_parent()
+    parent = arguments.dir or default_parent()
     kind = file_system(parent)
     if kind in _IN_MEMORY:
         raise SystemExit(f"{parent} is on {kind}, which has no disk to wait for: give another --dir")
@@ -69,7 +69,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _default_parent() -> Path:
+def default_parent() -> Path:
     """Where temporary files are, if that is the file system of the current directory, else the current directory."""
     temporary, here = Path(tempfile.gettempdir()), Path.cwd()
     return temporary if temporary.stat().st_dev == here.stat().st_dev else here

@@ -155,28 +155,33 @@ async def append_batches(
         if warm_up:
             await append(backend, topic, batches.next, kind, lambda answered: answered < warm_up)
         with watched(found, watch=watch):
-            started = time.perf_counter()
+            started, cpu = time.perf_counter(), time.process_time()
             done = await append(
                 backend, topic, batches.next, kind, until(seconds_max, count - kind.in_flight)
             )
-            seconds = time.perf_counter() - started
+            seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     closed = time.perf_counter() - started
-    return found | {"batches": done, "seconds": seconds, "closing": closed - seconds}
+    return found | {"batches": done, "seconds": seconds, "cpu_seconds": cpu, "closing": closed - seconds}
 
 
 async def produce(
-    folder: str, partitions: int, seconds: float, partitioner: str = "roundrobin", watch: bool = False
+    folder: str,
+    partitions: int,
+    seconds: float,
+    partitioner: str = "roundrobin",
+    watch: bool = False,
+    in_flight: int = _IN_FLIGHT,
 ) -> Found:
-    """Messages of 100 bytes without a key through a proxy, 512 in flight."""
+    """Messages of 100 bytes without a key through a proxy."""
     config = ProxyConfig(producer=ProducerConfig(partitioner=partitioner))
     found: Found = {}
     async with open_proxy(Path(folder), config) as (proxy, backend):
         await create_topic(backend, partitions)
-        warm_up = 2 * max(_IN_FLIGHT, partitions)
-        await produce_until(proxy, TOPIC, lambda answered: answered < warm_up)
+        warm_up = 2 * max(in_flight, partitions)
+        await produce_until(proxy, TOPIC, lambda answered: answered < warm_up, in_flight)
         with watched(found, watch=watch):
             started, cpu = time.perf_counter(), time.process_time()
-            answered = await produce_until(proxy, TOPIC, until(seconds, _ANY))
+            answered = await produce_until(proxy, TOPIC, until(seconds, _ANY), in_flight)
             found["rate"] = answered / (time.perf_counter() - started)
             found["cpu_rate"] = answered / (time.process_time() - cpu)
     return found

@@ -7,6 +7,8 @@ On a machine that others use, a turn is also late because they have the core. Ho
 tells; what of that our own threads did not use is taken off, so that what remains is ours: work on the loop, waiting for the interpreter
 lock, blocking calls. What was taken off is told, too.
 
+The longest turn by the processor time of the loop's own thread is told beside it: what the loop itself does, whoever else has the machine.
+
 Beside each late turn it is kept how much of that time the loop's thread was on a core, how much all threads of the process were, and how
 much went to the collector of cycles. A second thread, which sleeps but for a look at the clock, notes what everybody is at while a turn
 takes too long.
@@ -77,6 +79,7 @@ class LoopMonitor:
     def __init__(self) -> None:
         self._lateness: list[float] = []
         self._taken: list[float] = []
+        self._cpu_max = 0.0
         self._stalls: list[Stall] = []
         self._due = self._turn = 0.0
         self._times = _Times(0.0, 0.0, 0.0)
@@ -114,6 +117,7 @@ class LoopMonitor:
             "p999": ordered[min(len(ordered) - 1, len(ordered) * 999 // 1000)],
             "above": sum(late > _STALL_S for late in ordered),
             "max_taken": max(self._taken),
+            "max_cpu": self._cpu_max,
             "stalls": [asdict(stall) for stall in stalls[:_STALLS_TOLD]],
         }
 
@@ -128,6 +132,7 @@ class LoopMonitor:
         loop_cpu, process_cpu, in_line = (now - then for now, then in zip(self._times, before, strict=True))
         taken = min(late, max(0.0, in_line - (process_cpu - loop_cpu)))
         self._lateness.append(late - taken)
+        self._cpu_max = max(self._cpu_max, loop_cpu)
         self._taken.append(taken)
         if late - taken >= _LATE_S and len(self._stalls) < _STALLS_KEPT:
             self._stalls.append(

@@ -1,7 +1,10 @@
 """The daemon's life: start -> serve -> drain -> stop. The only place that wires the parts together.
 
-    start   each cluster recovers, the door listens; "ready" is said when all of it can be used
-    serve   until SIGTERM or SIGINT, or until something is broken that only a restart mends
+    start   each cluster recovers or is connected to, the door listens; "ready" is said when all of it can be used. While a
+            Kafka cluster cannot be reached, the others are served, health says NOT_SERVING, and requests for it are answered
+            UNAVAILABLE with the reason
+    serve   until SIGTERM or SIGINT, or until something is broken that only a restart mends. While no broker of a Kafka cluster can
+            be reached, health says NOT_SERVING again, as at the start
     drain   health says NOT_SERVING; nothing is offered or taken any more; acks are taken while offers are out, at most
             `shutdown_timeout`; offsets are committed and everything is written
     stop    the door closes, the clusters are released, the process ends with 0
@@ -15,8 +18,11 @@ import os
 import resource
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,7 +30,8 @@ from typing import Any
 import structlog
 
 from pixy.api.grpc import GrpcServer
-from pixy.backend import EmbeddedBackend
+from pixy.backend import Backend, EmbeddedBackend
+from pixy.backend.kafka import KafkaBackend, KafkaOptions, StagingPlace
 from pixy.clock import SystemClock
 from pixy.cluster import Node, NodeOptions
 from pixy.config import Config, ProxyConfig, effective_client_id
@@ -32,15 +39,20 @@ from pixy.errors import Internal
 from pixy.proxy import Proxy
 from pixy.storage import RealDisk, ThreadWorker
 
-__all__ = ["Daemon", "prepare_interpreter", "run", "settle_interpreter"]
+__all__ = ["Daemon", "QuietCollections", "prepare_interpreter", "run", "settle_interpreter"]
 
 log = structlog.get_logger(__name__)
 
 _SWITCH_INTERVAL_S = 0.0005
 """With the interpreter's 5 ms a busy loop delays every sync of the journal thread tenfold."""
 
-_GC_THRESHOLDS = (10_000, 20, 20)
-"""A full collection stops everything for as long as it takes to look at every object. Records and batches make no cycles."""
+_GC_THRESHOLDS = (1_000, 5, 10_000)
+"""A collection stops everything until it has looked at every object of its generation: with these, 1 ms for what is young, 3 ms for the
+next. Small or large, they take the same time together. Records and batches make no cycles, so under load a full collection, which takes
+10 ms for a thousand partitions that were made since the start, is put off for long; see `QuietCollections`."""
+
+_QUIET_LOOK_S = 30.0
+_QUIET_SHARE = 0.1
 
 _STOP_S = 5.0
 """What committing and writing may take once nobody is waited for any more."""
@@ -48,6 +60,36 @@ _STOP_S = 5.0
 _CANCEL_S = 1.0
 
 OnReady = Callable[[Mapping[str, str]], None]
+
+
+class QuietCollections:
+    """Full collections of cycles at times when the process has little to do.
+
+    They are looked for every 30 s: if since the last look at most a tenth of a core was used, and there was enough activity since the last
+    full collection for a younger generation to be collected. So what the loads of the day left goes when they end.
+
+    Args:
+        loop: whose timer it is.
+        process_time: processor seconds of the process so far.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, process_time: Callable[[], float] = time.process_time
+    ) -> None:
+        self._loop = loop
+        self._process_time = process_time
+        self._used_s = process_time()
+        self._timer = loop.call_later(_QUIET_LOOK_S, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        before, self._used_s = self._used_s, self._process_time()
+        if self._used_s - before <= _QUIET_SHARE * _QUIET_LOOK_S and gc.get_count()[2]:
+            gc.collect()
+        self._timer = self._loop.call_later(_QUIET_LOOK_S, self._look)
 
 
 class DaemonFault(Internal):
@@ -65,13 +107,17 @@ class Daemon:
         self._config = config
         self._clock = SystemClock()
         self._proxies: dict[str, Proxy] = {}
+        # The Kafka clusters, by name.
+        self._kafka: dict[str, KafkaBackend] = {}
+        # Every cluster was reached once, and nothing is drained.
+        self._ready = False
         self._server: GrpcServer | None = None
         self._stop = asyncio.Event()
         self._fault: BaseException | None = None
         self._broken = asyncio.Event()
 
     async def start(self) -> Mapping[str, str]:
-        """Recover the clusters and listen.
+        """Recover the clusters and listen. Health says NOT_SERVING until `wait_ready` returns.
 
         Returns:
             The addresses by name of the door.
@@ -88,12 +134,47 @@ class Daemon:
             server = GrpcServer(self._config, by_cluster, self._clock, self.on_fault)
             addresses = await server.start()
             self._server = server
-            await server.serve()
         except BaseException:
             for proxy in self._proxies.values():
                 await proxy.stop()
             raise
         return addresses
+
+    async def wait_ready(self) -> bool:
+        """Return when every cluster was reached, and everybody is told; False if the daemon is to stop before that."""
+        assert self._server is not None
+        for name, backend in self._kafka.items():
+            if backend.fault:
+                log.warning(
+                    "not ready: a Kafka cluster cannot be reached", cluster=name, reason=backend.fault
+                )
+        reached = asyncio.gather(*(backend.wait_reached() for backend in self._kafka.values()))
+        stop = asyncio.create_task(self._stop.wait(), name="watch for the stop while not ready")
+        either: set[asyncio.Future[Any]] = {reached, stop}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not reached.done():
+            reached.cancel()
+            await asyncio.wait({reached})
+            return False
+        self._ready = True
+        self._tell_health()
+        return True
+
+    def _kafka_changed(self, name: str) -> None:
+        """No broker of a cluster can be reached any more, or one can again."""
+        if not self._ready:
+            return
+        fault = self._kafka[name].fault
+        if fault:
+            log.warning("not ready: a Kafka cluster cannot be reached", cluster=name, reason=fault)
+        else:
+            log.info("a Kafka cluster can be reached again", cluster=name)
+        self._tell_health()
+
+    def _tell_health(self) -> None:
+        assert self._server is not None
+        self._server.tell_health(serving=self._ready and not any(each.fault for each in self._kafka.values()))
 
     async def wait(self) -> None:
         """Serve until `request_stop` or until something breaks.
@@ -133,7 +214,8 @@ class Daemon:
     async def _drain_and_stop(self) -> None:
         assert self._server is not None
         log.info("draining")
-        await self._server.begin_drain()
+        self._ready = False
+        self._tell_health()
         proxies = list(self._proxies.values())
         for proxy in proxies:
             proxy.begin_drain()
@@ -146,23 +228,41 @@ class Daemon:
         log.info("stopped")
 
     def _proxy(self, name: str, config: ProxyConfig) -> Proxy:
+        client_id = effective_client_id(config.client_id)
+        backend: Backend
+        if config.kind == "kafka":
+            backend = self._kafka[name] = KafkaBackend(
+                KafkaOptions.from_config(config, client_id), self._staging_place(name, config), self.on_fault
+            )
+            backend.watch(partial(self._kafka_changed, name))
+            gathering = replace(config.producer, flush_frequency=config.producer.linger_ms / 1000)
+            config = replace(config, producer=gathering)
+        else:
+            backend = EmbeddedBackend(self._node(name, config))
+        return Proxy(
+            name,
+            config,
+            backend,
+            client_id=client_id,
+            clock=self._clock,
+            rng=Random(),
+            on_fault=self.on_fault,
+        )
+
+    def _staging_place(self, name: str, config: ProxyConfig) -> StagingPlace:
+        directory = Path(self._config.data_dir) / name / "kafka"
+        return StagingPlace(RealDisk(), directory, ThreadWorker, self._clock, config.staging)
+
+    def _node(self, name: str, config: ProxyConfig) -> Node:
         options = NodeOptions(
             directory=Path(self._config.data_dir) / name,
             journal=config.journal,
             storage=config.storage,
             random_bytes=os.urandom,
             worker=ThreadWorker,
+            staging=config.staging,
         )
-        node = Node(RealDisk(), self._clock, options, self.on_fault)
-        return Proxy(
-            name,
-            config,
-            EmbeddedBackend(node),
-            client_id=effective_client_id(config.client_id),
-            clock=self._clock,
-            rng=Random(),
-            on_fault=self.on_fault,
-        )
+        return Node(RealDisk(), self._clock, options, self.on_fault)
 
     def on_fault(self, error: BaseException) -> None:
         """Something broke that only a restart mends: end `wait` and `drain_and_stop` with it."""
@@ -176,7 +276,7 @@ class Daemon:
         """What the event loop calls with an exception that nobody caught."""
         loop.default_exception_handler(context)
         error = context.get("exception")
-        # A callback has nobody else to tell. Tasks have owners: ours tell `on_fault`, grpc sees to its own.
+        # A callback has nobody else to tell. Tasks have owners, which tell `on_fault`.
         if error is not None and "handle" in context and _is_ours(error):
             self.on_fault(error)
 
@@ -205,8 +305,11 @@ async def _run(config: Config, on_ready: OnReady) -> None:
         loop.add_signal_handler(number, on_signal, number)
     addresses = await daemon.start()
     settle_interpreter()
-    on_ready(addresses)
+    collections = QuietCollections(loop)
+    if await daemon.wait_ready():
+        on_ready(addresses)
     await daemon.wait()
+    collections.stop()
     await daemon.drain_and_stop()
 
 

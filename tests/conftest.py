@@ -23,6 +23,8 @@ settings.load_profile(os.environ.get("PIXY_HYPOTHESIS", "repeat"))
 
 __all__ = ["require"]
 
+pytest_plugins = ["tests.kafka.fixtures"]
+
 
 def require(name: str, how_to_get: str) -> str:
     """The path of a program that a test needs.

@@ -1,13 +1,15 @@
-"""pixy/daemon.py: what a fault does. The daemon's whole life is proven with real processes in tests/integration."""
+"""pixy/daemon.py: what a fault does, and how a cluster is wired. Its whole life is proven with real processes in tests/integration."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from pixy.config import load_config
-from pixy.daemon import Daemon, DaemonFault
+from pixy.config import ProducerConfig, ProxyConfig, load_config
+from pixy.daemon import Daemon, DaemonFault, QuietCollections
+from tests.sim.loop import VirtualLoop
 
 
 @pytest.fixture
@@ -89,3 +91,64 @@ async def test_a_drain_that_takes_too_long_is_not_a_good_end(
     with pytest.raises(DaemonFault, match="could not stop in good order"):
         await daemon.drain_and_stop()
     monkeypatch.setattr(daemon, "_drain_and_stop", drain)
+
+
+async def test_on_a_kafka_cluster_linger_ms_is_what_gathers(daemon: Daemon) -> None:
+    """kafka-pixy's files have a `flush_frequency` that would make every message late."""
+    producer = ProducerConfig(flush_frequency=0.5, linger_ms=7)
+    assert (
+        daemon._proxy("far", ProxyConfig(kind="kafka", producer=producer))._config.producer.flush_frequency
+        == 0.007
+    )
+    assert daemon._proxy("near", ProxyConfig(producer=producer))._config.producer.flush_frequency == 0.5
+
+
+class Cycle:
+    """Refers to itself, so that only the collector finds it."""
+
+    alive = 0
+
+    def __init__(self) -> None:
+        self.itself = self
+        Cycle.alive += 1
+
+    def __del__(self) -> None:
+        Cycle.alive -= 1
+
+
+def test_old_cycles_go_when_the_process_is_quiet_and_not_while_it_has_work() -> None:
+    used_s = 0.0
+
+    async def test() -> None:
+        nonlocal used_s
+        collections = QuietCollections(asyncio.get_running_loop(), lambda: used_s)
+        cycle: Cycle | None = Cycle()
+        gc.collect(1)  # old now; and the activity that a full collection asks for
+        gc.collect(1)
+        del cycle
+        used_s += 20.0
+        await asyncio.sleep(31)
+        assert Cycle.alive == 1, "collected while somebody waited for the processor"
+        used_s += 1.0
+        await asyncio.sleep(30)
+        assert Cycle.alive == 0
+        collections.stop()
+
+    gc.collect()
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(test())
+
+
+def test_a_process_that_does_nothing_collects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def collect() -> None:
+        raise AssertionError("nothing was to be collected")
+
+    async def test() -> None:
+        collections = QuietCollections(asyncio.get_running_loop(), lambda: 0.0)
+        await asyncio.sleep(1000)
+        collections.stop()
+
+    monkeypatch.setattr(gc, "get_count", lambda: (500, 3, 0))
+    monkeypatch.setattr(gc, "collect", collect)
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(test())

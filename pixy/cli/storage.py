@@ -32,21 +32,21 @@ def storage() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def check(ctx: click.Context, directory: Path, as_json: bool) -> None:
-    """Check everything in DIR, the directory of a stopped node or the data_dir with several of them.
+    """Check everything in DIR: the directory of a stopped node, stages for a cluster of Kafka, or the data_dir with several of them.
 
     Changes nothing. Prints what was found and how it is: ok, warning (the next start copes with it) or damaged (something durable is gone
     or wrong, or the next start is refused). With --json one object.
 
     Ends with 0 if nothing is damaged, 1 if something is, 2 if DIR cannot be checked, because a daemon uses it for instance.
     """
-    from pixy.cluster import check_node, node_directories
+    from pixy.cluster import check_directory, node_directories
     from pixy.storage import ReadOnlyDisk, Verdict
 
     disk = ReadOnlyDisk()
     started = time.monotonic()
     gc.disable()  # what is made here is kept to the end or goes by itself; looking for cycles takes a third of the time
     try:
-        reports = [check_node(disk, node) for node in node_directories(disk, directory)]
+        reports = [check_directory(disk, each) for each in node_directories(disk, directory)]
     except DataDirectoryError as error:
         report_error(str(error))
         ctx.exit(_WRONG_USAGE)

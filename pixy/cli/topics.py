@@ -182,8 +182,9 @@ def alter(
 @topics.command()
 @click.argument("topic")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Also if messages of it are staged, which are lost then.")
 @client_command
-def delete(connection: Connection, topic: str, yes: bool) -> None:
+def delete(connection: Connection, topic: str, yes: bool, force: bool) -> None:
     """Delete TOPIC with all its messages, and what consumer groups have committed in it.
 
     Asks first. Without a terminal there is nobody to ask, and --yes is needed. With --json an object: topic.
@@ -192,7 +193,7 @@ def delete(connection: Connection, topic: str, yes: bool) -> None:
 
     if not yes:
         _ask(topic)
-    request = pixy_topics_pb2.DeleteTopicRequest(cluster=connection.cluster, topic=topic)
+    request = pixy_topics_pb2.DeleteTopicRequest(cluster=connection.cluster, topic=topic, force=force)
     with connection.open_topics() as stub:
         stub.DeleteTopic(request, timeout=connection.timeout)
     if connection.as_json:

@@ -101,13 +101,12 @@ def test_kafka_pixys_flags_are_understood_with_one_dash_and_two(
 
 
 @pytest.mark.parametrize("args", [["-kafkaPeers", "localhost:9092"], ["-tls"], ["--insecureTLS"]])
-def test_flags_about_brokers_keep_the_daemon_from_starting(
+def test_flags_about_brokers_make_the_default_cluster_a_kafka_cluster(
     daemon: Daemon, run_alone: Run, args: list[str]
 ) -> None:
-    result = run_alone("serve", *args)
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"pixy: --{args[0].lstrip('-')}: proxies.default is a Kafka cluster")
-    assert daemon.configs == []
+    assert run_alone("serve", *args).exit_code == 0
+    (config,) = daemon.configs
+    assert config.proxies["default"].kind == "kafka"
 
 
 def test_a_second_dash_is_given_to_kafka_pixys_flags_alone() -> None:

@@ -13,10 +13,12 @@ import grpc
 import pytest
 from click.testing import CliRunner, Result
 
+from pixy.backend import TopicPartition
 from pixy.cli import main
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.conformance.staged import piece_of
 from tests.fakes.door import FakeDoor, open_door
 
 from .conftest import Run
@@ -142,6 +144,17 @@ async def test_a_topic_is_altered(run_on: RunOnDoor, door: FakeDoor) -> None:
     assert (len(altered.partitions), altered.config) == (2, {"segment_ms": "1500"})
 
 
+async def test_a_topic_with_staged_messages_is_deleted_by_force(run_on: RunOnDoor, door: FakeDoor) -> None:
+    await run_on("topics", "create", "orders", "--partitions", "1")
+    await door.backend.stage("sink", "stage", 0, piece_of({TopicPartition("orders", 0): [b"1"]}))
+    refused = await run_on("topics", "delete", "orders", "--yes")
+    assert refused.exit_code == 1
+    assert "FAILED_PRECONDITION" in refused.stderr
+    assert "sink" in refused.stderr
+    forced = await run_on("topics", "delete", "orders", "--yes", "--force")
+    assert (forced.exit_code, forced.stdout) == (0, "deleted orders\n")
+
+
 async def test_a_topic_is_deleted(run_on: RunOnDoor, door: FakeDoor) -> None:
     await door.backend.create_topic("orders", 1)
     result = await run_on("topics", "delete", "orders", "--yes")
@@ -177,7 +190,7 @@ async def test_what_a_topic_holds_is_shown(run_on: RunOnDoor, door: FakeDoor) ->
 async def test_what_the_daemon_refuses_is_one_line_and_1(run_on: RunOnDoor) -> None:
     await run_on("topics", "create", "orders")
     for args, line in [
-        (("create", "orders"), "INVALID_ARGUMENT: topic orders exists already"),
+        (("create", "orders"), "ALREADY_EXISTS: topic orders exists already"),
         (("create", "a b"), "INVALID_ARGUMENT: invalid topic name 'a b'"),
         (("create", "new", "--config", "nosuch=1"), "INVALID_ARGUMENT: unknown option nosuch"),
         (("alter", "orders", "--partitions", "1"), "INVALID_ARGUMENT: topic orders"),

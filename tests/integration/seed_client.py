@@ -1,8 +1,9 @@
 """A client of kafka-pixy: knows grpcio and stubs of the original interface, and nothing of pixy.
 
-    python seed_client.py ADDRESS FOLDER_OF_STUBS sync|aio
+    python seed_client.py ADDRESS FOLDER_OF_STUBS sync|aio PREFIX
 
-Runs every scenario against a daemon and prints one JSON object: scenario -> null, or what went wrong.
+PREFIX begins the names of its topics. Runs every scenario against a daemon and prints one JSON object: scenario -> null, or
+what went wrong.
 """
 
 import asyncio
@@ -35,6 +36,7 @@ class Client:
     def __init__(self, stub: Any, name: str) -> None:
         self.stub = stub
         self.name = name
+        self.group = f"readers of {name}"
 
     async def call(self, method: str, request: Any, timeout: float = SECONDS) -> Any:
         answer = getattr(self.stub, method)(request, timeout=timeout)
@@ -71,7 +73,14 @@ class Client:
         return await self.call("Produce", request)
 
     async def consume(self, topic: str, group: str, **fields: Any) -> Any:
-        return await self.call("ConsumeNAck", pb.ConsNAckRq(topic=topic, group=group, **fields))
+        """The next message, however many long polls that takes: a group may be slow to gather."""
+        deadline = asyncio.get_running_loop().time() + SECONDS
+        while True:
+            try:
+                return await self.call("ConsumeNAck", pb.ConsNAckRq(topic=topic, group=group, **fields))
+            except grpc.RpcError as error:
+                if code_of(error) != "NOT_FOUND" or asyncio.get_running_loop().time() > deadline:
+                    raise
 
     async def consume_nothing(self, topic: str, group: str, **fields: Any) -> None:
         request = pb.ConsNAckRq(topic=topic, group=group, **fields)
@@ -117,7 +126,7 @@ async def a_message_goes_where_its_key_says_and_offsets_count_up(client: Client)
 async def an_async_message_is_answered_at_once_and_arrives(client: Client) -> None:
     answer = await client.produce(client.name, b"later", async_mode=True)
     assert (answer.partition, answer.offset) == (-1, -1)
-    assert (await client.consume(client.name, "g", auto_ack=True)).message == b"later"
+    assert (await client.consume(client.name, client.group, auto_ack=True)).message == b"later"
 
 
 @scenario
@@ -125,7 +134,7 @@ async def a_message_comes_back_as_it_was(client: Client) -> None:
     headers = [pb.RecordHeader(key="name", value=b"one"), pb.RecordHeader(key="name", value=b"\x00\xff")]
     for key in (None, b"", b"\xff\x00"):
         await client.produce(client.name, b"\x00body\xff", key, headers=headers)
-        answer = await client.consume(client.name, "g", auto_ack=True)
+        answer = await client.consume(client.name, client.group, auto_ack=True)
         assert (answer.key_undefined, answer.key_value) == (key is None, key or b""), answer
         assert answer.message == b"\x00body\xff"
         assert [(header.key, header.value) for header in answer.headers] == [
@@ -133,83 +142,85 @@ async def a_message_comes_back_as_it_was(client: Client) -> None:
             ("name", b"\x00\xff"),
         ]
     await client.produce(client.name, b"")
-    assert (await client.consume(client.name, "g", auto_ack=True)).message == b""
+    assert (await client.consume(client.name, client.group, auto_ack=True)).message == b""
 
 
 @scenario
 async def an_empty_poll_is_not_found(client: Client) -> None:
-    await client.consume_nothing(client.name, "g", no_ack=True)
-    await client.consume_nothing(client.name, "g", auto_ack=True)
+    await client.consume_nothing(client.name, client.group, no_ack=True)
+    await client.consume_nothing(client.name, client.group, auto_ack=True)
 
 
 @scenario
 async def acks_that_ride_on_requests_are_committed(client: Client) -> None:
     for _ in range(3):
         await client.produce(client.name, b"m", b"foo")
-    answer = await client.consume(client.name, "g", no_ack=True)
+    answer = await client.consume(client.name, client.group, no_ack=True)
     for offset in (1, 2):
         ack = {"ack_partition": answer.partition, "ack_offset": answer.offset}
-        answer = await client.consume(client.name, "g", **ack)
+        answer = await client.consume(client.name, client.group, **ack)
         assert answer.offset == offset
-    await client.committed(client.name, "g", FOO, 2)
-    await client.consume_nothing(client.name, "g", ack_partition=FOO, ack_offset=2)
-    await client.committed(client.name, "g", FOO, 3)
+    await client.committed(client.name, client.group, FOO, 2)
+    await client.consume_nothing(client.name, client.group, ack_partition=FOO, ack_offset=2)
+    await client.committed(client.name, client.group, FOO, 3)
 
 
 @scenario
 async def acks_on_their_own_may_come_in_any_order(client: Client) -> None:
     for _ in range(4):
         await client.produce(client.name, b"m", b"foo")
-        await client.consume(client.name, "g", no_ack=True)
+        await client.consume(client.name, client.group, no_ack=True)
 
     def ack(offset: int) -> Any:
-        return pb.AckRq(topic=client.name, group="g", partition=FOO, offset=offset)
+        return pb.AckRq(topic=client.name, group=client.group, partition=FOO, offset=offset)
 
     for offset in (3, 1):
         await client.call("Ack", ack(offset))
-    await client.committed(client.name, "g", FOO, 0, "1-2,3-4")
+    await client.committed(client.name, client.group, FOO, 0, "1-2,3-4")
     for offset in (0, 0, 3, 2):
         await client.call("Ack", ack(offset))
-    await client.committed(client.name, "g", FOO, 4)
+    await client.committed(client.name, client.group, FOO, 4)
 
 
 @scenario
 async def auto_ack_acks_unless_no_ack_is_set_too(client: Client) -> None:
     for _ in range(2):
         await client.produce(client.name, b"m", b"foo")
-    await client.consume(client.name, "g", auto_ack=True)
-    await client.consume(client.name, "g", auto_ack=True, no_ack=True)
-    await client.committed(client.name, "g", FOO, 1)
-    await client.consume_nothing(client.name, "g", auto_ack=True)
-    assert (await client.offsets(client.name, "g"))[FOO].offset == 1
+    await client.consume(client.name, client.group, auto_ack=True)
+    await client.consume(client.name, client.group, auto_ack=True, no_ack=True)
+    await client.committed(client.name, client.group, FOO, 1)
+    await client.consume_nothing(client.name, client.group, auto_ack=True)
+    assert (await client.offsets(client.name, client.group))[FOO].offset == 1
 
 
 @scenario
 async def a_request_with_all_defaults_acks_the_first_message_only_if_it_was_offered(client: Client) -> None:
     await client.produce(client.name, b"first", b"A")
-    answer = await client.consume(client.name, "g")
+    answer = await client.consume(client.name, client.group)
     assert (answer.partition, answer.offset, answer.message) == (0, 0, b"first")
-    assert (await client.offsets(client.name, "g"))[0].offset <= 0
-    await client.consume_nothing(client.name, "g")
-    await client.committed(client.name, "g", 0, 1)
-    assert (await client.consume(client.name, "h")).message == b"first"
+    assert (await client.offsets(client.name, client.group))[0].offset <= 0
+    await client.consume_nothing(client.name, client.group)
+    await client.committed(client.name, client.group, 0, 1)
+    assert (await client.consume(client.name, f"{client.group} too")).message == b"first"
 
 
 @scenario
 async def impossible_acks_are_invalid(client: Client) -> None:
     await client.produce(client.name, b"m", b"A")
-    await client.consume(client.name, "g", no_ack=True)
+    await client.consume(client.name, client.group, no_ack=True)
     for partition, offset, text in (
         (-1, 0, "invalid ack: bad partition: -1"),
         (0, -1, "invalid ack: bad offset: -1"),
         (PARTITIONS, 0, "bad partition"),
         (0, 1, "bad offset: 1"),
     ):
-        ack = pb.AckRq(topic=client.name, group="g", partition=partition, offset=offset)
+        ack = pb.AckRq(topic=client.name, group=client.group, partition=partition, offset=offset)
         await client.fails("Ack", ack, "INVALID_ARGUMENT", text)
-        riding = pb.ConsNAckRq(topic=client.name, group="g", ack_partition=partition, ack_offset=offset)
+        riding = pb.ConsNAckRq(
+            topic=client.name, group=client.group, ack_partition=partition, ack_offset=offset
+        )
         await client.fails("ConsumeNAck", riding, "INVALID_ARGUMENT", text)
-    await client.fails("Ack", pb.AckRq(topic="absent", group="g"), "NOT_FOUND", "absent")
+    await client.fails("Ack", pb.AckRq(topic="absent", group=client.group), "NOT_FOUND", "absent")
 
 
 @scenario
@@ -228,32 +239,35 @@ async def a_group_is_moved_while_it_consumes(client: Client) -> None:
     for _ in range(5):
         await client.produce(client.name, b"m", b"foo")
     for offset in range(5):
-        assert (await client.consume(client.name, "g", auto_ack=True)).offset == offset
-    await client.set_offsets(client.name, "g", (FOO, -2))
-    assert (await client.consume(client.name, "g", auto_ack=True)).offset == 0
-    await client.set_offsets(client.name, "g", (FOO, 3))
-    entry = (await client.offsets(client.name, "g"))[FOO]
+        assert (await client.consume(client.name, client.group, auto_ack=True)).offset == offset
+    await client.set_offsets(client.name, client.group, (FOO, -2))
+    assert (await client.consume(client.name, client.group, auto_ack=True)).offset == 0
+    await client.set_offsets(client.name, client.group, (FOO, 3))
+    entry = (await client.offsets(client.name, client.group))[FOO]
     assert (entry.offset, entry.lag) == (3, 2)
-    assert (await client.consume(client.name, "g", auto_ack=True)).offset == 3
-    await client.set_offsets(client.name, "g", (FOO, -1))
-    entry = (await client.offsets(client.name, "g"))[FOO]
+    assert (await client.consume(client.name, client.group, auto_ack=True)).offset == 3
+    await client.set_offsets(client.name, client.group, (FOO, -1))
+    entry = (await client.offsets(client.name, client.group))[FOO]
     assert (entry.offset, entry.lag) == (5, 0)
-    await client.consume_nothing(client.name, "g", auto_ack=True)
-    await client.call("SetOffsets", set_request(client.name, "g", (FOO, 0), metadata="BD"))
-    entry = (await client.offsets(client.name, "g"))[FOO]
+    await client.consume_nothing(client.name, client.group, auto_ack=True)
+    await client.call("SetOffsets", set_request(client.name, client.group, (FOO, 0), metadata="BD"))
+    entry = (await client.offsets(client.name, client.group))[FOO]
     assert (entry.offset, entry.metadata, entry.sparse_acks) == (0, "BD", "1-4")
-    assert [(await client.consume(client.name, "g", auto_ack=True)).offset for _ in range(2)] == [0, 4]
+    assert [(await client.consume(client.name, client.group, auto_ack=True)).offset for _ in range(2)] == [
+        0,
+        4,
+    ]
 
 
 @scenario
 async def offsets_are_set_all_or_none(client: Client) -> None:
     await client.produce(client.name, b"m", b"A")
-    await client.set_offsets(client.name, "g", (0, 1), (1, 0))
+    await client.set_offsets(client.name, client.group, (0, 1), (1, 0))
     for entry, metadata in (((PARTITIONS, 0), ""), ((-1, 0), ""), ((1, 1), ""), ((1, -3), ""), ((1, 0), "@")):
-        request = set_request(client.name, "g", (0, 0), entry, metadata=metadata)
+        request = set_request(client.name, client.group, (0, 0), entry, metadata=metadata)
         await client.fails("SetOffsets", request, "INVALID_ARGUMENT")
-    assert [entry.offset for entry in await client.offsets(client.name, "g")] == [1, 0, -1, -1]
-    await client.fails("SetOffsets", set_request("absent", "g", (0, 0)), "NOT_FOUND", "absent")
+    assert [entry.offset for entry in await client.offsets(client.name, client.group)] == [1, 0, -1, -1]
+    await client.fails("SetOffsets", set_request("absent", client.group, (0, 0)), "NOT_FOUND", "absent")
 
 
 def requests_of_all_methods(topic: str, group: str, cluster: str) -> dict[str, Any]:
@@ -271,9 +285,9 @@ def requests_of_all_methods(topic: str, group: str, cluster: str) -> dict[str, A
 
 @scenario
 async def every_method_refuses_an_unknown_cluster_and_takes_the_named_one(client: Client) -> None:
-    for method, request in requests_of_all_methods(client.name, "g", "nowhere").items():
+    for method, request in requests_of_all_methods(client.name, client.group, "nowhere").items():
         await client.fails(method, request, "INVALID_ARGUMENT", "proxy `nowhere` does not exist")
-    for method, request in requests_of_all_methods(client.name, "g", "default").items():
+    for method, request in requests_of_all_methods(client.name, client.group, "default").items():
         await client.call(method, request)
 
 
@@ -288,7 +302,7 @@ async def an_empty_group_is_invalid(client: Client) -> None:
 @scenario
 async def impossible_topic_names_are_invalid(client: Client) -> None:
     for name in ("", ".", "..", "a/b", "a b", "\u00fc", "x" * 250):
-        requests = requests_of_all_methods(name, "g", "")
+        requests = requests_of_all_methods(name, client.group, "")
         del requests["ListTopics"]
         for method, request in requests.items():
             await client.fails(method, request, "INVALID_ARGUMENT", "invalid topic name")
@@ -309,13 +323,13 @@ async def a_message_that_is_too_large_is_invalid(client: Client) -> None:
 async def a_topic_is_created_by_its_first_use_unless_that_is_switched_off(client: Client) -> None:
     for method in ("GetOffsets", "SetOffsets", "Ack", "ListConsumers", "GetTopicMetadata"):
         await client.fails(
-            method, requests_of_all_methods(client.name, "g", "")[method], "NOT_FOUND", client.name
+            method, requests_of_all_methods(client.name, client.group, "")[method], "NOT_FOUND", client.name
         )
     assert client.name not in (await client.call("ListTopics", pb.ListTopicRq())).topics
-    await client.consume_nothing(client.name, "g", no_ack=True)
+    await client.consume_nothing(client.name, client.group, no_ack=True)
     assert client.name in (await client.call("ListTopics", pb.ListTopicRq())).topics
     for method in ("Produce", "ConsumeNAck"):
-        request = requests_of_all_methods(client.name, "g", "closed")[method]
+        request = requests_of_all_methods(f"{client.name}-closed", client.group, "closed")[method]
         await client.fails(method, request, "INVALID_ARGUMENT", "auto_create_topics is off")
 
 
@@ -356,13 +370,13 @@ async def topics_are_described(client: Client) -> None:
 @scenario
 async def consuming_can_be_switched_off(client: Client) -> None:
     await client.call("Produce", pb.ProdRq(cluster="silent", topic=client.name, message=b"m"))
-    request = pb.ConsNAckRq(cluster="silent", topic=client.name, group="g", no_ack=True)
+    request = pb.ConsNAckRq(cluster="silent", topic=client.name, group=client.group, no_ack=True)
     await client.fails("ConsumeNAck", request, "UNAVAILABLE", "disabled")
 
 
 @scenario
 async def more_waiting_requests_than_allowed_are_refused(client: Client) -> None:
-    request = pb.ConsNAckRq(cluster="narrow", topic=client.name, group="g", no_ack=True)
+    request = pb.ConsNAckRq(cluster="narrow", topic=client.name, group=client.group, no_ack=True)
     calls = [client.begin("ConsumeNAck", request) for _ in range(5)]
     statuses = sorted([await client.end(call) for call in calls])
     assert statuses == ["NOT_FOUND"] * 2 + ["RESOURCE_EXHAUSTED"] * 3
@@ -372,7 +386,7 @@ async def more_waiting_requests_than_allowed_are_refused(client: Client) -> None
 async def a_deadline_of_the_caller_ends_a_poll_before_its_time(client: Client) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
-    request = pb.ConsNAckRq(cluster="patient", topic=client.name, group="g", no_ack=True)
+    request = pb.ConsNAckRq(cluster="patient", topic=client.name, group=client.group, no_ack=True)
     status = ""
     try:
         await client.call("ConsumeNAck", request, timeout=0.5)
@@ -384,11 +398,11 @@ async def a_deadline_of_the_caller_ends_a_poll_before_its_time(client: Client) -
     assert (await client.call("ConsumeNAck", request)).message == b"m"
 
 
-async def run_all(stub: Any, mode: str) -> dict[str, str | None]:
+async def run_all(stub: Any, prefix: str) -> dict[str, str | None]:
     results: dict[str, str | None] = {}
     for name, function in SCENARIOS.items():
         try:
-            await function(Client(stub, f"{mode}-{name}"))
+            await function(Client(stub, f"{prefix}-{name}"))
         except Exception:
             results[name] = traceback.format_exc()
         else:
@@ -396,7 +410,7 @@ async def run_all(stub: Any, mode: str) -> dict[str, str | None]:
     return results
 
 
-async def main(address: str, stubs: str, mode: str) -> None:
+async def main(address: str, stubs: str, mode: str, prefix: str) -> None:
     global pb  # noqa: PLW0603 - the stubs are known only here
     sys.path.insert(0, stubs)
     pb = importlib.import_module("kafka_pixy_pb2")
@@ -405,10 +419,10 @@ async def main(address: str, stubs: str, mode: str) -> None:
     options = [("grpc.enable_http_proxy", 0)]
     if mode == "sync":
         with grpc.insecure_channel(address, options=options) as channel:
-            print(json.dumps(await run_all(make_stub(channel), mode)))
+            print(json.dumps(await run_all(make_stub(channel), f"{prefix}{mode}")))
     else:
         async with grpc.aio.insecure_channel(address, options=options) as channel:
-            print(json.dumps(await run_all(make_stub(channel), mode)))
+            print(json.dumps(await run_all(make_stub(channel), f"{prefix}{mode}")))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ import os
 import re
 import signal
 import socket
-import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +18,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
-from tests.conftest import require
 from tests.integration.conftest import MakeDaemon
-from tests.integration.daemon import CHANNEL_OPTIONS, Daemon, proxy_config, wait_until_refused
+from tests.integration.daemon import Daemon, proxy_config, wait_until_refused
 
 pytestmark = pytest.mark.process
 
@@ -101,14 +98,6 @@ def test_a_data_directory_that_cannot_be_made_keeps_it_from_starting(
     code, log = wait_until_refused(make_daemon({"data_dir": str(file / "data")}))
     assert code == 1
     assert str(file) in log
-    assert "Traceback" not in log
-
-
-def test_a_configuration_of_kafka_pixy_with_brokers_is_refused(make_daemon: MakeDaemon) -> None:
-    config = {"proxies": {"default": {"kafka": {"seed_peers": ["localhost:9092"]}}}}
-    code, log = wait_until_refused(make_daemon(config))
-    assert code == 2
-    assert "proxies.default is a Kafka cluster" in log
     assert "Traceback" not in log
 
 
@@ -236,44 +225,6 @@ def test_a_client_without_the_proto_learns_the_service_by_reflection(daemon: Dae
 
 
 # --- other doors --------------------------------------------------------------------------------------------------
-
-
-def test_it_serves_tls(make_daemon: MakeDaemon, tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    openssl = require("openssl", "apt-get install openssl")
-    request = [
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run(
-        [openssl, *request, *names, "-keyout", str(key), "-out", str(certificate)],
-        check=True,
-        capture_output=True,
-    )
-    daemon = make_daemon({"tls": {"certificate_path": str(certificate), "key_path": str(key)}})
-    daemon.start()
-    trusted = grpc.ssl_channel_credentials(certificate.read_bytes())
-    with grpc.secure_channel(daemon.address, trusted, options=CHANNEL_OPTIONS) as channel:
-        produce(KafkaPixyStub(channel), "t", b"secret")
-    with pytest.raises(grpc.RpcError) as refused:
-        produce(daemon.stub(), "t", b"in the clear")
-    assert status_of_error(refused.value) is grpc.StatusCode.UNAVAILABLE
-    host, port = daemon.address.rsplit(":", 1)
-    context = ssl.create_default_context(cafile=str(certificate))
-    context.set_alpn_protocols(["h2"])
-    with (
-        socket.create_connection((host, int(port)), timeout=SECONDS) as plain,
-        context.wrap_socket(plain, server_hostname="localhost") as wrapped,
-    ):
-        assert wrapped.selected_alpn_protocol() == "h2"
 
 
 def test_it_serves_a_unix_socket_and_replaces_a_stale_one(make_daemon: MakeDaemon) -> None:

@@ -1,49 +1,64 @@
-"""kafka-pixy's clients work unchanged: stubs of the original interface, in a process that knows nothing of pixy."""
+"""kafka-pixy's clients work unchanged on both kinds of cluster: stubs of the original interface, in a process that knows no pixy."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.integration import seed_client
 from tests.integration.daemon import Daemon
+from tests.kafka.cluster import KafkaCluster
 
 pytestmark = pytest.mark.process
 
 ORIGINAL = Path(__file__).parents[1] / "proto" / "kafka_pixy.proto"
-SECONDS_MAX = 120.0
-CONSUMER = {"long_polling_timeout": "300ms", "offsets_commit_interval": "20ms"}
-CONFIG = {
-    "shutdown_timeout": "500ms",  # some scenarios leave offers without an ack
-    "proxies": {
-        "default": {"producer": {"max_message_bytes": 100}, "consumer": CONSUMER},
-        "closed": {"auto_create_topics": False, "consumer": CONSUMER},
-        "silent": {"consumer": {**CONSUMER, "disabled": True}},
-        "narrow": {"consumer": {**CONSUMER, "channel_buffer_size": 2}},
-        "patient": {"consumer": {**CONSUMER, "long_polling_timeout": "30s"}},
-    },
-}
+SECONDS_MAX = 240.0
+KINDS = ("embedded", "kafka")
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str | None]]]:
+def config(cluster: dict[str, Any]) -> dict[str, Any]:
+    """The clusters that the scenarios ask for, all of one kind."""
+    consumer = {"long_polling_timeout": "300ms", "offsets_commit_interval": "20ms"}
+    proxies: dict[str, dict[str, Any]] = {
+        "default": {"producer": {"max_message_bytes": 100}, "consumer": consumer},
+        "closed": {"auto_create_topics": False, "consumer": consumer},
+        "silent": {"consumer": {**consumer, "disabled": True}},
+        "narrow": {"consumer": {**consumer, "channel_buffer_size": 2}},
+        "patient": {"consumer": {**consumer, "long_polling_timeout": "30s"}},
+    }
+    return {
+        "shutdown_timeout": "500ms",  # some scenarios leave offers without an ack
+        "proxies": {name: {**proxy, **cluster} for name, proxy in proxies.items()},
+    }
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def results(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, dict[str, str | None]]]:
     """What each scenario came to, for both kinds of stub, against one daemon."""
+    cluster: dict[str, Any] = {"kind": "embedded"}
+    prefix = ""
+    if request.param == "kafka":
+        kafka: KafkaCluster = request.getfixturevalue("kafka")
+        cluster, prefix = {"kafka": {"seed_peers": kafka.addresses}}, "seed-"
     folder = tmp_path_factory.mktemp("seed-client")
     stubs = folder / "stubs"
     stubs.mkdir()
     outputs = [f"--python_out={stubs}", f"--grpc_python_out={stubs}"]
     protoc = [sys.executable, "-m", "grpc_tools.protoc", f"-I{ORIGINAL.parent}", *outputs, ORIGINAL.name]
     subprocess.run(protoc, check=True, timeout=SECONDS_MAX, capture_output=True)
-    with Daemon(folder / "daemon", CONFIG) as daemon:
-        yield {mode: run_client(daemon.address, stubs, mode) for mode in ("sync", "aio")}
+    with Daemon(folder / "daemon", config(cluster)) as daemon:
+        yield {mode: run_client(daemon.address, stubs, mode, prefix) for mode in ("sync", "aio")}
         daemon.stop()
 
 
-def run_client(address: str, stubs: Path, mode: str) -> dict[str, str | None]:
-    command = [sys.executable, "-I", seed_client.__file__, address, str(stubs), mode]
+def run_client(address: str, stubs: Path, mode: str, prefix: str) -> dict[str, str | None]:
+    command = [sys.executable, "-I", seed_client.__file__, address, str(stubs), mode, prefix]
     done = subprocess.run(
         command, check=False, timeout=SECONDS_MAX, capture_output=True, text=True, cwd=stubs
     )

@@ -106,7 +106,6 @@ def test_a_topic_is_created_grows_goes_and_comes_anew_across_kills(make_daemon: 
 def test_what_a_topic_cannot_be_is_refused_and_changes_nothing(daemon: Daemon) -> None:
     created = topics(daemon).CreateTopic(pb.CreateTopicRequest(topic="t", partitions=2), timeout=SECONDS)
     for method, request in [
-        ("CreateTopic", pb.CreateTopicRequest(topic="t")),
         ("CreateTopic", pb.CreateTopicRequest(topic="new", config={"nosuch": "1"})),
         ("CreateTopic", pb.CreateTopicRequest(topic="new", config={"segment_bytes": "much"})),
         ("AlterTopic", pb.AlterTopicRequest(topic="t", partitions=1)),
@@ -115,6 +114,9 @@ def test_what_a_topic_cannot_be_is_refused_and_changes_nothing(daemon: Daemon) -
         with pytest.raises(grpc.RpcError) as refused:
             getattr(topics(daemon), method)(request, timeout=SECONDS)
         assert status(refused) is CODE.INVALID_ARGUMENT
+    with pytest.raises(grpc.RpcError) as there_already:
+        topics(daemon).CreateTopic(pb.CreateTopicRequest(topic="t"), timeout=SECONDS)
+    assert status(there_already) is CODE.ALREADY_EXISTS
     assert (describe(daemon).version, len(describe(daemon).partitions)) == (created.version, 2)
     listed = daemon.stub().ListTopics(kafkapixy.ListTopicRq(), timeout=SECONDS).topics
     assert set(listed) == {"t"}

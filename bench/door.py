@@ -1,0 +1,148 @@
+"""What the gRPC door itself costs: calls that do nothing, TLS, deadlines, connections that are open and idle."""
+
+import json
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench import processes
+from bench.figures import Figure
+from bench.load import LEVELS, Load, put_load, write_body
+from pixy.http2 import frames as f
+from pixy.proto import kafkapixy_pb2 as pb
+
+__all__ = ["deadlines", "idle_connections", "noop_calls", "tls"]
+
+_WARM_UP_SECONDS = 0.3
+_NOOP_RATIO_WANTED = 10
+_NOOP_CPU_US_WANTED = 6
+_TLS_WANTED = 0.6
+_DEADLINES_WANTED = 0.75
+_CONNECTIONS = 5000
+_CONNECTION_KB_WANTED = 12
+_PRODUCE = pb.ProdRq(topic="produced", key_undefined=True, message=bytes(100)).SerializeToString()
+
+
+def noop_calls(rounds: int, seconds: float) -> list[Figure]:
+    """Unary calls that do nothing, beside grpc.aio."""
+    core, figures = processes.server_core(), []
+    with (
+        tempfile.TemporaryDirectory(prefix="pixy-bench-") as name,
+        processes.noop(core) as aio,
+        processes.noop_core(core) as own,
+    ):
+        body = write_body(Path(name) / "produce", _PRODUCE)
+        for level in LEVELS:
+            reference, measured, cpu_us = [], [], []
+            for _ in range(rounds):
+                reference.append(put_load(aio.address, "Produce", body, level, seconds))
+                before = own.cpu_seconds()
+                measured.append(put_load(own.address, "Produce", body, level, seconds))
+                calls = measured[-1].per_second * (seconds + _WARM_UP_SECONDS)
+                cpu_us.append(1e6 * (own.cpu_seconds() - before) / calls)
+            figures += _noop_figures(level.in_flight, reference, measured, statistics.median(cpu_us))
+    return figures
+
+
+def _noop_figures(in_flight: int, reference: list[Load], measured: list[Load], cpu_us: float) -> list[Figure]:
+    ratio = statistics.median(b.per_second / a.per_second for a, b in zip(reference, measured, strict=True))
+    wanted = in_flight > 1
+    calls = Figure(
+        name=f"no-op on pixy's core, {in_flight} in flight",
+        value=statistics.median(one.per_second for one in measured),
+        unit="/s",
+        reference=statistics.median(one.per_second for one in reference),
+        ratio=ratio,
+        target=f"ratio >= {_NOOP_RATIO_WANTED}" if wanted else "",
+        met=ratio >= _NOOP_RATIO_WANTED if wanted else None,
+    )
+    if not wanted:
+        return [calls]
+    met = cpu_us <= _NOOP_CPU_US_WANTED
+    return [calls, Figure("  CPU per call", cpu_us, "us", target=f"<= {_NOOP_CPU_US_WANTED} us", met=met)]
+
+
+def tls(rounds: int, seconds: float) -> list[Figure]:
+    """The same over TLS, as a share of what goes in the clear."""
+    core, level = processes.server_core(), LEVELS[2]
+    with tempfile.TemporaryDirectory(prefix="pixy-bench-") as name:
+        folder = Path(name)
+        body = write_body(folder / "produce", _PRODUCE)
+        key, certificate = folder / "key.pem", folder / "certificate.pem"
+        command = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+        ]
+        names = ["-days", "2", "-subj", "/CN=localhost", "-keyout", str(key), "-out", str(certificate)]
+        subprocess.run([*command, *names], check=True, capture_output=True)
+        with processes.noop_core(core) as plain, processes.noop_core(core, certificate, key) as secure:
+            pairs = [
+                (
+                    put_load(plain.address, "Produce", body, level, seconds).per_second,
+                    put_load(secure.address, "Produce", body, level, seconds, secure=True).per_second,
+                )
+                for _ in range(rounds)
+            ]
+    share = statistics.median(b / a for a, b in pairs)
+    value = statistics.median(b for _, b in pairs)
+    target = f">= {_TLS_WANTED:.0%} of h2c"
+    name = f"no-op over TLS, {level.in_flight} in flight: {share:.0%} of h2c"
+    return [Figure(name, value, "/s", target=target, met=share >= _TLS_WANTED)]
+
+
+def deadlines(rounds: int, seconds: float) -> list[Figure]:
+    """Produce with header blocks like grpc-go's, with a new deadline in each call and without."""
+    core, level = processes.server_core(), LEVELS[2]
+    with tempfile.TemporaryDirectory(prefix="pixy-bench-") as name:
+        folder = Path(name)
+        body = write_body(folder / "produce", _PRODUCE)
+        with processes.daemon(folder, core=core) as daemon:
+            put_load(daemon.address, "Produce", body, LEVELS[0], 0.2)  # makes the topic
+            pairs = []
+            for _ in range(rounds):
+                rates = []
+                for flag in ("0", "1"):
+                    arguments = [daemon.address, "Produce", str(body), str(level.connections)]
+                    command = [sys.executable, "-m", "bench.deadline_client", *arguments, str(level.streams)]
+                    pinned = processes.pinned(processes.load_core(), [*command, str(seconds), flag])
+                    done = subprocess.run(pinned, check=True, stdout=subprocess.PIPE, text=True)
+                    rates.append(float(json.loads(done.stdout)["per_second"]))
+                pairs.append(rates)
+    share = statistics.median(b / a for a, b in pairs)
+    name = f"Produce with a new deadline in each call, {level.in_flight} in flight: {share:.0%} of without"
+    value = statistics.median(b for _, b in pairs)
+    target = f">= {_DEADLINES_WANTED:.0%}"
+    return [Figure(name, value, "/s", target=target, met=share >= _DEADLINES_WANTED)]
+
+
+def idle_connections() -> list[Figure]:
+    """Memory of connections that have greeted and do nothing."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    greeting = f.PREFACE + f.frame(f.FrameType.SETTINGS, 0, 0) + f.frame(f.FrameType.SETTINGS, f.ACK, 0)
+    with processes.noop_core() as server, ExitStack() as stack:
+        host, port = server.address.rsplit(":", 1)
+        before = server.rss_bytes()
+        for _ in range(_CONNECTIONS):
+            connection = stack.enter_context(socket.create_connection((host, int(port))))
+            connection.sendall(greeting)
+        # Everybody's SETTINGS have been answered when the last one's have.
+        connection.settimeout(30)
+        while not connection.recv(65_536).endswith(f.frame(f.FrameType.SETTINGS, f.ACK, 0)):
+            time.sleep(0)
+        kilobytes = (server.rss_bytes() - before) / _CONNECTIONS / 1024
+    target = f"<= {_CONNECTION_KB_WANTED} KB"
+    met = kilobytes <= _CONNECTION_KB_WANTED
+    return [Figure(f"one of {_CONNECTIONS} idle connections", kilobytes, "KB", target=target, met=met)]

@@ -1,0 +1,127 @@
+"""`python -m bench.log`: the log in bulk over gRPC, side by side with what the machine's disk can do, in one run.
+
+--dir FOLDER    where to write; by default a temporary directory on the file system of the current directory
+--quick         a fifth of it, to see that it runs; its figures are no proof
+
+A daemon, and grpcio's client in a process of its own. Records have keys of 8 bytes and values of 100 random ones, topics 8 partitions,
+batches about 250 KB; requests of 1 MB, 8 in flight. Each round appends to a new daemon, between two raw measurements of the disk, and
+fetches what it has appended, which the page cache has by then, in answers of up to 2 MiB.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.figures import Figure, as_table, machine
+from bench.processes import Server, daemon
+from bench.storage import default_parent
+from bench.storage_raw import sequential_write
+
+__all__ = ["main", "measure_log"]
+
+_ROUNDS = 3
+_MB = 1e6
+_BYTES = 600_000_000
+_QUICK_BYTES = 120_000_000
+_LOAD_SECONDS_MAX = 120.0
+_RAW_SECONDS_MAX = 20.0
+_FETCH_MB_MIN = 300
+_APPEND_RATIO_MIN = 0.35
+_APPEND = {"partitions": 8, "batch_bytes": 250_000, "request_bytes": 1_000_000, "in_flight": 8}
+_FETCH = {"partitions": 8, "max_bytes": 2 << 20}
+
+
+def main() -> int:
+    """Measure, and print a table."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="python -m bench.log", description="The log in bulk over gRPC.")
+    parser.add_argument("--dir", type=Path, metavar="FOLDER", help="where to write; never in memory")
+    parser.add_argument("--quick", action="store_true", help="a fifth of it; its figures are no proof")
+    arguments = parser.parse_args()
+    print(" ".join(f"{name} {value}" for name, value in machine().items()), flush=True)
+    print(as_table(measure_log(arguments.dir or default_parent(), arguments.quick), reference="raw disk"))
+    return 0
+
+
+def measure_log(parent: Path, quick: bool = False) -> list[Figure]:
+    """Measure with daemons whose data is in a new folder in `parent`; prints each round."""
+    size, rounds = (_QUICK_BYTES, 1) if quick else (_BYTES, _ROUNDS)
+    found: list[_Round] = []
+    with tempfile.TemporaryDirectory(prefix="pixy-bench-", dir=parent) as name:
+        for number in range(rounds):
+            folder = Path(name) / str(number)
+            folder.mkdir()
+            found.append(_Round(folder, size))
+            print(f"round {number}: {found[-1]}, load {os.getloadavg()[0]:.1f}", flush=True)
+    return _figures(found)
+
+
+class _Round:
+    """One round; all rates in bytes a second, processor time in seconds for a GB."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        raw = [_raw(folder, size)]
+        with daemon(folder) as server:
+            self.append, self.append_cpu = _load(server, "append", **_APPEND, total_bytes=size)
+            self.fetch, self.fetch_cpu = _load(server, "fetch", **_FETCH, decode=True)
+            self.fetch_bytes, _ = _load(server, "fetch", **_FETCH, decode=False)
+        raw.append(_raw(folder, size))
+        self.raw = statistics.mean(raw)
+
+    def __str__(self) -> str:
+        return (
+            f"append {self.append / _MB:.0f}, raw {self.raw / _MB:.0f}, fetch {self.fetch / _MB:.0f}, not parsed "
+            f"{self.fetch_bytes / _MB:.0f} MB/s"
+        )
+
+
+def _figures(found: list[_Round]) -> list[Figure]:
+    def median(name: str) -> float:
+        middle: float = statistics.median(getattr(each, name) for each in found)
+        return middle
+
+    ratio = statistics.median(each.append / each.raw for each in found)
+    return [
+        Figure(
+            "Append, answered when durable",
+            median("append") / _MB,
+            "MB/s",
+            reference=median("raw") / _MB,
+            ratio=ratio,
+            target=f"ratio >= {_APPEND_RATIO_MIN}",
+            met=ratio >= _APPEND_RATIO_MIN,
+        ),
+        Figure(
+            "Fetch from the page cache",
+            median("fetch") / _MB,
+            "MB/s",
+            target=f">= {_FETCH_MB_MIN} MB/s",
+            met=median("fetch") >= _FETCH_MB_MIN * _MB,
+        ),
+        Figure("the same by a client that does not parse it", median("fetch_bytes") / _MB, "MB/s"),
+        Figure("processor time of the daemon, Append", median("append_cpu"), "s/GB"),
+        Figure("the same, Fetch", median("fetch_cpu"), "s/GB"),
+    ]
+
+
+def _load(server: Server, what: str, **arguments: object) -> tuple[float, float]:
+    """Bytes a second of a load, and the seconds of the daemon's processor time for a GB of it."""
+    before = server.cpu_seconds()
+    command = [sys.executable, "-m", "bench.log_loads", what, server.address, json.dumps(arguments)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=_LOAD_SECONDS_MAX)
+    found = json.loads(done.stdout)
+    return found["bytes"] / found["seconds"], (server.cpu_seconds() - before) / (found["bytes"] / 1e9)
+
+
+def _raw(folder: Path, size: int) -> float:
+    """What the disk takes, in writes of 1 MiB with one sync at the end."""
+    return sequential_write(folder, size, 1 << 20, seconds_max=_RAW_SECONDS_MAX, sync_each=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

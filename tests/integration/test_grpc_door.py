@@ -1,0 +1,135 @@
+"""The gRPC door of a daemon from outside: certificates, and connections that come and go while calls go on."""
+
+import os
+import shutil
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.integration.conftest import MakeDaemon
+from tests.integration.daemon import CHANNEL_OPTIONS, Daemon
+from tests.judges.daemons import Certificate, make_certificate
+
+pytestmark = pytest.mark.process
+
+SECONDS = 20.0
+MESSAGE = pb.ProdRq(topic="t", key_value=b"k", message=b"m")
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> list[Certificate]:
+    """Two that know nothing of each other."""
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    return [make_certificate(folder) for folder in folders]
+
+
+@contextmanager
+def secure_stub(
+    daemon: Daemon, trusted: Certificate, own: Certificate | None = None
+) -> Iterator[KafkaPixyStub]:
+    """A client with a connection of its own, which shows a certificate if it has one."""
+    mine = (own.key_path.read_bytes(), own.path.read_bytes()) if own else (None, None)
+    credentials = grpc.ssl_channel_credentials(trusted.path.read_bytes(), *mine)
+    with grpc.secure_channel(daemon.address, credentials, options=CHANNEL_OPTIONS) as channel:
+        yield KafkaPixyStub(channel)
+
+
+def shown_certificate(daemon: Daemon) -> str:
+    """What a new connection is shown, as PEM."""
+    host, port = daemon.address.rsplit(":", 1)
+    return ssl.get_server_certificate((host, int(port)), timeout=SECONDS)
+
+
+def test_it_serves_http2_on_tls_to_clients_that_trust_it_and_nobody_in_the_clear(
+    make_daemon: MakeDaemon, certificates: list[Certificate]
+) -> None:
+    one, two = certificates
+    daemon = make_daemon({"tls": {"certificate_path": str(one.path), "key_path": str(one.key_path)}})
+    daemon.start()
+    with secure_stub(daemon, one) as stub:
+        stub.Produce(MESSAGE, timeout=SECONDS)
+    with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+        daemon.stub().Produce(MESSAGE, timeout=SECONDS)
+    with secure_stub(daemon, two) as stub, pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+        stub.Produce(MESSAGE, timeout=SECONDS)
+    assert agreed_protocol(daemon, one) == "h2"
+
+
+def agreed_protocol(daemon: Daemon, trusted: Certificate) -> str | None:
+    """What the daemon chooses in the handshake if it may choose."""
+    host, port = daemon.address.rsplit(":", 1)
+    context = ssl.create_default_context(cafile=str(trusted.path))
+    context.set_alpn_protocols(["http/1.1", "h2"])
+    with (
+        socket.create_connection((host, int(port)), timeout=SECONDS) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as wrapped,
+    ):
+        return wrapped.selected_alpn_protocol()
+
+
+def test_clients_must_show_a_certificate_that_is_known_if_that_is_configured(
+    make_daemon: MakeDaemon, certificates: list[Certificate]
+) -> None:
+    one, two = certificates
+    files = {"certificate_path": str(one.path), "key_path": str(one.key_path)}
+    daemon = make_daemon({"tls": {**files, "client_ca_path": str(two.path)}})
+    daemon.start()
+    with secure_stub(daemon, one, own=two) as stub:
+        stub.Produce(MESSAGE, timeout=SECONDS)
+    for unknown in (None, one):
+        with secure_stub(daemon, one, own=unknown) as stub, pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+            stub.Produce(MESSAGE, timeout=SECONDS)
+
+
+def test_a_new_certificate_is_shown_and_no_call_on_an_old_connection_is_lost(
+    make_daemon: MakeDaemon, certificates: list[Certificate], tmp_path: Path
+) -> None:
+    one, two = certificates
+    used = Certificate(tmp_path)
+    replace(used, one)
+    files = {"certificate_path": str(used.path), "key_path": str(used.key_path)}
+    daemon = make_daemon({"tls": {**files, "reload_interval": "50ms"}})
+    daemon.start()
+    with secure_stub(daemon, one) as old:
+        old.Produce(MESSAGE, timeout=SECONDS)
+        polling = pb.ConsNAckRq(topic="t", group="g", auto_ack=True)
+        assert old.ConsumeNAck(polling, timeout=SECONDS).message == b"m"
+        waiting = old.ConsumeNAck.future(polling, timeout=SECONDS)
+        replace(used, two)
+        until = time.monotonic() + SECONDS
+        while shown_certificate(daemon) != two.path.read_text():
+            assert time.monotonic() < until, "the new certificate is not shown"
+        with secure_stub(daemon, two) as new:
+            new.Produce(MESSAGE, timeout=SECONDS)
+        # A connection that was dropped would have failed the call that ran on it.
+        assert waiting.result(timeout=SECONDS).offset == 1
+
+
+def replace(used: Certificate, certificate: Certificate) -> None:
+    """Put a certificate in the place of the one that is used, each file in one step."""
+    for there, here in ((used.key_path, certificate.key_path), (used.path, certificate.path)):
+        shutil.copy(here, there.with_suffix(".new"))
+        os.replace(there.with_suffix(".new"), there)
+
+
+def test_connections_grow_no_older_than_configured_and_no_call_fails_for_it(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon({"grpc": {"max_connection_age": "500ms"}})
+    daemon.start()
+    channel, connected = daemon.channel(), []
+    channel.subscribe(lambda state: connected.append(state is grpc.ChannelConnectivity.READY))
+    stub, offsets = KafkaPixyStub(channel), []
+    until = time.monotonic() + SECONDS
+    while connected.count(True) < 3:
+        assert time.monotonic() < until, "the connection is still the first or the second one"
+        offsets.append(stub.Produce(MESSAGE, timeout=SECONDS).offset)
+    assert offsets == list(range(len(offsets)))

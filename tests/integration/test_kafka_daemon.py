@@ -1,0 +1,160 @@
+"""Daemons in front of a real Kafka: brokers that are not there yet, several clusters side by side, and what clients are answered."""
+
+import queue
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.integration.daemon import Daemon
+from tests.kafka.cluster import KafkaCluster, free_ports
+
+pytestmark = pytest.mark.process
+
+MakeDaemon = Callable[..., Daemon]
+Name = Callable[[str], str]
+
+_PATIENCE_S = 30.0
+
+
+def kafka_proxy(cluster: KafkaCluster, client_id: str = "pixy-a", **consumer: Any) -> dict[str, Any]:
+    """An entry under `proxies`, as somebody who comes from kafka-pixy has it."""
+    quick = {"long_polling_timeout": "1s", "rebalance_timeout": "2s", "session_timeout": "3s", **consumer}
+    return {"client_id": client_id, "kafka": {"seed_peers": cluster.addresses}, "consumer": quick}
+
+
+@pytest.fixture
+def late_kafka(tmp_path: Path) -> Iterator[KafkaCluster]:
+    """A cluster that nobody has started yet."""
+    cluster = KafkaCluster(tmp_path / "kafka")
+    yield cluster
+    cluster.kill()
+
+
+def wait_logged(daemon: Daemon, words: str) -> None:
+    """Return when the daemon has logged something."""
+    give_up_at = time.monotonic() + _PATIENCE_S
+    while words not in daemon.log():
+        assert time.monotonic() < give_up_at, f"nothing of {words!r} in the log:\n{daemon.log()}"
+        time.sleep(0.05)  # a log tells nobody that it grows
+
+
+def health(daemon: Daemon) -> int:
+    stub: Any = HealthStub(daemon.channel(daemon.config["grpc_addr"]))
+    return int(stub.Check(health_pb2.HealthCheckRequest()).status)
+
+
+def status_of(call: Callable[[Any], Any], request: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as raised:
+        call(request)
+    error: Any = raised.value
+    return error.code(), error.details()
+
+
+def consume(stub: Any, topic: str, group: str, **fields: Any) -> Any:
+    """The next record, however many long polls that takes."""
+    give_up_at = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return stub.ConsumeNAck(pb.ConsNAckRq(topic=topic, group=group, **fields))
+        except grpc.RpcError as error:
+            status: Any = error
+            assert status.code() is grpc.StatusCode.NOT_FOUND, status
+            assert time.monotonic() < give_up_at, "no record came"
+
+
+def test_brokers_that_are_not_there_yet_are_waited_for(
+    make_daemon: MakeDaemon, late_kafka: KafkaCluster
+) -> None:
+    """The daemon serves its embedded cluster, says that it is not ready and why, and gets ready by itself."""
+    daemon = make_daemon(
+        {
+            "grpc_addr": f"127.0.0.1:{free_ports(1)[0]}",
+            "proxies": {"local": {"kind": "embedded"}, "far": kafka_proxy(late_kafka)},
+        }
+    )
+    daemon.start_nowait()
+    wait_logged(daemon, "not ready: a Kafka cluster cannot be reached")
+    assert late_kafka.addresses[0] in daemon.log()
+    assert health(daemon) == health_pb2.HealthCheckResponse.NOT_SERVING
+    stub = KafkaPixyStub(daemon.channel(daemon.config["grpc_addr"]))
+    stub.Produce(pb.ProdRq(cluster="local", topic="t", key_undefined=True, message=b"served"))
+    calls: list[tuple[Any, Any]] = [
+        (stub.Produce, pb.ProdRq(cluster="far", topic="t", key_undefined=True, message=b"x")),
+        (stub.ConsumeNAck, pb.ConsNAckRq(cluster="far", topic="t", group="g", no_ack=True)),
+        (stub.Ack, pb.AckRq(cluster="far", topic="t", group="g", partition=0, offset=0)),
+        (stub.GetOffsets, pb.GetOffsetsRq(cluster="far", topic="t", group="g")),
+    ]
+    for call, request in calls:
+        code, details = status_of(call, request)
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "the Kafka cluster has not been reached yet" in details
+        assert late_kafka.addresses[0] in details
+    with pytest.raises(queue.Empty):
+        daemon.next_line(0.1)
+    late_kafka.start()
+    line = daemon.next_line(_PATIENCE_S)
+    assert line is not None
+    assert line.startswith("pixy ready grpc=")
+    assert health(daemon) == health_pb2.HealthCheckResponse.SERVING
+    written = stub.Produce(pb.ProdRq(cluster="far", topic="t", key_undefined=True, message=b"hello"))
+    got = consume(stub, "t", "g", cluster="far", auto_ack=True)
+    assert (got.message, got.partition, got.offset) == (b"hello", written.partition, written.offset)
+
+
+def test_a_daemon_that_waits_for_brokers_can_be_stopped(
+    make_daemon: MakeDaemon, late_kafka: KafkaCluster
+) -> None:
+    daemon = make_daemon({"proxies": {"far": kafka_proxy(late_kafka)}})
+    daemon.start_nowait()
+    wait_logged(daemon, "not ready: a Kafka cluster cannot be reached")
+    daemon.stop()
+
+
+def test_clusters_side_by_side_share_nothing(
+    make_daemon: MakeDaemon, kafka: KafkaCluster, kafka_name: Name
+) -> None:
+    topic, group = kafka_name("t"), kafka_name("g")
+    daemon = make_daemon({"proxies": {"far": kafka_proxy(kafka), "local": {"kind": "embedded"}}})
+    daemon.start()
+    stub = daemon.stub()
+    stub.Produce(pb.ProdRq(topic=topic, key_undefined=True, message=b"in Kafka"))
+    stub.Produce(pb.ProdRq(cluster="local", topic=topic, key_undefined=True, message=b"here"))
+    assert consume(stub, topic, group, auto_ack=True).message == b"in Kafka"
+    assert consume(stub, topic, group, auto_ack=True, cluster="local").message == b"here"
+    daemon.stop()
+
+
+def test_two_daemons_share_a_group_and_name_each_other(
+    make_daemon: MakeDaemon, kafka: KafkaCluster, kafka_name: Name
+) -> None:
+    topic, group = kafka_name("t"), kafka_name("g")
+    first, second = (
+        make_daemon({"proxies": {"far": {**kafka_proxy(kafka, name), "default_partitions": 2}}})
+        for name in ("pixy-a", "pixy-b")
+    )
+    first.start()
+    second.start()
+    a, b = first.stub(), second.stub()
+    for at in range(40):
+        a.Produce(pb.ProdRq(topic=topic, key_undefined=True, message=b"%d" % at))
+    consume(a, topic, group, auto_ack=True)
+    got = consume(b, topic, group, no_ack=True)
+    ack = pb.AckRq(topic=topic, group=group, partition=got.partition, offset=got.offset)
+    code, details = status_of(a.Ack, ack)
+    assert (code, "is consumed by pixy-b" in details) == (grpc.StatusCode.INTERNAL, True), details
+    moved = [pb.PartitionOffset(partition=got.partition, offset=got.offset)]
+    code, details = status_of(a.SetOffsets, pb.SetOffsetsRq(topic=topic, group=group, offsets=moved))
+    assert (code, "is consumed by pixy-b" in details) == (grpc.StatusCode.UNAVAILABLE, True), details
+    b.Ack(ack)
+    listed = a.ListConsumers(pb.ListConsumersRq(topic=topic, group=group))
+    assert [sorted(each.consumers) for each in listed.groups.values()] == [["pixy-a", "pixy-b"]]
+    second.stop()
+    first.stop()

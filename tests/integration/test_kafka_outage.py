@@ -1,0 +1,255 @@
+"""All brokers are gone for half a minute: what a daemon in front of them answers, holds and says meanwhile, and what it has kept."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from pixy.backend import TopicPartition
+from pixy.proto import kafkapixy_pb2 as pb
+from tests.backend.kafka.test_failover import read
+from tests.integration.conftest import MakeDaemon
+from tests.integration.daemon import Daemon
+from tests.kafka.backends import open_kafka, start_again
+from tests.kafka.cluster import KafkaCluster
+
+if TYPE_CHECKING:
+    from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyAsyncStub
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.no_debug]
+
+OUTAGE_S = 30.0
+PATIENCE_S = 60.0
+PARTITIONS = 2
+HASTY_TIMEOUT_S, PATIENT_TIMEOUT_S = 3.0, 180.0
+"""`producer.timeout` of a cluster entry that gives up during the outage, and of one that does not."""
+CALLER_TIMEOUT_S = 1.0
+LATE_S = 2.0
+"""How late an answer may be on a machine that does other things too."""
+
+WAVE_CALLS, WAVE_BYTES = 600, 100_000
+BUFFERED_BYTES = 2 << 20
+HELD_BYTES_MAX = 2 * (4 * BUFFERED_BYTES) + (16 << 20)
+"""What two clusters may hold: the buffer, what waits for room in it, and twice the buffer on its way to the brokers. What a connection and
+the allocator hold comes on top."""
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def kafka_proxy(cluster: KafkaCluster, timeout_s: float) -> dict[str, Any]:
+    return {
+        "kafka": {"seed_peers": cluster.addresses},
+        "default_partitions": PARTITIONS,
+        "producer": {
+            "timeout": f"{timeout_s:g}s",
+            "partitioner": "random",
+            "max_message_bytes": WAVE_BYTES,
+            "buffer_bytes": BUFFERED_BYTES,
+            "channel_buffer_size": 200,
+            "waiting_requests": 100,
+        },
+        "consumer": {
+            "long_polling_timeout": "1s",
+            "session_timeout": "3s",
+            "rebalance_timeout": "2s",
+            "offsets_commit_interval": "50ms",
+        },
+    }
+
+
+class Clients:
+    """Programs that use a topic through a daemon, and what they were told."""
+
+    def __init__(self, stub: "KafkaPixyAsyncStub", topic: str) -> None:
+        self._stub = stub
+        self._topic = topic
+        self._numbers = iter(range(1_000_000))
+        # Partition and offset of what was answered as written.
+        self.written: dict[tuple[int, int], bytes] = {}
+        # Status, details and seconds of what was not.
+        self.refused: list[tuple[grpc.StatusCode, str, float]] = []
+        # What the consumer got.
+        self.consumed: Counter[bytes] = Counter()
+        self.consumer_errors: set[grpc.StatusCode] = set()
+
+    async def produce(
+        self, cluster: str, size: int = 0, timeout: float | None = None, *, async_mode: bool = False
+    ) -> bytes:
+        """Produce a message of its own and return it; how it was answered is kept."""
+        message = b"%d." % next(self._numbers)
+        request = pb.ProdRq(
+            cluster=cluster,
+            topic=self._topic,
+            key_undefined=True,
+            message=message.ljust(size, b"."),
+            async_mode=async_mode,
+        )
+        began = time.monotonic()
+        try:
+            answer = await self._stub.Produce(request, timeout=timeout or PATIENT_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            self.refused.append((error.code(), error.details() or "", time.monotonic() - began))
+        else:
+            if not async_mode and cluster != "local":
+                self.written[answer.partition, answer.offset] = request.message
+        return request.message
+
+    async def produce_some(self, cluster: str, count: int, **options: Any) -> list[bytes]:
+        return list(await asyncio.gather(*(self.produce(cluster, **options) for _ in range(count))))
+
+    async def consume(self, group: str) -> None:
+        """Take messages and ack each with the request for the next one, whatever happens, without end."""
+        ack: dict[str, Any] = {"no_ack": True}
+        while True:
+            request = pb.ConsNAckRq(cluster="hasty", topic=self._topic, group=group, **ack)
+            try:
+                answer = await self._stub.ConsumeNAck(request, timeout=PATIENCE_S)
+            except grpc.aio.AioRpcError as error:
+                self.consumer_errors.add(error.code())
+                ack = {"no_ack": True}
+                continue
+            self.consumed[answer.message] += 1
+            ack = {"ack_partition": answer.partition, "ack_offset": answer.offset}
+
+    async def lag(self, group: str) -> int:
+        request = pb.GetOffsetsRq(cluster="hasty", topic=self._topic, group=group)
+        answer = await self._stub.GetOffsets(request, timeout=PATIENCE_S)
+        return sum(each.end - max(each.offset, 0) for each in answer.offsets)
+
+
+class HealthWatch:
+    """What a daemon says of its health, from the beginning on."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        stub: Any = HealthStub(channel)  # the published types know synchronous channels only
+        self._call = stub.Watch(health_pb2.HealthCheckRequest())
+        self.said: list[int] = []
+
+    async def wait(self, status: int) -> None:
+        """Return when it has changed to this."""
+        async with asyncio.timeout(PATIENCE_S):
+            self.said.append((await self._call.read()).status)
+        assert self.said[-1] == status, self.said
+
+
+async def wait_until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await holds():  # noqa: ASYNC110 - a daemon tells nobody how far its groups are
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def daemon(make_daemon: MakeDaemon, kafka_three: KafkaCluster) -> Daemon:
+    """With two entries for the same brokers, one of which gives up during the outage, and the other one does not."""
+    timeouts = {"hasty": HASTY_TIMEOUT_S, "patient": PATIENT_TIMEOUT_S}
+    proxies = {name: kafka_proxy(kafka_three, timeout_s) for name, timeout_s in timeouts.items()}
+    return make_daemon({"proxies": {**proxies, "local": {"kind": "embedded"}}})
+
+
+async def refuse_waves(clients: Clients, daemon: Daemon, until: float) -> int:
+    """Offer many times what the buffers take, again and again: all of it is refused in time, with the reason.
+
+    Returns:
+        the most memory that the daemon had, in bytes.
+    """
+    most = 0
+    while time.monotonic() < until:
+        clients.refused.clear()
+        wave = asyncio.gather(
+            clients.produce_some("hasty", 20, size=1000, timeout=CALLER_TIMEOUT_S),
+            clients.produce_some("hasty", WAVE_CALLS, size=WAVE_BYTES),
+        )
+        while not wave.done():
+            most = max(most, daemon.rss_bytes())
+            await asyncio.wait([wave], timeout=0.1)
+
+        assert len(clients.refused) == 20 + WAVE_CALLS
+        for refusal in clients.refused:
+            check_refusal(*refusal)
+        details = "; ".join(each for _, each, _ in clients.refused).lower()
+        for reason in ("the producer's buffer is full", "cannot connect to", "deadline"):
+            assert reason in details
+    return most
+
+
+def check_refusal(code: grpc.StatusCode, details: str, seconds: float) -> None:
+    if "buffer is full" in details:
+        assert code is grpc.StatusCode.UNAVAILABLE
+    elif "within" in details:
+        assert code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED), details
+        assert f"within {HASTY_TIMEOUT_S:g} s: " in details
+    else:
+        # The caller's own.
+        assert code is grpc.StatusCode.DEADLINE_EXCEEDED, details
+        assert "deadline" in details.lower()
+    assert seconds < HASTY_TIMEOUT_S + LATE_S, f"{details}: after {seconds:.1f} s"
+
+
+async def read_topic(cluster: KafkaCluster, topic: str) -> dict[tuple[int, int], bytes]:
+    """What the brokers have: partition and offset -> value."""
+    async with open_kafka(cluster) as backend:
+        return {
+            (number, offset): value or b""
+            for number in range(PARTITIONS)
+            for offset, value in (await read(backend, TopicPartition(topic, number))).items()
+        }
+
+
+async def test_half_a_minute_without_any_broker_loses_nothing(
+    daemon: Daemon, kafka_three: KafkaCluster, kafka_name: Callable[[str], str]
+) -> None:
+    topic, group = kafka_name("outage"), kafka_name("readers")
+    daemon.start()
+    async with daemon.aio_channel() as channel, daemon.aio_channel() as other:
+        clients, health = Clients(daemon.aio_stub(channel), topic), HealthWatch(other)
+        await health.wait(SERVING)
+        for cluster in ("hasty", "patient"):  # each knows the topic from here on
+            await clients.produce(cluster)
+        await clients.produce_some("hasty", 100)
+        consuming = asyncio.create_task(clients.consume(group))
+
+        async def all_acked() -> bool:
+            # The ack of the last message rides on a request that comes back when its long poll is over.
+            return await clients.lag(group) == 0
+
+        await wait_until(all_acked)
+        memory = daemon.rss_bytes()
+
+        kafka_three.kill()
+        began = time.monotonic()
+        kept = asyncio.create_task(clients.produce_some("patient", 50))
+        accepted = await clients.produce_some("patient", 50, async_mode=True)
+        await health.wait(NOT_SERVING)
+        most = await refuse_waves(clients, daemon, until=began + OUTAGE_S)
+        assert most - memory < HELD_BYTES_MAX, f"{(most - memory) >> 20} MiB more than before"
+        assert not kept.done()
+        await clients.produce("local")
+
+        await start_again(kafka_three)
+        await health.wait(SERVING)
+        clients.refused.clear()
+        await kept
+        await clients.produce_some("hasty", 100)
+        assert clients.refused == []
+        await wait_until(all_acked)
+        consuming.cancel()
+        await asyncio.gather(consuming, return_exceptions=True)
+    daemon.stop()
+    for said in ("not ready: a Kafka cluster cannot be reached", "a Kafka cluster can be reached again"):
+        assert daemon.log().count(said) == 2, "once for each of the clusters"
+    assert daemon.log().count("cannot join a consumer group") <= 2
+    log = await read_topic(kafka_three, topic)
+    assert clients.written.items() <= log.items()
+    assert len(clients.written) == 2 + 100 + 50 + 100
+    assert sorted(log.values()) == sorted([*clients.written.values(), *accepted]), "each is there, and once"
+    # What was acked and committed before the outage does not come again, and everything has come.
+    assert clients.consumed.keys() == set(log.values())
+    assert max(clients.consumed.values()) == 1
+    assert clients.consumer_errors <= {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE}
