@@ -1,5 +1,6 @@
 """The gRPC door of a daemon from outside: certificates, and connections that come and go while calls go on."""
 
+import asyncio
 import os
 import shutil
 import socket
@@ -122,14 +123,24 @@ def replace(used: Certificate, certificate: Certificate) -> None:
         os.replace(there.with_suffix(".new"), there)
 
 
-def test_connections_grow_no_older_than_configured_and_no_call_fails_for_it(make_daemon: MakeDaemon) -> None:
+async def test_connections_grow_no_older_than_configured_and_no_call_fails_for_it(
+    make_daemon: MakeDaemon,
+) -> None:
     daemon = make_daemon({"grpc": {"max_connection_age": "500ms"}})
     daemon.start()
-    channel, connected = daemon.channel(), []
-    channel.subscribe(lambda state: connected.append(state is grpc.ChannelConnectivity.READY))
-    stub, offsets = KafkaPixyStub(channel), []
-    until = time.monotonic() + SECONDS
-    while connected.count(True) < 3:
-        assert time.monotonic() < until, "the connection is still the first or the second one"
-        offsets.append(stub.Produce(MESSAGE, timeout=SECONDS).offset)
+    async with daemon.aio_channel() as channel:
+        ends = asyncio.create_task(see_ends(channel, 2))
+        stub = daemon.aio_stub(channel)
+        offsets: list[int] = []
+        async with asyncio.timeout(SECONDS):
+            while not ends.done():
+                offsets.append((await stub.Produce(MESSAGE, timeout=SECONDS)).offset)
     assert offsets == list(range(len(offsets)))
+
+
+async def see_ends(channel: grpc.aio.Channel, number: int) -> None:
+    """Wait until so many connections of the channel have ended."""
+    for _ in range(number):
+        while (state := channel.get_state()) is not grpc.ChannelConnectivity.READY:
+            await channel.wait_for_state_change(state)
+        await channel.wait_for_state_change(state)
