@@ -24,12 +24,16 @@ from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 __all__ = ["FULL", "MEASURES", "Scale"]
 
 _CALL_SECONDS_MAX = 30.0
-_RATIOS_WANTED = {"sync produce": {32: 3.2, 128: 5.5, 512: 8.0}}
+_RATIOS_WANTED = {
+    "sync produce": {32: 3.2, 128: 5.5, 512: 8.0},
+    "consume + auto ack": {32: 2.7, 128: 7.3, 512: 8.9},
+}
 _PER_SECOND_WANTED = {
     "sync produce": {32: 35_000, 128: 60_000, 512: 90_000},
     "consume + auto ack": {1: 10_000, 32: 30_000, 128: 80_000, 512: 98_000},
 }
-"""Where both are given, the one that is lower counts."""
+"""Where both are given, the one that is lower counts: the absolute figures are those of a machine where a call that does nothing runs
+11 000 times a second at 32 and more in flight."""
 _MEAN_MS_WANTED = 0.32
 _LOCAL_WANTED = 120_000
 _READY_SECONDS_WANTED = 0.7

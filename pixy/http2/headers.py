@@ -103,9 +103,9 @@ class HeaderReader:
             fields_max=max_list_bytes // hpack.FIELD_OVERHEAD_BYTES * _FIELDS_FACTOR
         )
         self._max_list_bytes = max_list_bytes
-        # Requests by their blocks. Invariant: decoding any of the blocks would give an equal request and
+        # What `request` would return for their blocks. Invariant: decoding any of the blocks would give an equal request and
         # leave the dynamic table as it is; their lengths add up to _known_bytes <= _KNOWN_BYTES_MAX.
-        self.known: dict[bytes, RequestHeaders] = {}
+        self.known: dict[bytes, tuple[RequestHeaders, Field | None]] = {}
         self._known_bytes = 0
         # By the place and the name of the field that may differ, and the other fields. None before there is one.
         # Invariant: at most _LIKES_MAX.
@@ -149,19 +149,20 @@ class HeaderReader:
             if field is not None:
                 if self.known:
                     self._forget()
-                if like.takes(field[1]):
+                value = field[1]
+                if len(value) <= like.value_bytes_max and value.isalnum():  # as `_Like.takes`, without a call
                     return like.request, field
                 fields = [*like.pseudo.items(), *like.request.fields, field]
                 return read_request(stream_id, fields, self._max_list_bytes), None
-        request = self.known.get(block)
-        if request is None:
+        found = self.known.get(block)
+        if found is None:
             changes = self._decoder.changes
             fields = self.read(block)
             if self._decoder.changes != changes:
                 return self._request_like(stream_id, block, fields)
-            request = read_request(stream_id, fields, self._max_list_bytes)
-            self._remember(block, request)
-        return request, None
+            found = read_request(stream_id, fields, self._max_list_bytes), None
+            self._remember(block, found)
+        return found
 
     def _request_like(
         self, stream_id: int, block: bytes, fields: list[Field]
@@ -202,12 +203,12 @@ class HeaderReader:
         assert len(self._likes or ()) <= _LIKES_MAX
         self._decoder.check_invariants()
 
-    def _remember(self, block: bytes, request: RequestHeaders) -> None:
+    def _remember(self, block: bytes, found: tuple[RequestHeaders, Field | None]) -> None:
         if len(block) > _KNOWN_BLOCK_BYTES_MAX:
             return
         if self._known_bytes + len(block) > _KNOWN_BYTES_MAX:
             self._forget()
-        self.known[block] = request
+        self.known[block] = found
         self._known_bytes += len(block)
 
     def _forget(self) -> None:

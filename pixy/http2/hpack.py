@@ -169,11 +169,6 @@ class Decoder:
         self.literal_at = 0
 
     @property
-    def last_index(self) -> int:
-        """The largest index that means a field."""
-        return _STATIC_LAST + len(self._dynamic)
-
-    @property
     def table_bytes(self) -> int:
         """Size of the dynamic table (RFC 7541 §4.1)."""
         return self._table_bytes
@@ -319,7 +314,7 @@ class Repetition:
             Http2ConnectionError: as `Decoder.decode`.
         """
         decoder, oldest = self._decoder, self._oldest + 1
-        if decoder.changes != self._changes or oldest > decoder.last_index:
+        if decoder.changes != self._changes or oldest > _STATIC_LAST + len(decoder._dynamic):
             return None
         start = self._start.replace(_LAST_OF_ONE_BYTE, _FIRST_OF_TWO_BYTES).translate(_OLDER)
         at = len(start)

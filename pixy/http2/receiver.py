@@ -122,27 +122,25 @@ class Receiver(FrameHandler):
 
     def _take_requests(self, chunk: bytes, at: int, events: list[Event]) -> int:
         """Take requests as the fast path does; returns where the first frame begins that is none of its kind."""
-        begun: dict[int, RequestHeaders] = {}
-        differing: dict[int, Field | None] = {}
+        begun: dict[int, tuple[RequestHeaders, Field | None]] = {}
         try:
-            at = self._take_fast(chunk, at, begun, differing, events)
+            at = self._take_fast(chunk, at, begun, events)
         finally:
-            for stream_id, headers in begun.items():
-                self._open(stream_id, headers, differing.get(stream_id), events)
+            for stream_id, (headers, differs) in begun.items():
+                self._open(stream_id, headers, differs, events)
         return at
 
     def _take_fast(
         self,
         chunk: bytes,
         at: int,
-        begun: dict[int, RequestHeaders],
-        differing: dict[int, Field | None],
+        begun: dict[int, tuple[RequestHeaders, Field | None]],
         events: list[Event],
     ) -> int:
         """The fast path: a whole header block in one frame, and all of its body in another one of the same chunk.
 
-        Requests that begin and do not end are left in `begun`, with what their headers lack in `differing`; all others are in `events`
-        when it returns or raises.
+        Requests that begin and do not end are left in `begun`, as `HeaderReader.request` has returned them; all others are in `events` when
+        it returns or raises.
         """
         known, streams, window, end = self._headers.known, self._streams, self._window, len(chunk)
         room, max_body = self._max_streams - len(streams.of), self._options.max_frame_bytes
@@ -156,14 +154,16 @@ class Receiver(FrameHandler):
             if next_at > end or size > max_body:
                 break
             if head & 0xFF == _DATA and flags == END_STREAM:
-                headers = begun.get(stream_id)
-                if headers is None or size > window.left or headers.content_length not in (None, size):
+                request = begun.get(stream_id)
+                if request is None or size > window.left:
+                    break
+                headers, differs = request
+                if headers.content_length not in (None, size):
                     break
                 del begun[stream_id]
                 streams.of[stream_id] = WHOLE
                 window.left -= size
                 window.owed += size
-                differs = differing.get(stream_id) if differing else None
                 # As `RequestReceived(...)`, in two thirds of the time: a named tuple's own constructor is a Python function.
                 events.append(
                     make(RequestReceived, (stream_id, headers, chunk, payload_at, next_at, True, differs))
@@ -174,15 +174,15 @@ class Receiver(FrameHandler):
                 block = chunk[payload_at:next_at]
                 streams.next_id = stream_id + 2
                 room -= 1
-                headers = known.get(block)
-                if headers is not None:
-                    begun[stream_id] = headers
+                request = known.get(block)
+                if request is not None:
+                    begun[stream_id] = request
                 else:
                     self._stop -= BLOCK_WORK + size
                     if last_at >= self._stop:
                         last_at = self._stop - 1
                     try:
-                        begun[stream_id], differing[stream_id] = self._headers.request(stream_id, block)
+                        begun[stream_id] = self._headers.request(stream_id, block)
                     except Http2StreamError as error:
                         self._reset_stream(error, events)
             else:

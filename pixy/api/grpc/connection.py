@@ -14,7 +14,14 @@ import structlog
 from pixy.api.grpc.call import Call, Receipt, UnaryCall
 from pixy.api.grpc.counters import ConnectionCounters
 from pixy.api.grpc.environment import Environment
-from pixy.api.grpc.headers import CallHeaders, Refusal, read_call_headers, read_differing
+from pixy.api.grpc.headers import (
+    TIMEOUT,
+    CallHeaders,
+    Refusal,
+    read_call_headers,
+    read_differing,
+    read_timeout,
+)
 from pixy.api.grpc.link import Link
 from pixy.api.grpc.status import GrpcError, Status
 from pixy.api.grpc.stream import StreamCall
@@ -208,7 +215,10 @@ class GrpcConnection(Link):
             head = headers.memo = read_call_headers(headers, self.environment.methods)
         timeout_s = head.timeout_s
         if differs is not None:
-            head, timeout_s = read_differing(head, headers, differs, self.environment.methods)
+            timeout_s = read_timeout(differs[1]) if differs[0] == TIMEOUT else None
+            if timeout_s is None:
+                head = read_differing(headers, differs, self.environment.methods)
+                timeout_s = head.timeout_s
         method = head.method
         if method is None:
             assert head.refusal is not None

@@ -22,6 +22,7 @@ from pixy.http2 import Field, RequestHeaders
 
 __all__ = [
     "ANSWER_HEADERS",
+    "TIMEOUT",
     "CallHeaders",
     "Refusal",
     "read_call_headers",
@@ -33,9 +34,11 @@ __all__ = [
 ANSWER_HEADERS: list[Field] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 """The header section of every answer, in front of what its handler adds."""
 
+TIMEOUT = b"grpc-timeout"
+"""The field that usually differs from call to call."""
+
 _ACCEPT_ENCODING: Field = (b"grpc-accept-encoding", b"identity,gzip")
 _CONTENT_TYPE = b"application/grpc"
-_TIMEOUT = b"grpc-timeout"
 _CONTENT_TYPES = frozenset((_CONTENT_TYPE, b"application/grpc+proto"))
 _ENCODINGS: dict[bytes, Encoding] = {encoding.value: encoding for encoding in Encoding}
 _UNIT_SECONDS = dict(zip(b"HMSmun", (3600.0, 60.0, 1.0, 1e-3, 1e-6, 1e-9), strict=True))
@@ -84,19 +87,9 @@ def read_call_headers(headers: RequestHeaders, methods: Mapping[bytes, Method]) 
     return _read(headers, headers.fields, methods)
 
 
-def read_differing(
-    call: CallHeaders, headers: RequestHeaders, differs: Field, methods: Mapping[bytes, Method]
-) -> tuple[CallHeaders, float | None]:
-    """Read a header section that has one field more than `headers`, of which `call` was read.
-
-    Returns:
-        How to serve the call, and its timeout in seconds: that is what usually differs, and then `call` needs no copy with another one.
-    """
-    timeout_s = read_timeout(differs[1]) if differs[0] == _TIMEOUT else None
-    if timeout_s is not None:
-        return call, timeout_s
-    whole = _read(headers, [*headers.fields, differs], methods)
-    return whole, whole.timeout_s
+def read_differing(headers: RequestHeaders, differs: Field, methods: Mapping[bytes, Method]) -> CallHeaders:
+    """Read a header section that has one field more than `headers`. If that is a timeout, `read_timeout` does."""
+    return _read(headers, [*headers.fields, differs], methods)
 
 
 def _read(headers: RequestHeaders, fields: Sequence[Field], methods: Mapping[bytes, Method]) -> CallHeaders:
@@ -107,7 +100,7 @@ def _read(headers: RequestHeaders, fields: Sequence[Field], methods: Mapping[byt
         if name == b"content-type":
             content_type = value
         elif name[:5] == b"grpc-":
-            if name == _TIMEOUT:
+            if name == TIMEOUT:
                 timeout = value
             elif name == b"grpc-encoding":
                 encoding = _ENCODINGS.get(value)
@@ -155,7 +148,7 @@ def refusal_fields(error: GrpcError) -> list[Field]:
 def read_timeout(value: bytes) -> float | None:
     """The seconds that a grpc-timeout means, None if it means nothing (PROTOCOL-HTTP2.md, Timeout)."""
     digits = value[:-1]
-    if not digits.isdigit() or len(digits) > _TIMEOUT_DIGITS_MAX:
+    if len(digits) > _TIMEOUT_DIGITS_MAX or not digits.isdigit():
         return None
     unit = _UNIT_SECONDS.get(value[-1])
     return None if unit is None else int(digits) * unit

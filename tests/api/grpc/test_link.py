@@ -5,7 +5,7 @@ import gzip
 import select
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from typing import Any
 
@@ -186,15 +186,18 @@ async def test_nothing_is_served_while_the_transport_has_enough_and_all_of_it_af
 # --- messages that are unpacked -------------------------------------------------------------------------------------
 
 
-async def test_a_large_compressed_message_is_unpacked_over_several_turns_while_others_are_served() -> None:
-    async with open_echo() as echo, open_client(echo.address) as client, open_client(echo.address) as other:
+async def test_large_compressed_messages_are_unpacked_over_several_turns_while_others_are_served() -> None:
+    async with open_echo() as echo, open_client(echo.address) as other, AsyncExitStack() as stack:
         await other.call(UNARY, value(b"x"))
-        await client.call(UNARY, value(b"x"))
+        # So many that they take several turns on a fast machine as well.
+        clients = [await stack.enter_async_context(open_client(echo.address)) for _ in range(8)]
+        for client in clients:
+            await client.call(UNARY, value(b"x"))
         message = value(bytes(3_000_000))
-        streams = []
-        for _ in range(2):
+        compressed, streams = gzip.compress(message), list[int]()
+        for client in clients:
             streams.append(client.begin(UNARY, [("grpc-encoding", "gzip")]))
-            client.data(streams[-1], prefixed(gzip.compress(message), flag=1), end=True)
+            client.data(streams[-1], prefixed(compressed, flag=1), end=True)
         waits, served = echo.server.counters.waits, 0
         await wait_until(lambda: any(each._jobs for each in echo.server._connections))
         while any(each._jobs for each in echo.server._connections):
@@ -202,11 +205,10 @@ async def test_a_large_compressed_message_is_unpacked_over_several_turns_while_o
             served += 1
         assert served > 2
         assert echo.server.counters.waits > waits
-        client.open_window(0, 2**30)
-        for stream_id in streams:
+        for client, stream_id in zip(clients, streams, strict=True):
+            client.open_window(0, 2**30)
             client.open_window(stream_id, 2**30)
-        answers = [await client.answer(stream_id) for stream_id in streams]
-        assert [messages_in(answer.body)[0][1] for answer in answers] == [message] * 2
+            assert messages_in((await client.answer(stream_id)).body)[0][1] == message
 
 
 async def test_a_bomb_is_refused_and_what_waits_behind_it_is_served() -> None:
