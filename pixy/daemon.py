@@ -37,6 +37,7 @@ from pixy.cluster import Node, NodeOptions
 from pixy.config import Config, ProxyConfig, effective_client_id
 from pixy.errors import Internal
 from pixy.proxy import Proxy
+from pixy.scheduling import run_soon
 from pixy.storage import RealDisk, ThreadWorker
 
 __all__ = ["Daemon", "QuietCollections", "prepare_interpreter", "run", "settle_interpreter"]
@@ -333,6 +334,7 @@ def run(config: Config, on_ready: OnReady) -> None:
 
 def prepare_interpreter() -> None:
     """Set the interpreter for a process whose event loop must not wait."""
+    run_soon()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
 

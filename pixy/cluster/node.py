@@ -116,7 +116,7 @@ class Node:
         Raises:
             DataDirectoryError, CorruptData: the data directory cannot be used.
         """
-        self._files = self._options.worker("pixy-files")
+        self._files = self._options.worker("pixy-files", background=True)
         self._loop = asyncio.get_running_loop()
         self._time = NodeTime(self._clock)
         try:
@@ -367,7 +367,7 @@ class Node:
             file_bytes=self._options.journal.file_bytes,
             at=recovered.journal.at,
             files=recovered.journal.files,
-            worker=self._options.worker("pixy-journal"),
+            worker=self._options.worker("pixy-journal", background=False),
             on_durable=self._durable,
             on_fault=self._fault,
             on_full=self._disk_is_full,
@@ -393,7 +393,7 @@ class Node:
             on_fault=self._fault,
         )
         self._writer = LogWriter(
-            self._options.worker("pixy-writer"),
+            self._options.worker("pixy-writer", background=True),
             tail_cache_bytes=self._options.storage.tail_cache_bytes,
             sync_bytes=self._options.journal.max_unapplied_bytes // 2,
             sync_logs=min(_UNSYNCED_LOGS_MAX, self._disk.open_file_limit() // _OPEN_FILES_SHARE),
@@ -409,7 +409,7 @@ class Node:
         self._stages = Stages(
             self._disk,
             self._options.directory / "staging",
-            self._options.worker("pixy-staging"),
+            self._options.worker("pixy-staging", background=True),
             self._options.staging.max_bytes,
             self._fault,
         )

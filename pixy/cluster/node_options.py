@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pixy.config import JournalConfig, StagingConfig, StorageConfig
-from pixy.storage import Worker
+from pixy.storage import MakeWorker
 
 __all__ = ["NodeObserver", "NodeOptions"]
 
@@ -18,14 +18,14 @@ class NodeOptions:
         directory: its data directory.
         journal, storage, staging: the sections of the configuration.
         random_bytes: source of ids.
-        worker: makes a worker thread of the given name.
+        worker: makes a worker thread.
     """
 
     directory: Path
     journal: JournalConfig
     storage: StorageConfig
     random_bytes: Callable[[int], bytes]
-    worker: Callable[[str], Worker]
+    worker: MakeWorker
     staging: StagingConfig = field(default_factory=StagingConfig)
 
 

@@ -50,7 +50,7 @@ from pixy.storage.staging import (
     remove_stages,
     staged_part,
 )
-from pixy.storage.worker import ThreadWorker, Worker, run_on
+from pixy.storage.worker import MakeWorker, ThreadWorker, Worker, run_on
 
 __all__ = [
     "STAGE_FILE",
@@ -73,6 +73,7 @@ __all__ = [
     "KnownPartitions",
     "LogOptions",
     "LogWriter",
+    "MakeWorker",
     "MarkName",
     "PartitionLog",
     "PieceBatches",

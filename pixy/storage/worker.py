@@ -10,7 +10,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["ThreadWorker", "Worker", "run_on"]
+from pixy.scheduling import run_in_background
+
+__all__ = ["MakeWorker", "ThreadWorker", "Worker", "run_on"]
 
 T = TypeVar("T")
 
@@ -29,10 +31,18 @@ class Worker(Protocol):
         """Finish what was submitted, then end."""
 
 
-class ThreadWorker:
-    """A worker that is one thread. Its callbacks arrive on the loop that runs when it is made."""
+class MakeWorker(Protocol):
+    """Makes a worker."""
 
-    def __init__(self, name: str) -> None:
+    def __call__(self, name: str, *, background: bool) -> Worker:
+        """Make one of the given name; with `background` nobody waits for its work, so others go first."""
+
+
+class ThreadWorker:
+    """A worker that is one thread. Its callbacks arrive on the loop that runs when it is made. See `MakeWorker` for the arguments."""
+
+    def __init__(self, name: str, *, background: bool = False) -> None:
+        self._background = background
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[tuple[Callable[[], Any], Done] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -47,6 +57,8 @@ class ThreadWorker:
         self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
+        if self._background:
+            run_in_background()
         get, call = self._queue.get, self._loop.call_soon_threadsafe
         while (job := get()) is not None:
             work, done = job

@@ -55,8 +55,8 @@ class Embedded:
         self.node = Node(self.disk, self.clock, options, self.faults.append)
         self.backend = EmbeddedBackend(self.node)
 
-    def _worker(self, name: str) -> Worker:
-        worker = self.workers[name] = ThreadWorker(name)
+    def _worker(self, name: str, *, background: bool) -> Worker:
+        worker = self.workers[name] = ThreadWorker(name, background=background)
         return worker
 
     @property

@@ -15,7 +15,7 @@ Work = Callable[[], Any]
 class InlineWorker:
     """Runs work at once; the callback comes in the next turn of the loop, as from a thread."""
 
-    def __init__(self, name: str = "worker") -> None:
+    def __init__(self, name: str = "worker", *, background: bool = False) -> None:
         self.name = name
         self.stopped = False
 

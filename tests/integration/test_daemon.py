@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -248,6 +249,16 @@ def connected(daemon: Daemon) -> Iterator[socket.socket]:
     host, port = daemon.address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
         yield connection
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a niceness of their own on Linux")
+def test_threads_whose_work_nobody_waits_for_let_the_others_go_first(daemon: Daemon) -> None:
+    tasks = Path(f"/proc/{daemon.process.pid}/task")
+    niceness = {int(task.name): os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks.iterdir()}
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    # The event loop; the journal's thread is one of those that are as nice.
+    assert niceness.pop(daemon.process.pid) == usual
+    assert sorted(set(niceness.values())) == [usual, usual + 5]
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def make_node(world: World, faults: list[BaseException]) -> tuple[ObservedNode, 
         journal,
         storage,
         rng.randbytes,
-        lambda name: SimulatedWorker(disk, order, pauses=name == "pixy-files"),
+        lambda name, **_: SimulatedWorker(disk, order, pauses=name == "pixy-files"),
         StagingConfig(expiry=rng.choice((24 * 3600.0, 24 * 3600.0, 30.0))),
     )
     return ObservedNode(world, options, faults.append), options

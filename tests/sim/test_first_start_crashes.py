@@ -58,7 +58,7 @@ class TwoStarts:
             JournalConfig(file_bytes=3000),
             StorageConfig(reserve_bytes=0),
             rng.randbytes,
-            lambda _: SimulatedWorker(self.world.disk, None),
+            lambda *_, **__: SimulatedWorker(self.world.disk, None),
         )
         return EmbeddedBackend(Node(self.world.disk, self.world.clock, options, lambda _: None))
 

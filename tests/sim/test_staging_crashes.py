@@ -117,7 +117,7 @@ class Try:
                 JournalConfig(file_bytes=30_000),
                 StorageConfig(reserve_bytes=0),
                 rng.randbytes,
-                lambda _: SimulatedWorker(self.world.disk, None),
+                lambda *_, **__: SimulatedWorker(self.world.disk, None),
             )
             faults: list[BaseException] = []
             self.node = Node(self.world.disk, self.world.clock, options, faults.append)

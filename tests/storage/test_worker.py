@@ -1,6 +1,8 @@
 """The worker thread: order, errors, the end."""
 
 import asyncio
+import os
+import sys
 import threading
 from functools import partial
 
@@ -67,3 +69,16 @@ async def test_cancelling_the_wait_lets_the_work_end_and_drops_its_result() -> N
     go_on.set()
     assert await run_on(worker, lambda: "next") == "next"
     worker.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a niceness of their own on Linux")
+async def test_a_worker_of_the_background_lets_others_go_first() -> None:
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    seen = []
+    for background in (False, True):
+        worker = ThreadWorker("pixy-test", background=background)
+        seen.append(await run_on(worker, niceness))
+        worker.stop()
+    assert seen == [niceness(), niceness() + 5]

@@ -66,6 +66,7 @@ from pixy.records import TopicPartition
 from pixy.storage import (
     Disk,
     File,
+    MakeWorker,
     PieceBatches,
     Worker,
     read_marks,
@@ -104,7 +105,7 @@ class StagingPlace:
 
     disk: Disk
     directory: Path
-    worker: Callable[[str], Worker]
+    worker: MakeWorker
     clock: Clock
     config: StagingConfig
 
@@ -184,7 +185,7 @@ class StagedWrites:
                 raise ShuttingDown
             if self._stages is None:
                 place = self._place
-                self._worker = self._worker or place.worker("pixy-staging")
+                self._worker = self._worker or place.worker("pixy-staging", background=True)
                 if self._lock is None:
                     self._lock = await run_on(self._worker, self._lock_directory)
                 stages = Stages(
