@@ -22,7 +22,7 @@ from pixy.cluster.check_stages import check_stages, is_stages_directory
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, MetadataState
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
-from pixy.cluster.state_groups import check_not_ahead
+from pixy.cluster.state_groups import check_journal_reaches
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import OffsetRecord, PartitionCommand, PartitionIdentity
 from pixy.storage import (
@@ -244,7 +244,7 @@ class _NodeCheck:
                 index = checkpoint.id.end_offset
             if self._journal.whole:
                 known = self._journal.group(raft_group).entries
-                check_not_ahead(name, index, known[-1].index if known else 0)
+                check_journal_reaches(name, index, known[-1].index if known else 0)
             entries = self._entries_after(name, raft_group, index)
             group.whole &= entries is not None
             for entry in entries or ():

@@ -14,13 +14,13 @@ from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.errors import CorruptData
 from pixy.storage import CheckpointStore, Disk, Worker, run_on
 
-__all__ = ["GROUPS_COUNT", "StateGroups", "check_not_ahead"]
+__all__ = ["GROUPS_COUNT", "StateGroups", "check_journal_reaches"]
 
 GROUPS_COUNT = 1
 """How many groups `groups-n` a new cluster gets."""
 
 
-def check_not_ahead(name: str, checkpoint: int, last: int) -> None:
+def check_journal_reaches(name: str, checkpoint: int, last: int) -> None:
     """Prove that the journal was not lost, or replaced by an older one, behind a checkpoint up to entry `checkpoint`.
 
     An entry is in the journal before it can be in a checkpoint, and goes from there only below the older of two. What went on from such a
@@ -110,7 +110,7 @@ class StateGroups:
             replica.applied = LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
         replica.set_checkpoints(ids)
         entries = recovered.group(raft_group).entries
-        check_not_ahead(name, replica.applied.index, entries[-1].index if entries else 0)
+        check_journal_reaches(name, replica.applied.index, entries[-1].index if entries else 0)
         for entry in recovered.group(raft_group).entries_after(replica.applied.index):
             replica.apply(LogPosition(entry.term, entry.index), entry.entry_type, bytes(entry.payload))
         replica.last = replica.applied

@@ -10,7 +10,8 @@ A payload of DATA is passed on as it comes. Every other frame waits until it is 
 
 Work is bounded. `take` is told how many bytes to take, goes on in the same chunk when it is called again, and copies nothing for that.
 Bytes say little of what is not the fast path, so a frame that `_take_frame` takes or an answer that it lets out, a block that is not
-known, a stream that new settings touch count as some bytes more. A frame is never divided: the dearest one is a header block.
+known, a stream that new settings touch count as some bytes more, and the payload of DATA, which is only handed on, as none. A frame is
+never divided: the dearest one is a header block.
 """
 
 from pixy.http2.errors import ErrorCode, Http2ConnectionError, Http2StreamError
@@ -230,7 +231,10 @@ class Receiver(FrameHandler):
                 self._begin_data(stream_id, length, length, ends=bool(flags & END_STREAM))
             except Http2StreamError as error:
                 self._reset_stream(error, events)
-            return self._pass_data(chunk, payload_at, events)
+            next_at = self._pass_data(chunk, payload_at, events)
+            # The frame is the work, however long it is.
+            self._stop += next_at - payload_at
+            return next_at
         if payload_at + length > end:
             return self._keep(chunk, at, FRAME_HEAD_BYTES + length)
         self.heard_at = self.now

@@ -290,11 +290,10 @@ class _BackgroundFile(RealFile):
         return b"".join(pieces)
 
     def _is_in_memory(self, position: int) -> bool:
+        # An error: it is not, or the file system cannot tell; what else is wrong the read itself will say.
         try:
             os.preadv(self._fd, [bytearray(1)], position, _NOWAIT)
-        except (
-            OSError
-        ):  # it is not, or the file system cannot tell; what else is wrong the read itself will say
+        except OSError:
             return False
         return True
 

@@ -5,7 +5,7 @@ leaves in one write. Answers that come later are gathered over all connections, 
 
 What keeps one connection from harming the others:
 
-- One read brings 32 KB at most. Of that `turn_bytes` are served, then the others have their turn. A connection that has used up its
+- One read brings 32 KiB at most. Of that `turn_bytes` are served, then the others have their turn. A connection that has used up its
   share of the loop waits in line (`turns`), and nothing is read from it until everything that it has sent was served.
 - While the transport has more to write than it likes, nothing is read, served or taken from the core. What a client does not read counts as
   part of the core's `output_bytes` wherever it is.
@@ -103,8 +103,8 @@ class Link(asyncio.BufferedProtocol):
         self._phase = _Phase.OPENING
         # See `ConnectionCounters`.
         self.bytes_in = self.bytes_out = self.waits = 0
-        # What was left of this connection's share of the loop at `now`, in seconds; less than 0 if it has used more.
-        self._credit_s = CREDIT_S
+        # What was left of this connection's share of the loop at `now`, in seconds; less than 0 if it has used more, or is new.
+        self._credit_s = -CREDIT_S
         # How long the last slice of work took.
         self._served_s = 0.0
         # Chunks that the core has not seen, and work that must be over before it sees more: each job does a step, and returns whether it

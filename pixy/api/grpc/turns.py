@@ -7,7 +7,8 @@ who send much share what is left evenly.
 
 A share is a credit in seconds that fills with time, at `SHARE` of the loop, up to `CREDIT_S`. What is charged is time that was measured,
 so it holds for whatever a connection makes the server do: frames, header blocks, handlers, unpacking. A debt is bounded too, because
-the clock does not stop when the machine does something else.
+the clock does not stop when the machine does something else. A new connection begins in debt, or who opens one after the other would
+never stand in line.
 
 The road not taken: a line for everybody. It would put a step between each read and its answers, and calm clients have no use for it.
 """

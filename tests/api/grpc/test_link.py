@@ -139,7 +139,7 @@ async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served
         now = busy.environment.monotonic()
         monkeypatch.setattr(busy.environment, "monotonic", lambda: now)
         busy.now = calm.now = now
-        busy._credit_s = -CREDIT_S
+        busy._credit_s, calm._credit_s = -CREDIT_S, CREDIT_S
         ping = frame(FrameType.PING, 0, 0, b"12345678")
         busy.received(ping)
         assert busy.waits == 0, "nobody else wants the turn"
@@ -158,10 +158,20 @@ async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served
             connection.connection_lost(None)
 
 
+async def test_who_opens_connection_after_connection_waits_in_line_with_each() -> None:
+    async with open_echo() as echo:
+        for waits in (0, 1, 1):
+            connection, _ = connected(echo)
+            assert connection.waits == waits
+            connection.environment.turns.charge(TURN_S)
+            connection.received(PRIORITY)
+            assert connection.waits == 1
+
+
 async def test_work_is_charged_and_debt_is_bounded() -> None:
     async with open_echo() as echo:
         connection, _ = connected(echo)
-        before = connection._credit_s
+        before = connection._credit_s = CREDIT_S
         connection.received(PRIORITY * 1000)
         assert connection._credit_s < before
         connection.now -= 100

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from aiokafka.conn import create_conn
@@ -14,7 +14,7 @@ from pixy.backend.kafka.messages import METADATA, Api
 from pixy.errors import ShuttingDown, Unavailable
 from tests.kafka.backends import kafka_options, open_kafka
 from tests.kafka.cluster import KafkaCluster
-from tests.kafka.relay import Relay, open_relay
+from tests.kafka.relay import Relay
 
 pytestmark = pytest.mark.process
 
@@ -37,12 +37,6 @@ def closed() -> str:
     with socket.socket() as once:
         once.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{once.getsockname()[1]}"
-
-
-@pytest.fixture
-async def relay() -> AsyncIterator[Relay]:
-    async with open_relay() as opened:
-        yield opened
 
 
 async def test_any_seed_that_answers_is_enough(kafka: KafkaCluster, silent: str, closed: str) -> None:

@@ -23,7 +23,7 @@ from tests.conformance.support import append, append_nowait, fetch_now, make_bat
 from tests.kafka.backends import open_kafka
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.controls import transaction
-from tests.kafka.relay import Relay, open_relay
+from tests.kafka.relay import Relay
 
 PATIENCE_S = 20.0
 COMMIT, ABORT = 1, 0
@@ -142,12 +142,6 @@ def test_a_control_batch_that_is_not_transactional_is_passed_too() -> None:
 
 
 # --- a real Kafka ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def relay() -> AsyncIterator[Relay]:
-    async with open_relay() as opened:
-        yield opened
 
 
 @pytest.fixture

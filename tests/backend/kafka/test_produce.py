@@ -20,17 +20,11 @@ from pixy.records import NewRecord, build_batch, read_header
 from tests.conformance.support import append, append_nowait, fetch_now, make_batch, offsets, values
 from tests.kafka.backends import open_kafka
 from tests.kafka.cluster import KafkaCluster
-from tests.kafka.relay import Relay, open_relay
+from tests.kafka.relay import Relay
 
 pytestmark = pytest.mark.process
 
 PATIENCE_S = 20.0
-
-
-@pytest.fixture
-async def relay() -> AsyncIterator[Relay]:
-    async with open_relay() as opened:
-        yield opened
 
 
 @pytest.fixture

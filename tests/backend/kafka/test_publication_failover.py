@@ -21,7 +21,7 @@ from tests.backend.kafka.test_staged_writes import COMMIT_OFFSET, END_TRANSACTIO
 from tests.kafka.backends import kafka_options, make_kafka, open_kafka, start_again
 from tests.kafka.cluster import Broker, KafkaCluster
 from tests.kafka.consumer import consumed
-from tests.kafka.relay import PRODUCE, Relay, open_relay
+from tests.kafka.relay import PRODUCE, Relay
 
 pytestmark = [pytest.mark.process, pytest.mark.no_debug]
 
@@ -32,12 +32,6 @@ STEPS = {
     "end sent, answer lost": ("hold_after", END_TRANSACTION),
 }
 VICTIMS = ["coordinator of the transaction", "coordinator of the epoch", "leader of a partition"]
-
-
-@pytest.fixture
-async def relay() -> AsyncIterator[Relay]:
-    async with open_relay() as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from tests.kafka.backends import kafka_options, make_kafka, open_kafka, staging_
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.consumer import consumed
 from tests.kafka.pixies import wait_until
-from tests.kafka.relay import PRODUCE, Relay, open_relay
+from tests.kafka.relay import PRODUCE, Relay
 
 pytestmark = pytest.mark.process
 
@@ -30,12 +30,6 @@ STEPS = {
     "commit offset": COMMIT_OFFSET,
     "end transaction": END_TRANSACTION,
 }
-
-
-@pytest.fixture
-async def relay() -> AsyncIterator[Relay]:
-    async with open_relay() as opened:
-        yield opened
 
 
 @pytest.fixture
