@@ -30,6 +30,7 @@ _BYTES = 600_000_000
 _QUICK_BYTES = 120_000_000
 _LOAD_SECONDS_MAX = 120.0
 _RAW_SECONDS_MAX = 20.0
+_RAW_WRITE_BYTES = 16 << 20
 _FETCH_MB_MIN = 300
 _APPEND_RATIO_MIN = 0.35
 _APPEND = {"partitions": 8, "batch_bytes": 250_000, "request_bytes": 1_000_000, "in_flight": 8}
@@ -119,8 +120,8 @@ def _load(server: Server, what: str, **arguments: object) -> tuple[float, float]
 
 
 def _raw(folder: Path, size: int) -> float:
-    """What the disk takes, in writes of 1 MiB with one sync at the end."""
-    return sequential_write(folder, size, 1 << 20, seconds_max=_RAW_SECONDS_MAX, sync_each=False)
+    """What the disk takes in large writes, each synced: `bench.storage` measures the storage against the same."""
+    return sequential_write(folder, size, _RAW_WRITE_BYTES, seconds_max=_RAW_SECONDS_MAX)
 
 
 if __name__ == "__main__":
