@@ -8,7 +8,6 @@ import pyarrow as pa
 
 __all__ = [
     "binary_array",
-    "boolean_column",
     "column",
     "int32_column",
     "int64_column",
@@ -32,13 +31,6 @@ def int32_column(numbers: npt.NDArray[np.int32]) -> pa.Array:
 def int64_column(numbers: npt.NDArray[np.int64]) -> pa.Array:
     """A column of 64-bit numbers."""
     return column(pa.int64(), numbers)
-
-
-def boolean_column(flags: npt.NDArray[np.bool_]) -> pa.Array:
-    """A column of flags."""
-    return pa.Array.from_buffers(
-        pa.bool_(), len(flags), [None, pa.py_buffer(np.packbits(flags, bitorder="little"))]
-    )
 
 
 def string_column(text: str, count: int) -> pa.Array:

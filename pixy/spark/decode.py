@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from pixy.errors import CorruptData
 from pixy.records import HEADER_BYTES, batch_bytes, check_batch, decompress_records, read_header
-from pixy.spark.arrow import binary_array, boolean_column, column, int32_column, int64_column, string_column
+from pixy.spark.arrow import binary_array, column, int32_column, int64_column, string_column
 from pixy.spark.schema import arrow_schema
 
 __all__ = ["Span", "decode"]
@@ -92,17 +92,13 @@ def decode(batches: bytes, span: Span, *, include_headers: bool) -> pa.RecordBat
     if not sections:
         return None
     try:
-        fields = _fields(buffer, sections)
-        rows = _rows(buffer, fields, span, include_headers=include_headers)
+        fields = _fields(buffer, sections, span)
+        return _rows(buffer, fields, span, include_headers=include_headers) if len(fields.offset) else None
     except IndexError:
         base = sections[0].base_offset
         raise CorruptData(
             f"record batches of {span.topic}-{span.partition} from offset {base} on: a record runs over their end"
         ) from None
-    wanted = (fields.offset >= span.first) & (fields.offset < span.end)
-    if wanted.all():
-        return rows
-    return rows.filter(boolean_column(wanted)) if wanted.any() else None
 
 
 # --- batches ------------------------------------------------------------------------------------------------------
@@ -294,7 +290,8 @@ def _lengths(octets: Bytes, at: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     return length, start, stop
 
 
-def _fields(buffer: bytes, sections: list[_Section]) -> _Fields:
+def _fields(buffer: bytes, sections: list[_Section], span: Span) -> _Fields:
+    """The records that `span` wants; nothing is looked at behind the offsets of the others."""
     octets = np.frombuffer(buffer, np.uint8)
     start, end = _find_records(buffer, octets, sections)
     counts = [section.records for section in sections]
@@ -307,14 +304,19 @@ def _fields(buffer: bytes, sections: list[_Section]) -> _Fields:
     )
     timestamp_delta, at = _varints(octets, start + 1)
     offset_delta, at = _varints(octets, at)
+    offset, timestamp = base_offset + offset_delta, base_timestamp + timestamp_delta
+    wanted = (offset >= span.first) & (offset < span.end)
+    if not wanted.all():
+        offset, timestamp, append_timestamp = offset[wanted], timestamp[wanted], append_timestamp[wanted]
+        at, end = at[wanted], end[wanted]
     key_bytes, key, at = _lengths(octets, at, end)
     value_bytes, value, at = _lengths(octets, at, end)
     if (at >= end).any():
         raise IndexError
     appended = append_timestamp != -1
     return _Fields(
-        offset=base_offset + offset_delta,
-        timestamp=np.where(appended, append_timestamp, base_timestamp + timestamp_delta),
+        offset=offset,
+        timestamp=np.where(appended, append_timestamp, timestamp),
         timestamp_type=appended.astype(np.int64),
         key=key,
         key_bytes=key_bytes,

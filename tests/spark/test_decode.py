@@ -30,7 +30,7 @@ def batch_at(base_offset: int, records: Sequence[NewRecord], compression: int = 
     return bytes(batch)
 
 
-def expected_rows(batches: Sequence[bytes]) -> list[tuple[object, ...]]:
+def expected_rows(batches: Sequence[bytes], span: Span = EVERYTHING) -> list[tuple[object, ...]]:
     return [
         (
             record.key,
@@ -41,6 +41,7 @@ def expected_rows(batches: Sequence[bytes]) -> list[tuple[object, ...]]:
         )
         for batch in batches
         for record in read_records(batch)
+        if span.first <= record.offset < span.end
     ]
 
 
@@ -72,14 +73,18 @@ RECORDS = st.builds(
         st.tuples(st.lists(RECORDS, min_size=1, max_size=40), st.sampled_from(sorted(COMPRESSION.values()))),
         min_size=1,
         max_size=4,
-    )
+    ),
+    st.just(EVERYTHING)
+    | st.builds(Span, st.just("events"), st.just(3), st.integers(0, 60), st.integers(0, 180)),
 )
-def test_columns_say_what_the_codec_says(given_batches: list[tuple[list[NewRecord], int]]) -> None:
+def test_columns_say_what_the_codec_says(
+    given_batches: list[tuple[list[NewRecord], int]], span: Span
+) -> None:
     batches, offset = [], 5
     for records, compression in given_batches:
         batches.append(batch_at(offset, records, compression))
         offset += len(records)
-    assert decoded_rows(b"".join(batches)) == expected_rows(batches)
+    assert decoded_rows(b"".join(batches), span) == expected_rows(batches, span)
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 63, 64, 65, 128, 129, 1000, 9000])
