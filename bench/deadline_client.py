@@ -1,9 +1,10 @@
 """A load client that sends what grpc-go sends when every call has a deadline: a new value, added to the HPACK table, in each request.
 
-    python -m bench.deadline_client ADDRESS METHOD BODY_FILE CONNECTIONS STREAMS SECONDS DEADLINES
+    python -m bench.deadline_client ADDRESS METHOD BODY_FILE CONNECTIONS STREAMS SECONDS
 
-DEADLINES is 1 for a new deadline in each call, 0 for none. Requests are encoded before the clock runs, and answers only counted, so that
-the client is not what is measured. Prints one JSON object: done, per_second, mean_ms.
+Half of its connections do that, the other half sends no deadlines; they take turns of a fraction of a second, so that both meet the same
+machine. Requests are encoded before the clock runs, and answers only counted, so that the client is not what is measured. Prints one JSON
+object: calls per second without deadlines and with them.
 """
 
 import json
@@ -22,6 +23,8 @@ _OK = encode_headers([(b"grpc-status", b"0")])
 _SETTINGS = f.frame(f.FrameType.SETTINGS, 0, 0) + f.window_update(0, 2**30)
 _CALLS_PER_SECOND_MAX = 15_000
 """Of one connection; more are not encoded."""
+_TURN_SECONDS = 0.1
+_ANSWER_SECONDS_MAX = 10.0
 
 
 class _Client:
@@ -70,35 +73,47 @@ class _Client:
         return answered
 
 
-def main(
-    address: str, method: str, body: bytes, connections: int, streams: int, seconds: float, deadlines: bool
-) -> None:
-    """Keep so many calls in flight for so long."""
+class _Group:
+    """Connections that keep so many calls in flight each while it is their turn."""
+
+    def __init__(self, clients: list[_Client], streams: int) -> None:
+        self._clients = clients
+        self._streams = streams
+        self._selector = selectors.DefaultSelector()
+        for client in clients:
+            self._selector.register(client.socket, selectors.EVENT_READ, client)
+        self._seconds = 0.0
+
+    @property
+    def per_second(self) -> float:
+        return sum(client.done for client in self._clients) / self._seconds
+
+    def take_turn(self) -> None:
+        """Go on for a turn, and until all is answered."""
+        began = time.perf_counter()
+        for client in self._clients:
+            client.send(self._streams)
+        while any(client.done < client.sent for client in self._clients):
+            for key, _ in self._selector.select(_ANSWER_SECONDS_MAX):
+                answered = key.data.receive()
+                if answered and time.perf_counter() - began < _TURN_SECONDS:
+                    key.data.send(answered)
+        self._seconds += time.perf_counter() - began
+
+
+def main(address: str, method: str, body: bytes, connections: int, streams: int, seconds: float) -> None:
+    """Measure both for so long."""
     calls = round(_CALLS_PER_SECOND_MAX * seconds)
-    clients = [_Client(address, method, body, calls, deadlines) for _ in range(connections)]
-    selector = selectors.DefaultSelector()
-    for client in clients:
-        selector.register(client.socket, selectors.EVENT_READ, client)
-        client.send(streams)
-    began = time.perf_counter()
-    while (now := time.perf_counter()) - began < seconds:
-        for key, _ in selector.select(seconds):
-            answered = key.data.receive()
-            if answered:
-                key.data.send(answered)
-    done = sum(client.done for client in clients)
-    mean_ms = 1000 * (now - began) * connections * streams / max(done, 1)
-    print(json.dumps({"done": done, "per_second": done / (now - began), "mean_ms": mean_ms}))
+    plain, timed = (
+        _Group([_Client(address, method, body, calls, deadlines) for _ in range(connections)], streams)
+        for deadlines in (False, True)
+    )
+    for _ in range(round(seconds / _TURN_SECONDS)):
+        plain.take_turn()
+        timed.take_turn()
+    print(json.dumps({"plain": plain.per_second, "deadlines": timed.per_second}))
 
 
 if __name__ == "__main__":
-    where, what, body_file, *numbers, with_deadlines = sys.argv[1:]
-    main(
-        where,
-        what,
-        Path(body_file).read_bytes(),
-        int(numbers[0]),
-        int(numbers[1]),
-        float(numbers[2]),
-        with_deadlines == "1",
-    )
+    where, what, body_file, connections, streams, seconds = sys.argv[1:]
+    main(where, what, Path(body_file).read_bytes(), int(connections), int(streams), float(seconds))

@@ -13,7 +13,7 @@ one. And as long as such a client calls the same method, not even all of it has 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from pixy.http2 import hpack
 from pixy.http2.errors import ErrorCode, Http2StreamError
@@ -22,6 +22,7 @@ from pixy.http2.hpack import Field
 
 __all__ = [
     "HeaderReader",
+    "Request",
     "RequestHeaders",
     "ResponseTemplate",
     "encode_headers",
@@ -77,7 +78,12 @@ class RequestHeaders:
         self.memo: object = None
 
 
-class _Like(NamedTuple):
+Request = tuple[RequestHeaders, Field | None]
+"""A request's header section, and the one field that this lacks if requests that are like it but for that one have come before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Like:
     """A request without the one field that may differ, of which any letters and digits up to `value_bytes_max` are right."""
 
     pseudo: dict[bytes, bytes]
@@ -105,7 +111,7 @@ class HeaderReader:
         self._max_list_bytes = max_list_bytes
         # What `request` would return for their blocks. Invariant: decoding any of the blocks would give an equal request and
         # leave the dynamic table as it is; their lengths add up to _known_bytes <= _KNOWN_BYTES_MAX.
-        self.known: dict[bytes, tuple[RequestHeaders, Field | None]] = {}
+        self.known: dict[bytes, Request] = {}
         self._known_bytes = 0
         # By the place and the name of the field that may differ, and the other fields. None before there is one.
         # Invariant: at most _LIKES_MAX.
@@ -133,11 +139,8 @@ class HeaderReader:
         """
         return read_trailers(stream_id, fields, self._max_list_bytes)
 
-    def request(self, stream_id: int, block: bytes) -> tuple[RequestHeaders, Field | None]:
+    def request(self, stream_id: int, block: bytes) -> Request:
         """The request that a block means.
-
-        Returns:
-            Its header section, and the one field that this lacks if requests that are like it but for that one have come before.
 
         Raises:
             Http2ConnectionError: COMPRESSION_ERROR, nothing can be decoded any more.
@@ -164,9 +167,7 @@ class HeaderReader:
             self._remember(block, found)
         return found
 
-    def _request_like(
-        self, stream_id: int, block: bytes, fields: list[Field]
-    ) -> tuple[RequestHeaders, Field | None]:
+    def _request_like(self, stream_id: int, block: bytes, fields: list[Field]) -> Request:
         """The request of a block that changed the table, by one that differed in one field, the last that was not in the table."""
         at = self._decoder.literal_at
         if at >= len(fields):  # nothing but changes of the table's size
@@ -203,7 +204,7 @@ class HeaderReader:
         assert len(self._likes or ()) <= _LIKES_MAX
         self._decoder.check_invariants()
 
-    def _remember(self, block: bytes, found: tuple[RequestHeaders, Field | None]) -> None:
+    def _remember(self, block: bytes, found: Request) -> None:
         if len(block) > _KNOWN_BLOCK_BYTES_MAX:
             return
         if self._known_bytes + len(block) > _KNOWN_BYTES_MAX:

@@ -29,8 +29,7 @@ from pixy.http2.frames import (
     unpack_head,
 )
 from pixy.http2.handler import BLOCK_WORK, FrameHandler
-from pixy.http2.headers import RequestHeaders
-from pixy.http2.hpack import Field
+from pixy.http2.headers import Request
 from pixy.http2.options import Options
 from pixy.http2.sender import Sender
 from pixy.http2.streams import WHOLE, StreamTable
@@ -123,7 +122,7 @@ class Receiver(FrameHandler):
 
     def _take_requests(self, chunk: bytes, at: int, events: list[Event]) -> int:
         """Take requests as the fast path does; returns where the first frame begins that is none of its kind."""
-        begun: dict[int, tuple[RequestHeaders, Field | None]] = {}
+        begun: dict[int, Request] = {}
         try:
             at = self._take_fast(chunk, at, begun, events)
         finally:
@@ -135,7 +134,7 @@ class Receiver(FrameHandler):
         self,
         chunk: bytes,
         at: int,
-        begun: dict[int, tuple[RequestHeaders, Field | None]],
+        begun: dict[int, Request],
         events: list[Event],
     ) -> int:
         """The fast path: a whole header block in one frame, and all of its body in another one of the same chunk.
