@@ -346,6 +346,15 @@ def test_a_slice_takes_few_blocks_that_are_not_known_and_many_that_are() -> None
     assert 0 < few * 2 < many
 
 
+def test_the_payload_of_data_is_no_work() -> None:
+    peer = Peer()
+    peer.send(headers(1, peer.block()))
+    chunk = data(1, bytes(16_000), 0) + data(1, bytes(16_000), 0) + frame(FrameType.PING, 0, 0, bytes(8))
+    assert len(peer.connection.receive(chunk, peer.now, 1000)) == 2
+    assert not peer.connection.pending
+    assert [kind for kind, *_ in peer.frames()] == [FrameType.PING]
+
+
 def test_what_follows_a_fault_in_a_later_slice_is_not_looked_at() -> None:
     peer = Peer()
     chunk = (

@@ -61,6 +61,24 @@ async def test_an_unknown_encoding_is_unimplemented_and_says_which_are_known() -
         assert (answer.status, answer.headers["grpc-accept-encoding"]) == (12, "identity,gzip")
 
 
+async def test_of_a_section_that_differs_in_its_timeout_that_alone_is_read() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        for seconds in range(100, 110):
+            client.request(UNARY, value(b"hold"), [("grpc-timeout", f"{seconds}S")])
+        await wait_until(lambda: len(echo.echo.held) == 10)
+        calls = [call for call, _ in echo.echo.held]
+        assert len({id(call.head) for call in calls[1:]}) == 1
+        deadlines = [call.deadline for call in calls if call.deadline is not None]
+        assert len(deadlines) == 10
+        for at, deadline in enumerate(deadlines):
+            assert deadline - deadlines[0] == pytest.approx(at, abs=0.5)
+        for fields, status in (
+            ([("grpc-timeout", "soon")], Status.INTERNAL),
+            ([("grpc-encoding", "br"), ("grpc-timeout", "100S")], Status.UNIMPLEMENTED),
+        ):
+            assert (await client.call(UNARY, value(b"x"), fields)).status == status
+
+
 async def test_a_client_that_breaks_the_protocol_gets_goaway_and_nobody_else_notices() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         client.request(UNARY, value(b"hold"))
