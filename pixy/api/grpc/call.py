@@ -74,6 +74,7 @@ class Call:
         "request_compressed",
         "running",
         "stream_id",
+        "timed",
     )
 
     def __init__(
@@ -89,8 +90,9 @@ class Call:
         self.head = head
         self.method = method
         self.running = True
-        # Seconds on the server's clock, None without one.
-        self.deadline: float | None = None
+        # Seconds on the server's clock, None without one; and whether `Deadlines` has been told of it.
+        self.deadline = None if timeout_s is None else connection.now + timeout_s
+        self.timed = False
         # What is cancelled if the call ends before its handler has spoken.
         self._work: Cancellable | None = None
         # The request of a unary call, as far as it has come, if that is not in one piece. Here, because a second constructor costs 0.2 us.
@@ -101,9 +103,6 @@ class Call:
         self.request_compressed = False
         # Metadata of the answer: of its header section and of its trailers. None as long as there is none.
         self._additions: tuple[list[Field], list[Field]] | None = None
-        if timeout_s is not None:
-            self.deadline = connection.now + timeout_s
-            connection.environment.deadlines.add(self)
 
     # --- for handlers -----------------------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ class GrpcConnection(Link):
         "_held_bytes",
         "_queued",
         "_rejected",
+        "_watched",
         "calls",
         "resets_received",
     )
@@ -64,6 +65,8 @@ class GrpcConnection(Link):
         super().__init__(environment, closed, secure=secure)
         # The calls that run, by stream.
         self._calls: dict[int, Call] = {}
+        # Whether `Deadlines` is going to ask for the calls that have begun.
+        self._watched = False
         # Requests without a handler that are answered when they are complete.
         self._rejected: dict[int, Refusal] = {}
         # Who wants to know of an answer that waits for the client's window.
@@ -170,6 +173,18 @@ class GrpcConnection(Link):
 
         self.do(step)
 
+    def take_fresh(self) -> list[Call]:
+        """See `HasCalls`. Calls begin in the order of `_calls`, so all before one that is timed are, too."""
+        self._watched = False
+        fresh = []
+        for call in reversed(self._calls.values()):
+            if call.timed:
+                break
+            call.timed = True
+            if call.deadline is not None:
+                fresh.append(call)
+        return fresh
+
     # --- for the link -----------------------------------------------------------------------------------------------
 
     def _act(self, events: list[Event]) -> None:
@@ -225,6 +240,9 @@ class GrpcConnection(Link):
             self._reject(stream_id, head.refusal, ended=ended)
             return
         self.calls += 1
+        if timeout_s is not None and not self._watched:
+            self._watched = True
+            self.environment.deadlines.watch(self)
         if method.stream is None:
             call = self._calls[stream_id] = UnaryCall(self, stream_id, head, method, timeout_s)
             if end or ended:

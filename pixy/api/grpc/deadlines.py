@@ -1,23 +1,25 @@
-"""When calls end that have a deadline: one list, one heap and two timers for all connections.
+"""When calls end that have a deadline: a heap and two timers for all connections.
 
-Most calls are over in a few milliseconds, long before their deadline. So a call is noted in a list, which costs next to nothing, and the
-list is looked through every `GRAIN_S`: calls that are over are dropped, the others go into the heap of those that take longer. Nobody
+Most calls are over in a few milliseconds, long before their deadline. So nothing is noted of a call when it begins but that its
+connection has one. Every `GRAIN_S` such connections are asked which calls of theirs are still running, and those go into the heap. Nobody
 takes a call out when it ends.
 
-A deadline is never early. It is late by what the event loop is, by a millisecond of its timers, and by `GRAIN_S` if it comes while its call
-is still in the list.
+A deadline is never early. It is late by what the event loop is, by a millisecond of its timers, and by `GRAIN_S` if it comes before its
+connection is asked.
 
-The road not taken: a heap for every call costs as much as the decoding of its header block.
+The roads not taken: a heap for every call costs as much as the decoding of its header block, and a list of all that have begun a third of
+that.
 """
 
 import asyncio
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Protocol
 
 from pixy.clock import Clock
 
-__all__ = ["GRAIN_S", "Deadlines", "HasDeadline"]
+__all__ = ["GRAIN_S", "Deadlines", "HasCalls", "HasDeadline"]
 
 GRAIN_S = 0.004
 _TIMER_S_MIN = 0.001
@@ -34,6 +36,13 @@ class HasDeadline(Protocol):
     def deadline_exceeded(self) -> None: ...
 
 
+class HasCalls(Protocol):
+    """A connection."""
+
+    def take_fresh(self) -> Iterable[HasDeadline]:
+        """The running calls with a deadline that have begun since this was last asked."""
+
+
 class Deadlines:
     """The deadlines of all calls of a server.
 
@@ -44,11 +53,11 @@ class Deadlines:
     def __init__(self, clock: Clock) -> None:
         self._monotonic = clock.monotonic
         self._loop = asyncio.get_running_loop()
-        # Calls that came since the list was last looked through. Invariant: while there are any, a timer is set for that.
-        self._fresh: list[HasDeadline] = []
-        self._sift_timer: asyncio.TimerHandle | None = None
-        # Ascending: deadline, arrival, call. Invariant: every running call that was added is here or in `_fresh`; there are at most
-        # `_heap_max`, which is twice as many as were running when those that are over were last thrown out, and some.
+        # Connections with calls that are not in the heap. Invariant: while there are any, a timer is set for them.
+        self._watched: list[HasCalls] = []
+        self._ask_timer: asyncio.TimerHandle | None = None
+        # Ascending: deadline, arrival, call. Invariant: every running call with a deadline is here, or of a connection in `_watched`; there
+        # are at most `_heap_max`, which is twice as many as were running when those that are over were last thrown out, and some.
         self._heap: list[tuple[float, int, HasDeadline]] = []
         self._heap_max = _STALE_MAX
         self._arrivals = count()
@@ -56,28 +65,31 @@ class Deadlines:
 
     def __len__(self) -> int:
         """How many calls are remembered, running or not."""
-        return len(self._fresh) + len(self._heap)
+        return len(self._heap)
 
-    def add(self, call: HasDeadline) -> None:
-        """`call.deadline_exceeded` is called at its deadline, or at most `GRAIN_S` later, unless it has ended by then."""
-        self._fresh.append(call)
-        if self._sift_timer is None:
-            self._sift_timer = self._loop.call_later(GRAIN_S, self._sift)
+    def watch(self, connection: HasCalls) -> None:
+        """`deadline_exceeded` is called at the deadlines of the calls that begin there, or at most `GRAIN_S` later, unless they have ended.
+
+        This holds until the connection is asked for them, once; then it says it anew with the next call.
+        """
+        self._watched.append(connection)
+        if self._ask_timer is None:
+            self._ask_timer = self._loop.call_later(GRAIN_S, self._ask)
 
     def close(self) -> None:
         """Forget everything."""
-        self._fresh.clear()
+        self._watched.clear()
         self._heap.clear()
-        for timer in (self._sift_timer, self._timer):
+        for timer in (self._ask_timer, self._timer):
             if timer is not None:
                 timer.cancel()
 
-    def _sift(self) -> None:
-        fresh, self._fresh = self._fresh, []
-        self._sift_timer = None
+    def _ask(self) -> None:
+        watched, self._watched = self._watched, []
+        self._ask_timer = None
         heap = self._heap
-        for call in fresh:
-            if call.running:
+        for connection in watched:
+            for call in connection.take_fresh():
                 assert call.deadline is not None
                 heappush(heap, (call.deadline, next(self._arrivals), call))
         if len(heap) > self._heap_max:

@@ -79,6 +79,24 @@ async def test_of_a_section_that_differs_in_its_timeout_that_alone_is_read() -> 
             assert (await client.call(UNARY, value(b"x"), fields)).status == status
 
 
+async def test_calls_end_at_their_deadlines_whatever_begins_and_ends_between_them() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        late, soon, never = [], [], []
+        for number in range(20):
+            late.append(client.request(UNARY, value(b"hold"), [("grpc-timeout", f"{300 + number}m")]))
+            never.append(client.request(UNARY, value(b"hold")))
+            assert (await client.call(UNARY, value(b"x"), [("grpc-timeout", "1S")])).status == Status.OK
+            soon.append(client.request(UNARY, value(b"hold"), [("grpc-timeout", f"{60 - number}m")]))
+            await asyncio.sleep(0.002)
+        for stream_ids in (soon, late):
+            for stream_id in stream_ids:
+                assert (await client.answer(stream_id)).status == Status.DEADLINE_EXCEEDED
+            assert not any(client.answers[stream_id].ended for stream_id in never)
+        assert echo.server.counters.deadlines == 40
+        (connection,) = echo.server._connections
+        assert len(connection._calls) == len(never)
+
+
 async def test_a_client_that_breaks_the_protocol_gets_goaway_and_nobody_else_notices() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         client.request(UNARY, value(b"hold"))

@@ -24,14 +24,27 @@ class FakeCall:
         self.end()
 
 
-def made(count: int) -> tuple[Deadlines, list[FakeCall], list[str]]:
+class FakeConnection:
+    """A connection on which calls begin."""
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self.fresh: list[FakeCall] = []
+        self._deadlines = deadlines
+
+    def begin(self, call: FakeCall, deadline: float) -> None:
+        call.deadline = deadline
+        if not self.fresh:
+            self._deadlines.watch(self)
+        self.fresh.append(call)
+
+    def take_fresh(self) -> list[FakeCall]:
+        fresh, self.fresh = self.fresh, []
+        return [call for call in fresh if call.running]
+
+
+def made(count: int) -> tuple[Deadlines, FakeConnection, list[FakeCall], list[str]]:
     deadlines, log = Deadlines(SystemClock()), list[str]()
-    return deadlines, [FakeCall(str(number), log) for number in range(count)], log
-
-
-def add(deadlines: Deadlines, call: FakeCall, deadline: float) -> None:
-    call.deadline = deadline
-    deadlines.add(call)
+    return deadlines, FakeConnection(deadlines), [FakeCall(str(number), log) for number in range(count)], log
 
 
 async def reached(log: list[str], count: int) -> None:
@@ -41,10 +54,10 @@ async def reached(log: list[str], count: int) -> None:
 
 
 async def test_deadlines_come_in_their_order_and_not_too_early() -> None:
-    deadlines, calls, log = made(3)
+    deadlines, connection, calls, log = made(3)
     now = SystemClock().monotonic()
     for call, delay in zip(calls, (0.03, 0.01, 0.02), strict=True):
-        add(deadlines, call, now + delay)
+        connection.begin(call, now + delay)
     await reached(log, 3)
     assert log == ["1", "2", "0"]
     assert SystemClock().monotonic() - now >= 0.03
@@ -52,35 +65,35 @@ async def test_deadlines_come_in_their_order_and_not_too_early() -> None:
 
 
 async def test_a_deadline_that_has_passed_comes_at_once() -> None:
-    deadlines, (call,), log = made(1)
-    add(deadlines, call, SystemClock().monotonic() - 1)
+    _, connection, (call,), log = made(1)
+    connection.begin(call, SystemClock().monotonic() - 1)
     assert log == []
     await reached(log, 1)
 
 
 async def test_a_call_that_is_over_has_no_deadline() -> None:
-    deadlines, (over, running), log = made(2)
+    _, connection, (over, running), log = made(2)
     now = SystemClock().monotonic()
-    add(deadlines, over, now + 0.01)
-    add(deadlines, running, now + 0.02)
+    connection.begin(over, now + 0.01)
+    connection.begin(running, now + 0.02)
     over.end()
     await reached(log, 1)
     assert log == ["1"]
 
 
-async def sifted(deadlines: Deadlines) -> None:
-    """Wait until the calls that were added have been looked through."""
+async def asked(connection: FakeConnection) -> None:
+    """Wait until the connection has been asked for what has begun."""
     async with asyncio.timeout(5):
-        while deadlines._fresh:  # noqa: ASYNC110 - nobody is told
+        while connection.fresh:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(GRAIN_S)
 
 
 async def test_no_deadline_is_early_and_all_come_however_they_are_mixed() -> None:
-    deadlines, calls, log = made(300)
+    _, connection, calls, log = made(300)
     clock, came = SystemClock(), dict[str, float]()
     rng = Random(7)
     for call in calls:
-        add(deadlines, call, clock.monotonic() + rng.choice((0.0, 0.0005, 0.003, 0.01, 0.03)))
+        connection.begin(call, clock.monotonic() + rng.choice((0.0, 0.0005, 0.003, 0.01, 0.03)))
         if rng.random() < 0.1:
             await asyncio.sleep(0.001)
         came.update({name: clock.monotonic() for name in log if name not in came})
@@ -93,22 +106,22 @@ async def test_no_deadline_is_early_and_all_come_however_they_are_mixed() -> Non
 
 
 async def test_calls_that_are_over_at_once_are_forgotten_at_once() -> None:
-    deadlines, calls, _ = made(10_000)
+    deadlines, connection, calls, _ = made(10_000)
     for call in calls:
-        add(deadlines, call, SystemClock().monotonic() + 1000)
+        connection.begin(call, SystemClock().monotonic() + 1000)
         call.end()
-    await sifted(deadlines)
+    await asked(connection)
     assert len(deadlines) == 0
     deadlines.close()
 
 
 async def test_calls_that_were_over_later_are_forgotten_when_they_are_the_majority() -> None:
-    deadlines, calls, _ = made(10_000)
+    deadlines, connection, calls, _ = made(10_000)
     for first in range(0, len(calls), 100):
         some = calls[first : first + 100]
         for call in some:
-            add(deadlines, call, SystemClock().monotonic() + 1000)
-        await sifted(deadlines)
+            connection.begin(call, SystemClock().monotonic() + 1000)
+        await asked(connection)
         for call in some:
             call.end()
         assert len(deadlines) <= 300
@@ -116,8 +129,8 @@ async def test_calls_that_were_over_later_are_forgotten_when_they_are_the_majori
 
 
 async def test_a_deadline_beyond_all_timers_is_remembered() -> None:
-    deadlines, (call,), log = made(1)
-    add(deadlines, call, SystemClock().monotonic() + 99_999_999 * 3600.0)
-    await sifted(deadlines)
+    deadlines, connection, (call,), log = made(1)
+    connection.begin(call, SystemClock().monotonic() + 99_999_999 * 3600.0)
+    await asked(connection)
     assert (len(deadlines), log) == (1, [])
     deadlines.close()
