@@ -6,7 +6,7 @@ calls are safe to repeat, because the service is made so. Anything else that fai
 call and the cause.
 
 A stream of batches has no deadline, because its reader may take as long as it likes. That the other side is alive is asked by HTTP/2 PINGs;
-after a break the stream goes on where it was.
+after a break the stream goes on where it was. One that nobody has read for minutes is ended by the daemon, with CANCELLED.
 """
 
 import os
@@ -39,7 +39,7 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", -1),  # pieces are bounded where they are made
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5000),  # what an attempt to connect may take
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -49,6 +49,8 @@ _OPTIONS: list[tuple[str, Any]] = [
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _FETCH_BYTES = 1 << 20
+_FETCH_WAIT_MS = 5000
+"""A range that was planned is there. Where a new leader of Kafka's does not know that yet, it soon does."""
 _SWITCH_SECONDS = 0.0005
 
 
@@ -60,6 +62,8 @@ _ERRORS: dict[grpc.StatusCode, type[PixyError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
     grpc.StatusCode.UNAVAILABLE: Unavailable,
 }
+
+_RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 _channels: dict[tuple[int, str, Tls | None], grpc.Channel] = {}
 
@@ -123,7 +127,10 @@ class LogClient:
         attempts = _Attempts(self._connection, "Fetch", self._current)
         while left:
             request = pb.FetchRequest(
-                cluster=self._connection.cluster, ranges=[each for _, each in left], max_bytes=_FETCH_BYTES
+                cluster=self._connection.cluster,
+                ranges=[each for _, each in left],
+                max_bytes=_FETCH_BYTES,
+                max_wait_ms=_FETCH_WAIT_MS,
             )
             call = LogStub(_channel(attempts.address, self._connection.tls)).Fetch(request)
             done = 0
@@ -133,8 +140,9 @@ class LogClient:
                     position.from_offset = response.next_offset
                     if response.state != pb.MORE:
                         done = response.range + 1
-                    attempts.begin_anew()
                     yield Fetched(number, response)
+                    # Whatever whoever reads has taken, patience begins here.
+                    attempts.begin_anew()
                 if done < len(left):
                     raise PixyError(
                         f"Fetch at pixy {attempts.address} ended behind {done} of {len(left)} ranges"
@@ -193,7 +201,7 @@ class _Attempts:
         code, details = error.code(), error.details() or error.code().name
         if code is grpc.StatusCode.UNIMPLEMENTED:
             details = f"the server there has no service pixy.log.v1.Log ({details})"
-        if code is not grpc.StatusCode.UNAVAILABLE:
+        if code not in _RETRIED:
             kind = _ERRORS.get(code, PixyError)
             cluster = self._connection.cluster
             where = f"{self.address}, pixy.cluster {cluster!r}," if cluster else self.address

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pixy.errors import CorruptData
-from pixy.records import HEADER_BYTES, batch_bytes, check_batch, decompress_records, read_header
+from pixy.records import HEADER_BYTES, BatchHeader, batch_bytes, check_batch, decompress_records, read_header
 from pixy.spark.arrow import binary_array, column, int32_column, int64_column, string_column
 from pixy.spark.schema import arrow_schema
 
@@ -39,7 +39,8 @@ _LOOP_MAX = 4096
 _VARINT_BYTES_MAX = 10
 _APPEND_TIME = 0x08
 _MICROSECONDS = 1000
-_CHUNK_BYTES_MAX = 2**31 - 1
+_PART_BYTES = 8 << 20
+"""Compressed batches are unpacked until they have so much. A response of 1 MiB can be a thousand times larger."""
 
 
 class Span(NamedTuple):
@@ -78,8 +79,8 @@ class _Fields:
     end: Ints
 
 
-def decode(batches: bytes, span: Span, *, include_headers: bool) -> pa.RecordBatch | None:
-    """Rows of the records in `batches` that `span` wants; None if there are none.
+def decode(batches: bytes, span: Span, *, include_headers: bool) -> Iterator[pa.RecordBatch]:
+    """Rows of the records in `batches` that `span` wants, none of the parts empty.
 
     Args:
         batches: whole batches back to back.
@@ -88,52 +89,52 @@ def decode(batches: bytes, span: Span, *, include_headers: bool) -> pa.RecordBat
     Raises:
         CorruptData: a batch is damaged or makes no sense.
     """
-    buffer, sections = _sections(batches)
-    if not sections:
-        return None
-    try:
-        fields = _fields(buffer, sections, span)
-        return _rows(buffer, fields, span, include_headers=include_headers) if len(fields.offset) else None
-    except IndexError:
-        base = sections[0].base_offset
-        raise CorruptData(
-            f"record batches of {span.topic}-{span.partition} from offset {base} on: a record runs over their end"
-        ) from None
+    for buffer, sections in _parts(batches):
+        try:
+            fields = _fields(buffer, sections, span)
+            rows = _rows(buffer, fields, span, include_headers=include_headers)
+        except IndexError:
+            base = sections[0].base_offset
+            raise CorruptData(
+                f"record batches of {span.topic}-{span.partition} from offset {base} on: a record runs over their end"
+            ) from None
+        if rows.num_rows:
+            yield rows
 
 
 # --- batches ------------------------------------------------------------------------------------------------------
 
 
-def _sections(batches: bytes) -> tuple[bytes, list[_Section]]:
-    """The buffer that has the records of all batches uncompressed, and where. It is `batches` itself if none was compressed."""
+def _parts(batches: bytes) -> Iterator[tuple[bytes, list[_Section]]]:
+    """Buffers that have the records of batches uncompressed, and where: `batches` itself if none is compressed, or some at a time."""
     headers = []
-    compressed = False
     for at, size in _steps(batches):
         check_batch(memoryview(batches)[at : at + size])
         header = read_header(batches, at)
-        if header.is_control or header.records == 0:
-            continue
-        compressed |= header.codec != 0
-        headers.append((at, size, header))
-    parts: list[bytes] = []
-    sections = []
+        if not header.is_control and header.records:
+            headers.append((at + HEADER_BYTES, at + size, header))
+    if not any(header.codec for *_, header in headers):
+        if headers:
+            yield batches, [_section(*each) for each in headers]
+        return
+    unpacked: list[bytes] = []
+    sections: list[_Section] = []
     filled = 0
-    for at, size, header in headers:
-        start, end = at + HEADER_BYTES, at + size
-        if compressed:
-            records = batches[start:end]
-            parts.append(decompress_records(records, header.codec) if header.codec else records)
-            start, end = filled, filled + len(parts[-1])
-            filled = end
-        append_timestamp = header.max_timestamp if header.attributes & _APPEND_TIME else -1
-        sections.append(
-            _Section(start, end, header.records, header.base_offset, header.base_timestamp, append_timestamp)
-        )
-    if filled > _CHUNK_BYTES_MAX:
-        raise CorruptData(
-            f"record batches of {filled} bytes uncompressed, expected {_CHUNK_BYTES_MAX} at most"
-        )
-    return (b"".join(parts) if compressed else batches), sections
+    for start, end, header in headers:
+        records = batches[start:end]
+        unpacked.append(decompress_records(records, header.codec) if header.codec else records)
+        sections.append(_section(filled, filled + len(unpacked[-1]), header))
+        filled += len(unpacked[-1])
+        if filled >= _PART_BYTES:
+            yield b"".join(unpacked), sections
+            unpacked, sections, filled = [], [], 0
+    if sections:
+        yield b"".join(unpacked), sections
+
+
+def _section(start: int, end: int, header: BatchHeader) -> _Section:
+    append_timestamp = header.max_timestamp if header.attributes & _APPEND_TIME else -1
+    return _Section(start, end, header.records, header.base_offset, header.base_timestamp, append_timestamp)
 
 
 def _steps(batches: bytes) -> Iterator[tuple[int, int]]:

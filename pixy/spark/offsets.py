@@ -65,7 +65,8 @@ def is_initial(form: Mapping[str, Any]) -> bool:
 
 def began_at(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
     """Where the batch from `start` to `end` begins: what its end says of it comes first."""
-    return from_json(end.get(_START) or start)
+    noted = end.get(_START)
+    return from_json(start if noted is None else noted)
 
 
 def limit_offsets(

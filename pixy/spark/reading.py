@@ -45,12 +45,10 @@ def read_ranges(
                 wanted = left[number]
                 if response.batches:
                     span = Span(wanted.topic, wanted.partition, wanted.first, wanted.end)
-                    rows = decode(response.batches, span, include_headers=include_headers)
-                    if rows is not None:
-                        yield rows
+                    yield from decode(response.batches, span, include_headers=include_headers)
                 if response.state not in (pb.MORE, pb.END_OF_RANGE):
                     _lost(wanted, response, fail=fail_on_data_loss)
-                    if wanted.first < response.log_begin_offset < wanted.end:
+                    if response.next_offset < response.log_begin_offset < wanted.end:
                         behind_gaps.append(wanted._replace(first=response.log_begin_offset))
         left = behind_gaps
 

@@ -160,8 +160,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         available = self._available
         if available is None:
             return latest
-        ends = {each: min(end, available[each]) for each, end in latest.items() if each in available}
-        return {each: max(ends.get(each, 0), known.get(each, 0)) for each in {*known, *ends}}
+        return {
+            **known,
+            **{each: min(end, available[each]) for each, end in latest.items() if each in available},
+        }
 
     def _limited(self, known: Offsets, latest: Offsets, limit: ReadLimit) -> Offsets:
         return limit_offsets(known, latest, limit.max_rows) if isinstance(limit, ReadMaxRows) else latest

@@ -1,6 +1,7 @@
 """Calls reach the daemon, over restarts, at any of its addresses, with TLS; or one error says where and why they did not."""
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,36 @@ def test_a_fetch_goes_on_where_it_was_when_the_daemon_restarts(daemon: Daemon, l
         assert positions == sorted(positions)
         assert positions[-1] == 15_000
     assert [each.from_offset for each in ranges] == [0, 0], "what the caller gave is not changed"
+
+
+def test_a_reader_that_takes_longer_than_calls_are_tried_goes_on_where_it_was(
+    daemon: Daemon, log: Log
+) -> None:
+    topic = log.create(1)
+    for _ in range(30):
+        log.append(topic, 0, [b"v" * 1000] * 500)
+    responses = LogClient(Connection((daemon.address,), timeout_seconds=5)).fetch(
+        [pb.FetchRange(topic=topic, to_offset=15_000)]
+    )
+    first = next(responses)
+    daemon.restart()
+    time.sleep(5.1)  # is what the reader does meanwhile
+    assert first.response.state == pb.MORE
+    assert [each.response.next_offset for each in responses][-1] == 15_000
+
+
+def test_a_fetch_that_nobody_has_read_for_long_goes_on_where_it_was(tmp_path: Path) -> None:
+    with judged_daemon(tmp_path, {"grpc": {"stall_timeout": "1s"}}) as judged:
+        log = Log(judged)
+        topic = log.create(1)
+        for _ in range(40):
+            log.append(topic, 0, [b"v" * 1000] * 500)
+        responses = LogClient(Connection((judged.address,))).fetch(
+            [pb.FetchRange(topic=topic, to_offset=20_000)]
+        )
+        next(responses)
+        time.sleep(3)  # is what the reader does, until the daemon has had enough
+        assert [each.response.next_offset for each in responses][-1] == 20_000
 
 
 def test_who_stops_reading_ends_the_fetch(daemon: Daemon, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

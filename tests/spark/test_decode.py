@@ -46,16 +46,16 @@ def expected_rows(batches: Sequence[bytes], span: Span = EVERYTHING) -> list[tup
 
 
 def decoded_rows(batches: bytes, span: Span = EVERYTHING) -> list[tuple[object, ...]]:
-    rows = decode(batches, span, include_headers=True)
-    if rows is None:
-        return []
-    rows.validate(full=True)
-    columns = rows.to_pydict()
-    assert set(columns["topic"]) == {span.topic}
-    assert set(columns["partition"]) == {span.partition}
-    millis = [each // 1000 for each in rows.column("timestamp").cast(pa.int64()).to_pylist()]
-    headers = [each and [(one["key"], one["value"]) for one in each] for each in columns["headers"]]
-    return list(zip(columns["key"], columns["value"], columns["offset"], millis, headers, strict=True))
+    found: list[tuple[object, ...]] = []
+    for rows in decode(batches, span, include_headers=True):
+        rows.validate(full=True)
+        columns = rows.to_pydict()
+        assert set(columns["topic"]) == {span.topic}
+        assert set(columns["partition"]) == {span.partition}
+        millis = [each // 1000 for each in rows.column("timestamp").cast(pa.int64()).to_pylist()]
+        headers = [each and [(one["key"], one["value"]) for one in each] for each in columns["headers"]]
+        found += zip(columns["key"], columns["value"], columns["offset"], millis, headers, strict=True)
+    return found
 
 
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3)
@@ -113,15 +113,24 @@ def test_only_the_offsets_that_are_wanted_come() -> None:
     batches = [batch_at(base, [NewRecord(None, b"v", (), NOW)] * 10) for base in (0, 10, 25)]
     span = Span("events", 3, 7, 27)
     assert [row[2] for row in decoded_rows(b"".join(batches), span)] == [7, 8, 9, *range(10, 20), 25, 26]
-    assert decode(batches[0], Span("events", 3, 10, 20), include_headers=False) is None
+    assert decoded_rows(batches[0], Span("events", 3, 10, 20)) == []
+
+
+def test_what_is_unpacked_comes_some_batches_at_a_time() -> None:
+    batches = [
+        batch_at(base, [NewRecord(None, bytes(900_000), (), NOW)] * 5, COMPRESSION["zstd"])
+        for base in range(0, 100, 5)
+    ]
+    parts = list(decode(b"".join(batches), EVERYTHING, include_headers=True))
+    assert [len(part) for part in parts] == [10] * 10
+    assert decoded_rows(b"".join(batches)) == expected_rows(batches)
 
 
 def test_the_time_of_appending_comes_before_that_of_the_record() -> None:
     batch = bytearray(batch_at(0, [NewRecord(None, b"v", (), NOW), NewRecord(None, b"w", (), NOW + 5)]))
     batch[22] |= 0x08
     batch[17:21] = batch_crc(batch).to_bytes(4, "big")
-    rows = decode(bytes(batch), EVERYTHING, include_headers=False)
-    assert rows is not None
+    (rows,) = decode(bytes(batch), EVERYTHING, include_headers=False)
     assert rows.column("timestampType").to_pylist() == [1, 1]
     assert [each // 1000 for each in rows.column("timestamp").cast(pa.int64()).to_pylist()] == [
         NOW + 5,
@@ -133,7 +142,7 @@ def test_control_batches_have_no_rows() -> None:
     batch = bytearray(batch_at(0, [NewRecord(b"\0\0\0\0", b"", (), NOW)]))
     batch[22] |= 0x20
     batch[17:21] = batch_crc(batch).to_bytes(4, "big")
-    assert decode(bytes(batch), EVERYTHING, include_headers=False) is None
+    assert decoded_rows(bytes(batch)) == []
 
 
 def test_a_flipped_byte_is_noticed_wherever_the_checksum_reaches() -> None:
@@ -142,7 +151,7 @@ def test_a_flipped_byte_is_noticed_wherever_the_checksum_reaches() -> None:
         damaged = bytearray(whole)
         damaged[place] ^= 0x41
         with pytest.raises(CorruptData):
-            decode(bytes(damaged), EVERYTHING, include_headers=True)
+            decoded_rows(bytes(damaged))
 
 
 def test_bytes_behind_the_last_record_are_noticed() -> None:
@@ -151,14 +160,14 @@ def test_bytes_behind_the_last_record_are_noticed() -> None:
         batch[57:61] = (count - 1).to_bytes(4, "big")
         batch[17:21] = batch_crc(batch).to_bytes(4, "big")
         with pytest.raises(CorruptData, match="bytes behind its last record"):
-            decode(bytes(batch), EVERYTHING, include_headers=False)
+            decoded_rows(bytes(batch))
 
 
 def test_a_truncated_response_is_noticed() -> None:
     whole = batch_at(0, [NewRecord(b"key", b"value", (), NOW)] * 3)
     for size in range(1, len(whole)):
         with pytest.raises(CorruptData):
-            decode(whole[:size], EVERYTHING, include_headers=False)
+            decoded_rows(whole[:size])
 
 
 @given(st.integers(HEADER_BYTES, HEADER_BYTES + 400), st.integers(0, 255), st.booleans())
@@ -172,9 +181,8 @@ def test_batches_built_to_harm_are_refused_or_read_inside_their_bounds(
     batch[min(place, len(batch) - 1)] = octet
     batch[17:21] = batch_crc(batch).to_bytes(4, "big")
     try:
-        rows = decode(bytes(batch), EVERYTHING, include_headers=include_headers)
+        (rows,) = decode(bytes(batch), EVERYTHING, include_headers=include_headers)
     except CorruptData:
         return
-    assert rows is not None
     rows.validate(full=not include_headers)  # a header's name may not be UTF-8
     assert rows.num_rows <= read_header(batch).records

@@ -44,6 +44,11 @@ def test_the_end_of_batch_0_says_where_it_began() -> None:
     assert from_json(end) == offsets(t=[15])
 
 
+def test_a_batch_0_that_began_with_nothing_began_with_nothing() -> None:
+    end = json.loads(json.dumps(to_json(offsets(t=[5]), start={})))
+    assert began_at(initial_json(offsets(t=[5])), end) == {}
+
+
 def test_a_later_batch_begins_where_its_start_says() -> None:
     first_end = to_json(offsets(t=[15]), start=offsets(t=[10]))
     assert began_at(first_end, to_json(offsets(t=[30]))) == offsets(t=[15])

@@ -241,6 +241,18 @@ def test_a_topic_that_is_gone_is_data_loss_and_never_forgotten(log: Log) -> None
     assert values_of(lax, start, end) == [b"b"]
 
 
+def test_available_now_reads_a_topic_that_was_made_anew_and_is_shorter(log: Log) -> None:
+    topic = log.create(1, "anew")
+    start = {topic: {"0": 3}}
+    log.append(topic, 0, [b"b"])
+    options = {"subscribePattern": topic, "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    reader = reader_of(log, time.monotonic, **options)
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert (end, values_of(reader, start, end)) == ({topic: {"0": 1}}, [b"b"])
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) is end
+
+
 def test_records_that_retention_took_are_data_loss(log: Log) -> None:
     topic = log.create(1, config={"retention_bytes": "1", "segment_bytes": "1048576"})
     for _ in range(4):
