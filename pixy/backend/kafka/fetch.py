@@ -273,9 +273,17 @@ class Fetcher:
         now = self._loop.time()
         waiting = []
         for waiter in entry.waiters:
-            waiter.give_up_at = None
-            if next_offset == entry.offset and (waiter.until is None or waiter.until > now):
+            if next_offset > entry.offset or end <= entry.offset:
+                waiter.give_up_at = None
+            elif waiter.give_up_at is None:
+                # There is more, and the answer had no room for it.
+                waiter.give_up_at = now + _PATIENCE_S
+            patient = waiter.until is None or max(waiter.until, waiter.give_up_at or now) > now
+            if next_offset == entry.offset and patient:
                 waiting.append(waiter)
+            elif waiter.give_up_at is not None:
+                topic, number = waiter.partition
+                _fail(waiter, Unavailable(f"{topic}-{number} cannot be read: the broker gives nothing of it"))
             elif not waiter.result.done():
                 waiter.result.set_result(result)
         return waiting

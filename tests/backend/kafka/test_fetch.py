@@ -1,6 +1,7 @@
 """Reading from a real Kafka: what transactions and compaction leave out, and many fetches in few requests."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -257,6 +258,21 @@ async def test_a_partition_that_is_idle_does_not_hold_up_another_one(kafka: Kafk
         assert not idle.done()
         idle.cancel()
         await asyncio.gather(idle, return_exceptions=True)
+
+
+@pytest.mark.process
+async def test_fetches_that_one_answer_has_no_room_for_get_what_is_there_without_waiting(
+    backend: KafkaBackend, topic: str
+) -> None:
+    partitions = [TopicPartition(topic, number) for number in range(20)]
+    for partition in partitions:
+        for _ in range(2):
+            await append(backend, partition, os.urandom(900_000))
+    async with asyncio.timeout(PATIENCE_S):
+        found = await asyncio.gather(
+            *(backend.fetch(each, 0, max_bytes=4 << 20, max_wait=0) for each in partitions)
+        )
+    assert all(offsets(each) for each in found)
 
 
 @pytest.mark.process
