@@ -56,6 +56,8 @@ log = structlog.get_logger(__name__)
 PUBLICATIONS_MAX = 1000
 """Publications that are not finished; more are refused for the moment."""
 
+_ONE_TIME_SINK_S = 3600.0
+"""How long a sink without a query is remembered at most: its call may be repeated so long."""
 _SINKS_PER_COMMAND = 500
 _STAGES_PER_TURN = 1000
 """Each takes 2 or 3 microseconds for each partition that it may have something for."""
@@ -458,7 +460,8 @@ class Publisher:
         """Drop the stages that have waited for `staging.expiry`, and forget sinks that are to be forgotten."""
         self._expiry.expire()
         now_ms = self._now_ms()
-        self._expire_sinks(now_ms - round(self._config.expiry * 1000), one_time=True)
+        one_time_s = min(self._config.expiry, _ONE_TIME_SINK_S)
+        self._expire_sinks(now_ms - round(one_time_s * 1000), one_time=True)
         if self._config.sink_retention:
             self._expire_sinks(now_ms - round(self._config.sink_retention * 1000), one_time=False)
 

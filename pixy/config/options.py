@@ -415,7 +415,7 @@ class StagingConfig:
         24 * 3600.0,
         "Stages of a sink that has done nothing for this time are dropped; a job that stages them is taken for dead.\n"
         "So are stages that their sink has passed by when it published, and nothing was added to since.\n"
-        "Sinks that published once, without a query, are forgotten after it.",
+        "Sinks that published once, without a query, are forgotten after it, or after an hour if that is less.",
         above=0,
     )
     sink_retention: float = _seconds(

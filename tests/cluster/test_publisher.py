@@ -18,6 +18,7 @@ from tests.cluster.staging import finished, piece_of, publications, publish, sta
 from tests.cluster.stopped import wrong
 from tests.fakes.worker import StepWorker
 
+HOUR_S = 3600.0
 DAY_S = 24 * 3600.0
 
 
@@ -331,10 +332,15 @@ async def test_sinks_of_queries_are_remembered_and_others_are_not(tmp_path: Path
             # What happened is known until then.
             assert await publish(cluster, 3, sink=sink, query=query) == Published(False, 3)
         await finished(cluster)
-        cluster.clock.advance(DAY_S * 1000)
-        cluster.node.publisher.expire()
-        await cluster.settle()
-        assert list(cluster.node.publisher._state.sinks) == ["stream"]
+        for seconds, remembered in (
+            (HOUR_S - 60, ["once", "stream"]),
+            (120, ["stream"]),
+            (DAY_S, ["stream"]),
+        ):
+            cluster.clock.advance(seconds)
+            cluster.node.publisher.expire()
+            await cluster.settle()
+            assert list(cluster.node.publisher._state.sinks) == remembered
 
 
 async def test_a_file_system_without_links_gets_copies(
