@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,24 @@ def test_tls_proves_who_the_daemon_is(tmp_path: Path) -> None:
         assert LogClient(Connection((daemon.address,), timeout_seconds=10, tls=tls)).describe() is not None
         with pytest.raises(PixyError, match=rf"{daemon.address}"):
             LogClient(Connection((daemon.address,), timeout_seconds=1, tls=Tls())).describe()
+
+
+def test_a_client_shows_its_certificate_and_may_expect_another_name(tmp_path: Path) -> None:
+    (tmp_path / "client").mkdir()
+    own, clients = make_certificate(tmp_path), make_certificate(tmp_path / "client")
+    files = {"certificate_path": own.path, "key_path": own.key_path, "client_ca_path": clients.path}
+    tls = Tls(str(own.path), str(clients.path), str(clients.key_path), server_name="localhost")
+    with judged_daemon(
+        tmp_path / "daemon", {"tls": {name: str(path) for name, path in files.items()}}
+    ) as daemon:
+
+        def describe(tls: Tls) -> pb.DescribeTopicsResponse:
+            return LogClient(Connection((daemon.address,), timeout_seconds=2, tls=tls)).describe()
+
+        assert describe(tls) is not None
+        for wrong in (replace(tls, server_name="elsewhere"), Tls(str(own.path))):
+            with pytest.raises(PixyError, match=rf"{daemon.address}"):
+                describe(wrong)
 
 
 def test_a_missing_certificate_is_named() -> None:
