@@ -152,6 +152,31 @@ def test_a_batch_that_is_committed_again_is_published_once(
     assert log.values(target) == [b"a", b"b", b"c"]
 
 
+def test_a_batch_whose_write_fails_is_written_whole_by_the_next_start(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    source, target = log.create(2), log.create(1)
+    log.append(source, 0, [b"%d" % number for number in range(100)])
+    log.append(source, 1, [b"bad"])
+
+    def copy(value: str) -> None:
+        rows = (
+            spark.readStream.format("pixy")
+            .options(**log.options, subscribe=source, startingOffsets="earliest", minPartitions="2")
+            .load()
+            .selectExpr(f"{value} AS value")
+        )
+        writer = rows.writeStream.format("pixy").options(**log.options, topic=target)
+        query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="on purpose"):
+        copy("IF(CAST(value AS STRING) = 'bad', raise_error('on purpose'), CAST(value AS STRING))")
+    assert log.read(target) == []
+    copy("CAST(value AS STRING)")
+    assert Counter(log.values(target)) == Counter([b"%d" % number for number in range(100)] + [b"bad"])
+
+
 def test_a_new_checkpoint_on_an_old_sink_is_refused_unless_it_is_reset(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
