@@ -195,7 +195,7 @@ class GrpcConnection(Link):
                 _HANDLERS[type(event)](self, event)
 
     def _written(self) -> None:
-        if not self._transport.is_closing():
+        if self._takes():
             receipts, self._receipts = self._receipts, []
             for receipt in receipts:
                 receipt.delivered()

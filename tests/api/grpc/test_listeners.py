@@ -1,24 +1,31 @@
-"""pixy/api/grpc/listeners.py: TLS, certificates of clients, certificates that change, unix sockets."""
+"""pixy/api/grpc/listeners.py: TLS and receipts over it, certificates of clients, certificates that change, unix sockets."""
 
 import asyncio
+import fcntl
 import os
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
+import termios
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
+from google.protobuf.wrappers_pb2 import BytesValue
 
 from pixy.api.grpc import ServerOptions
+from pixy.api.grpc.call import UnaryCall
 from pixy.api.grpc.listeners import Listener
 from pixy.config import TlsConfig
 from pixy.errors import StartError
 from pixy.http2 import Options
 from tests.conftest import require
-from tests.fakes.echo import open_echo, value
+from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client
 
 UNARY = "/test.Echo/Unary"
@@ -280,3 +287,73 @@ async def test_a_system_without_room_is_asked_again_later(
         async with open_client(echo.address) as client:
             assert (await client.call(UNARY, value(b"x"))).status == 0
         assert "Too many open files" in capsys.readouterr().out
+
+
+# --- receipts -------------------------------------------------------------------------------------------------------
+
+
+class Noted:
+    """A receipt."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def delivered(self) -> None:
+        self.said.append("delivered")
+
+    def undelivered(self) -> None:
+        self.said.append("undelivered")
+
+
+def end_without_tls(writer: asyncio.StreamWriter) -> None:
+    """Say FIN below TLS, which hears no close_notify."""
+    with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as below:
+        below.shutdown(socket.SHUT_WR)
+
+
+async def answer_until_the_system_takes_no_more(echo: EchoServer, calls: Iterator[UnaryCall]) -> None:
+    """Behind this the transport has a few bytes that nobody reads, and still wants more."""
+    (connection,) = echo.server._connections
+    fd = connection._transport.get_extra_info("socket").fileno()
+    before, unsent = -1, 0
+    while not 0 < before == unsent:
+        next(calls).answer(BytesValue(value=bytes(10_000)))
+        # As long as it comes through, it does so within this.
+        await asyncio.sleep(0.005)
+        before, unsent = unsent, struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)))[0]
+    assert connection._writable
+
+
+@pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_answers_behind_the_end_of_a_client_that_ends_without_a_word_of_tls_are_not_delivered(
+    tls: TlsConfig, certificates: Path, new_loop: Any
+) -> None:
+    async def scenario() -> None:
+        async with (
+            open_echo(tls=tls) as echo,
+            open_client(echo.address, window=2**31 - 1, tls=trusting(certificates, "one")) as client,
+        ):
+            client.open_window(0, 2**30)
+            for _ in range(1200):
+                client.request(UNARY, value(b"hold"))
+            await wait_until(lambda: len(echo.echo.held) == 1200)
+            calls = iter([call for call, _ in echo.echo.held])
+            before = Noted()
+            next(calls).answer(BytesValue(value=b"before"), before)
+            await wait_until(lambda: before.said == ["delivered"])
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # those of sockets read, too
+            await answer_until_the_system_takes_no_more(echo, calls)
+            end_without_tls(client.writer)
+            receipts = [Noted() for _ in range(100)]
+            for receipt in receipts:
+                await asyncio.sleep(0.001)
+                next(calls).answer(BytesValue(value=b"behind"), receipt)
+            assert all(receipt.said != ["delivered"] for receipt in receipts)
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
+            await client.until_closed()
+            assert not any(b"behind" in answer.body for answer in client.answers.values())
+            await wait_until(lambda: not echo.server.connections)
+            assert all(receipt.said == ["undelivered"] for receipt in receipts)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scenario())
