@@ -99,6 +99,8 @@ class StreamCall(Call):
             self._reader.check_only()
             await self._wait()
         body = self._reader.take_only()
+        self._consume(self._credit)
+        self._hold()
         self.request_compressed = self._reader.compressed
         return await self._parse(body)
 
