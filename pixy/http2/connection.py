@@ -94,6 +94,11 @@ class Connection:
         return self._sender.queued_bytes
 
     @property
+    def room(self) -> int:
+        """The largest answer that is accepted. `take_output` makes it larger, if the client's windows and the transport let it."""
+        return self._sender.room
+
+    @property
     def resets(self) -> int:
         """How many streams we have reset, other than to say that the rest of a request is not needed."""
         return self._sender.resets

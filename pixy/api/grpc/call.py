@@ -318,6 +318,8 @@ class UnaryCall(Call):
         if core.send_headers(stream_id, self._header_fields()) is Delivery.GONE:
             return Delivery.GONE
         body = pack_message(serialized, compressed=self._compresses())
+        if len(body) > core.room:
+            self._connection.make_room()
         if core.send_data(stream_id, body) is Delivery.GONE:
             return Delivery.GONE
         return core.send_trailers(stream_id, self._trailers(OK_TRAILERS))

@@ -177,6 +177,15 @@ class Link(asyncio.BufferedProtocol):
             self.touch()
             await waiter
 
+    def make_room(self) -> None:
+        """More is to be answered than the core accepts: write what there is, in the middle of the turn.
+
+        Receipts wait for its end: who answers one call does not expect to hear of others meanwhile.
+        """
+        receipts, self._receipts = self._receipts, []
+        self.flush()
+        self._receipts = receipts
+
     # --- transport --------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
