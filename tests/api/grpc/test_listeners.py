@@ -20,7 +20,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 
 from pixy.api.grpc import ServerOptions
 from pixy.api.grpc.call import UnaryCall
-from pixy.api.grpc.listeners import Listener
+from pixy.api.grpc.listeners import Listener, TlsFiles
 from pixy.config import TlsConfig
 from pixy.errors import StartError
 from pixy.http2 import Options
@@ -122,6 +122,51 @@ async def test_a_changed_certificate_that_cannot_be_used_leaves_the_old_one(
                 said += capsys.readouterr().out
         async with open_client(echo.address, tls=trusting(certificates, "one")) as client:
             assert (await client.call(UNARY, value(b"x"))).status == 0
+
+
+async def test_a_fault_while_certificates_are_read_is_logged_and_they_are_read_again(
+    tls: TlsConfig,
+    certificates: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    context, read = TlsFiles.context, asyncio.Event()
+
+    def faulty(files: TlsFiles) -> ssl.SSLContext:
+        monkeypatch.setattr(TlsFiles, "context", context)
+        read.set()
+        raise ValueError("a bug")
+
+    async with open_echo(tls=tls) as echo:
+        monkeypatch.setattr(TlsFiles, "context", faulty)
+        use(certificates, tmp_path, "two")
+        await read.wait()
+        (listener,) = echo.server._listeners
+        before = listener._context
+        use(certificates, tmp_path, "two")
+        await wait_until(lambda: listener._context is not before)
+        assert "a fault while certificates were read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("handshake_s", "expected"), [(0.0, 86_400 * 365), (10.0, 10)])
+async def test_without_a_limit_the_handshake_of_tls_has_none_of_the_loops(
+    tls: TlsConfig, certificates: Path, monkeypatch: pytest.MonkeyPatch, handshake_s: float, expected: float
+) -> None:
+    loop, limits = asyncio.get_running_loop(), []
+    connect_accepted_socket = loop.connect_accepted_socket
+
+    async def noted(*args: Any, **options: Any) -> Any:
+        limits.append(options["ssl_handshake_timeout"])
+        return await connect_accepted_socket(*args, **options)
+
+    monkeypatch.setattr(loop, "connect_accepted_socket", noted)
+    async with (
+        open_echo(ServerOptions(http2=Options(handshake_s=handshake_s)), tls=tls) as echo,
+        open_client(echo.address, tls=trusting(certificates, "one")) as client,
+    ):
+        assert (await client.call(UNARY, value(b"x"))).status == 0
+    assert limits == [expected]
 
 
 @pytest.mark.no_debug  # in debug mode asyncio reports every handshake that fails
