@@ -144,6 +144,10 @@ class Connection:
         if stream is not None:
             self._sender.consumed(stream, size)
 
+    def pardon_reset(self) -> None:
+        """A reset by the client, which its `StreamReset` has told, was no sign of an attack: it does not count."""
+        self._receiver.pardon_reset()
+
     def tick(self, now: float) -> list[Event]:
         """Do what time demands. Call it about once a second."""
         events: list[Event] = []

@@ -75,6 +75,7 @@ class Call:
         "running",
         "stream_id",
         "timed",
+        "timeout_s",
     )
 
     def __init__(
@@ -90,7 +91,8 @@ class Call:
         self.head = head
         self.method = method
         self.running = True
-        # Seconds on the server's clock, None without one; and whether `Deadlines` has been told of it.
+        # Seconds from its arrival, and on the server's clock, None without one; and whether `Deadlines` has been told of it.
+        self.timeout_s = timeout_s
         self.deadline = None if timeout_s is None else connection.now + timeout_s
         self.timed = False
         # What is cancelled if the call ends before its handler has spoken.
