@@ -625,9 +625,10 @@ class GrpcConfig:
     )
     output_buffer_bytes: int = _bytes(
         8 * _MIB,
-        "Bytes of answers that wait because the client of a connection does not read, wherever they wait. An answer that\n"
-        "exceeds it is not sent, and its message goes to somebody else. Fetches of record batches wait for room in half of\n"
-        "it. Must be at least max_message_bytes.",
+        "Bytes of answers of a connection that wait, be it for the windows of its client or for a transport that the client\n"
+        "does not read fast enough. Calls of which an answer would exceed it are cancelled (RST_STREAM), and their messages\n"
+        "go to somebody else. Who has many calls with large answers running must read them as they come. Fetches of record\n"
+        "batches wait for room in half of it. Must be at least max_message_bytes.",
         maximum=_LARGEST_HTTP2_NUMBER,
     )
     turn_bytes: int = _bytes(

@@ -82,3 +82,8 @@ class Budgets:
         budget.tokens = min(burst, budget.tokens + earned) - tokens
         if budget.tokens < 0:
             raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, cost.value)
+
+    def give_back(self, cost: Cost) -> None:
+        """A token was spent on what has turned out to be no attack."""
+        budget = self._budgets[cost]
+        budget.tokens = min(budget.options.burst, budget.tokens + 1)

@@ -94,6 +94,11 @@ class Connection:
         return self._sender.queued_bytes
 
     @property
+    def room(self) -> int:
+        """The largest answer that is accepted. `take_output` makes it larger, if the client's windows and the transport let it."""
+        return self._sender.room
+
+    @property
     def resets(self) -> int:
         """How many streams we have reset, other than to say that the rest of a request is not needed."""
         return self._sender.resets
@@ -138,6 +143,10 @@ class Connection:
         stream = self._streams.of.get(stream_id)
         if stream is not None:
             self._sender.consumed(stream, size)
+
+    def pardon_reset(self) -> None:
+        """A reset by the client, which its `StreamReset` has told, was no sign of an attack: it does not count."""
+        self._receiver.pardon_reset()
 
     def tick(self, now: float) -> list[Event]:
         """Do what time demands. Call it about once a second."""

@@ -112,6 +112,10 @@ class FrameHandler:
         """The last stream that was or is served, 0 if there is none."""
         return max(self._streams.next_id - 2, 0) if self.served_until is None else self.served_until
 
+    def pardon_reset(self) -> None:
+        """See `Connection.pardon_reset`."""
+        self._budgets.give_back(Cost.RESET)
+
     # --- frames -----------------------------------------------------------------------------------------------------
 
     def _handle(self, frame: Frame, events: list[Event]) -> None:

@@ -58,7 +58,6 @@ class Sender:
         "_output_bytes",
         "_queued_bytes",
         "_receive_window",
-        "_room",
         "_send_window",
         "_streams",
         "_table_update",
@@ -68,6 +67,7 @@ class Sender:
         "output",
         "peer",
         "resets",
+        "room",
     )
 
     def __init__(self, streams: StreamTable, window: ReceiveWindow, options: Options) -> None:
@@ -86,7 +86,7 @@ class Sender:
         # What we may send on all streams together.
         self._send_window = self.peer.initial_window_bytes
         # Data bytes that are accepted. Invariant: with what is queued, in the output or held at most _output_bytes.
-        self._output_bytes = self._room = options.output_bytes
+        self._output_bytes = self.room = options.output_bytes
         # Data bytes in the queues of all streams.
         self._queued_bytes = 0
         # Streams with queued data and an open window of their own, in line for the connection's.
@@ -121,12 +121,12 @@ class Sender:
         if (
             size <= self._fast_max
             and size <= self._send_window
-            and size <= self._room
+            and size <= self.room
             and self._open.get(stream_id) is WHOLE
         ):
             del self._open[stream_id]
             self._send_window -= size
-            self._room -= size
+            self.room -= size
             self.frames += 1
             on_stream = stream_id.to_bytes(4, "big")
             self.output += (
@@ -163,7 +163,7 @@ class Sender:
             return Delivery.GONE
         assert stream.headers_sent, f"data in front of the header section on stream {stream_id}"
         assert stream.trailers is None, f"data behind the end of stream {stream_id}"
-        if len(data) > self._room:
+        if len(data) > self.room:
             self.reset(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
             return Delivery.GONE
         if data:
@@ -201,7 +201,7 @@ class Sender:
         stream = self._streams.close(stream_id)
         if stream is not None and stream.queue:
             self._queued_bytes -= stream.queued_bytes
-            self._room += stream.queued_bytes
+            self.room += stream.queued_bytes
             self._line.pop(stream_id, None)
         return stream
 
@@ -239,12 +239,12 @@ class Sender:
             return b""
         taken = b"".join(self.output)
         self.output.clear()
-        self._room = self._output_bytes - self._queued_bytes
+        self.room = self._output_bytes - self._queued_bytes
         return taken
 
     def hold(self, size: int) -> None:
         """See `Connection.hold_output`."""
-        self._room = max(self._room - size, 0)
+        self.room = max(self.room - size, 0)
 
     # --- what the peer allows ---------------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class Sender:
         assert in_line <= set(self._line) <= set(queued)
         assert not self._line or self._send_window <= 0 or self.behind
         assert self._queued_bytes == sum(stream.queued_bytes for stream in queued.values())
-        assert 0 <= self._room <= self._output_bytes - self._queued_bytes
+        assert 0 <= self.room <= self._output_bytes - self._queued_bytes
         before = self._fast_max
         self._set_fast_max()
         assert self._fast_max == before
@@ -343,7 +343,7 @@ class Sender:
         stream.queue.append(memoryview(data))
         stream.queued_bytes += len(data)
         self._queued_bytes += len(data)
-        self._room -= len(data)
+        self.room -= len(data)
 
     def _send_queued(self, stream: Stream) -> None:
         """Send of a stream what the windows let out, unless it is in line; then put it where it waits."""

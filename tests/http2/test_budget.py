@@ -52,3 +52,11 @@ def test_each_cost_has_its_own_budget() -> None:
     of = budgets()
     assert spend_until_empty(of) == 3
     of.spend(Cost.RESET, 100.0, 0)
+
+
+def test_a_token_that_is_given_back_can_be_spent_again_up_to_the_burst() -> None:
+    of = budgets()
+    of.give_back(Cost.PING)
+    of.spend(Cost.PING, 100.0, 0, tokens=3)
+    of.give_back(Cost.PING)
+    assert spend_until_empty(of) == 1

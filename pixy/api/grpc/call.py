@@ -75,6 +75,7 @@ class Call:
         "running",
         "stream_id",
         "timed",
+        "timeout_s",
     )
 
     def __init__(
@@ -90,7 +91,8 @@ class Call:
         self.head = head
         self.method = method
         self.running = True
-        # Seconds on the server's clock, None without one; and whether `Deadlines` has been told of it.
+        # Seconds from its arrival, and on the server's clock, None without one; and whether `Deadlines` has been told of it.
+        self.timeout_s = timeout_s
         self.deadline = None if timeout_s is None else connection.now + timeout_s
         self.timed = False
         # What is cancelled if the call ends before its handler has spoken.
@@ -318,6 +320,8 @@ class UnaryCall(Call):
         if core.send_headers(stream_id, self._header_fields()) is Delivery.GONE:
             return Delivery.GONE
         body = pack_message(serialized, compressed=self._compresses())
+        if len(body) > core.room:
+            self._connection.make_room()
         if core.send_data(stream_id, body) is Delivery.GONE:
             return Delivery.GONE
         return core.send_trailers(stream_id, self._trailers(OK_TRAILERS))

@@ -45,6 +45,10 @@ __all__ = ["GrpcConnection"]
 
 log = structlog.get_logger(__name__)
 
+_PATIENT_S = 0.5
+_EARLY_PART = 0.2
+"""A reset at the deadline of a call counts against no budget if the deadline was so far away; how much of that it may come too early."""
+
 
 class GrpcConnection(Link):
     """A connection from its first byte to its last. See `Link` for the arguments."""
@@ -111,6 +115,8 @@ class GrpcConnection(Link):
         del self._calls[stream_id]
         if self._held_bytes and stream_id in self._held:
             self._held_bytes -= self._held.pop(stream_id)
+        if len(body) > self.core.room:
+            self.make_room()
         delivery = self.core.respond(stream_id, template, body)
         if receipt is not None and delivery is Delivery.SENT:
             self._receipts.append(receipt)
@@ -195,7 +201,7 @@ class GrpcConnection(Link):
                 _HANDLERS[type(event)](self, event)
 
     def _written(self) -> None:
-        if not self._transport.is_closing():
+        if self._takes():
             receipts, self._receipts = self._receipts, []
             for receipt in receipts:
                 receipt.delivered()
@@ -302,11 +308,23 @@ class GrpcConnection(Link):
             self.resets_received += 1
         call = self._calls.get(event.stream_id)
         if call is not None:
+            if event.by_client and self._at_deadline(call):
+                self.core.pardon_reset()
             call.gone()
         elif event.stream_id in self._queued:
             self._queued.pop(event.stream_id).undelivered()
         else:
             self._rejected.pop(event.stream_id, None)
+
+    def _at_deadline(self, call: Call) -> bool:
+        """Whether a call that has lived for a while is near its deadline, at which every client of gRPC resets the stream.
+
+        The client's clock began before ours. No rapid reset has patience.
+        """
+        timeout_s, deadline = call.timeout_s, call.deadline
+        if timeout_s is None or deadline is None or timeout_s < _PATIENT_S:
+            return False
+        return self.now >= deadline - timeout_s * _EARLY_PART
 
     def _on_terminated(self, event: ConnectionTerminated) -> None:
         if event.code is not ErrorCode.NO_ERROR:

@@ -21,6 +21,8 @@ An exception of the core is a bug that concerns this connection alone: it is log
 
 import asyncio
 import contextlib
+import socket
+import sys
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
@@ -38,6 +40,8 @@ log = structlog.get_logger(__name__)
 
 _ROOM_BYTES = 65_536
 """What the streaming calls of a connection may send in one turn of the loop."""
+_TCP_ESTABLISHED = 1
+"""The state of a socket that neither side has closed: the first byte of Linux's `struct tcp_info`."""
 
 
 class _Phase(Enum):
@@ -68,6 +72,7 @@ class Link(asyncio.BufferedProtocol):
         "_discarded_bytes",
         "_drain_at",
         "_end_at",
+        "_eof",
         "_held_back",
         "_jobs",
         "_phase",
@@ -75,6 +80,7 @@ class Link(asyncio.BufferedProtocol):
         "_room_waiters",
         "_secure",
         "_served_s",
+        "_socket",
         "_touched",
         "_transport",
         "_unflushed_bytes",
@@ -96,6 +102,9 @@ class Link(asyncio.BufferedProtocol):
         self._closed = closed
         self._secure = secure
         self._transport: Any = None
+        # What is below TLS, None without it; and whether the client has said over TLS that it sends no more.
+        self._socket: Any = None
+        self._eof = False
         self.peer = ""
         # When the last slice of work began, in seconds on the server's clock.
         self.now = self.accepted_at = environment.monotonic()
@@ -135,7 +144,7 @@ class Link(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def _written(self) -> None:
-        """What was in the output was given to the transport, which may be closing, and there are receipts for it."""
+        """What was in the output was given to the transport, which may not have taken it (`_takes`), and there are receipts for it."""
         raise NotImplementedError
 
     def _drop(self) -> None:
@@ -168,6 +177,15 @@ class Link(asyncio.BufferedProtocol):
             self.touch()
             await waiter
 
+    def make_room(self) -> None:
+        """More is to be answered than the core accepts: write what there is, in the middle of the turn.
+
+        Receipts wait for its end: who answers one call does not expect to hear of others meanwhile.
+        """
+        receipts, self._receipts = self._receipts, []
+        self.flush()
+        self._receipts = receipts
+
     # --- transport --------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -186,6 +204,8 @@ class Link(asyncio.BufferedProtocol):
         environment.counters.accepted += 1
         self._phase = _Phase.SERVING
         self.peer = _address(transport.get_extra_info("peername"))
+        if self._secure:
+            self._socket = transport.get_extra_info("socket")
         age_s = environment.options.age_s
         if age_s:
             self._drain_at = environment.monotonic() + age_s * environment.rng.uniform(0.9, 1.1)
@@ -245,6 +265,10 @@ class Link(asyncio.BufferedProtocol):
             self._wait_turn()
         self._regulate()
         self.touch()
+
+    def eof_received(self) -> None:
+        """See `asyncio.Protocol`. The transport closes, and takes nothing from here on."""
+        self._eof = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -421,6 +445,23 @@ class Link(asyncio.BufferedProtocol):
             self._after_write()
         if self.core.closed:
             self._close()
+
+    def _takes(self) -> bool:
+        """Whether the transport has taken what was just written.
+
+        One that is closing throws it away. Those of TLS do not say so when the client has closed without a word of TLS, so the socket is
+        asked: as long as it knows of no end, the transport cannot know of one. HTTP/2 has no use for a client that only reads.
+        """
+        if self._eof or self._transport.is_closing():
+            return False
+        if self._socket is None or sys.platform != "linux":
+            return True
+        try:
+            state: bytes = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        except (OSError, ValueError):
+            # It was closed: asyncio's has no descriptor any more, uvloop's a negative one.
+            return False
+        return state[0] == _TCP_ESTABLISHED
 
     def _after_write(self) -> None:
         if self._writable:

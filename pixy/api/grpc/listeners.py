@@ -31,6 +31,8 @@ _BACKLOG = 4096
 _ACCEPTS_PER_TURN = 4
 """Accepting one and greeting it takes about 0.2 ms."""
 _ACCEPT_RETRY_S = 1.0
+_NO_LIMIT_S = 365 * 86_400.0
+"""For loops that take 0 for their default."""
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2: what RFC 9113 §9.2.2 leaves. Those of TLS 1.3 are all allowed."""
 
@@ -138,12 +140,16 @@ class Listener:
 
     def maybe_reload(self) -> None:
         """Use the certificates that are on disk, if they have changed. If they cannot be used, the old ones stay."""
-        if self._tls is None or not self._tls.changed():
+        if self._tls is None:
             return
         try:
+            if not self._tls.changed():
+                return
             self._context = self._tls.context()
         except StartError as error:
             log.error("certificates have changed and cannot be used; the old ones stay", reason=str(error))
+        except Exception:
+            log.exception("a fault while certificates were read; the old ones stay", address=self.address)
         else:
             log.info("certificates have changed and are used", address=self.address)
 
@@ -201,7 +207,7 @@ class Listener:
                 lambda: link,
                 accepted,
                 ssl=self._context,
-                ssl_handshake_timeout=options.http2.handshake_s or None if secure else None,
+                ssl_handshake_timeout=(options.http2.handshake_s or _NO_LIMIT_S) if secure else None,
                 ssl_shutdown_timeout=options.linger_s if secure else None,
             )
         except OSError as error:

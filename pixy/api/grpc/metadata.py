@@ -1,10 +1,12 @@
 """Custom metadata: fields of header and trailer sections that belong to the application (PROTOCOL-HTTP2.md, Custom-Metadata).
 
 A name that ends in `-bin` has a value of any bytes, which travels as base64, with or without padding, perhaps several joined by
-commas. Any other value is visible ASCII. What begins with `grpc-`, and the fields of HTTP itself, are not metadata.
+commas. Any other value is printable ASCII without spaces at its ends. What begins with `grpc-`, and the fields of HTTP itself, are
+not metadata.
 """
 
 import binascii
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 
@@ -17,6 +19,9 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 _BINARY = b"-bin"
 _RESERVED_PREFIX = b"grpc-"
+_NAME = re.compile("[a-z0-9_.-]+")
+_TEXT = re.compile("(?:[!-~](?:[ -~]*[!-~])?)?")
+"""ASCII-Value of PROTOCOL-HTTP2.md. White space at the ends would not be a value of HTTP/2 (RFC 9113 §8.2.1)."""
 _RESERVED = frozenset((b"content-type", b"te", b"host", b"content-length"))
 
 
@@ -24,16 +29,23 @@ def encode_metadata(metadata: Metadata) -> list[Field]:
     """Fields to send.
 
     Raises:
-        ValueError: a name is reserved, a value has not the type that its name demands or is not ASCII.
+        ValueError: a name is reserved or has other characters than names may have, a value has not the type that its name demands, or
+            is text that cannot be sent.
     """
     fields: list[Field] = []
     for key, value in metadata:
+        if not _NAME.fullmatch(key):
+            raise ValueError(f"the name {key!r} must be one or more of a-z, 0-9, _, - and .")
         name = key.encode("ascii")
         if name.startswith(_RESERVED_PREFIX) or name in _RESERVED:
             raise ValueError(f"the name {key} is reserved")
         if name.endswith(_BINARY) is not isinstance(value, bytes):
             raise ValueError(
                 f"the value of {key} has the wrong type: names that end in -bin have bytes, others text"
+            )
+        if isinstance(value, str) and not _TEXT.fullmatch(value):
+            raise ValueError(
+                f"the value of {key} must be printable ASCII without a space at either end, is {value!r}"
             )
         fields.append((name, encode_binary(value) if isinstance(value, bytes) else value.encode("ascii")))
     return fields

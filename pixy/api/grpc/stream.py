@@ -99,6 +99,8 @@ class StreamCall(Call):
             self._reader.check_only()
             await self._wait()
         body = self._reader.take_only()
+        self._consume(self._credit)
+        self._hold()
         self.request_compressed = self._reader.compressed
         return await self._parse(body)
 
@@ -139,6 +141,8 @@ class StreamCall(Call):
         size, delivery = 0, Delivery.SENT
         for piece in pack_pieces(message, compressed=self._compresses()):
             size += len(piece)
+            if len(piece) > connection.core.room:
+                connection.make_room()
             delivery = connection.core.send_data(self.stream_id, piece)
             if delivery is Delivery.GONE:
                 break

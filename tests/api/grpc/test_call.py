@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from pixy.api.grpc import ServerOptions, Status
+from pixy.api.grpc import GrpcError, ServerOptions, Status
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import Answer, RawClient, messages_in, open_client, prefixed
 
@@ -268,8 +268,12 @@ async def test_an_answer_of_the_wrong_class_of_metadata_is_the_handlers_error(ec
         await echo.echo.arrived.wait()
         call = echo.echo.held[0][0]
         wrong: list[tuple[str, str | bytes]] = [("grpc-x", "1"), ("a-bin", "text"), ("a", b""), ("te", "x")]
+        wrong += [("Upper", "x"), ("a", "x\r\n"), ("a", " x")]
         for key, content in wrong:
             with pytest.raises(ValueError, match=key):
                 call.add_initial_metadata(key, content)
-        call.answer(BytesValue())
+            with pytest.raises(ValueError, match=key):
+                GrpcError(Status.ABORTED, "", metadata=[(key, content)])
+        call.answer(BytesValue(value=b"x"))
+        assert echoed(await client.answer(1)) == b"x"
         assert call.peer.startswith("127.0.0.1:")

@@ -13,7 +13,7 @@ import pytest
 
 from pixy.api.grpc import ServerOptions, Status
 from pixy.api.grpc.turns import CREDIT_S, TURN_S
-from pixy.http2 import Options
+from pixy.http2 import ErrorCode, Options
 from pixy.http2.frames import PREFACE, FrameType, frame, goaway, rst_stream, unpack_head, window_update
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, messages_in, open_client, prefixed
@@ -293,6 +293,57 @@ async def test_answers_that_nobody_takes_are_bounded_in_all_wherever_they_wait()
         connection.flush()
         assert [receipt.said for receipt in receipts] == [["delivered"], ["delivered"], ["undelivered"]]
         connection.connection_lost(None)
+
+
+def held_calls(echo: EchoServer, connection: Any, count: int) -> list[Any]:
+    """Calls of a client with windows as wide as they can be."""
+    connection.received(window_update(0, 2**30))
+    connection.received(frame(FrameType.SETTINGS, 0, 0, b"\x00\x04\x7f\xff\xff\xff"))
+    client = RawClient(asyncio.StreamReader(), RecordingWriter(), 2**31 - 1, "localhost")  # type: ignore[arg-type]
+    client.h2.data_to_send()
+    for _ in range(count):
+        client.request(UNARY, value(b"hold"))
+    connection.received(client.writer.sent)  # type: ignore[attr-defined]
+    return [call for call, _ in echo.echo.held]
+
+
+@pytest.mark.parametrize("additions", [False, True])
+async def test_answers_of_one_turn_are_not_refused_while_the_transport_takes_more(additions: bool) -> None:
+    options = ServerOptions(http2=Options(output_bytes=1_000_000))
+    async with open_echo(options) as echo:
+        connection, transport = connected(echo)
+        calls = held_calls(echo, connection, 13)
+        receipts = [Noted() for _ in calls]
+        for call, receipt in zip(calls[:12], receipts, strict=False):
+            if additions:
+                call.add_trailing_metadata("a", "b")
+            call.answer(big(300_000), receipt)
+        assert not any(receipt.said for receipt in receipts), "before the end of the turn"
+        # What is written now is more than the transport likes.
+        del transport.written[:]
+        transport.full = connection.pause_writing
+        calls[12].answer(big(300_000), receipts[12])
+        assert receipts[12].said == ["undelivered"]
+        transport.full = lambda: None
+        connection.resume_writing()
+        connection.flush()
+        assert [receipt.said for receipt in receipts] == [["delivered"]] * 12 + [["undelivered"]]
+        connection.connection_lost(None)
+
+
+async def test_answers_that_wait_for_the_clients_windows_are_refused_beyond_the_limit() -> None:
+    options = ServerOptions(http2=Options(output_bytes=1_000_000))
+    async with open_echo(options) as echo, open_client(echo.address) as client:
+        streams = [client.request(UNARY, value(b"hold")) for _ in range(12)]
+        await wait_until(lambda: len(echo.echo.held) == 12)
+        for call, _ in echo.echo.held:
+            call.answer(big(300_000))
+        resets = [(await client.answer(stream_id)).reset for stream_id in streams[3:]]
+        assert resets == [ErrorCode.ENHANCE_YOUR_CALM] * 9
+        client.open_window(0, 2_000_000)
+        for stream_id in streams[:3]:
+            client.open_window(stream_id, 1_000_000)
+        assert [(await client.answer(stream_id)).status for stream_id in streams[:3]] == [0] * 3
 
 
 class RecordingWriter:

@@ -1,24 +1,31 @@
-"""pixy/api/grpc/listeners.py: TLS, certificates of clients, certificates that change, unix sockets."""
+"""pixy/api/grpc/listeners.py: TLS and receipts over it, certificates of clients, certificates that change, unix sockets."""
 
 import asyncio
+import fcntl
 import os
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
+import termios
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
+from google.protobuf.wrappers_pb2 import BytesValue
 
 from pixy.api.grpc import ServerOptions
-from pixy.api.grpc.listeners import Listener
+from pixy.api.grpc.call import UnaryCall
+from pixy.api.grpc.listeners import Listener, TlsFiles
 from pixy.config import TlsConfig
 from pixy.errors import StartError
 from pixy.http2 import Options
 from tests.conftest import require
-from tests.fakes.echo import open_echo, value
+from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client
 
 UNARY = "/test.Echo/Unary"
@@ -115,6 +122,51 @@ async def test_a_changed_certificate_that_cannot_be_used_leaves_the_old_one(
                 said += capsys.readouterr().out
         async with open_client(echo.address, tls=trusting(certificates, "one")) as client:
             assert (await client.call(UNARY, value(b"x"))).status == 0
+
+
+async def test_a_fault_while_certificates_are_read_is_logged_and_they_are_read_again(
+    tls: TlsConfig,
+    certificates: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    context, read = TlsFiles.context, asyncio.Event()
+
+    def faulty(files: TlsFiles) -> ssl.SSLContext:
+        monkeypatch.setattr(TlsFiles, "context", context)
+        read.set()
+        raise ValueError("a bug")
+
+    async with open_echo(tls=tls) as echo:
+        monkeypatch.setattr(TlsFiles, "context", faulty)
+        use(certificates, tmp_path, "two")
+        await read.wait()
+        (listener,) = echo.server._listeners
+        before = listener._context
+        use(certificates, tmp_path, "two")
+        await wait_until(lambda: listener._context is not before)
+        assert "a fault while certificates were read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("handshake_s", "expected"), [(0.0, 86_400 * 365), (10.0, 10)])
+async def test_without_a_limit_the_handshake_of_tls_has_none_of_the_loops(
+    tls: TlsConfig, certificates: Path, monkeypatch: pytest.MonkeyPatch, handshake_s: float, expected: float
+) -> None:
+    loop, limits = asyncio.get_running_loop(), []
+    connect_accepted_socket = loop.connect_accepted_socket
+
+    async def noted(*args: Any, **options: Any) -> Any:
+        limits.append(options["ssl_handshake_timeout"])
+        return await connect_accepted_socket(*args, **options)
+
+    monkeypatch.setattr(loop, "connect_accepted_socket", noted)
+    async with (
+        open_echo(ServerOptions(http2=Options(handshake_s=handshake_s)), tls=tls) as echo,
+        open_client(echo.address, tls=trusting(certificates, "one")) as client,
+    ):
+        assert (await client.call(UNARY, value(b"x"))).status == 0
+    assert limits == [expected]
 
 
 @pytest.mark.no_debug  # in debug mode asyncio reports every handshake that fails
@@ -280,3 +332,73 @@ async def test_a_system_without_room_is_asked_again_later(
         async with open_client(echo.address) as client:
             assert (await client.call(UNARY, value(b"x"))).status == 0
         assert "Too many open files" in capsys.readouterr().out
+
+
+# --- receipts -------------------------------------------------------------------------------------------------------
+
+
+class Noted:
+    """A receipt."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def delivered(self) -> None:
+        self.said.append("delivered")
+
+    def undelivered(self) -> None:
+        self.said.append("undelivered")
+
+
+def end_without_tls(writer: asyncio.StreamWriter) -> None:
+    """Say FIN below TLS, which hears no close_notify."""
+    with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as below:
+        below.shutdown(socket.SHUT_WR)
+
+
+async def answer_until_the_system_takes_no_more(echo: EchoServer, calls: Iterator[UnaryCall]) -> None:
+    """Behind this the transport has a few bytes that nobody reads, and still wants more."""
+    (connection,) = echo.server._connections
+    fd = connection._transport.get_extra_info("socket").fileno()
+    before, unsent = -1, 0
+    while not 0 < before == unsent:
+        next(calls).answer(BytesValue(value=bytes(10_000)))
+        # As long as it comes through, it does so within this.
+        await asyncio.sleep(0.005)
+        before, unsent = unsent, struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)))[0]
+    assert connection._writable
+
+
+@pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_answers_behind_the_end_of_a_client_that_ends_without_a_word_of_tls_are_not_delivered(
+    tls: TlsConfig, certificates: Path, new_loop: Any
+) -> None:
+    async def scenario() -> None:
+        async with (
+            open_echo(tls=tls) as echo,
+            open_client(echo.address, window=2**31 - 1, tls=trusting(certificates, "one")) as client,
+        ):
+            client.open_window(0, 2**30)
+            for _ in range(1200):
+                client.request(UNARY, value(b"hold"))
+            await wait_until(lambda: len(echo.echo.held) == 1200)
+            calls = iter([call for call, _ in echo.echo.held])
+            before = Noted()
+            next(calls).answer(BytesValue(value=b"before"), before)
+            await wait_until(lambda: before.said == ["delivered"])
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # those of sockets read, too
+            await answer_until_the_system_takes_no_more(echo, calls)
+            end_without_tls(client.writer)
+            receipts = [Noted() for _ in range(100)]
+            for receipt in receipts:
+                await asyncio.sleep(0.001)
+                next(calls).answer(BytesValue(value=b"behind"), receipt)
+            assert all(receipt.said != ["delivered"] for receipt in receipts)
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
+            await client.until_closed()
+            assert not any(b"behind" in answer.body for answer in client.answers.values())
+            await wait_until(lambda: not echo.server.connections)
+            assert all(receipt.said == ["undelivered"] for receipt in receipts)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scenario())

@@ -1,12 +1,15 @@
 """pixy/api/grpc/metadata.py: text and binary values there and back."""
 
 import base64
+import re
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.api.grpc.metadata import decode_metadata, encode_metadata
+from pixy.http2.headers import encode_headers
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789_-.", min_size=1, max_size=9).map(
     lambda name: f"x{name}"
@@ -46,8 +49,40 @@ def test_what_belongs_to_grpc_and_http_is_not_metadata() -> None:
 
 
 @pytest.mark.parametrize(
-    "pair", [("grpc-a", "1"), ("te", "1"), ("a", b"1"), ("a-bin", "1"), ("a", "é"), ("é", "1")]
+    "pair",
+    [
+        ("grpc-a", "1"),
+        ("te", "1"),
+        ("a", b"1"),
+        ("a-bin", "1"),
+        ("é", "1"),
+        ("", "1"),
+        ("Upper", "1"),
+        ("a b", "1"),
+        (":path", "1"),
+        ("a\n", "1"),
+        ("a", "é"),
+        ("a", "1\r\nb: 2"),
+        ("a", "1\n"),
+        ("a", "\t"),
+        ("a", "\x7f"),
+        ("a", " 1"),
+        ("a", "1 "),
+    ],
 )
-def test_metadata_that_cannot_be_sent_is_an_error(pair: tuple[str, str | bytes]) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - UnicodeEncodeError is one, with a text of its own
+def test_metadata_that_cannot_be_sent_is_an_error_that_names_it(pair: tuple[str, str | bytes]) -> None:
+    with pytest.raises(
+        ValueError,
+        match=f"of {re.escape(pair[0])} |name {re.escape(repr(pair[0]))} |name {re.escape(pair[0])} ",
+    ):
         encode_metadata([pair])
+
+
+@given(st.text(max_size=3), st.text(max_size=4))
+def test_what_is_accepted_are_fields_of_http2(key: str, value: str) -> None:
+    with suppress(ValueError):
+        fields = encode_metadata([(key, value)])
+        try:
+            encode_headers(fields)
+        except ValueError:
+            pytest.fail(f"{fields} were accepted")

@@ -209,3 +209,17 @@ async def test_a_message_larger_than_the_window_comes_through_while_the_handler_
     stream_id = client.begin(COLLECT)
     await client.upload(stream_id, prefixed(value(text)))
     assert values(await client.answer(stream_id)) == [text]
+
+
+async def test_the_request_of_a_call_that_streams_its_answer_counts_as_incomplete_no_more_when_it_is_taken(
+    echo: EchoServer, client: RawClient
+) -> None:
+    # Two of them would be too much for requests that are not complete, and more for the client's window.
+    body = prefixed(value(b" " * 190_000 + b"1000 100000"))
+    for _ in range(30):
+        stream_id = client.begin(REPEAT)
+        await client.upload(stream_id, body)
+        answer = client.answers[stream_id]
+        await client.until(lambda answer=answer: bool(answer.headers))  # type: ignore[misc]
+        assert not answer.ended, answer
+    assert [each.request_bytes for each in echo.server.connection_counters] == [0]
