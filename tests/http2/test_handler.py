@@ -38,6 +38,7 @@ def plain(*parts: bytes) -> Callable[[Peer], bytes]:
 
 TRAILER = b"\x00\x01x\x01y"
 BAD_TRAILER = b"\x00\x01X\x01y"
+PADDED_DATA = data(1, b"\x03four\0\0\0", f.PADDED)
 
 CONNECTION_FAULTS: list[tuple[str, Callable[[Peer], bytes], ErrorCode]] = [
     ("DATA on stream 0", plain(data(0, b"")), ErrorCode.PROTOCOL_ERROR),
@@ -154,6 +155,17 @@ CONNECTION_FAULTS: list[tuple[str, Callable[[Peer], bytes], ErrorCode]] = [
 
 STREAM_FAULTS: list[tuple[str, Callable[[Peer], bytes], ErrorCode]] = [
     ("DATA behind the end", with_whole_request(data(1, b"")), ErrorCode.STREAM_CLOSED),
+    ("padded DATA behind the end", with_whole_request(PADDED_DATA), ErrorCode.STREAM_CLOSED),
+    (
+        "padded DATA on a skipped stream",
+        lambda peer: peer.request(3) + PADDED_DATA,
+        ErrorCode.STREAM_CLOSED,
+    ),
+    (
+        "padded DATA beyond the content-length",
+        lambda peer: headers(1, peer.block([*REQUEST, (b"content-length", b"3")])) + PADDED_DATA,
+        ErrorCode.PROTOCOL_ERROR,
+    ),
     (
         "DATA on a skipped stream",
         lambda peer: peer.request(3) + data(1, b"x"),
