@@ -318,7 +318,7 @@ class FrameHandler:
         raise _protocol_error(f"{FrameType(frame.type).name} where there must be none")
 
     def _spend(self, cost: Cost, tokens: int = 1) -> None:
-        self._budgets.spend(cost, self.now, self._sender.frames, tokens)
+        self._budgets.spend(cost, self.now, self._sender.earning_frames, tokens)
 
     def _reset_stream(self, error: Http2StreamError, events: list[Event]) -> None:
         """A stream error (RFC 9113 §5.4.2). It counts as if the client had reset the stream, because it made us do it."""
