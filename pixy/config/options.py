@@ -679,8 +679,8 @@ class GrpcConfig:
     )
     stall_timeout: float = _seconds(
         300.0,
-        "How long a client may read nothing of an answer: the call is reset then, or the connection closed if it reads\n"
-        "nothing at all (CVE-2019-9517). 0s: any time.",
+        "How long a client may read nothing of an answer, or let it out in crumbs of less than 128 bytes: the call is reset\n"
+        "then, or the connection closed if it reads nothing at all (CVE-2019-9517). 0s: any time.",
     )
     linger_timeout: float = _seconds(
         5.0,

@@ -1,8 +1,9 @@
 """How much of what costs us and brings a peer nothing is taken before it is an attack.
 
-A budget is a bucket of tokens. It fills with time and with the frames of answers that the peer has got, because honest
+A budget is a bucket of tokens. It fills with time and with the frames of answers that the peer is sent, because honest
 clients' control frames follow the traffic: a window is updated, or the bandwidth measured with a PING, per so many answers.
-An attacker who wants to earn tokens has to be served, which costs him as much as us.
+An attacker who wants to earn tokens has to be served, which costs him as much as us. Frames that his own windows have cut to
+a few bytes do not count, or each WINDOW_UPDATE by one byte would earn more than it costs (`sender`).
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ class BudgetOptions(NamedTuple):
     Attributes:
         burst: tokens that it holds at most, and at first.
         per_second: tokens that come with time.
-        per_frame: tokens that come with each frame of an answer.
+        per_frame: tokens that come with each frame of an answer that counts, see `Sender.earning_frames`.
     """
 
     burst: int
@@ -69,7 +70,7 @@ class Budgets:
         Args:
             cost: of which budget.
             now: seconds of the same clock.
-            frames: how many frames of answers there have been on the connection.
+            frames: how many frames of answers there have been on the connection that count.
             tokens: how many.
 
         Raises:

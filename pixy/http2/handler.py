@@ -228,12 +228,13 @@ class FrameHandler:
         self._pass_data(data, 0, events)
 
     def _begin_data(self, stream_id: int, length: int, content: int, *, ends: bool) -> None:
-        """A DATA frame begins with `length` bytes of payload, of which `content` are the request's."""
+        """A DATA frame begins with `length` bytes of payload, of which `content` are the request's. How many are still to come is for the
+        caller to say, also if this raises."""
         if not self._window.take(length):
             reason = f"DATA of {length} bytes, the connection's window is {self._window.left}"
             raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, reason)
         # What nobody wants is consumed at once.
-        self._data_stream, self._data_left, self._data_ends = None, length, ends
+        self._data_stream, self._data_ends = None, ends
         self._window.owed += length
         if not self._admit(FrameType.DATA, stream_id):
             return
@@ -321,7 +322,7 @@ class FrameHandler:
         raise _protocol_error(f"{FrameType(frame.type).name} where there must be none")
 
     def _spend(self, cost: Cost, tokens: int = 1) -> None:
-        self._budgets.spend(cost, self.now, self._sender.frames, tokens)
+        self._budgets.spend(cost, self.now, self._sender.earning_frames, tokens)
 
     def _reset_stream(self, error: Http2StreamError, events: list[Event]) -> None:
         """A stream error (RFC 9113 §5.4.2). It counts as if the client had reset the stream, because it made us do it."""

@@ -295,11 +295,11 @@ class Repetition:
         assert decoder.max_table_bytes <= DEFAULT_TABLE_BYTES
         self._decoder = decoder
         self._name = name
-        # What the last block would have begun with if its last name had been the newest entry's; the largest index there; and the state
-        # of the decoder's table behind it.
+        # What the last block would have begun with if its last name had been the newest entry's; the largest index there, at least the
+        # last static one, so that the next block's is never below that of the newest entry; and the state of the decoder's table behind it.
         self._start = start + _NEWEST_NAME
         second_bytes = [byte for byte in start if byte < 0x80]
-        self._oldest = 0x7F + max(second_bytes) if second_bytes else max(start) & 0x7F
+        self._oldest = 0x7F + max(second_bytes) if second_bytes else max(_STATIC_LAST, max(start) & 0x7F)
         self._changes = decoder.changes
 
     @staticmethod
@@ -318,6 +318,7 @@ class Repetition:
             Http2ConnectionError: as `Decoder.decode`.
         """
         decoder, oldest = self._decoder, self._oldest + 1
+        # The table may be too small for all of them, and for the last field alone (RFC 7541 §4.4).
         if decoder.changes != self._changes or oldest > _STATIC_LAST + len(decoder._dynamic):
             return None
         start = self._start.replace(_LAST_OF_ONE_BYTE, _FIRST_OF_TWO_BYTES).translate(_OLDER)

@@ -41,13 +41,14 @@ class Options:
         pings: gRPC's clients ping every 10 s at most, and in proportion to what they receive (CVE-2019-9512).
         settings: SETTINGS frames, and one more for each 32 entries (CVE-2019-9515).
         overhead: frames that move no message: WINDOW_UPDATE, PRIORITY, empty DATA, unknown types, frames for closed streams
-            (CVE-2019-9518 and others).
+            (CVE-2019-9511, CVE-2019-9518 and others).
         handshake_s: until the client has sent its preface and settings, and acknowledged ours.
         header_block_s: until a header block that has begun must be complete.
         keepalive_s: a connection on which nothing whole was received for so long is sent a PING.
         keepalive_timeout_s: how long a PING, of ours, may stay without any sign of life.
         idle_s: a connection without a call for so long is closed gracefully.
-        send_stall_s: a stream whose answer has waited for its window for so long is reset (CVE-2019-9517).
+        send_stall_s: a stream whose answer has waited for its window for so long, or was let out in crumbs of less than 128 bytes,
+            is reset (CVE-2019-9517, CVE-2019-9511).
         drain_ping_s: how long the first GOAWAY waits for the answer to its PING before the final one is sent.
     """
 

@@ -226,6 +226,8 @@ class Receiver(FrameHandler):
             reason = f"a frame of {length} bytes, at most {self._options.max_frame_bytes} are allowed"
             raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, reason)
         if frame_type == _DATA and not flags & PADDED and stream_id and self.block is None and self.greeted:
+            # Whatever is wrong with the frame, its payload is not the next one.
+            self._data_left = length
             try:
                 self._begin_data(stream_id, length, length, ends=bool(flags & END_STREAM))
             except Http2StreamError as error:

@@ -6,7 +6,9 @@ line, and each sends one frame in its turn. So one large or stuck answer delays 
 all streams but a SETTINGS that changes the initial window. A window that opens for a great many lets them out in portions: `behind`
 says that the line has more to send, and `serve_line` goes on.
 
-What the peer does not take is bounded by `Options.output_bytes`: data beyond it are not accepted.
+What the peer does not take is bounded by `Options.output_bytes`: data beyond it are not accepted. A peer that opens its windows by a few
+bytes at a time gets its answer in crumbs (CVE-2019-9511): frames that cost what any frame costs and bring it nowhere. So a crumb earns the
+peer no tokens, see `budget`, and is no sign that it takes what waits for it.
 
 The fast path is the first half of `respond`: a whole answer that fits every window becomes one run of bytes between constants.
 """
@@ -30,6 +32,10 @@ _CLOSED_TO_THE_FAST_PATH = -1
 _LINE_FRAMES_MAX = 128
 """What the line may send in one go: half a millisecond of work."""
 
+_CRUMB_BYTES_MAX = 127
+"""A frame that a window has cut to so few bytes is a crumb. Clients open their windows in steps of kilobytes, or of half a window if that
+is small. A small frame that no window has cut is what the layer above had to say, and no crumb."""
+
 
 class Delivery(Enum):
     """What became of something to send."""
@@ -52,6 +58,7 @@ class Sender:
     """
 
     __slots__ = (
+        "_crumbs",
         "_fast_max",
         "_line",
         "_open",
@@ -79,8 +86,8 @@ class Sender:
         self.now = 0.0
         # Bytes for the transport.
         self.output: list[bytes | memoryview] = []
-        # Frames of answers so far: what the peer's budgets grow with.
-        self.frames = 0
+        # Frames of answers so far, and how many of them were crumbs. A whole answer on the fast path counts as one.
+        self.frames = self._crumbs = 0
         # Streams that were reset for a reason.
         self.resets = 0
         # What we may send on all streams together.
@@ -103,6 +110,11 @@ class Sender:
     def queued_bytes(self) -> int:
         """Data bytes that wait for windows."""
         return self._queued_bytes
+
+    @property
+    def earning_frames(self) -> int:
+        """Frames of answers so far that the peer's budgets grow with."""
+        return self.frames - self._crumbs
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
@@ -360,15 +372,19 @@ class Sender:
         if not stream.queue or size <= 0:
             return False
         data = stream.queue.popleft()
-        if len(data) > size:
+        cut = len(data) > size
+        if cut:
             stream.queue.appendleft(data[size:])
             data = data[:size]
         stream.send_window -= len(data)
         self._send_window -= len(data)
         stream.queued_bytes -= len(data)
         self._queued_bytes -= len(data)
-        stream.blocked_since = None
         self.frames += 1
+        if cut and size <= _CRUMB_BYTES_MAX:
+            self._crumbs += 1
+        else:
+            stream.blocked_since = None
         self.output += (pack_head(len(data) << 8 | FrameType.DATA, 0, stream.stream_id), data)
         return True
 

@@ -133,7 +133,7 @@ class Stream:
         self.queued_bytes = 0
         # The block of the trailer section that waits behind the body, None if the answer goes on.
         self.trailers: bytes | None = None
-        # Since when nothing of the queue could be sent, None if nothing waits.
+        # Since when nothing of the queue could be sent but crumbs, None if nothing waits.
         self.blocked_since: float | None = None
 
     def end_request(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 from pixy.http2 import (
     BudgetOptions,
     ConnectionTerminated,
+    Delivery,
     ErrorCode,
     Options,
     RequestReceived,
@@ -16,7 +17,7 @@ from pixy.http2 import (
 from pixy.http2 import frames as f
 from pixy.http2.frames import FrameType, frame
 from pixy.http2.settings import Setting, encode_settings
-from tests.http2.peer import GREETING, OK, REQUEST, SETTINGS_ACK, Peer, content, data, headers
+from tests.http2.peer import GREETING, OK, REQUEST, SETTINGS_ACK, TRAILERS, Peer, content, data, headers
 
 CALM = ErrorCode.ENHANCE_YOUR_CALM
 
@@ -38,6 +39,7 @@ def plain(*parts: bytes) -> Callable[[Peer], bytes]:
 
 TRAILER = b"\x00\x01x\x01y"
 BAD_TRAILER = b"\x00\x01X\x01y"
+PADDED_DATA = data(1, b"\x03four\0\0\0", f.PADDED)
 
 CONNECTION_FAULTS: list[tuple[str, Callable[[Peer], bytes], ErrorCode]] = [
     ("DATA on stream 0", plain(data(0, b"")), ErrorCode.PROTOCOL_ERROR),
@@ -154,6 +156,17 @@ CONNECTION_FAULTS: list[tuple[str, Callable[[Peer], bytes], ErrorCode]] = [
 
 STREAM_FAULTS: list[tuple[str, Callable[[Peer], bytes], ErrorCode]] = [
     ("DATA behind the end", with_whole_request(data(1, b"")), ErrorCode.STREAM_CLOSED),
+    ("padded DATA behind the end", with_whole_request(PADDED_DATA), ErrorCode.STREAM_CLOSED),
+    (
+        "padded DATA on a skipped stream",
+        lambda peer: peer.request(3) + PADDED_DATA,
+        ErrorCode.STREAM_CLOSED,
+    ),
+    (
+        "padded DATA beyond the content-length",
+        lambda peer: headers(1, peer.block([*REQUEST, (b"content-length", b"3")])) + PADDED_DATA,
+        ErrorCode.PROTOCOL_ERROR,
+    ),
     (
         "DATA on a skipped stream",
         lambda peer: peer.request(3) + data(1, b"x"),
@@ -380,6 +393,52 @@ def test_clients_that_are_answered_may_send_control_frames_in_proportion() -> No
         peer.send(peer.request(stream_id), frame(FrameType.PING, 0, 0, bytes(8)), f.window_update(0, 100))
         peer.connection.respond(stream_id, OK, b"x")
         assert peer.frames()[-1].stream_id == stream_id
+    assert not peer.connection.closed
+
+
+def peer_with_waiting_answer(options: Options, body: bytes) -> Peer:
+    """An answer on stream 1 to a client that lets out nothing of it yet."""
+    peer = Peer(options)
+    closed_windows = encode_settings([(Setting.INITIAL_WINDOW_SIZE, 0)])
+    peer.send(frame(FrameType.SETTINGS, 0, 0, closed_windows), f.window_update(0, 2**30), peer.request(1))
+    assert peer.connection.respond(1, OK, body) is Delivery.QUEUED
+    peer.frames()
+    return peer
+
+
+@pytest.mark.parametrize("step", [1, 10, 127])
+def test_an_answer_that_is_let_out_in_crumbs_ends_the_connection(step: int) -> None:
+    """CVE-2019-9511."""
+    peer = peer_with_waiting_answer(Options(), bytes(2_000_000))
+    for _ in range(10):
+        peer.send(f.window_update(1, step) * 999)
+        assert not peer.connection.closed
+        assert len(peer.frames()) == 999
+    peer.send(f.window_update(1, step) * 999)
+    assert peer.goaway() == (1, CALM)
+
+
+@pytest.mark.parametrize("step", [128, 512, 16_384, 40_000])
+def test_small_windows_that_are_opened_in_steps_are_paid_for_by_what_they_let_out(step: int) -> None:
+    body = bytes(range(256)) * 4000
+    peer = peer_with_waiting_answer(replace(SMALL, overhead=BudgetOptions(5, 0, 4)), body)
+    received, update = b"", f.window_update(1, step) + f.window_update(0, step)
+    while len(received) < len(body):
+        peer.send(update)
+        received += b"".join(sent.payload for sent in peer.frames() if sent.type == FrameType.DATA)
+    assert received == body
+    assert not peer.connection.closed
+
+
+def test_parts_of_an_answer_that_are_small_but_whole_are_worth_as_much_as_others() -> None:
+    peer = Peer(replace(SMALL, overhead=BudgetOptions(13, 0, 4)))
+    for stream_id in range(1, 1000, 2):
+        peer.send(peer.request(stream_id))
+        peer.connection.send_headers(stream_id, [(b":status", b"200")])
+        peer.connection.send_data(stream_id, b"x")
+        peer.connection.send_trailers(stream_id, TRAILERS)
+        assert len(peer.frames()) == 3
+        peer.send(f.window_update(0, 1) * 12)
     assert not peer.connection.closed
 
 

@@ -1,6 +1,7 @@
 """Header compression of `pixy.http2.hpack`: the examples of RFC 7541, the package `hpack` as oracle, and what must be refused."""
 
 import copy
+from itertools import cycle
 
 import hpack
 import pytest
@@ -318,6 +319,39 @@ def test_a_repetition_ends_where_one_of_its_fields_is_evicted() -> None:
     assert blocks.maybe_decode(b"\xc1\x7e\x014") is None
     with pytest.raises(Http2ConnectionError):
         decoder.decode(b"\xc1\x7e\x014")
+
+
+@pytest.mark.parametrize("sizes", [(1,), (1, 30), (30, 1, 1, 1), (90, 1), (1, 1, 1, 60)])
+@pytest.mark.parametrize("start", [b"\x83", b"\xbe", b"\x83\xbe"])
+def test_a_repetition_says_what_the_decoder_says_in_every_small_table(
+    start: bytes, sizes: tuple[int, ...]
+) -> None:
+    """RFC 7541 §4.4: a field larger than the table empties it, so that the next one cannot have its name."""
+    foreseen = refused = 0
+    for capacity in range(300):
+        plain, decoder = Decoder(capacity), Decoder(capacity)
+        plain.insert((b"a", b"b"))
+        decoder.insert((b"a", b"b"))
+        repetition: Repetition | None = None
+        for number, size in zip(range(40), cycle(sizes)):
+            indexed = bytes(index + number * (index >= 0xBE) for index in start)
+            block = indexed + (b"\x7e" if number else b"\x40\x01t") + bytes((size,)) + b"v" * size
+            try:
+                expected = plain.decode(block)
+            except Http2ConnectionError:
+                refused += 1
+                assert repetition is None or repetition.maybe_decode(block) is None
+                break
+            field = None if repetition is None else repetition.maybe_decode(block)
+            if field is not None:
+                foreseen += 1
+                assert field == expected[-1]
+            else:
+                assert decoder.decode(block) == expected
+                repetition = Repetition(decoder, indexed, b"t")
+            assert decoder._dynamic == plain._dynamic
+    assert foreseen
+    assert refused
 
 
 def test_a_repetition_ends_where_another_block_changes_the_table() -> None:

@@ -114,6 +114,14 @@ def conversation(peer: Peer) -> bytes:
         peer.request(17, b"skipped one"),
         *(headers(stream_id, peer.block()) for stream_id in (19, 21, 23)),
         *(data(stream_id, b"behind all headers") for stream_id in (21, 19, 23)),
+        # Padded bodies that reset their streams: behind the end, and longer than was said.
+        peer.request(25),
+        data(25, b"\x05too late" + bytes(5), f.PADDED),
+        headers(27, peer.block([*REQUEST, (b"content-length", b"5")])),
+        data(27, b"\x01123456\0", f.PADDED),
+        data(27, b"\x01ignored\0", f.PADDED),
+        peer.request(29, b"behind resets"),
+        frame(FrameType.PING, 0, 0, b"87654321"),
         f.goaway(0, 0),
     ]
     return b"".join(parts)
@@ -148,6 +156,9 @@ def test_a_conversation_cut_at_every_byte_says_the_same() -> None:
         21,
         23,
         23,
+        *(25, 25, 25),
+        *(27, 27),
+        *(29, 29),
     ]
     for at in range(1, len(chunk)):
         peer = Peer(greet=False)
@@ -253,6 +264,22 @@ def test_a_streams_window_is_its_own() -> None:
     assert peer.send(data(1, b"x", 0)) == [StreamReset(1, ErrorCode.FLOW_CONTROL_ERROR, by_client=False)]
     assert peer.resets() == {1: ErrorCode.FLOW_CONTROL_ERROR}
     assert content(peer.send(peer.request(3, b"ok")))[-1] == (3, b"ok")
+
+
+@pytest.mark.parametrize("at", range(1, 280, 9))
+def test_padded_data_beyond_a_streams_window_reset_it_and_nothing_that_follows(at: int) -> None:
+    peer = Peer(Options(connection_window_bytes=2**20, stream_window_bytes=65_535))
+    peer.begin(1)
+    peer.send(*(data(1, bytes(13_107), 0) for _ in range(5)))
+    chunk = (
+        data(1, b"\x64" + bytes(150), f.PADDED)
+        + peer.request(3, b"ok")
+        + frame(FrameType.PING, 0, 0, bytes(8))
+    )
+    events = peer.send(chunk[:at]) + peer.send(chunk[at:])
+    assert events[0] == StreamReset(1, ErrorCode.FLOW_CONTROL_ERROR, by_client=False)
+    assert content(events[1:])[-1] == (3, b"ok")
+    assert peer.sent() == [("RST_STREAM", 1), ("PING", 0)]
 
 
 def test_consuming_more_than_came_is_a_bug_and_of_a_closed_stream_nothing() -> None:

@@ -224,13 +224,17 @@ def test_a_large_trailer_section_goes_in_many_frames() -> None:
 
 
 def test_a_stream_that_waits_too_long_is_reset_and_one_that_moves_is_not() -> None:
-    peer = peer_with_requests(2, Options(send_stall_s=30, keepalive_s=0), INITIAL_WINDOW_SIZE=5)
-    for stream_id in (1, 3):
-        peer.connection.respond(stream_id, OK, bytes(30))
+    peer = peer_with_requests(3, Options(send_stall_s=30, keepalive_s=0), INITIAL_WINDOW_SIZE=5)
+    for stream_id in (1, 3, 5):
+        peer.connection.respond(stream_id, OK, bytes(1000))
     assert peer.pass_time(29) == []
-    peer.send(f.window_update(3, 1))
-    assert peer.pass_time(1) == [StreamReset(1, ErrorCode.CANCEL, by_client=False)]
-    assert peer.resets() == {1: ErrorCode.CANCEL}
+    # Crumbs are no more than nothing (CVE-2019-9511).
+    peer.send(f.window_update(3, 128), f.window_update(5, 127))
+    assert bodies(peer.frames())[5] == bytes(5 + 127)
+    assert peer.pass_time(1) == [
+        StreamReset(stream_id, ErrorCode.CANCEL, by_client=False) for stream_id in (1, 5)
+    ]
+    assert peer.resets() == dict.fromkeys((1, 5), ErrorCode.CANCEL)
     assert peer.pass_time(28.5) == []
     assert peer.pass_time(0.5) == [StreamReset(3, ErrorCode.CANCEL, by_client=False)]
 

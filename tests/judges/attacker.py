@@ -54,7 +54,7 @@ class Attacker:
                 group.create_task(self._attack_again_and_again()) for _ in range(self._attack.connections)
             ]
             await asyncio.sleep(seconds)
-            if self._attack.refused_by is not None or (self._attack.ended_by and self._attack.must_end):
+            if self._attack.refused_by is not None or self._attack.ended_by:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._answered.wait(), _ANSWER_SECONDS_MAX)
             for attack in attacks:
