@@ -108,6 +108,15 @@ class Log:
         query = pb.OffsetQuery(topic=topic, partition=partition, earliest=True)
         return self.stub.ListOffsets(pb.ListOffsetsRequest(queries=[query])).answers[0].offset
 
+    def count(self, topic: str) -> int:
+        """How many records the topic has, if none are gone."""
+        queries = [
+            pb.OffsetQuery(topic=topic, partition=partition, latest=True)
+            for partition in range(self.partitions(topic))
+        ]
+        answers = self.stub.ListOffsets(pb.ListOffsetsRequest(queries=queries)).answers
+        return sum(each.offset for each in answers)
+
     def wait_for_retention(self, topic: str, seconds: float = 20.0) -> int:
         """Wait until the first records are gone; returns the first offset that is left."""
         until = time.monotonic() + seconds

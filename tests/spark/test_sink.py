@@ -1,29 +1,37 @@
 """Batch and stream writes with a real Spark to a real daemon: all rows once, or none."""
 
 import json
+import os
+import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
+from pyspark.errors import AnalysisException, PySparkException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from pixy.errors import FailedPrecondition
 from pixy.proto import pixy_log_pb2 as pb
+from pixy.spark import PixyDataSource
 from pixy.spark.client import LogClient
 from pixy.spark.options import Use, WriteOptions, write_options
 from pixy.spark.schema import WriteColumns
 from pixy.spark.sink import BatchWriter, Staged, StreamWriter
 from pixy.spark.writing import StageWriter
+from tests.integration.daemon import Daemon
 from tests.spark.log import Log, Written
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 VALUE_ONLY = WriteColumns(value=0, key=None, headers=None, topic=None, partition=None)
+NOBODY_ANSWERS = r"{}: pixy did not answer within {:g} s \(pixy\.timeoutMs\): {}: .*refused"
 
 
 def save(frame: DataFrame, log: Log, **options: str) -> None:
@@ -117,12 +125,71 @@ def test_what_cannot_be_written_fails_when_spark_plans(
         save(spark.sql(query), log, **options)
 
 
-def test_save_modes_other_than_append_are_refused(spark: SparkSession, log: Log) -> None:
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        # Spark refuses these two by itself, and does not know that pixy never overwrites.
+        (
+            "errorifexists",
+            r'"ErrorIfExists" mode\. Please use either the "Append" or "Overwrite" mode instead',
+        ),
+        ("ignore", r'"Ignore" mode\. Please use either the "Append" or "Overwrite" mode instead'),
+        ("overwrite", r"never overwrites: a batch write needs \.mode\(.append.\)"),
+    ],
+    ids=["errorifexists", "ignore", "overwrite"],
+)
+def test_save_modes_other_than_append_are_refused(
+    spark: SparkSession, log: Log, mode: str, message: str
+) -> None:
+    writer = spark.sql("SELECT 'a' AS value").write.format("pixy").options(**log.options, topic="t")
+    with pytest.raises(AnalysisException, match=message):
+        writer.mode(mode).save()
+
+
+def test_the_save_mode_that_spark_takes_by_default_is_refused(spark: SparkSession, log: Log) -> None:
     writer = spark.sql("SELECT 'a' AS value").write.format("pixy").options(**log.options, topic="t")
     with pytest.raises(AnalysisException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
         writer.save()
-    with pytest.raises(AnalysisException, match=r"never overwrites: a batch write needs \.mode\(.append.\)"):
-        writer.mode("overwrite").save()
+
+
+def test_a_dead_server_fails_a_task_with_one_error_with_address_and_cause(spark: SparkSession) -> None:
+    dead = {"pixy.address": "127.0.0.1:1", "pixy.timeoutMs": "300", "topic": "t"}
+    with pytest.raises(
+        PythonException, match=NOBODY_ANSWERS.format("DescribeTopics", 0.3, "127.0.0.1:1")
+    ) as raised:
+        spark.sql("SELECT 'a' AS value").write.format("pixy").options(**dead).mode("append").save()
+    assert str(raised.value).count("pixy did not answer") == 1
+
+
+def test_a_server_that_dies_before_the_commit_fails_it_with_one_error_with_address_and_cause(
+    spark: SparkSession, daemon: Daemon, log: Log
+) -> None:
+    topic = log.create(1)
+    session = spark.newSession()
+    session.dataSource.register(source_that_kills(daemon.process.pid))
+    rows = session.sql("SELECT 'a' AS value").write.format("pixy")
+    options = {"pixy.address": daemon.address, "pixy.timeoutMs": "1000", "topic": topic}
+    with pytest.raises(PySparkException, match=NOBODY_ANSWERS.format("Publish", 1, daemon.address)) as raised:
+        rows.options(**options).mode("append").save()
+    daemon.restart()
+    log.reconnect()
+    assert str(raised.value).count("pixy did not answer") == 1
+    assert log.read(topic) == []
+
+
+def source_that_kills(pid: int) -> type[PixyDataSource]:
+    """`pixy`, with a batch writer that kills that process when all rows are staged."""
+
+    class KillingWriter(BatchWriter):
+        def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+            os.kill(pid, signal.SIGKILL)
+            super().commit(messages)
+
+    class KillingSource(PixyDataSource):
+        def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+            return KillingWriter(write_options(self.options, Use.BATCH_WRITE), VALUE_ONLY)
+
+    return KillingSource
 
 
 def test_a_stream_is_copied_and_goes_on(spark: SparkSession, log: Log, tmp_path: Path) -> None:
@@ -196,7 +263,17 @@ def test_a_new_checkpoint_on_an_old_sink_is_refused_unless_it_is_reset(
     )
 
 
-def test_output_modes_other_than_append_are_refused(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("complete", r"never overwrites: a stream needs \.outputMode\(.append.\)"),
+        ("update", "pixy does not support Update mode"),  # Spark's words: it refuses this by itself
+    ],
+    ids=["complete", "update"],
+)
+def test_output_modes_other_than_append_are_refused(
+    spark: SparkSession, log: Log, tmp_path: Path, mode: str, message: str
+) -> None:
     source = log.create(1)
     frame = spark.readStream.format("pixy").options(**log.options, subscribe=source).load()
     counts = frame.groupBy("value").count().selectExpr("value")
@@ -205,8 +282,8 @@ def test_output_modes_other_than_append_are_refused(spark: SparkSession, log: Lo
         .options(**log.options, topic="t")
         .option("checkpointLocation", str(tmp_path / "c"))
     )
-    with pytest.raises(StreamingQueryException, match="never overwrites: a stream needs"):
-        writer.outputMode("complete").start().awaitTermination(60)
+    with pytest.raises(StreamingQueryException, match=message):
+        writer.outputMode(mode).start().awaitTermination(60)
 
 
 def test_progress_names_offsets(spark: SparkSession, log: Log, tmp_path: Path) -> None:

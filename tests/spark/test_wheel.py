@@ -1,0 +1,132 @@
+"""What is installed does what the README says: a wheel, in an environment that has the dependencies and cannot see this tree."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pixy import __version__
+from pixy.spark import use_java
+from tests.integration.daemon import Daemon
+from tests.spark.conftest import ROOT
+from tests.spark.log import Log
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+SECONDS_MAX = 240.0
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+SOURCES = ["pixy", "pyspark_pixy.py", "pyproject.toml", "README.md", "LICENSE"]
+NOT_CODE = {"py.typed", "pixy_log.proto", "pixy_topics.proto", "raft.proto", "state.proto"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of the sources: setuptools would leave its own folders in the tree, and take what it finds in them."""
+    folder = tmp_path_factory.mktemp("wheel")
+    tree = folder / "tree"
+    tree.mkdir()
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, tree)
+    run(
+        [*PIP, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", ".", "./tree"],
+        folder,
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an environment with the wheel, and with all that this one has installed but pixy."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    pip = [*PIP, "--python", str(folder / "bin" / "python"), "install", "--no-deps", "--no-index"]
+    run([*pip, str(wheel)], folder)
+    # A line of a .pth file adds a folder and not what the .pth files in that folder add, such as editable installs.
+    own = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
+    others = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (Path(own) / "dependencies.pth").write_text("".join(f"{each}\n" for each in sorted(others)))
+    return folder
+
+
+def run(command: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> str:
+    """Run it in that folder; returns what it prints."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME"):
+        variables.pop(name, None)
+    output, errors = folder / "output", folder / "errors"
+    with output.open("wb") as stdout, errors.open("wb") as stderr:  # Spark's workers would keep pipes open
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**variables, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}: {errors.read_text()[-5000:]}"
+    return output.read_text()
+
+
+def readme_example(log: Log) -> str:
+    """The README's first lines for Spark, at another address than the default."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    (code,) = [block for block in blocks if "SparkSession" in block]
+    address = log.options["pixy.address"]
+    changed, count = re.subn(r'format\("pixy"\)', rf'\g<0>.option("pixy.address", "{address}")', code)
+    assert count == 2, code
+    return changed
+
+
+def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(wheel: Path) -> None:
+    tree = {
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "pixy").rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert {Path(name).name for name in names if not name.endswith((".py", ".pyi"))} == NOT_CODE
+    assert names == {*tree, "pyspark_pixy.py"}
+
+
+def test_the_program_of_the_wheel_runs(environment: Path, tmp_path: Path) -> None:
+    assert run([str(environment / "bin" / "pixy"), "--version"], tmp_path).split()[-1] == __version__
+
+
+def test_spark_finds_the_wheel_and_the_example_of_the_readme_runs(
+    environment: Path, daemon: Daemon, log: Log, tmp_path: Path
+) -> None:
+    use_java()
+    job = tmp_path / "job.py"
+    job.write_text(
+        f"import pixy\nimport pyspark_pixy\nprint(pixy.__file__, pyspark_pixy.__file__)\n{readme_example(log)}"
+    )
+    printed = run(
+        [str(environment / "bin" / "python"), str(job)],
+        tmp_path,
+        {
+            "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}",  # as in an environment that is activated
+            "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+    )
+    first, result = printed.splitlines()
+    installed = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
+    assert first.split() == [str(installed / "pixy" / "__init__.py"), str(installed / "pyspark_pixy.py")]
+    assert re.fullmatch(r"1000 Row\(value='\d+'\)", result)
+    assert sorted(int(value or b"") for value in log.values("numbers")) == list(range(1000))
