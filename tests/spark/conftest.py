@@ -13,7 +13,10 @@ from tests.integration.daemon import Daemon, proxy_config
 from tests.kafka.cluster import KafkaCluster
 from tests.spark.log import Log
 
-__all__ = ["KEEP_ALL", "over_both", "start_session"]
+__all__ = ["BRIEF_JVM", "KEEP_ALL", "over_both", "start_session"]
+
+BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a JVM whose code does not run for long: compiling it well would take the two cores from the tests."""
 
 KEEP_ALL = proxy_config(storage={"retention": "0s", "reserve_bytes": 0, "retention_check": "1s"})
 """The configuration of daemons: records may be as old as a test wants them to be."""
@@ -45,6 +48,7 @@ def start_session(master: str = "local[2]", **config: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": BRIEF_JVM,
         "spark.sql.session.timeZone": "UTC",
         **config,
     }

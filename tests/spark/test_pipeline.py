@@ -20,7 +20,7 @@ import pytest
 
 from pixy.spark import use_java
 from tests.integration.daemon import Daemon
-from tests.spark.conftest import ROOT
+from tests.spark.conftest import BRIEF_JVM, ROOT
 from tests.spark.log import Log, Written
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -127,7 +127,7 @@ def pipeline(log: Log, checkpoint: Checkpoint) -> Iterator["subprocess.Popen[byt
     home = Path(pyspark.__file__).parent
     use_java()
     settings = {
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # the code does not run for long
+        "spark.driver.extraJavaOptions": BRIEF_JVM,
         "spark.driver.memory": "1g",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.shuffle.partitions": "1",
