@@ -189,14 +189,10 @@ class Decoder:
 
     def insert(self, field: Field) -> None:
         """Put a field into the dynamic table, as a literal does (RFC 7541 §6.2.1)."""
+        # RFC 7541 §4.4: a field larger than the table empties it and is not in it.
         self.changes += 1
         self._dynamic.append(field)
-        table_bytes = self._table_bytes + len(field[0]) + len(field[1]) + FIELD_OVERHEAD_BYTES
-        # RFC 7541 §4.4: a field larger than the table empties it and is not in it.
-        while table_bytes > self._capacity:
-            name, value = self._dynamic.pop(0)
-            table_bytes -= len(name) + len(value) + FIELD_OVERHEAD_BYTES
-        self._table_bytes = table_bytes
+        self._evict(self._table_bytes + len(field[0]) + len(field[1]) + FIELD_OVERHEAD_BYTES)
 
     def check_invariants(self) -> None:
         """Prove what the fields promise."""
