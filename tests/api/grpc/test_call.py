@@ -8,6 +8,7 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from pixy.api.grpc import GrpcError, ServerOptions, Status
+from tests.api.grpc.support import NotedReceipt
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import Answer, RawClient, messages_in, open_client, prefixed
 
@@ -33,20 +34,6 @@ def echoed(answer: Answer) -> bytes:
     ((flag, message),) = messages_in(answer.body)
     assert flag == 0
     return BytesValue.FromString(message).value
-
-
-class Receipt:
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.spoken = asyncio.Event()
-
-    def delivered(self) -> None:
-        self.said.append("delivered")
-        self.spoken.set()
-
-    def undelivered(self) -> None:
-        self.said.append("undelivered")
-        self.spoken.set()
 
 
 @pytest.mark.parametrize("path", [UNARY, TASK])
@@ -184,7 +171,7 @@ async def test_work_for_a_client_that_is_gone_is_cancelled_and_its_answer_undeli
             client.reset(stream_id)
             await work.cancelled.wait()
     await work.cancelled.wait()
-    receipt = Receipt()
+    receipt = NotedReceipt()
     call.answer(BytesValue(), receipt)
     assert receipt.said == ["undelivered"]
     assert echo.server.counters.gone == 1
@@ -196,7 +183,7 @@ async def test_an_answer_is_delivered_when_it_is_with_the_transport(
     client.request(UNARY, value(b"hold"))
     await client.until(lambda: True)
     await echo.echo.arrived.wait()
-    receipt = Receipt()
+    receipt = NotedReceipt()
     echo.echo.held[0][0].answer(BytesValue(), receipt)
     assert receipt.said == []
     await receipt.spoken.wait()
@@ -210,7 +197,7 @@ async def test_an_answer_is_undelivered_if_the_connection_is_lost_before_it_is_w
         client.request(UNARY, value(b"hold"))
         await echo.echo.arrived.wait()
         call = echo.echo.held[0][0]
-        receipt = Receipt()
+        receipt = NotedReceipt()
         call.answer(BytesValue(), receipt)
         call._connection.abort()
         await receipt.spoken.wait()

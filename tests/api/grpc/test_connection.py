@@ -2,13 +2,13 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from pixy.api.grpc import ServerOptions, Status
 from pixy.http2 import BudgetOptions, ErrorCode, Options
+from tests.api.grpc.support import wait_until
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import open_client, prefixed
 
@@ -18,12 +18,6 @@ UNARY, REPEAT = "/test.Echo/Unary", "/test.Echo/Repeat"
 async def still_serves(echo: EchoServer) -> None:
     async with open_client(echo.address) as other:
         assert (await other.call(UNARY, value(b"x"))).status == Status.OK
-
-
-async def wait_until(condition: Any) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - these things have no event
-            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pixy.api.grpc import ServerOptions, Status
 from pixy.api.grpc.turns import CREDIT_S, TURN_S
 from pixy.http2 import ErrorCode, Options
 from pixy.http2.frames import PREFACE, FrameType, frame, goaway, rst_stream, unpack_head, window_update
+from tests.api.grpc.support import NotedReceipt, wait_until
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, messages_in, open_client, prefixed
 
@@ -26,12 +27,6 @@ UNARY, REPEAT, COLLECT, CHAT = (
 )
 GREETING = PREFACE + frame(FrameType.SETTINGS, 0, 0) + frame(FrameType.SETTINGS, 1, 0)
 PRIORITY = frame(FrameType.PRIORITY, 0, 1, bytes(5))
-
-
-async def wait_until(condition: Any) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - these things have no event
-            await asyncio.sleep(0.001)
 
 
 class FakeTransport(asyncio.Transport):
@@ -278,7 +273,7 @@ async def test_answers_that_nobody_takes_are_bounded_in_all_wherever_they_wait()
             client.request(UNARY, value(b"hold"))
         connection.received(client.writer.sent)  # type: ignore[attr-defined]
         calls = [call for call, _ in echo.echo.held]
-        receipts = [Noted() for _ in calls]
+        receipts = [NotedReceipt() for _ in calls]
         connection.received(frame(FrameType.SETTINGS, 0, 0, b"\x00\x04\x7f\xff\xff\xff"))
         calls[0].answer(big(600_000), receipts[0])
         transport.full = connection.pause_writing
@@ -313,7 +308,7 @@ async def test_answers_of_one_turn_are_not_refused_while_the_transport_takes_mor
     async with open_echo(options) as echo:
         connection, transport = connected(echo)
         calls = held_calls(echo, connection, 13)
-        receipts = [Noted() for _ in calls]
+        receipts = [NotedReceipt() for _ in calls]
         for call, receipt in zip(calls[:12], receipts, strict=False):
             if additions:
                 call.add_trailing_metadata("a", "b")
@@ -354,19 +349,6 @@ class RecordingWriter:
 
     def write(self, data: bytes) -> None:
         self.sent += data
-
-
-class Noted:
-    """A receipt."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def delivered(self) -> None:
-        self.said.append("delivered")
-
-    def undelivered(self) -> None:
-        self.said.append("undelivered")
 
 
 def big(size: int) -> Any:

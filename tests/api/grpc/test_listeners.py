@@ -24,17 +24,12 @@ from pixy.api.grpc.listeners import Listener, TlsFiles
 from pixy.config import TlsConfig
 from pixy.errors import StartError
 from pixy.http2 import Options
+from tests.api.grpc.support import NotedReceipt, wait_until
 from tests.conftest import require
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client
 
 UNARY = "/test.Echo/Unary"
-
-
-async def wait_until(condition: Any) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - these things have no event
-            await asyncio.sleep(0.001)
 
 
 def make_certificate(folder: Path, name: str) -> None:
@@ -337,19 +332,6 @@ async def test_a_system_without_room_is_asked_again_later(
 # --- receipts -------------------------------------------------------------------------------------------------------
 
 
-class Noted:
-    """A receipt."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def delivered(self) -> None:
-        self.said.append("delivered")
-
-    def undelivered(self) -> None:
-        self.said.append("undelivered")
-
-
 def end_without_tls(writer: asyncio.StreamWriter) -> None:
     """Say FIN below TLS, which hears no close_notify."""
     with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as below:
@@ -383,13 +365,13 @@ def test_answers_behind_the_end_of_a_client_that_ends_without_a_word_of_tls_are_
                 client.request(UNARY, value(b"hold"))
             await wait_until(lambda: len(echo.echo.held) == 1200)
             calls = iter([call for call, _ in echo.echo.held])
-            before = Noted()
+            before = NotedReceipt()
             next(calls).answer(BytesValue(value=b"before"), before)
             await wait_until(lambda: before.said == ["delivered"])
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # those of sockets read, too
             await answer_until_the_system_takes_no_more(echo, calls)
             end_without_tls(client.writer)
-            receipts = [Noted() for _ in range(100)]
+            receipts = [NotedReceipt() for _ in range(100)]
             for receipt in receipts:
                 await asyncio.sleep(0.001)
                 next(calls).answer(BytesValue(value=b"behind"), receipt)
