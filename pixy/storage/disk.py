@@ -7,7 +7,7 @@ sync waits for all reads before it. A file that is opened for reads in the backg
 megabytes, and is read in pieces, of which none begins while a durable write is under way, for a bounded time. Where no durable write is
 expected, such a file is like any other, and where all is in memory, it is read by one call.
 
-The roads not taken: I/O priorities, which most schedulers of fast devices know nothing of; direct I/O, which gives up the page cache that
+The roads not taken: I/O priorities, which most schedulers of fast devices know nothing of; direct reads, which give up the page cache that
 readers share; to ask `mincore` what is in memory, which needs a mapping of the file.
 """
 
@@ -22,6 +22,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
+
+from pixy.storage.direct_writes import DIRECT_BYTES_MIN, DirectWrites
 
 __all__ = ["Buffer", "Disk", "File", "RealDisk"]
 
@@ -206,11 +208,12 @@ class _DurableWrites:
 class RealFile:
     """A file of the machine."""
 
-    __slots__ = ("_durable_writes", "_fd")
+    __slots__ = ("_direct_writes", "_durable_writes", "_fd")
 
     def __init__(self, fd: int, durable_writes: _DurableWrites) -> None:
         self._fd = fd
         self._durable_writes = durable_writes
+        self._direct_writes: DirectWrites | None = None
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
         for chunk in _chunks(buffers):
@@ -226,10 +229,17 @@ class RealFile:
 
     def write_durably(self, buffers: Sequence[Buffer], position: int) -> None:
         with self._durable_writes:
+            size = sum(map(len, buffers))
+            if size >= DIRECT_BYTES_MIN:
+                if self._direct_writes is None:
+                    self._direct_writes = DirectWrites(self._fd)
+                if self._direct_writes.write(buffers, position, size):
+                    self.sync()
+                    return
             # One call instead of two: each gives up the interpreter lock, and waits for it again while the event loop is busy.
             if _DSYNC and len(buffers) <= _VECTORS_MAX:
                 try:
-                    if os.pwritev(self._fd, buffers, position, _DSYNC) == sum(map(len, buffers)):
+                    if os.pwritev(self._fd, buffers, position, _DSYNC) == size:
                         return
                 except OSError as error:
                     if error.errno != errno.EOPNOTSUPP:  # some file systems do not know the flag
@@ -264,6 +274,8 @@ class RealFile:
         os.fdatasync(self._fd)
 
     def close(self) -> None:
+        if self._direct_writes is not None:
+            self._direct_writes.close()
         os.close(self._fd)
 
 

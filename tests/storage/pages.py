@@ -1,12 +1,25 @@
 """What the page cache has of a file."""
 
+import ctypes
+import mmap
 import os
 from pathlib import Path
 
-__all__ = ["forget_pages"]
+__all__ = ["cached_pages", "forget_pages"]
 
 
 def forget_pages(path: Path) -> None:
     """Let the next read of a synced file come from the device."""
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def cached_pages(path: Path) -> list[bool]:
+    """For each page of a file whether the page cache has it. To ask brings none in, as a read may."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
+        here = ctypes.c_char.from_buffer(mapping)
+        found = (ctypes.c_ubyte * -(-len(mapping) // mmap.PAGESIZE))()
+        failed = ctypes.CDLL(None).mincore(ctypes.byref(here), ctypes.c_size_t(len(mapping)), found)
+        del here
+        assert not failed
+        return [bool(page & 1) for page in found]
