@@ -102,7 +102,7 @@ class StagedBatches(NamedTuple):
     """Whole batches back to back for one partition, and how many records they have."""
 
     partition: TopicPartition
-    batches: bytes
+    batches: bytes | memoryview
     records: int
 
 

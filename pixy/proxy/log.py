@@ -62,7 +62,7 @@ class PartitionBatches(NamedTuple):
     """Whole batches back to back for one partition."""
 
     partition: TopicPartition
-    batches: bytes
+    batches: bytes | memoryview
 
 
 class TopicVersion(NamedTuple):

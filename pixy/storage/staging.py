@@ -72,7 +72,7 @@ class PieceBatches(NamedTuple):
     topic: str
     topic_id: bytes
     partition: int
-    batches: bytes
+    batches: bytes | memoryview
     records: int
 
 

@@ -264,7 +264,7 @@ class UnaryCall(Call):
         if credit:
             connection.consumed(self.stream_id, end - begin)
         try:
-            connection.hold(self.stream_id, len(reader.buffer))
+            connection.hold(self.stream_id, reader.size)
             if not ended:
                 reader.check_only()
                 return

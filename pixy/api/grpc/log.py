@@ -7,10 +7,11 @@ the connection has room for more. No record is touched.
 from collections.abc import Callable, Mapping
 
 from pixy.api.grpc.call import UnaryCall
-from pixy.api.grpc.messages import Serialized, serialize_with
+from pixy.api.grpc.large_fields import Parted, parse_with, serialize_with
+from pixy.api.grpc.messages import Serialized
 from pixy.api.grpc.methods import Handler, Service
 from pixy.api.grpc.refusals import proxy_of, translator
-from pixy.api.grpc.staging import StagingMethods
+from pixy.api.grpc.staging import StagingMethods, partition_batches
 from pixy.api.grpc.stream import StreamCall
 from pixy.backend import TopicPartition
 from pixy.errors import InvalidArgument
@@ -20,7 +21,6 @@ from pixy.proxy import (
     Fetched,
     OffsetPosition,
     OffsetQuery,
-    PartitionBatches,
     Proxy,
     Range,
     RangeReader,
@@ -60,7 +60,12 @@ class LogService:
             "Append": self.append,
             **StagingMethods(self._proxies).handlers(),
         }
-        return Service(pb.DESCRIPTOR.services_by_name["Log"], handlers, translator(self._on_fault))
+        parsers = {
+            "Append": parse_with(pb.AppendRequest, "partitions", "batches"),
+            "Stage": parse_with(pb.StageRequest, "partitions", "batches"),
+        }
+        descriptor = pb.DESCRIPTOR.services_by_name["Log"]
+        return Service(descriptor, handlers, translator(self._on_fault), parsers)
 
     async def describe_topics(
         self, request: pb.DescribeTopicsRequest, call: UnaryCall
@@ -103,13 +108,11 @@ class LogService:
             while await _send_some(call, number, reader, log.held_bytes(max_bytes)):
                 pass
 
-    async def append(self, request: pb.AppendRequest, call: UnaryCall) -> pb.AppendResponse:
+    async def append(self, parted: Parted, call: UnaryCall) -> pb.AppendResponse:
         """# pixy_log.proto: Append"""
+        request: pb.AppendRequest = parted.message
         log = proxy_of(self._proxies, request.cluster).log
-        partitions = [
-            PartitionBatches(TopicPartition(each.topic, each.partition), each.batches)
-            for each in request.partitions
-        ]
+        partitions = partition_batches(request.partitions, parted.fields)
         versions = [TopicVersion(each.topic, each.version, each.topic_id) for each in request.versions]
         results = await log.append(partitions, versions)
         return pb.AppendResponse(results=[_result(each) for each in results])

@@ -5,16 +5,17 @@
     1     4     length of what follows, big-endian
     5           the message
 
-A body is cut into DATA frames without regard to messages. `MessageReader` puts it together in one buffer, one copy from what the
-transport brought, and hands out one message at a time when it is asked: so a client that sends a great many tiny messages costs us
-the bytes that it has sent and nothing more.
+A body is cut into DATA frames without regard to messages. `MessageReader` keeps what the transport brought until a message is whole,
+puts that together in one copy, and hands out one message at a time when it is asked. What it keeps is never more than twice the bytes
+that have come: so a client that sends a great many tiny messages, or large ones in crumbs, costs us little beyond what it has sent.
+
+The road not taken: appending each piece to one buffer. It has to grow a great many times, and every time may copy what has come so far.
 """
 
 import struct
 import zlib
-from collections.abc import Sequence
 from enum import Enum
-from typing import Any
+from typing import cast
 
 from pixy.api.grpc.status import GrpcError, Status
 from pixy.api.grpc.unpacking import Unpacker
@@ -28,7 +29,6 @@ __all__ = [
     "pack_message",
     "pack_pieces",
     "pack_prefix",
-    "serialize_with",
     "unpack_prefix",
 ]
 
@@ -42,9 +42,8 @@ pack_prefix = _PREFIX.pack
 _GZIP_WINDOW = 31
 _GZIP_LEVEL = 1
 
-_LENGTH_DELIMITED = 2
-_PIECE_BYTES = 16_384
-"""A smaller buffer is cheaper to copy than to send on its own: it fills no frame."""
+_KEPT_BYTES = 4096
+"""A smaller piece of a message is copied when it comes: many of them, each an object of its own, would take more than they bring."""
 
 Serialized = list[bytes | bytearray | memoryview]
 """The bytes of a message, in pieces that follow each other."""
@@ -73,42 +72,6 @@ def pack_pieces(message: Serialized, *, compressed: bool) -> Serialized:
     return [pack_prefix(False, sum(map(len, message))) + first, *rest]
 
 
-def serialize_with(message: Any, field: str, buffers: Sequence[bytes | bytearray | memoryview]) -> Serialized:
-    """A message with the bytes of `buffers` back to back in one of its fields, which is empty; large buffers are not copied.
-
-    What protobuf does with such a field are three copies: into the message, into the serialised message, and out of it. Fields may come in
-    any order (protobuf.dev, Encoding), so this one follows all others.
-    """
-    size = sum(map(len, buffers))
-    head: bytes = message.SerializeToString()
-    if not size:
-        return [head]
-    number = message.DESCRIPTOR.fields_by_name[field].number
-    pieces: Serialized = [head + _varint(number << 3 | _LENGTH_DELIMITED) + _varint(size)]
-    small: list[bytes | bytearray | memoryview] = []
-    for buffer in buffers:
-        if len(buffer) < _PIECE_BYTES:
-            small.append(buffer)
-            continue
-        if small:
-            pieces.append(b"".join(small))
-            small = []
-        pieces.append(buffer)
-    if small:
-        pieces.append(b"".join(small))
-    return pieces
-
-
-def _varint(number: int) -> bytes:
-    """A number above 0 as protobuf writes it: seven bits a byte, the lowest first."""
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
 def check_length(length: int, most: int) -> None:
     """Hold the length of a message against the limit.
 
@@ -128,19 +91,29 @@ class MessageReader:
         message_bytes_max: largest message, before and after decompression.
     """
 
-    __slots__ = ("_encoding", "_message_bytes_max", "buffer", "compressed")
+    __slots__ = ("_encoding", "_message_bytes_max", "_pieces", "compressed", "size")
 
     def __init__(self, encoding: Encoding, message_bytes_max: int) -> None:
         self._encoding = encoding
         self._message_bytes_max = message_bytes_max
-        # What has come and was not taken.
-        self.buffer = bytearray()
+        # What has come and was not taken, none of it empty, and how many bytes that are. Invariant: a memoryview has at least
+        # _KEPT_BYTES, and half of what it keeps in memory.
+        self._pieces: list[bytearray | memoryview] = []
+        self.size = 0
         # Whether the message that was taken last had been compressed.
         self.compressed = False
 
     def feed(self, source: bytes, begin: int, end: int) -> None:
-        """The body goes on with `source` from `begin` to `end`."""
-        self.buffer += memoryview(source)[begin:end]
+        """The body goes on with `source` from `begin` to `end`; `source` is kept and never changed."""
+        if begin == end:
+            return
+        self.size += end - begin
+        pieces = self._pieces
+        piece = _frugal(memoryview(source)[begin:end], len(source))
+        if isinstance(piece, bytearray) and pieces and isinstance(pieces[-1], bytearray):
+            pieces[-1] += piece
+        else:
+            pieces.append(piece)
 
     def take(self) -> bytearray | Unpacker | None:
         """The next message, or what unpacks it, None if it is not whole.
@@ -148,23 +121,45 @@ class MessageReader:
         Raises:
             GrpcError: RESOURCE_EXHAUSTED, it is too large; INTERNAL, it is not what it says.
         """
-        buffer = self.buffer
-        if len(buffer) < PREFIX_BYTES:
+        if self.size < PREFIX_BYTES:
             return None
-        flag, length = unpack_prefix(buffer)
+        flag, length = unpack_prefix(self._joined(PREFIX_BYTES))
         check_length(length, self._message_bytes_max)
         end = PREFIX_BYTES + length
-        if len(buffer) < end:
+        if self.size < end:
             return None
-        if len(buffer) == end:
-            # The usual case, without a copy: the buffer becomes the message.
-            del buffer[:PREFIX_BYTES]
-            self.buffer, message = bytearray(), buffer
+        first = self._joined(end)
+        self.size -= end
+        if len(first) == end and isinstance(first, bytearray):
+            # The usual case of a large one, without another copy.
+            del self._pieces[0], first[:PREFIX_BYTES]
+            message = first
         else:
-            message = buffer[PREFIX_BYTES:end]
-            del buffer[:end]
+            message = bytearray(first[PREFIX_BYTES:end])
+            self._forget(end)
         self.compressed = flag != 0
         return self._unpacker(message, flag) if flag else message
+
+    def _joined(self, size: int) -> bytearray | memoryview:
+        """The first pieces as one that has at least so many bytes, which must have come."""
+        pieces = self._pieces
+        joined = count = 0
+        while joined < size:
+            joined += len(pieces[count])
+            count += 1
+        if count > 1:
+            pieces[:count] = [bytearray().join(pieces[:count])]
+        return pieces[0]
+
+    def _forget(self, size: int) -> None:
+        """So many bytes of the first piece were taken."""
+        first = self._pieces[0]
+        if len(first) == size:
+            del self._pieces[0]
+        elif isinstance(first, bytearray):
+            del first[:size]
+        else:
+            self._pieces[0] = _frugal(first[size:], len(cast("bytes", first.obj)))
 
     def check_only(self) -> None:
         """Hold what has come against a request of one message, before it is complete.
@@ -172,10 +167,10 @@ class MessageReader:
         Raises:
             GrpcError: RESOURCE_EXHAUSTED, the message is too large; UNIMPLEMENTED, there is more than one.
         """
-        if len(self.buffer) >= PREFIX_BYTES:
-            length = unpack_prefix(self.buffer)[1]
+        if self.size >= PREFIX_BYTES:
+            length = unpack_prefix(self._joined(PREFIX_BYTES))[1]
             check_length(length, self._message_bytes_max)
-            if len(self.buffer) > PREFIX_BYTES + length:
+            if self.size > PREFIX_BYTES + length:
                 raise _wrong_number("more than one message")
 
     def take_only(self) -> bytearray | Unpacker:
@@ -187,7 +182,7 @@ class MessageReader:
         self.check_only()
         message = self.take()
         if message is None:
-            raise self.cut_off() if self.buffer else _wrong_number("no message")
+            raise self.cut_off() if self.size else _wrong_number("no message")
         return message
 
     def cut_off(self) -> GrpcError:
@@ -200,6 +195,13 @@ class MessageReader:
         if self._encoding is not Encoding.GZIP:
             raise GrpcError(Status.INTERNAL, "a message is compressed, but grpc-encoding does not say how")
         return Unpacker(message, self._message_bytes_max)
+
+
+def _frugal(piece: memoryview, kept_bytes: int) -> bytearray | memoryview:
+    """A piece of a buffer of `kept_bytes`: as it is, or a copy if that takes less memory."""
+    if len(piece) >= _KEPT_BYTES and 2 * len(piece) >= kept_bytes:
+        return piece
+    return bytearray(piece)
 
 
 def _wrong_number(found: str) -> GrpcError:

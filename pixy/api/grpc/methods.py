@@ -11,7 +11,7 @@ Whatever a handler raises goes through `Service.translate`, which decides what t
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,6 +43,8 @@ StreamHandler = Callable[["StreamCall"], Awaitable[None]]
 Handler = Callable[..., Any]
 """One of the three."""
 Translate = Callable[[Exception], GrpcError]
+Parse = Callable[[Any], Any]
+"""Takes bytes or bytearray; raises `DecodeError`."""
 
 
 def translate_unknown(error: Exception) -> GrpcError:
@@ -58,11 +60,13 @@ class Service:
         descriptor: of the service, as protoc generates it.
         handlers: by the method's name; a method without one is answered UNIMPLEMENTED.
         translate: turns what a handler raises into a status.
+        parsers: by the method's name; what makes of the bytes of a request what its handler takes, if that is not the message.
     """
 
     descriptor: ServiceDescriptor
     handlers: Mapping[str, Handler]
     translate: Translate = translate_unknown
+    parsers: Mapping[str, Parse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +75,12 @@ class Method:
 
     Attributes:
         name: as in its path, without the slash in front.
-        parse: makes a message of its bytes, bytes or bytearray.
+        parse: makes of the bytes of a request what the handler takes: the message, if the service does not say otherwise.
         client_streams, server_streams: how many messages the request and the answer have: any number, or one.
     """
 
     name: str
-    parse: Callable[[Any], Message]
+    parse: Parse
     client_streams: bool
     server_streams: bool
     translate: Translate
@@ -106,7 +110,7 @@ def _method(descriptor: MethodDescriptor, handler: Any, service: Service) -> Met
     )
     return Method(
         f"{service.descriptor.full_name}/{descriptor.name}",
-        GetMessageClass(descriptor.input_type).FromString,
+        service.parsers.get(descriptor.name) or GetMessageClass(descriptor.input_type).FromString,
         descriptor.client_streaming,
         descriptor.server_streaming,
         service.translate,

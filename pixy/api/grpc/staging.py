@@ -1,15 +1,26 @@
 """The methods `Stage`, `Publish` and `Discard` of the service `Log` of pixy_log.proto: translates, and decides nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pixy.api.grpc.call import UnaryCall
+from pixy.api.grpc.large_fields import Parted
 from pixy.api.grpc.methods import Handler
 from pixy.api.grpc.refusals import proxy_of
 from pixy.backend import StageSeal, TopicPartition
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proxy import PartitionBatches, Proxy, TopicVersion
 
-__all__ = ["StagingMethods"]
+__all__ = ["StagingMethods", "partition_batches"]
+
+
+def partition_batches(
+    partitions: Iterable[pb.PartitionBatches], batches: Iterable[bytes | memoryview]
+) -> list[PartitionBatches]:
+    """What a request has for each partition; `batches` were taken from its field of that name, in the same order."""
+    return [
+        PartitionBatches(TopicPartition(each.topic, each.partition), of)
+        for each, of in zip(partitions, batches, strict=True)
+    ]
 
 
 class StagingMethods:
@@ -26,13 +37,11 @@ class StagingMethods:
         """What serves them, by the method's name."""
         return {"Stage": self.stage, "Publish": self.publish, "Discard": self.discard}
 
-    async def stage(self, request: pb.StageRequest, call: UnaryCall) -> pb.StageResponse:
+    async def stage(self, parted: Parted, call: UnaryCall) -> pb.StageResponse:
         """# pixy_log.proto: Stage"""
+        request: pb.StageRequest = parted.message
         staging = proxy_of(self._proxies, request.cluster).staging
-        partitions = [
-            PartitionBatches(TopicPartition(each.topic, each.partition), each.batches)
-            for each in request.partitions
-        ]
+        partitions = partition_batches(request.partitions, parted.fields)
         versions = [TopicVersion(each.topic, each.version, each.topic_id) for each in request.versions]
         seal = StageSeal(request.seal.pieces, request.seal.crc) if request.HasField("seal") else None
         size = await staging.stage(

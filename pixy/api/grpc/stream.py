@@ -81,7 +81,7 @@ class StreamCall(Call):
         body = self._take()
         while body is None:
             if self._ended:
-                if self._reader.buffer:
+                if self._reader.size:
                     raise self._reader.cut_off()
                 return None
             await self._wait()
@@ -195,11 +195,11 @@ class StreamCall(Call):
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _take(self) -> bytearray | Unpacker | None:
-        before = len(self._reader.buffer)
+        before = self._reader.size
         body = self._reader.take()
         if body is not None:
             self.request_compressed = self._reader.compressed
-            self._consume(min(self._credit, before - len(self._reader.buffer)))
+            self._consume(min(self._credit, before - self._reader.size))
             self._hold()
         return body
 
@@ -238,7 +238,7 @@ class StreamCall(Call):
     def _hold(self) -> None:
         """What is in the buffer and does not take up room in the client's windows is held against a limit of its own."""
         if self.running:
-            self._connection.hold(self.stream_id, len(self._reader.buffer) - self._credit)
+            self._connection.hold(self.stream_id, self._reader.size - self._credit)
 
     async def _serve(self) -> None:
         assert self.method.stream is not None

@@ -1,24 +1,30 @@
 """Fuzz what gRPC makes of a request beside HTTP/2: `python -m tests.api.grpc.fuzz_grpc --time 60`.
 
 An input is a line of text, whose parts between tabs are taken for a time-out, metadata and a status message, and behind it a body. The body
-gives the same messages, or the same error, however it is cut; no message is larger than the limit; and nothing else is raised.
+gives the same messages, or the same error, however it is cut; no message is larger than the limit; a message whose large fields go past
+protobuf is what protobuf makes of it; and nothing else is raised.
 """
 
 import math
 import random
 
+from google.protobuf.message import DecodeError
+
 from pixy.api.grpc import GrpcError
 from pixy.api.grpc.headers import read_timeout
-from pixy.api.grpc.messages import Encoding, MessageReader
+from pixy.api.grpc.large_fields import parse_with
+from pixy.api.grpc.messages import PREFIX_BYTES, Encoding, MessageReader
 from pixy.api.grpc.metadata import decode_metadata, encode_metadata
 from pixy.api.grpc.status import status_fields
 from pixy.api.grpc.unpacking import Unpacker
 from pixy.http2.headers import encode_headers
+from pixy.proto.pixy_log_pb2 import AppendRequest
 from tests.http2.fuzzing import run
 
 __all__ = ["check"]
 
 _MESSAGE_BYTES_MAX = 1000
+_PARSE = parse_with(AppendRequest, "partitions", "batches", 0)
 _YEARS = 400_000_000_000.0
 
 
@@ -36,6 +42,7 @@ def check(changed: bytes, chooser: random.Random) -> None:
         assert _only(encoding, _chunks(body, chooser)) == only
         # A request of one message is what a stream of one message is.
         assert isinstance(only, int) or whole == [only]
+    _check_large_fields(body[PREFIX_BYTES:])
 
 
 def _check_timeout(value: bytes) -> None:
@@ -55,6 +62,24 @@ def _check_metadata(value: bytes) -> None:
 def _check_status(message: bytes) -> None:
     fields = status_fields(GrpcError(13, message.decode("utf-8", "replace"), message))
     encode_headers([(b":status", b"200"), *fields])
+
+
+def _check_large_fields(message: bytes) -> None:
+    try:
+        expected = AppendRequest.FromString(message)
+    except DecodeError:
+        expected = None
+    try:
+        found, batches = _PARSE(message)
+    except DecodeError:
+        assert expected is None
+        return
+    assert expected is not None
+    assert [each.batches for each in expected.partitions] == [bytes(each) for each in batches]
+    for each in (*expected.partitions, *found.partitions):
+        each.ClearField("batches")
+    # Fields that are not known stay, too; in which order they are found is nobody's concern.
+    assert found == expected
 
 
 def _chunks(body: bytes, chooser: random.Random) -> list[bytes]:

@@ -1,22 +1,18 @@
 """pixy/api/grpc/messages.py: messages cut anywhere, against a naive model; compressed ones; every limit."""
 
+import gc
 import gzip
+import tracemalloc
+from collections.abc import Callable
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.api.grpc.messages import (
-    Encoding,
-    MessageReader,
-    Serialized,
-    pack_message,
-    pack_pieces,
-    serialize_with,
-)
+from pixy.api.grpc.messages import Encoding, MessageReader, pack_message
 from pixy.api.grpc.status import GrpcError, Status
 from pixy.api.grpc.unpacking import Unpacker
-from pixy.proto.pixy_log_pb2 import END_OF_RANGE, FetchResponse
 
 LIMIT = 100
 
@@ -55,7 +51,7 @@ def test_messages_come_out_as_they_went_in_wherever_they_are_cut(
         while (message := take(made)) is not None:
             found.append((bytes(message), made.compressed))
     assert found == messages
-    assert not made.buffer
+    assert not made.size
 
 
 def test_a_message_of_the_limit_is_taken_and_one_more_byte_refused() -> None:
@@ -108,32 +104,74 @@ def test_a_request_that_is_not_complete_may_still_become_one_message() -> None:
         reader(pack_message(b"a") + b"\0").check_only()
 
 
-@given(
-    st.integers(-1, 2**31 - 1),
-    st.lists(st.binary(max_size=40_000).map(lambda drawn: drawn * 3), max_size=5),
-)
-def test_a_message_with_buffers_in_a_field_is_the_message_that_protobuf_makes(
-    number: int, buffers: list[bytes]
+@given(st.lists(st.integers(0, 9000), min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_large_messages_come_out_as_they_went_in_whatever_chunks_their_parts_lie_in(
+    sizes: list[int], random: Random
 ) -> None:
-    head = FetchResponse(range=number, next_offset=7, state=END_OF_RANGE)
-    pieces = serialize_with(head, "batches", [memoryview(buffer) for buffer in buffers])
-    whole = FetchResponse(range=number, next_offset=7, state=END_OF_RANGE, batches=b"".join(buffers))
-    assert FetchResponse.FromString(b"".join(pieces)) == whole
-    assert b"".join(pack_pieces(pieces, compressed=False)) == pack_message(b"".join(pieces))
-    assert unpacked(pack_pieces(pieces, compressed=True)) == b"".join(pieces)
+    messages = [random.randbytes(size) for size in sizes]
+    body = b"".join(map(pack_message, messages))
+    made, found, fed = MessageReader(Encoding.IDENTITY, 1 << 20), [], 0
+    while fed < len(body):
+        size = random.choice([1, 3, 4095, 4096, 8192])
+        before, behind = random.choice([0, 9, 20_000]), random.choice([0, 9, 20_000])
+        part = body[fed : fed + size]
+        made.feed(bytes(before) + part + bytes(behind), before, before + len(part))
+        fed += len(part)
+        while random.random() < 0.7 and (message := take(made)) is not None:
+            found.append(bytes(message))
+    while (message := take(made)) is not None:
+        found.append(bytes(message))
+    assert found == messages
+    assert not made.size
 
 
-def unpacked(pieces: Serialized) -> bytes:
-    body = b"".join(pieces)
-    made = MessageReader(Encoding.GZIP, 1 << 20)
-    made.feed(body, 0, len(body))
-    return bytes(take(made) or b"")
+def kept_bytes(feed: Callable[[MessageReader], None]) -> tuple[int, int]:
+    """What a reader has taken, and what memory it holds for that."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        made = MessageReader(Encoding.IDENTITY, 1 << 30)
+        before = tracemalloc.get_traced_memory()[0]
+        feed(made)
+        return made.size, tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
 
 
-def test_large_buffers_are_sent_as_they_are_and_small_ones_together() -> None:
-    large, small = bytes(20_000), b"x" * 100
-    buffers = [small, small, large, large, small]
-    first, *rest = serialize_with(FetchResponse(), "batches", buffers)
-    assert len(first) < 10
-    assert [len(piece) for piece in rest] == [200, 20_000, 20_000, 100]
-    assert rest[1] is rest[2] is large
+@pytest.mark.parametrize("chunk", [0, 32_768])
+@pytest.mark.parametrize("part", [1, 30, 100, 4095, 4096, 16_000, 32_768])
+def test_what_is_kept_of_a_message_takes_at_most_about_twice_its_bytes(part: int, chunk: int) -> None:
+    def feed(made: MessageReader) -> None:
+        made.feed(b"\0\x20\0\0\0", 0, 5)
+        for number in range(min((1 << 20) // part, 20_000)):
+            made.feed(bytes([number & 0xFF]) * max(part, chunk), 0, part)
+
+    size, kept = kept_bytes(feed)
+    assert size > 20_000
+    assert kept < 2.1 * size
+
+
+def test_what_is_left_of_a_chunk_behind_a_message_does_not_keep_the_chunk() -> None:
+    def feed(made: MessageReader) -> None:
+        chunk = pack_message(bytes(32_763)) + b"\0"
+        made.feed(chunk, 0, len(chunk))
+        assert made.take() is not None
+
+    size, kept = kept_bytes(feed)
+    assert size == 1
+    assert kept < 2000
+
+
+def test_large_parts_are_copied_once() -> None:
+    chunks = [pack_message(bytes(65_536))[:32_768], bytes(32_773)]
+    made = MessageReader(Encoding.IDENTITY, 1 << 20)
+    tracemalloc.start()
+    try:
+        for chunk in chunks:
+            made.feed(chunk, 0, len(chunk))
+        assert tracemalloc.get_traced_memory()[1] < 10_000
+        message = take(made)
+        assert tracemalloc.get_traced_memory()[1] < 65_541 + 10_000
+    finally:
+        tracemalloc.stop()
+    assert message == bytes(65_536)
