@@ -600,8 +600,9 @@ class GrpcConfig:
         minimum=4,
     )
     max_frame_bytes: int = _bytes(
-        16_384,
-        "Largest frame that is taken. At most stream_window_bytes. A body is passed on as it comes, whatever the frames.",
+        48 * 1024,
+        "Largest frame that is taken. At most stream_window_bytes. A body is passed on as it comes, whatever the frames;\n"
+        "large ones in small frames cost a tenth more of a processor.",
         minimum=16_384,
         maximum=_LARGEST_FRAME_BYTES,
     )

@@ -84,6 +84,11 @@ class Connection:
         return self._receiver.pending and not self.closed
 
     @property
+    def data_expected(self) -> int:
+        """Bytes that are still to come of the DATA frame in which the input has stopped."""
+        return self._receiver.data_left
+
+    @property
     def running(self) -> int:
         """Streams that are not closed."""
         return len(self._streams.of)

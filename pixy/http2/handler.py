@@ -51,7 +51,6 @@ class FrameHandler:
     __slots__ = (
         "_budgets",
         "_data_ends",
-        "_data_left",
         "_data_stream",
         "_headers",
         "_max_streams",
@@ -62,6 +61,7 @@ class FrameHandler:
         "_window",
         "acknowledged",
         "block",
+        "data_left",
         "drain_answered",
         "greeted",
         "heard_at",
@@ -87,7 +87,7 @@ class FrameHandler:
         # The DATA frame whose payload is passed on as it comes: its stream (None: nobody wants it), the bytes to come, and whether
         # it ends the request.
         self._data_stream: Stream | None = None
-        self._data_left = 0
+        self.data_left = 0
         self._data_ends = False
         # The position in the chunk where this slice of work is done. Work that counts as more bytes than it has moves it back.
         self._stop = 0
@@ -224,7 +224,7 @@ class FrameHandler:
         self._begin_data(frame.stream_id, length, len(data), ends=bool(frame.flags & END_STREAM))
         if self._data_stream is not None:
             self._sender.consumed(self._data_stream, length - len(data))
-        self._data_left = len(data)
+        self.data_left = len(data)
         self._pass_data(data, 0, events)
 
     def _begin_data(self, stream_id: int, length: int, content: int, *, ends: bool) -> None:
@@ -254,14 +254,14 @@ class FrameHandler:
 
     def _pass_data(self, chunk: bytes, at: int, events: list[Event]) -> int:
         """Pass on what there is of the DATA frame that has begun; returns where it ends."""
-        stream, size = self._data_stream, min(self._data_left, len(chunk) - at)
-        self._data_left -= size
-        ended = self._data_ends and not self._data_left
+        stream, size = self._data_stream, min(self.data_left, len(chunk) - at)
+        self.data_left -= size
+        ended = self._data_ends and not self.data_left
         if stream is not None and (size or ended) and self._streams.of.get(stream.stream_id) is stream:
             if ended:
                 stream.end_request()
             events.append(DataReceived(stream.stream_id, chunk, at, at + size, ended))
-        if not self._data_left:
+        if not self.data_left:
             self._data_stream = None
             self.heard_at = self.now
         return at + size

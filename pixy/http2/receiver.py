@@ -57,11 +57,11 @@ class Receiver(FrameHandler):
         # What is still to come of the client's preface.
         self._preface = PREFACE
         # The start of a frame that is not whole, and how many bytes of it are needed to go on.
-        # Invariant: empty, or shorter than _partial_need; empty while _data_left > 0.
+        # Invariant: empty, or shorter than _partial_need; empty while data_left > 0.
         self._partial = bytearray()
         self._partial_need = 0
         # A chunk that is not taken to its end, and where the next frame begins in it. Invariant: while _rest is not empty, _partial is,
-        # and _data_left is 0.
+        # and data_left is 0.
         self._rest = b""
         self._rest_at = 0
         # Whether `take` has more to do without new bytes.
@@ -104,9 +104,9 @@ class Receiver(FrameHandler):
     def check_invariants(self) -> None:
         """Prove what the fields promise."""
         assert not self._partial or len(self._partial) < self._partial_need
-        assert not (self._partial and self._data_left)
+        assert not (self._partial and self.data_left)
         assert not self._rest or (
-            self._rest_at < len(self._rest) and not self._partial and not self._data_left
+            self._rest_at < len(self._rest) and not self._partial and not self.data_left
         )
         open_streams = self._streams.of
         unconsumed = sum(stream.unconsumed_bytes for stream in open_streams.values())
@@ -199,7 +199,7 @@ class Receiver(FrameHandler):
             if chunk[:at] != self._preface[:at]:
                 raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2")
             self._preface = self._preface[at:]
-        elif self._data_left:
+        elif self.data_left:
             at = self._pass_data(chunk, 0, events)
         while self._partial and at < len(chunk):
             part = chunk[at : at + self._partial_need - len(self._partial)]
@@ -209,7 +209,7 @@ class Receiver(FrameHandler):
                 whole = bytes(self._partial)
                 self._partial.clear()
                 self._take_frame(whole, 0, events)
-                if self._data_left:
+                if self.data_left:
                     at = self._pass_data(chunk, at, events)
         return at
 
@@ -227,7 +227,7 @@ class Receiver(FrameHandler):
             raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, reason)
         if frame_type == _DATA and not flags & PADDED and stream_id and self.block is None and self.greeted:
             # Whatever is wrong with the frame, its payload is not the next one.
-            self._data_left = length
+            self.data_left = length
             try:
                 self._begin_data(stream_id, length, length, ends=bool(flags & END_STREAM))
             except Http2StreamError as error:

@@ -51,10 +51,10 @@ CONNECTION_FAULTS: list[tuple[str, Callable[[Peer], bytes], ErrorCode]] = [
         with_open_stream(data(1, b"", f.PADDED)),
         ErrorCode.FRAME_SIZE_ERROR,
     ),
-    ("DATA that is too large", with_open_stream(data(1, bytes(16_385))), ErrorCode.FRAME_SIZE_ERROR),
+    ("DATA that is too large", with_open_stream(data(1, bytes(49_153))), ErrorCode.FRAME_SIZE_ERROR),
     (
         "a frame that claims to be too large",
-        plain(b"\x00\x40\x01\x00\x00\0\0\0\x01"),
+        plain(b"\x00\xc0\x01\x00\x00\0\0\0\x01"),
         ErrorCode.FRAME_SIZE_ERROR,
     ),
     ("HEADERS on stream 0", lambda peer: headers(0, peer.block()), ErrorCode.PROTOCOL_ERROR),

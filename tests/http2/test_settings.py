@@ -16,7 +16,7 @@ def test_ours_are_what_the_options_say() -> None:
     assert frame.settings == {
         SettingsFrame.MAX_CONCURRENT_STREAMS: 7,
         SettingsFrame.INITIAL_WINDOW_SIZE: Options().stream_window_bytes,
-        SettingsFrame.MAX_FRAME_SIZE: 16_384,
+        SettingsFrame.MAX_FRAME_SIZE: 49_152,
         SettingsFrame.MAX_HEADER_LIST_SIZE: 2048,
     }
 

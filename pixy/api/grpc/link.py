@@ -5,8 +5,9 @@ leaves in one write. Answers that come later are gathered over all connections, 
 
 What keeps one connection from harming the others:
 
-- One read brings 32 KiB at most. Of that `turn_bytes` are served, then the others have their turn. A connection that has used up its
-  share of the loop waits in line (`turns`), and nothing is read from it until everything that it has sent was served.
+- One read brings 32 KiB at most, or what is left of a DATA frame, up to 64 KiB. Of that `turn_bytes` are served, then the others have
+  their turn. A connection that has used up its share of the loop waits in line (`turns`), and nothing is read from it until
+  everything that it has sent was served.
 - While the transport has more to write than it likes, nothing is read, served or taken from the core. What a client does not read counts as
   part of the core's `output_bytes` wherever it is.
 - A client that takes nothing for `http2.send_stall_s`, or that does not read the last bytes within `linger_s`, is cut off.
@@ -30,7 +31,7 @@ from typing import Any
 import structlog
 
 from pixy.api.grpc.call import Receipt
-from pixy.api.grpc.environment import Environment
+from pixy.api.grpc.environment import READ_BYTES, Environment
 from pixy.api.grpc.turns import CREDIT_S, SHARE, TURN_S
 from pixy.http2 import Connection, ErrorCode, Event
 
@@ -220,14 +221,16 @@ class Link(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""
-        return self.environment.read_buffer
+        environment = self.environment
+        size = self.core.data_expected
+        return environment.read_buffer if size <= READ_BYTES else environment.data_buffer[:size]
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
         if self._phase in _OVER:
             self._discard(nbytes)
         else:
-            self.received(bytes(self.environment.read_buffer[:nbytes]))
+            self.received(bytes(self.environment.data_buffer[:nbytes]))
 
     def received(self, chunk: bytes) -> None:
         """The transport has brought bytes, which are kept and never changed."""

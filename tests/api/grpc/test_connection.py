@@ -110,6 +110,7 @@ async def test_a_fault_of_the_core_ends_its_connection_alone(monkeypatch: pytest
 
         class Broken:
             closed = pending = False
+            data_expected = 0
             running = queued_bytes = resets = 0
 
             def receive(self, data: bytes, now: float, work: int) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hpack import Encoder
 
 from pixy.api.grpc import ServerOptions, Status
 from pixy.api.grpc.turns import CREDIT_S, TURN_S
@@ -111,6 +112,38 @@ async def test_a_connection_is_not_read_until_what_it_has_sent_is_served() -> No
         assert len(pending) > 1
         assert transport.said == ["pause", "resume"]
         connection.connection_lost(None)
+
+
+async def test_a_read_is_large_only_for_what_is_left_of_a_data_frame() -> None:
+    async with open_echo() as echo:
+        connection, transport = connected(echo)
+        body = prefixed(value(bytes(90_000)))
+        assert len(connection.get_buffer(-1)) == 32_768
+        fields = [(":method", "POST"), (":scheme", "http"), (":path", UNARY), (":authority", "x")]
+        block = Encoder().encode([*fields, ("content-type", "application/grpc"), ("te", "trailers")])
+        head = frame(FrameType.HEADERS, 4, 1, block) + frame(FrameType.DATA, 0, 1, body[:49_152])[:9]
+        await bring(connection, head)
+        assert len(connection.get_buffer(-1)) == 49_152
+        await bring(connection, body[:1])
+        assert len(connection.get_buffer(-1)) == 49_151
+        await bring(connection, body[1:16_383])
+        assert len(connection.get_buffer(-1)) == 32_769
+        for at in range(16_383, 49_152, 4096):
+            await bring(connection, body[at : min(at + 4096, 49_152)])
+            assert len(connection.get_buffer(-1)) == 32_768
+        await bring(connection, frame(FrameType.DATA, 1, 1, body[49_152:])[:32_768])
+        await bring(connection, frame(FrameType.DATA, 1, 1, body[49_152:])[32_768:])
+        connection.flush()
+        # The client's window lets out no more of the answer.
+        assert len(transport.written) > 65_535
+        connection.connection_lost(None)
+
+
+async def bring(connection: Any, data: bytes) -> None:
+    """What a transport does with bytes that have come."""
+    connection.get_buffer(-1)[: len(data)] = data
+    connection.buffer_updated(len(data))
+    await wait_until(lambda: not (connection._waiting or connection.core.pending))
 
 
 async def test_what_a_transport_brings_although_it_was_told_not_to_is_served_behind_the_rest() -> None:
