@@ -1,4 +1,5 @@
-"""Reads a file of record batches from end to end, in large blocks, and proves every batch. Knows no offsets and no indexes."""
+"""Reads a file of record batches: from end to end, in large blocks, and proves every batch; or the headers alone. Knows no offsets and no
+indexes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,9 +8,10 @@ from pixy.errors import CorruptData
 from pixy.records import HEADER_BYTES, LENGTH_PREFIX_BYTES, BatchHeader, check_batch, crc32c, read_header
 from pixy.storage.disk import Disk, File
 
-__all__ = ["ScannedBatch", "scan_batches"]
+__all__ = ["ScannedBatch", "check_bounds", "scan_batches", "scan_headers"]
 
 _BLOCK_BYTES = 1 << 20
+_HEADERS_BYTES = 65_536
 _MAGIC = 2
 _CRC_FROM = 21
 
@@ -77,3 +79,40 @@ def _damage(batch: memoryview, header: BatchHeader) -> str:
     except CorruptData as error:
         return str(error)
     return ""
+
+
+def scan_headers(file: File, path: Path, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch from `position` to `size`, read in blocks. What is behind a header is not looked at.
+
+    Raises:
+        CorruptData: the file is shorter, or where a batch should begin there is none.
+    """
+    block, block_at = b"", position
+    while position + HEADER_BYTES <= size:
+        at = position - block_at
+        if at + HEADER_BYTES > len(block):
+            block, block_at, at = file.read_at(_HEADERS_BYTES, position), position, 0
+        if len(block) < HEADER_BYTES:
+            raise CorruptData(f"{path} ends at byte {position + len(block)}, {size} were expected")
+        header = read_header(block, at)
+        check_bounds(header, path, position, size)
+        yield position, header
+        position += LENGTH_PREFIX_BYTES + header.length
+    if position < size:
+        raise CorruptData(
+            f"{path} is corrupt at byte {position}: {size - position} bytes are no record batch"
+        )
+
+
+def check_bounds(header: BatchHeader, path: Path, position: int, size: int) -> None:
+    """Prove that the header at a position can be that of a batch which ends within `size` bytes.
+
+    Raises:
+        CorruptData: it cannot.
+    """
+    length = LENGTH_PREFIX_BYTES + header.length
+    if header.magic != _MAGIC or length < HEADER_BYTES or position + length > size:
+        raise CorruptData(
+            f"{path} is corrupt at byte {position}: a batch with magic {header.magic} and {length} bytes, "
+            f"{size - position} are left"
+        )

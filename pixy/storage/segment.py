@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pixy.errors import CorruptData
-from pixy.records import HEADER_BYTES, LENGTH_PREFIX_BYTES, BatchHeader, batch_bytes, check_batch, read_header
+from pixy.records import HEADER_BYTES, BatchHeader, batch_bytes, check_batch, read_header
 from pixy.storage.disk import Buffer, Disk, File
 from pixy.storage.index import INDEX_INTERVAL_BYTES, OffsetIndex, TimeIndex
+from pixy.storage.scan import check_bounds, scan_headers
 
 __all__ = ["Chunk", "Segment", "segment_path"]
 
-_SCAN_BYTES = 65536
 _NO_TIMESTAMP = -(2**63)
 
 
@@ -182,7 +182,6 @@ class Segment:
 
     def _measure(self, file: File) -> None:
         start = self._indexed_position(file)
-        position, end = start, start
         if start:
             _, first = next(self._headers(file, 0, self.size))
             self.first_timestamp = first.base_timestamp
@@ -190,11 +189,6 @@ class Segment:
             if not position:
                 self.first_timestamp = header.base_timestamp
             self._count(header)
-            end = position + LENGTH_PREFIX_BYTES + header.length
-        if end != self.size:
-            raise CorruptData(
-                f"{self.path} is corrupt at byte {end}: {self.size - end} bytes are no record batch"
-            )
         self._unindexed_bytes = self.size - start
 
     def _indexed_position(self, file: File) -> int:
@@ -329,42 +323,22 @@ class Segment:
         return hint[1] if read_header(data).next_offset - 1 == self.base_offset + hint[0] else 0
 
     def _headers(self, file: File, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Headers of the batches from `position` on, read in blocks."""
-        block, block_at = b"", position
+        """Position and header of the batches from `position` on."""
         expected = None if position else self.base_offset
-        while position + HEADER_BYTES <= size:
-            at = position - block_at
-            if at + HEADER_BYTES > len(block):
-                block, block_at, at = file.read_at(_SCAN_BYTES, position), position, 0
-            if len(block) - at < HEADER_BYTES:
-                raise CorruptData(
-                    f"{self.path} ends at byte {position + len(block) - at}, {size} were expected"
-                )
-            header = read_header(block, at)
-            self._check_step(header, position, size)
+        for at, header in scan_headers(file, self.path, position, size):
             if header.base_offset != expected and expected is not None:
                 raise CorruptData(
-                    f"{self.path} is corrupt at byte {position}: a batch with base offset {header.base_offset}, "
-                    f"expected {expected}"
+                    f"{self.path} is corrupt at byte {at}: a batch with base offset {header.base_offset}, expected {expected}"
                 )
             expected = header.next_offset
-            yield position, header
-            position += batch_bytes(block, at)
-
-    def _check_step(self, header: BatchHeader, position: int, size: int) -> None:
-        end = position + LENGTH_PREFIX_BYTES + header.length
-        if header.magic != 2 or header.length < HEADER_BYTES - LENGTH_PREFIX_BYTES or end > size:
-            raise CorruptData(
-                f"{self.path} is corrupt at byte {position}: a batch with magic {header.magic} that ends at byte {end}; "
-                f"the segment has {size} bytes"
-            )
+            yield at, header
 
     def _read_batches(self, file: File, position: int, max_bytes: int, size: int) -> Chunk:
         wanted = min(max(max_bytes, HEADER_BYTES), size - position)
         data = file.read_at(wanted, position)
         first = batch_bytes(data)
         if first > len(data):
-            self._check_step(read_header(data), position, size)
+            check_bounds(read_header(data), self.path, position, size)
             data = file.read_at(first, position)
         view = memoryview(data)
         batches: list[memoryview] = []

@@ -22,17 +22,16 @@ from pixy.records import (
     read_header,
 )
 from pixy.storage.disk import Disk, File
+from pixy.storage.scan import scan_headers
 from pixy.storage.segment import Chunk
 
 __all__ = ["StagedPart"]
 
-_SCAN_BYTES = 65536
 _COPY_BYTES = 1 << 20
 _PATCHED_BYTES = 16
 """Base offset, length and leader epoch."""
 _PATCH_READS_BYTES = 27
 """What is read to write these: up to the last offset delta."""
-_MAGIC = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,33 +121,17 @@ class StagedPart:
             yield LENGTH_PREFIX_BYTES + header.length, header
 
     def _headers(self, file: File, position: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each batch from the one at `position` on, whose offset in the log is `offset`; read in blocks."""
-        block, block_at = b"", 0
-        while position < self.size:
-            at = position - block_at
-            if at + HEADER_BYTES > len(block):
-                block, block_at, at = file.read_at(_SCAN_BYTES, position), position, 0
-            if len(block) - at < HEADER_BYTES:
-                raise CorruptData(
-                    f"{self.path} ends at byte {position + len(block) - at}, {self.size} were expected"
-                )
-            header = read_header(block, at)
-            size = LENGTH_PREFIX_BYTES + header.length
-            if header.magic != _MAGIC or size < HEADER_BYTES or position + size > self.size:
-                raise CorruptData(
-                    f"{self.path} is corrupt at byte {position}: a batch with magic {header.magic} and {size} bytes, "
-                    f"{self.size - position} are left"
-                )
-            header = header._replace(base_offset=offset, leader_epoch=self.leader_epoch)
+        """Position and header of each batch from the one at `position` on, whose offset in the log is `offset`."""
+        for at, found in scan_headers(file, self.path, position, self.size):
+            header = found._replace(base_offset=offset, leader_epoch=self.leader_epoch)
             if not offset < header.next_offset <= self.end_offset:
                 raise CorruptData(
-                    f"{self.path} is corrupt at byte {position}: a batch that ends at offset {header.next_offset} of "
+                    f"{self.path} is corrupt at byte {at}: a batch that ends at offset {header.next_offset} of "
                     f"{offset} to {self.end_offset}"
                 )
-            yield position, header
+            yield at, header
             offset = header.next_offset
-            position += size
-        self._check_end(position, offset)
+        self._check_end(self.size, offset)
 
     def _check_end(self, position: int, offset: int) -> None:
         if offset != self.end_offset:

@@ -9,6 +9,7 @@ from pixy.errors import CorruptData
 from pixy.records import check_batch, read_header, read_records
 from pixy.storage import RealDisk, StagedPart
 from pixy.storage.disk import RealFile
+from pixy.storage.scan import scan_headers
 from tests.storage.stages import batches_of
 
 DISK = RealDisk()
@@ -110,7 +111,7 @@ def test_each_byte_is_read_once_to_copy_or_to_check_it(
 ) -> None:
     module = sys.modules[StagedPart.__module__]
     monkeypatch.setattr(module, "_COPY_BYTES", 20_000)
-    monkeypatch.setattr(module, "_SCAN_BYTES", 500)
+    monkeypatch.setattr(sys.modules[scan_headers.__module__], "_HEADERS_BYTES", 500)
     sizes = []
     read_at = RealFile.read_at
 
