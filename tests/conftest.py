@@ -11,7 +11,7 @@ import os
 import shutil
 import traceback
 from asyncio import constants
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from typing import Any
 
@@ -26,7 +26,7 @@ settings.load_profile(os.environ.get("PIXY_HYPOTHESIS", "repeat"))
 
 # Debug mode keeps the stack of every callback and task that is made, which takes longer than running most of them.
 if not os.environ.get("PYTHONASYNCIODEBUG"):
-    constants.DEBUG_STACK_DEPTH = 0
+    constants.DEBUG_STACK_DEPTH = 0  # type: ignore[misc]  # final for programs
 
 _FREEZE_AFTER = 50
 """Between so many async tests what has come to stay (reports, modules) is taken out of what each looks through at its end."""
@@ -68,14 +68,17 @@ def pytest_collection_finish() -> None:
     _freeze()
 
 
-def pytest_sessionfinish() -> None:
-    # pytest looks for what nobody has closed, in all that there is.
-    gc.unfreeze()
-
-
 def _freeze() -> None:
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _look_at_everything_in_the_end() -> Iterator[None]:
+    # What nobody has closed fails the last test: what pytest finds afterwards, a worker of pytest-xdist can tell nobody.
+    yield
+    gc.unfreeze()
+    gc.collect()
 
 
 @pytest.fixture
