@@ -25,11 +25,21 @@ $(BIN)/.pixy-dev: $(BIN)/.pixy
 run: $(BIN)/.pixy  ## start the daemon with config.yaml, data under ./pixy-data
 	@$(BIN)/pixy serve --config config.yaml $(ARGS)
 
-test: check  ## all checks, then all tests
-	$(BIN)/pytest $(ARGS)
+# Tests that start no processes share the cores. Their modules are compiled once, whatever the environment says: for all of them
+# that takes each of the cores ten seconds.
+SHARED := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses auto --dist worksteal
 
-test-fast: $(BIN)/.pixy-dev  ## the tests that start no processes
-	$(BIN)/pytest -m "not process" $(ARGS)
+# Both halves run, and either may fail. With ARGS, which may choose few tests or none of one half, all that they choose run in turn.
+test: check  ## all checks, then all tests
+ifeq ($(strip $(ARGS)),)
+	@echo '$(SHARED) -m "not process" && $(BIN)/pytest -m process'
+	@$(SHARED) -m "not process"; shared=$$?; $(BIN)/pytest -m process && exit $$shared
+else
+	$(BIN)/pytest $(ARGS)
+endif
+
+test-fast: $(BIN)/.pixy-dev  ## the tests that start no processes and take no time
+	$(SHARED) -m "not process and not slow" $(ARGS)
 
 check: $(BIN)/.pixy-dev  ## format, lint, types, import rules, generated files
 	$(BIN)/ruff format --check .

@@ -1,7 +1,8 @@
 """What holds for every test.
 
 Async tests run with asyncio's debug mode on, unless marked `no_debug`, and fail if they leave a task behind or if an
-exception reached the event loop that nobody had asked for.
+exception reached the event loop that nobody had asked for. With PYTHONASYNCIODEBUG=1 in the environment such a failure also
+says where the task was made.
 """
 
 import asyncio
@@ -9,7 +10,9 @@ import gc
 import os
 import shutil
 import traceback
-from collections.abc import AsyncIterator
+from asyncio import constants
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -20,6 +23,14 @@ from pytest_asyncio import is_async_test
 settings.register_profile("repeat", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("PIXY_HYPOTHESIS", "repeat"))
+
+# Debug mode keeps the stack of every callback and task that is made, which takes longer than running most of them.
+if not os.environ.get("PYTHONASYNCIODEBUG"):
+    constants.DEBUG_STACK_DEPTH = 0  # type: ignore[misc]  # final for programs
+
+_FREEZE_AFTER = 50
+"""Between so many async tests what has come to stay (reports, modules) is taken out of what each looks through at its end."""
+_async_tests = count(1)
 
 __all__ = ["require"]
 
@@ -54,12 +65,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     # What the imports left in memory is not looked at again after every async test: 40 ms become 2.
+    _freeze()
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _look_at_everything_in_the_end() -> Iterator[None]:
+    # What nobody has closed fails the last test: what pytest finds afterwards, a worker of pytest-xdist can tell nobody.
+    yield
+    gc.unfreeze()
+    gc.collect()
+
+
 @pytest.fixture
 async def _strict_event_loop(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    if next(_async_tests) % _FREEZE_AFTER == 0:
+        _freeze()
     loop = asyncio.get_running_loop()
     loop.set_debug(request.node.get_closest_marker("no_debug") is None)
     unhandled: list[dict[str, Any]] = []

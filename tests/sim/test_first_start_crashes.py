@@ -4,6 +4,7 @@ What the second start finds is visible and perhaps not durable. Random lives mee
 tried here.
 """
 
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -79,20 +80,18 @@ class TwoStarts:
         await backend.stop()
 
 
-def losses(ignored: list[str]) -> list[tuple[int, int]]:
+def losses(ignored: list[str]) -> Iterator[tuple[int, int]]:
     """The operations and seeds at which what was answered is lost."""
-    return [
-        (operation, seed)
-        for operation in range(1, OPERATIONS)
-        for seed in range(POWER_FAILURES)
-        if not TwoStarts(seed, ignored).run(operation)
-    ]
+    for operation in range(1, OPERATIONS):
+        for seed in range(POWER_FAILURES):
+            if not TwoStarts(seed, ignored).run(operation):
+                yield operation, seed
 
 
 def test_nothing_that_a_second_start_answered_is_lost() -> None:
-    assert losses([]) == []
+    assert list(losses([])) == []
 
 
 @pytest.mark.parametrize("site", [NAMES])
 def test_without_the_sync_of_what_a_start_finds_it_is_lost(site: str) -> None:
-    assert losses([site])
+    assert any(losses([site]))

@@ -227,6 +227,7 @@ def tries(ignored: list[str], seeds: range) -> Iterator[Try]:
                 yield Try(seed, at, phase, True, ("publish", "seal")[(at + seed) % 2], ignored)
 
 
+@pytest.mark.slow
 def test_it_is_there_whole_and_once_wherever_the_process_ends() -> None:
     reached = 0
     with large_parts_are_linked(), capture_logs():
@@ -241,7 +242,9 @@ def test_it_is_there_whole_and_once_wherever_the_process_ends() -> None:
     assert 60 < reached < OPERATIONS - 2, f"{reached} operations were tried"
 
 
-@pytest.mark.parametrize("at", COMMITTED)
+@pytest.mark.parametrize(
+    "at", [*(pytest.param(at, marks=pytest.mark.slow) for at in COMMITTED[:-1]), COMMITTED[-1]]
+)
 def test_a_publication_is_rolled_forward_wherever_that_ends_too(at: int) -> None:
     reached = 0
     with large_parts_are_linked(), capture_logs():

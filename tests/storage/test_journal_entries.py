@@ -159,7 +159,9 @@ class History:
             assert all(each.raft_group == group for each in entries)
 
 
-@pytest.mark.parametrize("first_seed", range(0, 120, 40))
+@pytest.mark.parametrize(
+    "first_seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (40, 80))]
+)
 def test_recovery_finds_the_log_of_every_group_after_every_history(tmp_path: Path, first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 40):
         directory = tmp_path / f"{seed}"

@@ -417,7 +417,7 @@ async def test_goaway_arrives_although_the_client_still_sends() -> None:
 
 
 async def test_goaway_arrives_although_the_client_sends_more_than_anybody_reads() -> None:
-    options = ServerOptions(http2=Options(connection_window_bytes=65_535))
+    options = ServerOptions(http2=Options(connection_window_bytes=65_535), linger_s=1)
     async with open_echo(options) as echo:
         host, port = echo.address.rsplit(":", 1)
         with closing(socket.create_connection((host, int(port)))) as sock:
@@ -464,7 +464,7 @@ async def test_behind_the_end_so_much_is_thrown_away_in_a_second_and_not_for_lon
 
 
 async def test_a_connection_tells_what_happened_on_it_and_the_server_what_happened_in_all() -> None:
-    async with open_echo() as echo, open_client(echo.address) as client:
+    async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as client:
         await client.call(UNARY, value(b"x"))
         held = client.request(UNARY, value(b"hold"))
         half = client.begin(UNARY)

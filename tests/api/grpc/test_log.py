@@ -279,7 +279,7 @@ async def test_a_version_of_a_topic_that_does_not_exist_is_the_business_of_its_p
 async def test_a_batch_that_unpacks_too_far_is_told_to_those_who_decode_it_and_to_nobody_else(
     tmp_path: Path,
 ) -> None:
-    consumer = replace(ConsumerConfig(), long_polling_timeout=0.2)
+    consumer = replace(ConsumerConfig(), long_polling_timeout=1)
     config = Config(grpc_addr="127.0.0.1:0", proxies={"first": replace(ProxyConfig(), consumer=consumer)})
     where = "partition 0 of topic t: record batch at offset 0 cannot be decoded, the next one is at 1: "
     async with serve(make_embedded(tmp_path / "data"), config) as bulk:

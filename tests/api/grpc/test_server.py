@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from google.protobuf.wrappers_pb2 import BytesValue
 
@@ -15,7 +16,7 @@ UNARY, REPEAT = "/test.Echo/Unary", "/test.Echo/Repeat"
 
 
 async def test_stop_lets_running_calls_finish_and_takes_no_new_connections() -> None:
-    async with open_echo() as echo, open_client(echo.address) as client:
+    async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as client:
         stream_id = client.request(UNARY, value(b"hold"))
         await echo.echo.arrived.wait()
         stopping = asyncio.create_task(echo.server.stop(10))
