@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import pyspark
 import pytest
 
 from pixy.spark import use_java
@@ -124,7 +123,6 @@ class Checkpoint(NamedTuple):
 @contextmanager
 def pipeline(log: Log, checkpoint: Checkpoint) -> Iterator["subprocess.Popen[bytes]"]:
     """The example as its first lines say to run it. It ends with SIGKILL, and the JVM with it."""
-    home = Path(pyspark.__file__).parent
     use_java()
     settings = {
         "spark.driver.extraJavaOptions": BRIEF_JVM,
@@ -133,7 +131,7 @@ def pipeline(log: Log, checkpoint: Checkpoint) -> Iterator["subprocess.Popen[byt
         "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",
     }
-    command = [str(home / "bin" / "spark-submit"), "--master", "local[2]"]
+    command = [f"{os.environ['SPARK_HOME']}/bin/spark-submit", "--master", "local[2]"]
     command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     command += [
         str(ROOT / "examples" / "spark_pipeline.py"),
@@ -142,7 +140,6 @@ def pipeline(log: Log, checkpoint: Checkpoint) -> Iterator["subprocess.Popen[byt
     ]
     environment = {
         **os.environ,
-        "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
