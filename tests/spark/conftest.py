@@ -12,12 +12,10 @@ from pyspark.sql import SparkSession
 from pixy.spark import use_java
 from tests.integration.daemon import Daemon, proxy_config
 from tests.kafka.cluster import KafkaCluster
+from tests.spark.jvm import ARCHIVE, jvm_options
 from tests.spark.log import Log
 
-__all__ = ["BRIEF_JVM", "KEEP_ALL", "over_both", "start_session"]
-
-BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of a JVM whose code does not run for long: compiling it well would take the two cores from the tests."""
+__all__ = ["KEEP_ALL", "over_both", "start_session"]
 
 KEEP_ALL = proxy_config(storage={"retention": "0s", "reserve_bytes": 0, "retention_check": "1s"})
 """The configuration of daemons: records may be as old as a test wants them to be."""
@@ -49,7 +47,7 @@ def start_session(master: str = "local[2]", **config: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": BRIEF_JVM,
+        "spark.driver.extraJavaOptions": jvm_options(),
         "spark.sql.session.timeZone": "UTC",
         **config,
     }
@@ -58,6 +56,16 @@ def start_session(master: str = "local[2]", **config: str) -> SparkSession:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where the JVMs of this run find each other's classes."""
+    archive = tmp_path_factory.mktemp("classes") / "spark.jsa"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ARCHIVE, str(archive))
+        yield
+    archive.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,7 +19,8 @@ import pytest
 
 from pixy.spark import use_java
 from tests.integration.daemon import Daemon
-from tests.spark.conftest import BRIEF_JVM, ROOT
+from tests.spark.conftest import ROOT
+from tests.spark.jvm import jvm_options
 from tests.spark.log import Log, Written
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -125,7 +126,7 @@ def pipeline(log: Log, checkpoint: Checkpoint) -> Iterator["subprocess.Popen[byt
     """The example as its first lines say to run it. It ends with SIGKILL, and the JVM with it."""
     use_java()
     settings = {
-        "spark.driver.extraJavaOptions": BRIEF_JVM,
+        "spark.driver.extraJavaOptions": jvm_options(),
         "spark.driver.memory": "1g",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.shuffle.partitions": "1",
