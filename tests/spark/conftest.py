@@ -1,4 +1,4 @@
-"""A session for each module of tests, and a daemon for it to talk to. Both are real."""
+"""A session for the modules of tests, and a daemon for each of them to talk to. Both are real."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ from tests.kafka.cluster import KafkaCluster
 from tests.spark.jvm import ARCHIVE, jvm_options
 from tests.spark.log import Log
 
-__all__ = ["KEEP_ALL", "over_both", "start_session"]
+__all__ = ["KEEP_ALL", "over_both", "start_session", "stop_session"]
 
 KEEP_ALL = proxy_config(storage={"retention": "0s", "reserve_bytes": 0, "retention_check": "1s"})
 """The configuration of daemons: records may be as old as a test wants them to be."""
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def start_session(master: str = "local[2]", **config: str) -> SparkSession:
-    """A session whose Python workers are this interpreter and see this tree."""
+    """A session whose Python workers are this interpreter and see this tree; the one that runs, if there is one."""
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(ROOT)
@@ -56,6 +56,13 @@ def start_session(master: str = "local[2]", **config: str) -> SparkSession:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session
+
+
+def stop_session() -> None:
+    """The next session may have another master; the JVM stays."""
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        running.stop()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -82,12 +89,16 @@ def _spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def _session() -> Iterator[None]:
+    yield
+    stop_session()
+
+
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The session of a module."""
-    session = start_session()
-    yield session
-    session.stop()
+def spark(_session: None) -> SparkSession:
+    """A session that tries each task once. Modules share it: another one costs its Python workers anew."""
+    return start_session()
 
 
 @pytest.fixture(scope="module")
