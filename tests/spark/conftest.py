@@ -1,22 +1,21 @@
-"""A session for each module of tests, and a daemon for it to talk to. Both are real."""
+"""A session for the modules of tests, and a daemon for each of them to talk to. Both are real."""
 
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from pixy.spark import use_java
 from tests.integration.daemon import Daemon, proxy_config
 from tests.kafka.cluster import KafkaCluster
+from tests.spark.jvm import ARCHIVE, jvm_options
 from tests.spark.log import Log
 
-__all__ = ["BRIEF_JVM", "KEEP_ALL", "over_both", "start_session"]
-
-BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of a JVM whose code does not run for long: compiling it well would take the two cores from the tests."""
+__all__ = ["KEEP_ALL", "over_both", "start_session", "stop_session"]
 
 KEEP_ALL = proxy_config(storage={"retention": "0s", "reserve_bytes": 0, "retention_check": "1s"})
 """The configuration of daemons: records may be as old as a test wants them to be."""
@@ -37,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def start_session(master: str = "local[2]", **config: str) -> SparkSession:
-    """A session whose Python workers are this interpreter and see this tree."""
+    """A session whose Python workers are this interpreter and see this tree; the one that runs, if there is one."""
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(ROOT)
@@ -48,7 +47,7 @@ def start_session(master: str = "local[2]", **config: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": BRIEF_JVM,
+        "spark.driver.extraJavaOptions": jvm_options(),
         "spark.sql.session.timeZone": "UTC",
         **config,
     }
@@ -59,12 +58,47 @@ def start_session(master: str = "local[2]", **config: str) -> SparkSession:
     return session
 
 
+def stop_session() -> None:
+    """The next session may have another master; the JVM stays."""
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        running.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where the JVMs of this run find each other's classes."""
+    archive = tmp_path_factory.mktemp("classes") / "spark.jsa"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ARCHIVE, str(archive))
+        yield
+    archive.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The installed Spark without the zip of its Python part, which every one of its Python processes would compile anew.
+
+    They import the installed package instead, which is the same and is compiled: three quarters of their start.
+    """
+    home, installed = tmp_path_factory.mktemp("spark"), Path(pyspark.__file__).parent
+    for name in ("bin", "jars"):
+        (home / name).symlink_to(installed / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_HOME", str(home))
+        yield
+
+
+@pytest.fixture(scope="session")
+def _session() -> Iterator[None]:
+    yield
+    stop_session()
+
+
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The session of a module."""
-    session = start_session()
-    yield session
-    session.stop()
+def spark(_session: None) -> SparkSession:
+    """A session that tries each task once. Modules share it: another one costs its Python workers anew."""
+    return start_session()
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from pixy.spark import PixyDataSource, use_java
 from tests.spark.conftest import ROOT
+from tests.spark.jvm import end_and_archive, jvm_options
 
 __all__: list[str] = []
 
@@ -19,7 +20,9 @@ def main(address: str, topic: str, folder: str) -> None:
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(ROOT)
-    spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.extraJavaOptions", jvm_options(records=True))
+    spark = builder.config("spark.python.unix.domain.socket.enabled", "true").getOrCreate()
     options = {"pixy.address": address, "pixy.timeoutMs": "20000"}
     rows = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
     rows.write.format("pixy").options(**options, topic=topic).mode("append").save()
@@ -34,6 +37,7 @@ def main(address: str, topic: str, folder: str) -> None:
     query.awaitTermination()
     print("copied", spark.read.format("pixy").options(**options, subscribe=f"{topic}-copy").load().count())
     spark.stop()
+    end_and_archive()
 
 
 if __name__ == "__main__":

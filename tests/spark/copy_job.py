@@ -1,6 +1,6 @@
 """A job in a process of its own that copies a topic and dies where it is told to; run by `test_exactly_once`.
 
-    python -m tests.spark.copy_job ADDRESS SOURCE TARGET FOLDER [POINT:BATCH]
+    python -m tests.spark.copy_job ADDRESS SOURCE TARGET FOLDER POINT:BATCH
 
 POINT is one of `write` (in a task, behind its last row), `before` and `after` (the publication). There the JVM is killed, and with it
 everything else.
@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from pixy.spark import PixyDataSource
@@ -23,7 +25,7 @@ from pixy.spark.schema import write_columns
 from pixy.spark.sink import Staged, StreamWriter
 from tests.spark.conftest import start_session
 
-__all__: list[str] = []
+__all__ = ["start_copy"]
 
 
 class DyingWriter(StreamWriter):
@@ -53,12 +55,23 @@ class DyingSource(PixyDataSource):
 def die_at(point: str, batch: int) -> None:
     """Kill the JVM if this is the point."""
     if os.environ["PIXY_TEST_POINT"] == f"{point}:{batch}":
-        os.kill(int((Path(os.environ["PIXY_TEST_FOLDER"]) / "jvm").read_text()), signal.SIGKILL)
+        folder = Path(os.environ["PIXY_TEST_FOLDER"])
+        (folder / f"died-{point}:{batch}").touch()
+        os.kill(int((folder / "jvm").read_text()), signal.SIGKILL)
         os._exit(9)
 
 
-def main(address: str, source: str, target: str, folder: str, point: str = "") -> None:
-    """Copy until the end of the topic."""
+def start_copy(spark: SparkSession, address: str, source: str, target: str, folder: str) -> StreamingQuery:
+    """Begin to copy until the end of the topic, or go on with it."""
+    options = {"pixy.address": address, "pixy.timeoutMs": "60000"}
+    reading = {"subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10000"}
+    rows = spark.readStream.format("pixy").options(**options, **reading).load()
+    writer = rows.select("key", "value").writeStream.format("pixy").options(**options, topic=target)
+    return writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
+
+
+def main(address: str, source: str, target: str, folder: str, point: str) -> None:
+    """Copy until that point."""
     os.environ["PIXY_TEST_POINT"] = point
     os.environ["PIXY_TEST_FOLDER"] = folder
     spark = start_session()
@@ -66,12 +79,7 @@ def main(address: str, source: str, target: str, folder: str, point: str = "") -
     assert jvm is not None
     (Path(folder) / "jvm").write_text(str(jvm.java.lang.ProcessHandle.current().pid()))
     spark.dataSource.register(DyingSource)
-    options = {"pixy.address": address, "pixy.timeoutMs": "60000"}
-    reading = {"subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10000"}
-    rows = spark.readStream.format("pixy").options(**options, **reading).load()
-    writer = rows.select("key", "value").writeStream.format("pixy").options(**options, topic=target)
-    query = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
-    query.awaitTermination()
+    start_copy(spark, address, source, target, folder).awaitTermination()
     spark.stop()
 
 

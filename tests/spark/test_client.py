@@ -4,6 +4,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -89,8 +90,11 @@ def test_a_fetch_goes_on_where_it_was_when_the_daemon_restarts(daemon: Daemon, l
 
 
 def test_a_reader_that_takes_longer_than_calls_are_tried_goes_on_where_it_was(
-    daemon: Daemon, log: Log
+    daemon: Daemon, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    passed = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed, sleep=time.sleep)
+    monkeypatch.setattr(client, "time", clock)
     topic = log.create(1)
     for _ in range(30):
         log.append(topic, 0, [b"v" * 1000] * 500)
@@ -99,7 +103,7 @@ def test_a_reader_that_takes_longer_than_calls_are_tried_goes_on_where_it_was(
     )
     first = next(responses)
     daemon.restart()
-    time.sleep(5.1)  # is what the reader does meanwhile
+    passed = 60.0  # is how long the reader was busy
     assert first.response.state == pb.MORE
     assert [each.response.next_offset for each in responses][-1] == 15_000
 
@@ -162,13 +166,13 @@ def test_a_client_shows_its_certificate_and_may_expect_another_name(tmp_path: Pa
         tmp_path / "daemon", {"tls": {name: str(path) for name, path in files.items()}}
     ) as daemon:
 
-        def describe(tls: Tls) -> pb.DescribeTopicsResponse:
-            return LogClient(Connection((daemon.address,), timeout_seconds=2, tls=tls)).describe()
+        def describe(tls: Tls, seconds: float) -> pb.DescribeTopicsResponse:
+            return LogClient(Connection((daemon.address,), timeout_seconds=seconds, tls=tls)).describe()
 
-        assert describe(tls) is not None
+        assert describe(tls, 10) is not None
         for wrong in (replace(tls, server_name="elsewhere"), Tls(str(own.path))):
             with pytest.raises(PixyError, match=rf"{daemon.address}"):
-                describe(wrong)
+                describe(wrong, 1)
 
 
 def test_a_missing_certificate_is_named() -> None:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.integration.daemon import Daemon
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.consumer import consumed
 from tests.spark.conftest import ROOT, over_both
+from tests.spark.copy_job import start_copy
 from tests.spark.log import Log, Written
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, over_both]
@@ -75,32 +77,39 @@ def planned_kills(daemon: Daemon, cluster: KafkaCluster | None, checkpoint: Path
     return deque(kill for _, kill in sorted(kills.items()))
 
 
-def run_job(log: Log, source: str, target: str, folder: Path, point: str, kills: deque[Kill]) -> int:
-    """Copy what is there; meanwhile everything dies that is due. Returns the exit code of the job."""
-    arguments = [log.options["pixy.address"], source, target, str(folder), *([point] if point else [])]
+def kill_until(has_ended: Callable[[], bool], kills: deque[Kill]) -> None:
+    """Everything dies that is due, until a job has ended."""
     give_up_at = time.monotonic() + SECONDS_MAX
+    while not has_ended():
+        assert time.monotonic() < give_up_at, f"the job did not end in {SECONDS_MAX:.0f} s"
+        if kills and kills[0].is_due():
+            kills.popleft().kill()
+        time.sleep(LOOK_EVERY_S)  # neither the job nor the checkpoint tells anybody
+
+
+def run_until_it_dies(arguments: list[str], folder: Path, point: str, kills: deque[Kill]) -> None:
+    """Copy what is there, in a JVM that dies at that point."""
     with (folder / "job.log").open("ab") as output:
         job = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.copy_job", *arguments],
+            [sys.executable, "-m", "tests.spark.copy_job", *arguments, point],
             cwd=ROOT,
             stdout=output,
             stderr=output,
             stdin=subprocess.DEVNULL,
         )
         try:
-            while (code := job.poll()) is None:
-                assert time.monotonic() < give_up_at, f"the job did not end in {SECONDS_MAX:.0f} s"
-                if kills and kills[0].is_due():
-                    kills.popleft().kill()
-                time.sleep(LOOK_EVERY_S)  # neither the job nor the checkpoint tells anybody
-            return code
+            kill_until(lambda: job.poll() is not None, kills)
+            printed = folder / "job.log"
+            assert (folder / f"died-{point}").exists(), (
+                f"it did not die at {point}: {printed.read_text()[-5000:]}"
+            )
         finally:
             job.kill()
             job.wait()
 
 
 def test_every_row_arrives_once(
-    daemon: Daemon, log: Log, cluster: KafkaCluster | None, tmp_path: Path
+    spark: SparkSession, daemon: Daemon, log: Log, cluster: KafkaCluster | None, tmp_path: Path
 ) -> None:
     source, target = log.create(PARTITIONS), log.create(PARTITIONS, config={"retention_ms": "-1"})
     for first in range(0, ROWS, 2500):
@@ -108,10 +117,15 @@ def test_every_row_arrives_once(
         log.append(source, first // 2500 % PARTITIONS, rows)
     kills = planned_kills(daemon, cluster, tmp_path / "checkpoint")
     started = time.monotonic()
+    arguments = [log.options["pixy.address"], source, target, str(tmp_path)]
     for point in JVM_DIES:
-        assert run_job(log, source, target, tmp_path, point, kills) != 0, f"it did not die at {point}"
-    code = run_job(log, source, target, tmp_path, "", kills)
-    assert code == 0, (tmp_path / "job.log").read_text()[-5000:]
+        run_until_it_dies(arguments, tmp_path, point, kills)
+    query = start_copy(spark, *arguments)
+    try:
+        kill_until(lambda: not query.isActive, kills)
+    finally:
+        query.stop()
+    assert query.exception() is None, query.exception()
     assert not kills, f"{len(kills)} deaths were not due"
     log.reconnect()
     values = log.values(target) if cluster is None else asyncio.run(consumed(cluster, target, PARTITIONS))

@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import pyspark
 import pytest
 
 from pixy.spark import use_java
 from tests.integration.daemon import Daemon
-from tests.spark.conftest import BRIEF_JVM, ROOT
+from tests.spark.conftest import ROOT
+from tests.spark.jvm import jvm_options
 from tests.spark.log import Log, Written
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -124,16 +124,15 @@ class Checkpoint(NamedTuple):
 @contextmanager
 def pipeline(log: Log, checkpoint: Checkpoint) -> Iterator["subprocess.Popen[bytes]"]:
     """The example as its first lines say to run it. It ends with SIGKILL, and the JVM with it."""
-    home = Path(pyspark.__file__).parent
     use_java()
     settings = {
-        "spark.driver.extraJavaOptions": BRIEF_JVM,
+        "spark.driver.extraJavaOptions": jvm_options(),
         "spark.driver.memory": "1g",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",
     }
-    command = [str(home / "bin" / "spark-submit"), "--master", "local[2]"]
+    command = [f"{os.environ['SPARK_HOME']}/bin/spark-submit", "--master", "local[2]"]
     command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     command += [
         str(ROOT / "examples" / "spark_pipeline.py"),
@@ -142,7 +141,6 @@ def pipeline(log: Log, checkpoint: Checkpoint) -> Iterator["subprocess.Popen[byt
     ]
     environment = {
         **os.environ,
-        "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),

@@ -17,6 +17,7 @@ from pixy import __version__
 from pixy.spark import use_java
 from tests.integration.daemon import Daemon
 from tests.spark.conftest import ROOT
+from tests.spark.jvm import jvm_options
 from tests.spark.log import Log
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -121,7 +122,7 @@ def test_spark_finds_the_wheel_and_the_example_of_the_readme_runs(
         tmp_path,
         {
             "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}",  # as in an environment that is activated
-            "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell",
+            "PYSPARK_SUBMIT_ARGS": f"--conf spark.ui.enabled=false --driver-java-options '{jvm_options()}' pyspark-shell",
             "SPARK_LOCAL_IP": "127.0.0.1",
         },
     )

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from tests.spark.conftest import start_session
+from tests.spark.conftest import start_session, stop_session
 from tests.spark.log import Log
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """A session that tries each task three times."""
-    session = start_session("local[2,3]")
-    yield session
-    session.stop()
+    stop_session()
+    yield start_session("local[2,3]")
+    stop_session()
 
 
 def test_rows_of_attempts_that_failed_are_not_there(spark: SparkSession, log: Log, tmp_path: Path) -> None:
