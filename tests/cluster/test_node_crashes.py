@@ -157,7 +157,8 @@ def tear(rng: Random, cluster: Cluster, copy: Path) -> None:
 
 
 @pytest.mark.no_debug
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_what_was_acknowledged_survives_every_crash(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
