@@ -686,7 +686,7 @@ class GrpcConfig:
     linger_timeout: float = _seconds(
         5.0,
         "How long a client may take to read the last bytes of a connection that has ended, and to close it too. What it\n"
-        "still sends meanwhile is thrown away, connection_window_bytes in a second.",
+        "still sends meanwhile is thrown away, 1 MiB in a second.",
         above=0,
     )
     drain_ping_timeout: float = _seconds(

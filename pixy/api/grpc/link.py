@@ -13,8 +13,8 @@ What keeps one connection from harming the others:
 - A client that takes nothing for `http2.send_stall_s`, or that does not read the last bytes within `linger_s`, is cut off.
 
 The end: a socket that is closed while input is unread makes TCP throw away what was written, so the client would not see why it ended.
-So the end is said first (`write_eof`), and what the client still sends is thrown away, until it closes too, or for `linger_s`. Of that a
-window's worth is read in a second, so who sends without end costs nothing, and is told all the same. The road not taken: to cut off who
+So the end is said first (`write_eof`), and what the client still sends is thrown away, until it closes too, or for `linger_s`. Of that
+1 MiB is read in a second, so who sends without end costs nothing, and is told all the same. The road not taken: to cut off who
 has sent so much. The system's buffers hold many times a window, and a client that has not come to read yet would lose the GOAWAY.
 
 An exception of the core is a bug that concerns this connection alone: it is logged, and the connection ends.
@@ -41,6 +41,9 @@ log = structlog.get_logger(__name__)
 
 _ROOM_BYTES = 65_536
 """What the streaming calls of a connection may send in one turn of the loop."""
+_DISCARDED_BYTES = 1 << 20
+"""What is thrown away of a connection that has ended in a second. With megabytes, who has many connections ended, each with all that its
+buffers hold, makes others wait for milliseconds."""
 _TCP_ESTABLISHED = 1
 """The state of a socket that neither side has closed: the first byte of Linux's `struct tcp_info`."""
 
@@ -491,7 +494,7 @@ class Link(asyncio.BufferedProtocol):
     def _may_read(self) -> bool:
         """Read while everything that was read is served, and the transport takes what is written; behind the end so much in a second."""
         if self._phase is _Phase.CLOSING:
-            return self._discarded_bytes < self.environment.options.http2.connection_window_bytes
+            return self._discarded_bytes < _DISCARDED_BYTES
         return self._writable and not self._held_back
 
     def _broken(self) -> None:
