@@ -77,6 +77,12 @@ class _Waiter:
         self.give_up_at: float | None = None
         self.result: asyncio.Future[FetchResult] = asyncio.get_running_loop().create_future()
 
+    def have_patience(self, now: float) -> bool:
+        """Something keeps it from its answer that should not last; whether to go on waiting."""
+        if self.give_up_at is None:
+            self.give_up_at = now + _PATIENCE_S
+        return self.until is None or max(self.until, self.give_up_at) > now
+
 
 class _Entry:
     """One partition in a request, and who waits for it."""
@@ -273,17 +279,20 @@ class Fetcher:
         now = self._loop.time()
         waiting = []
         for waiter in entry.waiters:
-            if next_offset > entry.offset or end <= entry.offset:
-                waiter.give_up_at = None
-            elif waiter.give_up_at is None:
+            if end > entry.offset == next_offset:
                 # There is more, and the answer had no room for it.
-                waiter.give_up_at = now + _PATIENCE_S
-            patient = waiter.until is None or max(waiter.until, waiter.give_up_at or now) > now
-            if next_offset == entry.offset and patient:
+                if waiter.have_patience(now):
+                    waiting.append(waiter)
+                else:
+                    topic, number = waiter.partition
+                    _fail(
+                        waiter,
+                        Unavailable(f"{topic}-{number} cannot be read: the broker gives nothing of it"),
+                    )
+                continue
+            waiter.give_up_at = None
+            if next_offset == entry.offset and (waiter.until is None or waiter.until > now):
                 waiting.append(waiter)
-            elif waiter.give_up_at is not None:
-                topic, number = waiter.partition
-                _fail(waiter, Unavailable(f"{topic}-{number} cannot be read: the broker gives nothing of it"))
             elif not waiter.result.done():
                 waiter.result.set_result(result)
         return waiting
@@ -302,10 +311,7 @@ class Fetcher:
 
     def _later(self, waiter: _Waiter, reason: str) -> None:
         """Try again after a pause, or tell if there was patience enough."""
-        now = self._loop.time()
-        if waiter.give_up_at is None:
-            waiter.give_up_at = now + _PATIENCE_S
-        if waiter.until is not None and max(waiter.until, waiter.give_up_at) <= now:
+        if not waiter.have_patience(self._loop.time()):
             topic, number = waiter.partition
             _fail(waiter, Unavailable(f"{topic}-{number} cannot be read: {reason}"))
         elif not waiter.result.done():
