@@ -32,7 +32,7 @@ SHARED := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses auto --dist work
 # Both halves run, and either may fail. With ARGS, which may choose few tests or none of one half, all that they choose run in turn.
 test: check  ## all checks, then all tests
 ifeq ($(strip $(ARGS)),)
-	@echo '$(SHARED) -m "not process" && $(BIN)/pytest -m process'
+	@echo '$(SHARED) -m "not process"; $(BIN)/pytest -m process'
 	@$(SHARED) -m "not process"; shared=$$?; $(BIN)/pytest -m process && exit $$shared
 else
 	$(BIN)/pytest $(ARGS)

@@ -11,7 +11,7 @@ import mmap
 import os
 from collections.abc import Sequence
 
-__all__ = ["DIRECT_BYTES_MIN", "DirectWrites"]
+__all__ = ["DIRECT_BYTES_MIN", "DirectWrites", "write_all"]
 
 DIRECT_BYTES_MIN = 256 << 10
 """Smaller writes gain nothing."""
@@ -33,9 +33,10 @@ class DirectWrites:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        # Another descriptor of the same file. -1: there is none yet; None: the file system has no direct writes.
-        self._direct_fd: int | None = -1 if _O_DIRECT else None
-        self._buffer: mmap.mmap | None = None
+        # Another descriptor of the same file, None where there are no direct writes.
+        self._direct_fd = _open_directly(fd)
+        # Aligned to pages; takes no memory before it is written to.
+        self._buffer = mmap.mmap(-1, _BUFFER_BYTES)
 
     def write(self, buffers: Sequence[bytes | bytearray | memoryview], position: int, size: int) -> bool:
         """Write buffers of `size` bytes together. They are not durable without a sync.
@@ -48,46 +49,43 @@ class DirectWrites:
         """
         lead = position % _BLOCK_BYTES
         end = lead + size
-        if end > _BUFFER_BYTES or not self._is_open():
+        if end > _BUFFER_BYTES or self._direct_fd is None:
             return False
-        if self._buffer is None:
-            # Aligned to pages.
-            self._buffer = mmap.mmap(-1, _BUFFER_BYTES)
         self._buffer.seek(lead)
         for buffer in buffers:
             self._buffer.write(buffer)
         whole = memoryview(self._buffer)
         first, last = lead + -lead % _BLOCK_BYTES, end - end % _BLOCK_BYTES
-        assert self._direct_fd is not None
         try:
-            _write_all(self._direct_fd, whole[first:last], position + first - lead)
+            write_all(self._direct_fd, whole[first:last], position + first - lead)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
             # It wants another alignment, and has written nothing.
             self.close()
-            self._direct_fd = None
             return False
-        _write_all(self._fd, whole[lead:first], position)
-        _write_all(self._fd, whole[last:end], position + last - lead)
+        write_all(self._fd, whole[lead:first], position)
+        write_all(self._fd, whole[last:end], position + last - lead)
         return True
 
     def close(self) -> None:
         """Let go of what it has opened."""
-        if self._direct_fd is not None and self._direct_fd >= 0:
+        if self._direct_fd is not None:
             os.close(self._direct_fd)
-            self._direct_fd = -1
-
-    def _is_open(self) -> bool:
-        if self._direct_fd == -1:
-            try:
-                self._direct_fd = os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | os.O_CLOEXEC | _O_DIRECT)
-            except OSError:
-                self._direct_fd = None
-        return self._direct_fd is not None
+            self._direct_fd = None
 
 
-def _write_all(fd: int, data: memoryview, position: int) -> None:
+def _open_directly(fd: int) -> int | None:
+    if not _O_DIRECT:
+        return None
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC | _O_DIRECT)
+    except OSError:
+        return None
+
+
+def write_all(fd: int, data: memoryview, position: int) -> None:
+    """Write however often it takes until all of `data` is written."""
     while data:
         written = os.pwrite(fd, data, position)
         position += written

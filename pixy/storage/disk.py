@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from pixy.storage.direct_writes import DIRECT_BYTES_MIN, DirectWrites
+from pixy.storage.direct_writes import DIRECT_BYTES_MIN, DirectWrites, write_all
 
 __all__ = ["Buffer", "Disk", "File", "RealDisk"]
 
@@ -219,13 +219,9 @@ class RealFile:
         for chunk in _chunks(buffers):
             expected = sum(map(len, chunk))
             written = os.pwritev(self._fd, chunk, position)
-            position += written
             if written < expected:
-                rest = memoryview(b"".join(chunk))[written:]
-                while rest:
-                    written = os.pwrite(self._fd, rest, position)
-                    position += written
-                    rest = rest[written:]
+                write_all(self._fd, memoryview(b"".join(chunk))[written:], position + written)
+            position += expected
 
     def write_durably(self, buffers: Sequence[Buffer], position: int) -> None:
         with self._durable_writes:

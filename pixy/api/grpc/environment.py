@@ -16,7 +16,7 @@ from pixy.http2 import Options
 __all__ = ["Environment", "Flushable", "ServerOptions"]
 
 _MIB = 1 << 20
-READ_BYTES = 32 * 1024
+_READ_BYTES = 32 * 1024
 _DATA_READ_BYTES = 64 * 1024
 
 
@@ -82,7 +82,7 @@ class Environment:
         # Where every connection reads into, one at a time: the first part of it, which bounds what one read can bring, unless all that
         # comes is known to be data.
         self.data_buffer = memoryview(bytearray(_DATA_READ_BYTES))
-        self.read_buffer = self.data_buffer[:READ_BYTES]
+        self.read_buffer = self.data_buffer[:_READ_BYTES]
         self._loop = asyncio.get_running_loop()
         # Connections that have something to write when this turn of the loop is over.
         self._unflushed: list[Flushable] = []

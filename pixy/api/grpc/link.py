@@ -31,7 +31,7 @@ from typing import Any
 import structlog
 
 from pixy.api.grpc.call import Receipt
-from pixy.api.grpc.environment import READ_BYTES, Environment
+from pixy.api.grpc.environment import Environment
 from pixy.api.grpc.turns import CREDIT_S, SHARE, TURN_S
 from pixy.http2 import Connection, ErrorCode, Event
 
@@ -225,8 +225,8 @@ class Link(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""
         environment = self.environment
-        size = self.core.data_expected
-        return environment.read_buffer if size <= READ_BYTES else environment.data_buffer[:size]
+        buffer, size = environment.read_buffer, self.core.data_expected
+        return buffer if size <= len(buffer) else environment.data_buffer[:size]
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""

@@ -109,11 +109,13 @@ class MessageReader:
             return
         self.size += end - begin
         pieces = self._pieces
-        piece = _frugal(memoryview(source)[begin:end], len(source))
-        if isinstance(piece, bytearray) and pieces and isinstance(pieces[-1], bytearray):
+        piece = memoryview(source)[begin:end]
+        if _is_kept(piece, len(source)):
+            pieces.append(piece)
+        elif pieces and isinstance(pieces[-1], bytearray):
             pieces[-1] += piece
         else:
-            pieces.append(piece)
+            pieces.append(bytearray(piece))
 
     def take(self) -> bytearray | Unpacker | None:
         """The next message, or what unpacks it, None if it is not whole.
@@ -159,7 +161,8 @@ class MessageReader:
         elif isinstance(first, bytearray):
             del first[:size]
         else:
-            self._pieces[0] = _frugal(first[size:], len(cast("bytes", first.obj)))
+            rest = first[size:]
+            self._pieces[0] = rest if _is_kept(rest, len(cast("bytes", first.obj))) else bytearray(rest)
 
     def check_only(self) -> None:
         """Hold what has come against a request of one message, before it is complete.
@@ -197,11 +200,9 @@ class MessageReader:
         return Unpacker(message, self._message_bytes_max)
 
 
-def _frugal(piece: memoryview, kept_bytes: int) -> bytearray | memoryview:
-    """A piece of a buffer of `kept_bytes`: as it is, or a copy if that takes less memory."""
-    if len(piece) >= _KEPT_BYTES and 2 * len(piece) >= kept_bytes:
-        return piece
-    return bytearray(piece)
+def _is_kept(piece: memoryview, kept_bytes: int) -> bool:
+    """Whether a piece of a buffer of `kept_bytes` stays as it is; a copy of any other takes less memory."""
+    return len(piece) >= _KEPT_BYTES and 2 * len(piece) >= kept_bytes
 
 
 def _wrong_number(found: str) -> GrpcError:
