@@ -314,6 +314,23 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file.close()
 
 
+@pytest.mark.parametrize("durably", [False, True])
+def test_what_follows_a_short_write_lies_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durably: bool
+) -> None:
+    real = os.pwritev
+
+    def short(fd: int, buffers: Sequence[bytes], position: int, *flags: int) -> int:
+        return real(fd, [b"".join(buffers)[:-7]], position, *flags)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    buffers = [b"%d," % number for number in range(3000)]
+    file = DISK.open(tmp_path / "file", create=True)
+    (file.write_durably if durably else file.write_at)(buffers, 5)
+    assert file.read_at(1 << 20, 0) == bytes(5) + b"".join(buffers)
+    file.close()
+
+
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
     """No file of this process can become longer than `size` bytes meanwhile."""
