@@ -24,8 +24,9 @@ settings.register_profile("repeat", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("PIXY_HYPOTHESIS", "repeat"))
 
-# Debug mode keeps the stack of every callback and task that is made, which takes longer than running most of them.
-if not os.environ.get("PYTHONASYNCIODEBUG"):
+# Debug mode keeps the stack of every callback, future and task that is made, which takes longer than running most of them.
+_KEEP_STACKS = bool(os.environ.get("PYTHONASYNCIODEBUG"))
+if not _KEEP_STACKS:
     constants.DEBUG_STACK_DEPTH = 0  # type: ignore[misc]  # final for programs
 
 _FREEZE_AFTER = 50
@@ -87,6 +88,9 @@ async def _strict_event_loop(request: pytest.FixtureRequest) -> AsyncIterator[No
         _freeze()
     loop = asyncio.get_running_loop()
     loop.set_debug(request.node.get_closest_marker("no_debug") is None)
+    if not _KEEP_STACKS:
+        # Futures and tasks ask this, and know no depth; the loop itself does not.
+        loop.get_debug = lambda: False  # type: ignore[method-assign]
     unhandled: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     yield

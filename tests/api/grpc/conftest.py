@@ -56,6 +56,12 @@ class Door:
         self.faults = faults
 
 
+@pytest.fixture(autouse=True)
+def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are looked after ten times as often, so that what waits for that is quick."""
+    monkeypatch.setattr("pixy.api.grpc.server._TICK_S", 0.1)
+
+
 @pytest.fixture
 async def door(tmp_path: Path) -> AsyncIterator[Door]:
     clock = SystemClock()

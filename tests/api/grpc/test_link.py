@@ -189,12 +189,16 @@ async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served
 
 async def test_who_opens_connection_after_connection_waits_in_line_with_each() -> None:
     async with open_echo() as echo:
+        opened = []
         for waits in (0, 1, 1):
             connection, _ = connected(echo)
+            opened.append(connection)
             assert connection.waits == waits
             connection.environment.turns.charge(TURN_S)
             connection.received(PRIORITY)
             assert connection.waits == 1
+        for connection in opened:
+            connection.connection_lost(None)
 
 
 async def test_work_is_charged_and_debt_is_bounded() -> None:
