@@ -36,8 +36,9 @@ def main() -> int:
         print(as_json(figures, client_name()))
         return 0
     here = machine()
+    halts = "" if here["halt_poll_us"] is None else f" that halt when idle for {here['halt_poll_us']} us"
     print(
-        f"\n{here['cores']} cores, Python {here['python']}, kernel {here['kernel']}; 100-byte messages, load by "
+        f"\n{here['cores']} cores{halts}, Python {here['python']}, kernel {here['kernel']}; 100-byte messages, load by "
         f"{client_name()}; medians of {scale.rounds} rounds; {time.monotonic() - started:.0f} s\n"
     )
     print(as_table(figures))
