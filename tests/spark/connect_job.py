@@ -1,12 +1,17 @@
-"""A job through Spark Connect in a process of its own, run by `test_connect`: one process has one kind of session.
+"""Jobs through Spark Connect in a process of their own, run by `test_connect`: one process has one kind of session.
 
-python -m tests.spark.connect_job ADDRESS TOPIC FOLDER
+python -m tests.spark.connect_job ADDRESS TOPIC FOLDER [ARCHIVE]
+
+With an archive the server's Python processes have all packages but pixy, and get that from the archive.
 """
 
 import os
 import sys
+import sysconfig
+from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from pixy.spark import PixyDataSource, use_java
 from tests.spark.conftest import ROOT
@@ -15,27 +20,73 @@ from tests.spark.jvm import end_and_archive, jvm_options
 __all__: list[str] = []
 
 
-def main(address: str, topic: str, folder: str) -> None:
+class Job:
+    """What both do."""
+
+    def __init__(self, spark: SparkSession, address: str, topic: str) -> None:
+        self.spark = spark
+        self.options = {"pixy.address": address, "pixy.timeoutMs": "20000"}
+        self.topic = topic
+
+    def write(self) -> None:
+        """A hundred rows."""
+        rows = self.spark.range(100).selectExpr("CAST(id AS STRING) AS value")
+        rows.write.format("pixy").options(**self.options, topic=self.topic).mode("append").save()
+
+    def read(self, topic: str) -> DataFrame:
+        """All that is in a topic."""
+        return self.spark.read.format("pixy").options(**self.options, subscribe=topic).load()
+
+    def copy(self, folder: str) -> DataFrame:
+        """All that a stream copies."""
+        source = self.spark.readStream.format("pixy").options(**self.options, subscribe=self.topic)
+        stream = source.option("startingOffsets", "earliest").load().select("value")
+        writer = stream.writeStream.format("pixy").options(**self.options, topic=f"{self.topic}-copy")
+        query = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
+        query.awaitTermination()
+        return self.read(f"{self.topic}-copy")
+
+
+def run_installed(job: Job, folder: str) -> None:
     """Write, read, register, and copy a stream; prints what was found."""
+    job.write()
+    print("found", job.read(job.topic).count())
+    job.spark.dataSource.register(PixyDataSource)
+    print("registered", job.read(job.topic).count())
+    print("copied", job.copy(folder).count())
+
+
+def run_shipped(job: Job, archive: str) -> None:
+    """Batches with the package as an artifact; prints what was found without it and with it."""
+    try:
+        job.write()
+    except PySparkException as error:
+        print("found none:", error.getCondition())
+    job.spark.addArtifacts(archive, pyfile=True)
+    job.spark.dataSource.register(PixyDataSource)
+    job.write()
+    print("registered", job.read(job.topic).count())
+
+
+def main(address: str, topic: str, folder: str, archive: str = "") -> None:
+    """Start a server on this machine, and run a job on it."""
     use_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(ROOT)
+    if archive:
+        # The interpreter behind the virtual environment adds what lies in the folder, but not what its .pth files name.
+        os.environ["PYSPARK_PYTHON"] = str(Path(sys.executable).resolve())
+        os.environ["PYTHONPATH"] = sysconfig.get_path("purelib")
+        os.chdir(folder)
+    else:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYTHONPATH"] = str(ROOT)
     builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.extraJavaOptions", jvm_options(records=True))
     spark = builder.config("spark.python.unix.domain.socket.enabled", "true").getOrCreate()
-    options = {"pixy.address": address, "pixy.timeoutMs": "20000"}
-    rows = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
-    rows.write.format("pixy").options(**options, topic=topic).mode("append").save()
-    print("found", spark.read.format("pixy").options(**options, subscribe=topic).load().count())
-    spark.dataSource.register(PixyDataSource)
-    print("registered", spark.read.format("pixy").options(**options, subscribe=topic).load().count())
-    stream = (
-        spark.readStream.format("pixy").options(**options, subscribe=topic, startingOffsets="earliest").load()
-    )
-    writer = stream.select("value").writeStream.format("pixy").options(**options, topic=f"{topic}-copy")
-    query = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
-    query.awaitTermination()
-    print("copied", spark.read.format("pixy").options(**options, subscribe=f"{topic}-copy").load().count())
+    job = Job(spark, address, topic)
+    if archive:
+        run_shipped(job, archive)
+    else:
+        run_installed(job, folder)
     spark.stop()
     end_and_archive()
 

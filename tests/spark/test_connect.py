@@ -1,5 +1,6 @@
 """The same source through Spark Connect, with a server on this machine."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +15,9 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 SECONDS_MAX = 240.0
 
 
-def test_jobs_through_spark_connect_read_and_write(log: Log, tmp_path: Path) -> None:
-    topic = log.create(2)
-    output = tmp_path / "output"
-    arguments = [log.options["pixy.address"], topic, str(tmp_path)]
+def run(folder: Path, *arguments: str) -> list[str]:
+    """What a job has printed of its own."""
+    output = folder / "output"
     with output.open("wb") as file:  # not a pipe: what the job leaves running would keep it open
         done = subprocess.run(
             [sys.executable, "-m", "tests.spark.connect_job", *arguments],
@@ -30,8 +30,17 @@ def test_jobs_through_spark_connect_read_and_write(log: Log, tmp_path: Path) -> 
         )
     printed = output.read_text()
     assert done.returncode == 0, printed[-5000:]
-    assert [line for line in printed.splitlines() if line.startswith(("found", "registered", "copied"))] == [
-        "found 100",
-        "registered 100",
-        "copied 100",
-    ]
+    return [line for line in printed.splitlines() if line.startswith(("found", "registered", "copied"))]
+
+
+def test_jobs_through_spark_connect_read_and_write(log: Log, tmp_path: Path) -> None:
+    printed = run(tmp_path, log.options["pixy.address"], log.create(2), str(tmp_path))
+    assert printed == ["found 100", "registered 100", "copied 100"]
+
+
+def test_a_server_without_the_package_takes_it_as_an_artifact(log: Log, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(ROOT / "pixy", tree / "pixy", ignore=shutil.ignore_patterns("__pycache__"))
+    archive = shutil.make_archive(str(tmp_path / "pixy"), "zip", tree)
+    printed = run(tmp_path, log.options["pixy.address"], log.create(2), str(tmp_path), archive)
+    assert printed == ["found none: DATA_SOURCE_NOT_FOUND", "registered 100"]
