@@ -246,6 +246,9 @@ class Connection:
         self._sender.discard_all()
         debug = error.reason.encode()[:_DEBUG_BYTES_MAX]
         self._sender.control(frames.goaway(self._receiver.last_stream_id, error.code, debug))
+        # A client that has not read why may stay for a while, and so may many of them.
+        self._receiver.let_go()
+        self._streams.let_go()
         events.append(ConnectionTerminated(error.code, error.reason))
 
     def _send_keepalive(self) -> None:

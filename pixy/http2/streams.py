@@ -208,6 +208,11 @@ class StreamTable:
             stream.unconsumed_bytes = 0
         return stream
 
+    def let_go(self) -> None:
+        """All streams are over, and there will be no more. A dictionary keeps room for what was taken out of it one by one."""
+        self.of.clear()
+        self._reset.clear()
+
     def remember_reset(self, stream_id: int) -> None:
         """We have reset the stream, so what follows on it is ignored."""
         self._reset[stream_id] = None

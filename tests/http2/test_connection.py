@@ -1,6 +1,7 @@
 """A connection as a whole, `pixy.http2.connection`: its start, its end, its times, and conversations with `h2` as the client."""
 
 import random
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -8,6 +9,7 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.settings
+import hpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +29,7 @@ from pixy.http2 import (
 )
 from pixy.http2 import frames as f
 from pixy.http2.frames import FrameType, frame
+from pixy.http2.hpack import encode
 from tests.http2.peer import GREETING, OK, REQUEST, TRAILERS, Peer, cut
 
 SETTINGS_ACK = frame(FrameType.SETTINGS, f.ACK, 0)
@@ -125,6 +128,45 @@ def test_the_reason_of_a_goaway_is_short() -> None:
     peer = Peer()
     peer.connection.terminate(ErrorCode.INTERNAL_ERROR, "x" * 10_000)
     assert len(peer.frames()[-1].payload) == 8 + 256
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        # A block and a frame that are not complete, a dynamic table, known blocks, and what was not looked at.
+        frame(FrameType.HEADERS, 0, 1, bytes(15_000)),
+        frame(FrameType.HEADERS, f.END_HEADERS, 1, bytes(40_000))[:30_000],
+        frame(FrameType.HEADERS, f.END_HEADERS, 1, hpack.Encoder().encode([*REQUEST, (b"x", b"y" * 3900)])),
+        b"".join(
+            frame(FrameType.HEADERS, f.END_HEADERS, 2 * i + 1, encode([*REQUEST, (b"%d" % i, b"")]))
+            for i in range(50)
+        ),
+        b"".join(
+            frame(FrameType.HEADERS, f.END_HEADERS, stream_id, encode(REQUEST))
+            for stream_id in range(1, 1000, 2)
+        ),
+    ],
+    ids=["block", "frame", "table", "known blocks", "unserved"],
+)
+def test_who_has_failed_keeps_nothing_of_what_came(sent: bytes) -> None:
+    for connection in (
+        Connection(Options(), 0),
+        Connection(Options(), 0),
+    ):  # the first one fills what all share
+        tracemalloc.start()
+        try:
+            connection.receive(GREETING, 0)
+            connection.receive(
+                bytes(bytearray(sent)), 0, 20_000
+            )  # a copy: what was there before is not traced
+            had = tracemalloc.get_traced_memory()[0]
+            connection.terminate(ErrorCode.ENHANCE_YOUR_CALM, "")
+            connection.take_output()
+            keeps = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+    assert had > 5000
+    assert keeps < 4000
 
 
 # --- time -----------------------------------------------------------------------------------------------------------
