@@ -197,7 +197,7 @@ async def test_a_gap_at_the_end_of_the_log_is_progress(fake: tuple[BulkDoor, Fak
         answers = aiter(call)
         assert offsets([await anext(answers)]) == [0]
         backend.add_gap(T0, 3)
-        last = await anext(answers)
+        (last,) = [answer async for answer in answers]
     assert (last.batches, last.next_offset, last.state) == (b"", 4, pb.END_OF_RANGE)
 
 
