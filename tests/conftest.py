@@ -33,6 +33,9 @@ _FREEZE_AFTER = 50
 """Between so many async tests what has come to stay (reports, modules) is taken out of what each looks through at its end."""
 _async_tests = count(1)
 
+_CALL_ENDS_S = 5.0
+"""So long a call of grpcio's client may take to learn that it has ended."""
+
 __all__ = ["require"]
 
 pytest_plugins = ["tests.kafka.fixtures"]
@@ -94,6 +97,9 @@ async def _strict_event_loop(request: pytest.FixtureRequest) -> AsyncIterator[No
     unhandled: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     yield
+    # grpcio's client learns of the end of a call, even of one that it has cancelled, some turns of the loop later.
+    if calls := [task for task in asyncio.all_tasks() if "_AioCall" in repr(task)]:
+        await asyncio.wait(calls, timeout=_CALL_ENDS_S)
     leaked = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     descriptions = [repr(task) for task in leaked]
     for task in leaked:
