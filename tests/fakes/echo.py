@@ -13,7 +13,7 @@ from google.protobuf.wrappers_pb2 import DESCRIPTOR as WRAPPERS
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from pixy.api.grpc import GrpcError, Handler, RpcServer, ServerOptions, Service, Status, StreamCall, UnaryCall
-from pixy.clock import SystemClock
+from pixy.clock import Clock, SystemClock
 from pixy.config import TlsConfig
 
 __all__ = ["DESCRIPTOR", "Echo", "EchoServer", "open_echo", "value"]
@@ -177,11 +177,16 @@ class EchoServer:
 
 @asynccontextmanager
 async def open_echo(
-    options: ServerOptions | None = None, tls: TlsConfig | None = None, unix: str = ""
+    options: ServerOptions | None = None,
+    tls: TlsConfig | None = None,
+    unix: str = "",
+    clock: Clock | None = None,
 ) -> AsyncIterator[EchoServer]:
-    """Serves it on a free port, or on a unix socket."""
+    """Serves it on a free port, or on a unix socket, by the machine's clock unless another is given."""
     echo, faults = Echo(), list[BaseException]()
-    server = RpcServer([echo.service()], options or ServerOptions(), SystemClock(), faults.append, Random(1))
+    server = RpcServer(
+        [echo.service()], options or ServerOptions(), clock or SystemClock(), faults.append, Random(1)
+    )
     address = await server.listen_unix(unix) if unix else await server.listen("127.0.0.1:0", tls)
     try:
         yield EchoServer(echo, server, address, faults)

@@ -17,6 +17,7 @@ from pixy.api.grpc.turns import CREDIT_S, TURN_S
 from pixy.http2 import ErrorCode, Options
 from pixy.http2.frames import PREFACE, FrameType, frame, goaway, rst_stream, unpack_head, window_update
 from tests.api.grpc.support import NotedReceipt, wait_until
+from tests.fakes.clock import FakeClock
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, messages_in, open_client, prefixed
 
@@ -70,6 +71,15 @@ class FakeTransport(asyncio.Transport):
         self.said.append("close")
 
 
+class SlowClock(FakeClock):
+    """Between two looks at it something was done."""
+
+    def monotonic(self) -> float:
+        """See `Clock`."""
+        self.advance(0.6 * TURN_S)
+        return super().monotonic()
+
+
 def connected(echo: EchoServer) -> tuple[Any, FakeTransport]:
     """A connection of the server on a transport that is none."""
     connection, transport = echo.server.maybe_open(secure=False), FakeTransport()
@@ -103,7 +113,7 @@ async def test_what_is_more_than_a_turn_may_take_is_served_over_several_and_in_o
 
 
 async def test_a_connection_is_not_read_until_what_it_has_sent_is_served() -> None:
-    async with open_echo() as echo:
+    async with open_echo(clock=SlowClock()) as echo:
         connection, transport = connected(echo)
         connection.received(PRIORITY * 2000)
         pending = []
@@ -148,7 +158,7 @@ async def bring(connection: Any, data: bytes) -> None:
 
 
 async def test_what_a_transport_brings_although_it_was_told_not_to_is_served_behind_the_rest() -> None:
-    async with open_echo(ServerOptions(http2=Options(keepalive_s=0))) as echo:
+    async with open_echo(clock=FakeClock()) as echo:
         connection, transport = connected(echo)
         connection.received(PRIORITY * 2000)
         assert connection.core.pending
@@ -158,16 +168,11 @@ async def test_what_a_transport_brings_although_it_was_told_not_to_is_served_beh
         connection.connection_lost(None)
 
 
-async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with open_echo() as echo:
+async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served_at_once() -> None:
+    clock = FakeClock()
+    async with open_echo(clock=clock) as echo:
         busy, _ = connected(echo)
         calm, transport = connected(echo)
-        # Credit comes with time, and a busy machine may take some between any two lines.
-        now = busy.environment.monotonic()
-        monkeypatch.setattr(busy.environment, "monotonic", lambda: now)
-        busy.now = calm.now = now
         busy._credit_s, calm._credit_s = -CREDIT_S, CREDIT_S
         ping = frame(FrameType.PING, 0, 0, b"12345678")
         busy.received(ping)
@@ -179,7 +184,7 @@ async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served
         assert transport.written.endswith(b"12345678")
         assert calm.waits == 0
         await wait_until(lambda: not busy._waiting)
-        busy.now -= 10 * CREDIT_S  # time passes
+        clock.advance(10 * CREDIT_S)
         busy._credit_s = -CREDIT_S / 2
         busy.received(ping)
         assert busy.waits == 1
@@ -188,7 +193,7 @@ async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served
 
 
 async def test_who_opens_connection_after_connection_waits_in_line_with_each() -> None:
-    async with open_echo() as echo:
+    async with open_echo(clock=FakeClock()) as echo:
         opened = []
         for waits in (0, 1, 1):
             connection, _ = connected(echo)
@@ -202,7 +207,7 @@ async def test_who_opens_connection_after_connection_waits_in_line_with_each() -
 
 
 async def test_work_is_charged_and_debt_is_bounded() -> None:
-    async with open_echo() as echo:
+    async with open_echo(clock=SlowClock()) as echo:
         connection, _ = connected(echo)
         before = connection._credit_s = CREDIT_S
         connection.received(PRIORITY * 1000)
@@ -214,7 +219,7 @@ async def test_work_is_charged_and_debt_is_bounded() -> None:
 
 
 async def test_nothing_is_served_while_the_transport_has_enough_and_all_of_it_afterwards() -> None:
-    async with open_echo() as echo:
+    async with open_echo(clock=FakeClock()) as echo:
         connection, transport = connected(echo)
         connection.pause_writing()
         connection.received(frame(FrameType.PING, 0, 0, b"12345678"))
@@ -301,7 +306,7 @@ async def test_a_message_of_a_call_that_is_gone_is_not_unpacked_to_its_end() -> 
 
 async def test_answers_that_nobody_takes_are_bounded_in_all_wherever_they_wait() -> None:
     options = ServerOptions(http2=Options(output_bytes=1_000_000))
-    async with open_echo(options) as echo:
+    async with open_echo(options, clock=FakeClock()) as echo:
         connection, transport = connected(echo)
         connection.received(window_update(0, 2**30))
         del transport.written[:]
@@ -343,7 +348,7 @@ def held_calls(echo: EchoServer, connection: Any, count: int) -> list[Any]:
 @pytest.mark.parametrize("additions", [False, True])
 async def test_answers_of_one_turn_are_not_refused_while_the_transport_takes_more(additions: bool) -> None:
     options = ServerOptions(http2=Options(output_bytes=1_000_000))
-    async with open_echo(options) as echo:
+    async with open_echo(options, clock=FakeClock()) as echo:
         connection, transport = connected(echo)
         calls = held_calls(echo, connection, 13)
         receipts = [NotedReceipt() for _ in calls]
@@ -448,7 +453,7 @@ def connection_is_full(sock: socket.socket) -> bool:
 
 async def test_behind_the_end_so_much_is_thrown_away_in_a_second_and_not_for_long() -> None:
     options = replace(ServerOptions(), linger_s=2.5)
-    async with open_echo(options) as echo:
+    async with open_echo(options, clock=FakeClock()) as echo:
         connection, transport = connected(echo)
         connection.received(goaway(0, 0) + frame(FrameType.DATA, 0, 0, b"x"))
         assert transport.said == ["eof", "resume"]
