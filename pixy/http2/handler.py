@@ -112,6 +112,12 @@ class FrameHandler:
         """The last stream that was or is served, 0 if there is none."""
         return max(self._streams.next_id - 2, 0) if self.served_until is None else self.served_until
 
+    def let_go(self) -> None:
+        """The connection has failed: keep nothing of what came."""
+        self.block = self._data_stream = None
+        self.data_left = 0
+        self._headers = HeaderReader(self._options.max_header_list_bytes)
+
     def pardon_reset(self) -> None:
         """See `Connection.pardon_reset`."""
         self._budgets.give_back(Cost.RESET)

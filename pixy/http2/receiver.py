@@ -29,7 +29,7 @@ from pixy.http2.frames import (
     unpack_head,
 )
 from pixy.http2.handler import BLOCK_WORK, FrameHandler
-from pixy.http2.headers import HeaderReader, Request
+from pixy.http2.headers import Request
 from pixy.http2.options import Options
 from pixy.http2.sender import Sender
 from pixy.http2.streams import WHOLE, StreamTable
@@ -102,10 +102,10 @@ class Receiver(FrameHandler):
         self.pending = at < end or sender.behind
 
     def let_go(self) -> None:
-        """The connection has failed: keep nothing of what came."""
-        self.block, self._partial, self._rest = None, bytearray(), b""
-        self.pending, self.data_left = False, 0
-        self._headers = HeaderReader(self._options.max_header_list_bytes)
+        """See `FrameHandler`."""
+        super().let_go()
+        self._partial, self._rest = bytearray(), b""
+        self.pending = False
 
     def check_invariants(self) -> None:
         """Prove what the fields promise."""

@@ -145,20 +145,23 @@ def test_the_reason_of_a_goaway_is_short() -> None:
             frame(FrameType.HEADERS, f.END_HEADERS, stream_id, encode(REQUEST))
             for stream_id in range(1, 1000, 2)
         ),
+        # Streams that we have reset: requests without a path.
+        b"".join(
+            frame(FrameType.HEADERS, f.END_HEADERS | f.END_STREAM, stream_id, encode(REQUEST[:1]))
+            for stream_id in range(1, 1000, 2)
+        ),
     ],
-    ids=["block", "frame", "table", "known blocks", "unserved"],
+    ids=["block", "frame", "table", "known blocks", "unserved", "resets"],
 )
 def test_who_has_failed_keeps_nothing_of_what_came(sent: bytes) -> None:
-    for connection in (
-        Connection(Options(), 0),
-        Connection(Options(), 0),
-    ):  # the first one fills what all share
+    # The first connection fills what all share.
+    for _ in range(2):
+        connection = Connection(Options(), 0)
         tracemalloc.start()
         try:
             connection.receive(GREETING, 0)
-            connection.receive(
-                bytes(bytearray(sent)), 0, 20_000
-            )  # a copy: what was there before is not traced
+            # A copy: what was there before is not traced.
+            connection.receive(bytes(bytearray(sent)), 0, 20_000)
             had = tracemalloc.get_traced_memory()[0]
             connection.terminate(ErrorCode.ENHANCE_YOUR_CALM, "")
             connection.take_output()
