@@ -97,10 +97,7 @@ async def _strict_event_loop(request: pytest.FixtureRequest) -> AsyncIterator[No
     unhandled: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     yield
-    # grpcio's client learns of the end of a call, even of one that it has cancelled, some turns of the loop later.
-    if calls := [task for task in asyncio.all_tasks() if "_AioCall" in repr(task)]:
-        await asyncio.wait(calls, timeout=_CALL_ENDS_S)
-    leaked = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    leaked = await _left_behind()
     descriptions = [repr(task) for task in leaked]
     for task in leaked:
         task.cancel()
@@ -114,6 +111,19 @@ async def _strict_event_loop(request: pytest.FixtureRequest) -> AsyncIterator[No
     if unhandled:
         lines = [line for context in unhandled for line in _describe(context)]
         pytest.fail("the event loop got exceptions that nobody handled:\n" + "\n".join(lines), pytrace=False)
+
+
+async def _left_behind() -> set[asyncio.Task[Any]]:
+    """The tasks of the loop besides this one.
+
+    grpcio's client learns of the end of a call, even of one that it has cancelled, some turns of the loop later: its tasks have
+    a while to end.
+    """
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    if calls := {task for task in tasks if "_AioCall" in repr(task)}:
+        ended, _ = await asyncio.wait(calls, timeout=_CALL_ENDS_S)
+        tasks -= ended
+    return tasks
 
 
 def _describe(context: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from pixy.api.grpc import ServerOptions, Status
 from pixy.http2 import BudgetOptions, ErrorCode, Options
 from tests.api.grpc.support import wait_until
+from tests.fakes.clock import FakeClock
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import open_client, prefixed
 
@@ -203,21 +204,19 @@ async def test_data_behind_an_answer_that_came_early_are_ignored() -> None:
 # --- resets ---------------------------------------------------------------------------------------------------------
 
 
-async def reset_some(lived_s: float, timeout: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+async def reset_some(lived_s: float, timeout: str) -> list[int]:
     """Reset 40 calls, each after a time, where 10 are too many; returns what the server says to that."""
-    few = BudgetOptions(burst=10, per_second=0, per_frame=0)
+    few, clock = BudgetOptions(burst=10, per_second=0, per_frame=0), FakeClock()
     async with (
-        open_echo(ServerOptions(http2=Options(resets=few))) as echo,
+        open_echo(ServerOptions(http2=Options(resets=few)), clock=clock) as echo,
         open_client(echo.address) as client,
     ):
         await client.call(UNARY, value(b"x"))
         (connection,) = echo.server._connections
-        monotonic, later = connection.environment.monotonic, 0.0
-        monkeypatch.setattr(connection.environment, "monotonic", lambda: monotonic() + later)
         for number in range(1, 41):
             stream_id = client.request(UNARY, value(b"hold"), [("grpc-timeout", timeout)])
             await wait_until(lambda number=number: len(echo.echo.held) == number)
-            later += lived_s
+            clock.advance(lived_s)
             client.reset(stream_id)
             await wait_until(
                 lambda number=number: connection.resets_received == number or connection.core.closed
@@ -229,14 +228,12 @@ async def reset_some(lived_s: float, timeout: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("lived_s", [0.85, 0.99])
-async def test_resets_at_the_deadlines_of_calls_are_no_attack(
-    monkeypatch: pytest.MonkeyPatch, lived_s: float
-) -> None:
-    assert await reset_some(lived_s, "1S", monkeypatch) == []
+async def test_resets_at_the_deadlines_of_calls_are_no_attack(lived_s: float) -> None:
+    assert await reset_some(lived_s, "1S") == []
 
 
 @pytest.mark.parametrize(("lived_s", "timeout"), [(0.0, "1S"), (0.5, "1S"), (0.3, "300m"), (0.0, "1H")])
 async def test_resets_long_before_deadlines_or_at_very_short_ones_end_the_connection(
-    monkeypatch: pytest.MonkeyPatch, lived_s: float, timeout: str
+    lived_s: float, timeout: str
 ) -> None:
-    assert await reset_some(lived_s, timeout, monkeypatch) == [ErrorCode.ENHANCE_YOUR_CALM]
+    assert await reset_some(lived_s, timeout) == [ErrorCode.ENHANCE_YOUR_CALM]

@@ -72,7 +72,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class SlowClock(FakeClock):
-    """Between two looks at it something was done."""
+    """Each look at it finds that most of a turn has passed."""
 
     def monotonic(self) -> float:
         """See `Clock`."""
@@ -207,12 +207,13 @@ async def test_who_opens_connection_after_connection_waits_in_line_with_each() -
 
 
 async def test_work_is_charged_and_debt_is_bounded() -> None:
-    async with open_echo(clock=SlowClock()) as echo:
+    clock = SlowClock()
+    async with open_echo(clock=clock) as echo:
         connection, _ = connected(echo)
         before = connection._credit_s = CREDIT_S
         connection.received(PRIORITY * 1000)
         assert connection._credit_s < before
-        connection.now -= 100
+        clock.advance(100)
         connection._spend()
         assert connection._credit_s == -CREDIT_S
         connection.connection_lost(None)

@@ -3,27 +3,18 @@
 import asyncio
 
 from pixy.api.grpc.turns import TURN_S, Turns
-
-
-class Clock:
-    """Stands still unless somebody works."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
+from tests.fakes.clock import FakeClock
 
 
 class Worker:
     """Has so many slices of work, each of which takes so long."""
 
-    def __init__(self, name: str, clock: Clock, log: list[str], slices: int, slice_s: float) -> None:
+    def __init__(self, name: str, clock: FakeClock, log: list[str], slices: int, slice_s: float) -> None:
         self.name, self.clock, self.log = name, clock, log
         self.slices, self.slice_s = slices, slice_s
 
     def work(self) -> bool:
-        self.clock.now += self.slice_s
+        self.clock.advance(self.slice_s)
         self.log.append(self.name)
         self.slices -= 1
         return self.slices > 0
@@ -33,7 +24,7 @@ class Worker:
 
 
 async def test_a_turn_ends_after_its_time_and_the_rest_follows_round_and_round() -> None:
-    clock, log = Clock(), list[str]()
+    clock, log = FakeClock(), list[str]()
     turns = Turns(clock.monotonic)
     for name, slices in (("a", 3), ("b", 1), ("c", 3)):
         turns.wait(Worker(name, clock, log, slices, TURN_S * 0.4))
@@ -52,7 +43,7 @@ async def test_a_turn_ends_after_its_time_and_the_rest_follows_round_and_round()
 
 
 async def test_nobody_is_held_back_whose_work_is_done_within_the_turn() -> None:
-    clock, log = Clock(), list[str]()
+    clock, log = FakeClock(), list[str]()
     turns = Turns(clock.monotonic)
     turns.wait(Worker("a", clock, log, 5, TURN_S * 0.1))
     await asyncio.sleep(0)
@@ -60,7 +51,7 @@ async def test_nobody_is_held_back_whose_work_is_done_within_the_turn() -> None:
 
 
 async def test_who_comes_while_another_one_works_is_served_too() -> None:
-    clock, log = Clock(), list[str]()
+    clock, log = FakeClock(), list[str]()
     turns = Turns(clock.monotonic)
 
     class Inviting(Worker):
@@ -75,7 +66,7 @@ async def test_who_comes_while_another_one_works_is_served_too() -> None:
 
 
 async def test_a_turn_is_free_until_it_was_charged_for_its_time_or_somebody_waits() -> None:
-    clock, log = Clock(), list[str]()
+    clock, log = FakeClock(), list[str]()
     turns = Turns(clock.monotonic)
     free = []
     for charged in (TURN_S / 2, TURN_S / 2):
