@@ -6,7 +6,7 @@ CACHE := .cache
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format demo demo-spark bench bench-kafka fuzz attacks proto clean
+.PHONY: help run test test-all test-rest test-fast check format demo demo-spark bench bench-kafka fuzz attacks proto clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,21 +25,24 @@ $(BIN)/.pixy-dev: $(BIN)/.pixy
 run: $(BIN)/.pixy  ## start the daemon with config.yaml, data under ./pixy-data
 	@$(BIN)/pixy serve --config config.yaml $(ARGS)
 
-# Tests that start no processes share the cores. Their modules are compiled once, whatever the environment says: for all of them
-# that takes each of the cores ten seconds.
-SHARED := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses auto --dist worksteal
-
-# Both halves run, and either may fail. With ARGS, which may choose few tests or none of one half, all that they choose run in turn.
-test: check  ## all checks, then all tests
+# Lanes of tests run beside each other (tests/lanes.py), the checks among them. With ARGS, which may choose few tests or none of a lane, all
+# that they choose run in turn.
+test: $(BIN)/.pixy-dev  ## all checks, and the tests of every layer
 ifeq ($(strip $(ARGS)),)
-	@echo '$(SHARED) -m "not process"; $(BIN)/pytest -m process'
-	@$(SHARED) -m "not process"; shared=$$?; $(BIN)/pytest -m process && exit $$shared
+	@$(BIN)/python -m tests.lanes test
 else
 	$(BIN)/pytest $(ARGS)
 endif
 
+test-all: $(BIN)/.pixy-dev  ## the same and the long rest: many seeds, all attacks, failover, every client language
+	@$(BIN)/python -m tests.lanes all
+
+test-rest: $(BIN)/.pixy-dev  ## what make test-all has beyond make test
+	@$(BIN)/python -m tests.lanes rest
+
+# The modules are compiled once, whatever the environment says: for all of them that takes each of the cores ten seconds.
 test-fast: $(BIN)/.pixy-dev  ## the tests that start no processes and take no time
-	$(SHARED) -m "not process and not slow" $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses auto --dist worksteal -m "not process and not slow and not long" $(ARGS)
 
 check: $(BIN)/.pixy-dev  ## format, lint, types, import rules, generated files
 	$(BIN)/ruff format --check .
@@ -70,7 +73,7 @@ FUZZ := tests.http2.fuzz_hpack tests.http2.fuzz_connection tests.api.grpc.fuzz_g
 fuzz: $(BIN)/.pixy-dev  ## fuzz each parser of what clients send, TIME=60 seconds each
 	@for target in $(FUZZ); do $(BIN)/python -m $$target --time $(TIME) $(ARGS) || exit 1; done
 
-attacks: $(BIN)/.pixy-dev  ## attack the gRPC door (a part of make test)
+attacks: $(BIN)/.pixy-dev  ## attack the gRPC door (a part of make test-all)
 	@$(BIN)/python -m pytest tests/judges/test_attacks.py $(ARGS)
 
 OUT ?= pixy/proto

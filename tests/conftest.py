@@ -13,6 +13,7 @@ import traceback
 from asyncio import constants
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,10 @@ _async_tests = count(1)
 
 _CALL_ENDS_S = 5.0
 """So long a call of grpcio's client may take to learn that it has ended."""
+
+_SPARK = Path(__file__).parent / "spark"
+_BROKERS = {"kafka", "_kafka_three_session", "secured"}
+"""Fixtures that start brokers."""
 
 __all__ = ["require"]
 
@@ -60,11 +65,23 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "no_debug: asyncio's debug mode would distort this test's timing")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        _choose_lane(item)
         if isinstance(item, pytest.Function) and is_async_test(item):
             # First in, last out: it looks when all other fixtures have cleaned up.
             item.fixturenames.insert(0, "_strict_event_loop")
+
+
+def _choose_lane(item: pytest.Item) -> None:
+    """Mark what decides on the lane of a test (`tests.lanes`), before anybody chooses by marks."""
+    if not item.get_closest_marker("process"):
+        return
+    if _SPARK in item.path.parents:
+        item.add_marker("spark")
+    elif isinstance(item, pytest.Function) and not _BROKERS.isdisjoint(item.fixturenames):
+        item.add_marker("kafka")
 
 
 def pytest_collection_finish() -> None:

@@ -19,7 +19,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     needed = {each for mark in metafunc.definition.iter_markers("needs") for each in mark.args}
     able = [
-        pytest.param(each, id=name, marks=[pytest.mark.process] if each.cluster else [])
+        pytest.param(each, id=name, marks=[pytest.mark.process, pytest.mark.kafka] if each.cluster else [])
         for name, each in IMPLEMENTATIONS.items()
         if needed <= each.capabilities
     ]

@@ -22,7 +22,7 @@ from tests.kafka.cluster import KafkaCluster
 if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyAsyncStub
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.no_debug]
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.no_debug]
 
 OUTAGE_S = 30.0
 PATIENCE_S = 60.0

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 ORIGINAL = Path(__file__).parents[1] / "proto" / "kafka_pixy.proto"
 SECONDS_MAX = 240.0
-KINDS = ("embedded", "kafka")
+KINDS = ("embedded", pytest.param("kafka", marks=pytest.mark.kafka))
 
 
 def config(cluster: dict[str, Any]) -> dict[str, Any]:

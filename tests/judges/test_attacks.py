@@ -23,7 +23,7 @@ from tests.judges.attacks import ATTACKS, BIG_TOPIC
 from tests.judges.daemons import check_log, judged_daemon
 from tests.judges.witness import WINDOW_S, Observation, Witness
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 REPOSITORY = Path(__file__).parents[2]
 QUIET_WINDOWS, ATTACK_WINDOWS = 2, 5
@@ -31,6 +31,8 @@ PATIENT_ATTACK_WINDOWS = 13
 LAST_ANSWERS_S = 0.2
 TRIES = 6
 RSS_BYTES_MAX, LEFT_BYTES_MAX = 32 * 1024 * 1024, 48 * 1024 * 1024
+QUICK = {"rapid reset (CVE-2023-44487)", "HPACK bomb", "streams beyond the limit", "gzip bombs"}
+"""Attacks on different parts of the core, for every run of the tests."""
 BIG_MESSAGES, BIG_MESSAGE_BYTES = 30, 900_000
 
 
@@ -92,7 +94,9 @@ def fill(daemon: Daemon) -> None:
     daemon.close_channels()
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in ATTACKS]
+)
 def test_an_attack_harms_nobody(name: str, target_of: Callable[[str], Target]) -> None:
     daemon, fresh_rss_bytes = target_of(name)
     quiet_p99_s = quiet_rss_bytes = float("inf")

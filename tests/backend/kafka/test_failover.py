@@ -17,7 +17,7 @@ from tests.conformance.support import append, append_nowait, fetch_now, make_bat
 from tests.kafka.backends import open_kafka, start_again
 from tests.kafka.cluster import Broker, KafkaCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.no_debug]
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.no_debug]
 
 PATIENCE_S = 60.0
 DELIVERY_S = 20.0

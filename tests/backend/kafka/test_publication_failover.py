@@ -23,7 +23,7 @@ from tests.kafka.cluster import Broker, KafkaCluster
 from tests.kafka.consumer import consumed
 from tests.kafka.relay import PRODUCE, Relay
 
-pytestmark = [pytest.mark.process, pytest.mark.no_debug]
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.no_debug]
 
 PATIENCE_S = 60.0
 STEPS = {

@@ -1,0 +1,184 @@
+"""Runs the tests in lanes beside each other: `python -m tests.lanes {test,rest,all}`.
+
+A lane is one process of pytest (or the checks): within it Kafka's brokers, Spark's Java machines and all else that takes long to start are
+shared, and the others use the cores while it waits. Tests marked `alone` follow when nothing else runs.
+
+The output of a lane goes to a file in `.cache/lanes` and is printed whole when the lane ends. The last line adds up the lanes, in pytest's
+own words. The exit code is 1 if any lane failed. SIGINT and SIGTERM interrupt every lane.
+"""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import wait as wait_for_all
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+__all__ = ["SUITES", "Lane", "closing_line", "lanes_of", "run_beside"]
+
+ROOT = Path(__file__).parents[1]
+OUTPUT = ROOT / ".cache" / "lanes"
+
+SUITES = {"test": "not long", "rest": "long", "all": ""}
+"""Names of suites, and what they choose among the tests of a lane."""
+
+SHARED = ("--numprocesses", "auto", "--dist", "worksteal")
+"""Tests that start no processes share the cores."""
+
+BESIDE: dict[str, tuple[str, Sequence[str]]] = {
+    "kafka": ("process and kafka and not alone", ()),
+    "spark": ("process and spark and not alone", ()),
+    "daemons": ("process and not kafka and not spark and not alone", ()),
+    "units": ("not process and not alone", SHARED),
+}
+"""Lanes that run beside each other: marks of their tests, further arguments."""
+
+ALONE: dict[str, tuple[str, Sequence[str]]] = {"alone": ("alone", ())}
+"""Lanes that have the machine to themselves."""
+
+NICE = 5
+"""Units take the cores that the other lanes leave, so that no lane with waits in it ends last."""
+
+GRACE_S = 60.0
+"""Time for an interrupted lane to end what it has started."""
+
+NOTHING_CHOSEN = 5
+"""Exit code of pytest if the marks choose no test."""
+
+_COUNTED = ("failed", "passed", "skipped", "xfailed", "xpassed", "warning", "error")
+_COUNT = re.compile(rf"(\d+) ({'|'.join(_COUNTED)})s?\b")
+_CLOSING = re.compile(r"=+ .* in [\d.]+s.* =+")
+
+
+class Lane(NamedTuple):
+    """One process whose output goes to a file."""
+
+    name: str
+    command: Sequence[str]
+    output: Path
+
+
+def lanes_of(suite: str) -> tuple[list[Lane], list[Lane]]:
+    """Lanes of a suite: those beside each other, and those that run alone afterwards."""
+    beside = [_tests(suite, name, *each) for name, each in BESIDE.items()]
+    if suite != "rest":
+        beside.insert(0, Lane("check", ("make", "--no-print-directory", "check"), OUTPUT / "check.log"))
+    return beside, [_tests(suite, name, *each) for name, each in ALONE.items()]
+
+
+def _tests(suite: str, name: str, marks: str, arguments: Sequence[str]) -> Lane:
+    chosen = " and ".join(filter(None, (marks, SUITES[suite])))
+    nice = ("nice", "-n", str(NICE)) if name == "units" else ()
+    command = (*nice, sys.executable, "-m", "pytest", "-m", chosen, "--durations=5", *arguments)
+    return Lane(name, command, OUTPUT / f"{name}.log")
+
+
+def run_beside(lanes: Sequence[Lane]) -> list[str]:
+    """Run lanes beside each other, and print what each wrote when it has ended.
+
+    Returns:
+        names of the lanes that failed.
+    """
+    began = time.monotonic()
+    failed = []
+    with ThreadPoolExecutor(len(lanes)) as threads:
+        running = {}
+        try:
+            for lane in lanes:
+                process = _start(lane)
+                running[threads.submit(_wait, process)] = lane, process
+            for ended in as_completed(list(running)):
+                lane, process = running.pop(ended)
+                used_s = ended.result().ru_utime + ended.result().ru_stime
+                print(lane.output.read_text(errors="replace"), end="")
+                print(f"--- {lane.name}: exit code {process.returncode} after ", end="")
+                print(f"{time.monotonic() - began:.0f} s, {used_s:.0f} s of processor time\n", flush=True)
+                if process.returncode not in (0, NOTHING_CHOSEN):
+                    failed.append(lane.name)
+        finally:
+            processes = [process for _, process in running.values()]
+            _signal(processes, signal.SIGINT)
+            wait_for_all(running, GRACE_S)
+            _signal(processes, signal.SIGKILL)
+    return failed
+
+
+def _start(lane: Lane) -> "subprocess.Popen[bytes]":
+    lane.output.parent.mkdir(parents=True, exist_ok=True)
+    # Modules are compiled once for all lanes, whatever the environment says.
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONUNBUFFERED": "1"}
+    with lane.output.open("wb") as output:
+        # In a session of its own: Ctrl-C in a terminal interrupts it once, as any other signal does.
+        return subprocess.Popen(
+            lane.command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _wait(process: "subprocess.Popen[bytes]") -> resource.struct_rusage:
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage
+
+
+def _signal(processes: Sequence["subprocess.Popen[bytes]"], number: signal.Signals) -> None:
+    for process in processes:
+        if process.returncode is None:
+            os.killpg(process.pid, number)
+
+
+def closing_line(outputs: Sequence[str], seconds: float) -> str:
+    """The closing line of pytest over the outputs of several runs of it."""
+    counts: Counter[str] = Counter()
+    for output in outputs:
+        closing = [line for line in output.splitlines() if _CLOSING.fullmatch(line)]
+        for number, what in _COUNT.findall(closing[-1] if closing else ""):
+            counts[what] += int(number)
+    parts = [
+        f"{counts[what]} {what}{'s' if what in ('warning', 'error') and counts[what] > 1 else ''}"
+        for what in _COUNTED
+        if counts[what]
+    ]
+    clock = f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02}:{int(seconds) % 60:02}"
+    return f" {', '.join(parts) or 'no tests ran'} in {seconds:.2f}s ({clock}) ".center(80, "=")
+
+
+def main(suite: str) -> int:
+    began = time.monotonic()
+    beside, alone = lanes_of(suite)
+    print(
+        f"{', '.join(lane.name for lane in beside)} run beside each other, output in .cache/lanes", flush=True
+    )
+    failed = run_beside(beside)
+    for lane in alone:
+        failed += run_beside([lane])
+    for name in failed:
+        print(f"FAILED {name}: see .cache/lanes/{name}.log")
+    outputs = [lane.output.read_text(errors="replace") for lane in (*beside, *alone)]
+    print(closing_line(outputs, time.monotonic() - began))
+    return 1 if failed else 0
+
+
+def _interrupted(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _interrupted)
+    signal.signal(signal.SIGINT, _interrupted)
+    try:
+        sys.exit(main(*sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
