@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
+
 from pixy.byte_room import ByteRoom
 
 
@@ -70,6 +72,29 @@ async def test_room_that_was_given_to_who_gives_up_in_the_same_turn_is_not_lost(
     first.cancel()
     await second
     assert (first.cancelled(), room.taken, room.waiting) == (True, 3, 0)
+
+
+async def test_room_goes_past_a_waiter_that_was_cancelled_in_the_same_turn() -> None:
+    room = ByteRoom(10)
+    await room.take(10)
+    first, second = await start(room.take(10), room.take(3))
+    first.cancel()
+    room.give_back(10)
+    await second
+    assert (first.cancelled(), room.taken, room.waiting) == (True, 3, 0)
+
+
+@pytest.mark.parametrize("cancelled", ["before", "after"])
+async def test_room_comes_back_however_a_waiter_is_cancelled_around_its_turn(cancelled: str) -> None:
+    room = ByteRoom(10)
+    await room.take(10)
+    (only,) = await start(room.take(10))
+    if cancelled == "before":
+        only.cancel()
+    room.give_back(10)
+    only.cancel()
+    await asyncio.wait({only})
+    assert (room.taken, room.waiting, room.has(10)) == (0, 0, True)
 
 
 async def test_a_block_has_its_room_until_it_ends_or_is_cancelled() -> None:

@@ -26,6 +26,7 @@ from pixy.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from pixy.futures import resolve
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
 from pixy.storage import PartitionLog, PieceBatches
@@ -382,7 +383,7 @@ async def _wait_append(replica: PartitionReplica, max_wait: float | None) -> Non
     if replica.waiters is None:
         replica.waiters = set()
     replica.waiters.add(waiter)
-    timer = None if max_wait is None else loop.call_later(max_wait, _give_up, waiter)
+    timer = None if max_wait is None else loop.call_later(max_wait, resolve, waiter, None)
     try:
         await waiter
     finally:
@@ -391,8 +392,3 @@ async def _wait_append(replica: PartitionReplica, max_wait: float | None) -> Non
         if replica.waiters is not None:
             replica.waiters.discard(waiter)
             replica.waiters = replica.waiters or None
-
-
-def _give_up(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_result(None)

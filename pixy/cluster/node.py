@@ -35,6 +35,7 @@ from pixy.cluster.stages import Stages
 from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups
 from pixy.cluster.topic_commands import alter_command, create_command, delete_command
 from pixy.errors import CorruptData, DataDirectoryError, PixyError, Unavailable
+from pixy.futures import reject, resolve
 from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, InitCluster, MetadataCommand
 from pixy.records import TopicPartition
 from pixy.storage import (
@@ -176,9 +177,9 @@ class Node:
         self._compaction.stop()
         self._reserve.stop()
         self._retention.stop()
-        if self._first_entry is not None and not self._first_entry.done():
+        if self._first_entry is not None:
             reason = f"data directory {self._options.directory} cannot be used: {error}"
-            self._first_entry.set_exception(DataDirectoryError(reason))
+            reject(self._first_entry, DataDirectoryError(reason))
         self._on_fault(error)
 
     # --- what others ask for ------------------------------------------------------------------------------------
@@ -261,12 +262,7 @@ class Node:
         if stalled is not None:
             raise Unavailable(str(stalled))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def done(result: Any) -> None:
-            if not future.done():
-                future.set_result(result)
-
-        self._propose(replica, EntryType.COMMAND, payload, done)
+        self._propose(replica, EntryType.COMMAND, payload, partial(resolve, future))
         result = await future
         if isinstance(result, PixyError):
             raise result
@@ -470,13 +466,8 @@ class Node:
         if not self.metadata.groups_count:
             command = MetadataCommand(init_cluster=InitCluster(groups_count=GROUPS_COUNT))
             written = self._first_entry = asyncio.get_running_loop().create_future()
-
-            def done(_: None) -> None:
-                if not written.done():
-                    written.set_result(None)
-
             payload = command.SerializeToString()
-            self._propose(self._state.metadata_replica, EntryType.COMMAND, payload, done)
+            self._propose(self._state.metadata_replica, EntryType.COMMAND, payload, partial(resolve, written))
             await written
 
     def _run_on_segments(self, work: Callable[[], None]) -> None:

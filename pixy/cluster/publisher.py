@@ -36,6 +36,7 @@ from pixy.cluster.stage_expiry import StageExpiry
 from pixy.cluster.stages import Seal, Stage, Stages, merged_parts
 from pixy.config import StagingConfig
 from pixy.errors import CorruptData, FailedPrecondition, PixyError, Unavailable
+from pixy.futures import resolve
 from pixy.proto.state_pb2 import (
     ExpireSinks,
     FinishPublications,
@@ -212,7 +213,7 @@ class Publisher:
         stages = [stage for name in names if (stage := self._stages.get(name)) and self._may_go(stage)]
         if stages:
             gone: asyncio.Future[None] = self._loop.create_future()
-            self._stages.remove(stages, lambda: gone.set_result(None))
+            self._stages.remove(stages, partial(resolve, gone, None))
             await asyncio.shield(gone)
 
     def staged_by(self, topic_id: bytes) -> list[str]:
@@ -287,9 +288,8 @@ class Publisher:
             for stage in stages:
                 stage.holders -= 1
             del self._committing[command.sink_id]
-            committed.set_result(None)
-            if not result.done():
-                result.set_result(outcome)
+            resolve(committed, None)
+            resolve(result, outcome)
 
         payload = SinksCommand(publish_stages=command).SerializeToString()
         self._propose(self._sinks, payload, applied)
@@ -391,7 +391,7 @@ class Publisher:
         """One of the partitions has its part, or is no more."""
         progress.unapplied -= 1
         if not progress.unapplied:
-            progress.visible.set_result(None)
+            resolve(progress.visible, None)
             if not progress.undurable:
                 self.maybe_finish()
 

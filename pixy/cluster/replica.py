@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from pixy.errors import CorruptData
+from pixy.futures import resolve
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import TopicPartition
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog
@@ -100,8 +101,7 @@ class PartitionReplica(Replica):
         """Let the waiting fetches look again."""
         waiters, self.waiters = self.waiters, None
         for waiter in waiters or ():
-            if not waiter.done():
-                waiter.set_result(None)
+            resolve(waiter, None)
 
 
 class StateReplica(Replica):

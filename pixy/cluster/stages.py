@@ -32,6 +32,7 @@ from pixy.errors import (
     StorageFault,
     Unavailable,
 )
+from pixy.futures import resolve
 from pixy.proto.state_pb2 import StagePart, StageRecord
 from pixy.records import crc32c
 from pixy.storage import (
@@ -308,7 +309,7 @@ class Stages:
                 if self._stages.get(stage.name) is stage:
                     self._count(stage, -size, -_extents(batches))
             self._stop_if_fault(error)
-            written.set_result(_as_refusal(error, f"piece {number} of stage {stage.name.stage_id}"))
+            resolve(written, _as_refusal(error, f"piece {number} of stage {stage.name.stage_id}"))
 
         self._worker.submit(partial(stage.files.write, number, batches), done)
         return piece
@@ -361,7 +362,7 @@ class Stages:
                 log.error("a stage could not be sealed and is dropped", stage=stage.name, error=str(error))
                 self.remove([stage], lambda: None)
             self._stop_if_fault(error)
-            sealing.set_result(_as_refusal(error, f"stage {stage.name.stage_id}"))
+            resolve(sealing, _as_refusal(error, f"stage {stage.name.stage_id}"))
 
         self._worker.submit(partial(stage.files.seal, self._cluster_id, *stage.name, pieces), done)
 

@@ -3,6 +3,8 @@
 kafka-pixy's option names are pixy's own, so its files are read like any other. Different are:
 
 - an entry under `proxies` with a section `kafka` and no `kind` means a Kafka cluster;
+- an entry of a file with `zoo_keeper` or `net`, and neither `kafka` nor `kind`, is refused: to kafka-pixy it is a cluster at the default
+  brokers, to pixy it would be an empty log;
 - `zoo_keeper` is ignored with one warning, options that have no effect are named in warnings, none is dropped silently;
 - `logging` may name sinks that pixy lacks, and spells severities in more ways.
 """
@@ -10,7 +12,7 @@ kafka-pixy's option names are pixy's own, so its files are read like any other. 
 from collections.abc import Mapping
 
 from pixy.config.options import Config, ProxyConfig, leaves
-from pixy.config.tree import Branch, Entry, Items, Node, Place, Scalar
+from pixy.config.tree import Branch, Entry, Items, Node, Place, Problem, Scalar
 
 __all__ = ["FLAGS", "adapt", "warnings"]
 
@@ -36,17 +38,20 @@ _SEVERITIES = {
 }
 
 
-def adapt(root: Branch) -> list[str]:
-    """Makes a tree mean in pixy what it means in kafka-pixy.
+_ONLY_WITH_KAFKA = ("zoo_keeper", "net")
+
+
+def adapt(root: Branch, problems: list[Problem]) -> list[str]:
+    """Makes a tree mean in pixy what it means in kafka-pixy; entries that could mean two things are added to `problems`.
 
     Returns:
         warnings about what was left out.
     """
     proxies = root.entries.get("proxies")
     if proxies is not None and isinstance(proxies.node, Branch):
-        for entry in proxies.node.entries.values():
+        for name, entry in proxies.node.entries.items():
             if isinstance(entry.node, Branch):
-                _infer_kind(entry.node)
+                _infer_kind(name, entry.node, problems)
     logging = root.entries.get("logging")
     if logging is None or not isinstance(logging.node, Items):
         return []
@@ -55,12 +60,24 @@ def adapt(root: Branch) -> list[str]:
     return left_out
 
 
-def _infer_kind(proxy: Branch) -> None:
+def _infer_kind(name: str, proxy: Branch, problems: list[Problem]) -> None:
     kind = proxy.entries.get("kind")
-    unset = kind is None or (isinstance(kind.node, Scalar) and kind.node.type == "null")
-    if unset and "kafka" in proxy.entries:
+    if kind is not None and not (isinstance(kind.node, Scalar) and kind.node.type == "null"):
+        return
+    if "kafka" in proxy.entries:
         place = proxy.entries["kafka"].place
         proxy.entries["kind"] = Entry(place, Scalar("kafka", "text", place))
+        return
+    for section in _ONLY_WITH_KAFKA:
+        if section in proxy.entries and proxy.entries[section].place.line:
+            problems.append(
+                Problem(
+                    proxy.entries[section].place,
+                    f"proxies.{name} has {section} and names no brokers: is it a Kafka cluster? Then set kafka.seed_peers "
+                    "(kafka-pixy's default is localhost:9092); for pixy's own log, which would be empty, set kind: embedded",
+                )
+            )
+            return
 
 
 def _adapt_logging(logging: Items) -> tuple[Items, list[str]]:

@@ -43,7 +43,7 @@ def load_config(path: Path | None, environment: Mapping[str, str], flags: Mappin
     given = {name: value for name, value in flags.items() if value is not None}
     problems += lay_environment_over(root, environment, _cluster_names(root))
     problems += _lay_flags_over(root, given)
-    warnings = kafka_pixy.adapt(root)
+    warnings = kafka_pixy.adapt(root, problems)
     builder = Builder()
     config = builder.build(Config, root)
     problems += builder.problems

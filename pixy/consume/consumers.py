@@ -34,6 +34,7 @@ from pixy.errors import (
     TooManyRequests,
     UnknownPartition,
 )
+from pixy.futures import reject, resolve
 
 __all__ = ["NEWEST", "OLDEST", "Consumers"]
 
@@ -354,13 +355,10 @@ async def _report(work: Coroutine[object, object, None], outcome: asyncio.Future
     try:
         await work
     except PixyError as error:
-        if not outcome.done():
-            outcome.set_exception(error)
+        reject(outcome, error)
     else:
-        if not outcome.done():
-            outcome.set_result(None)
+        resolve(outcome, None)
 
 
 def _abandon(outcome: asyncio.Future[None]) -> None:
-    if not outcome.done():
-        outcome.set_exception(ShuttingDown())
+    reject(outcome, ShuttingDown())

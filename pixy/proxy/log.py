@@ -31,6 +31,7 @@ from pixy.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from pixy.futures import reject, resolve
 from pixy.proxy.range_reader import TOPIC_ID_BYTES, Range, RangeReader
 from pixy.proxy.topics import TopicCreator
 from pixy.records import NewBatch, check_new_batches, check_topic_name
@@ -186,16 +187,7 @@ class Log:
         if self._draining:
             raise ShuttingDown
         created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def then() -> None:
-            if not created.done():
-                created.set_result(None)
-
-        def fail(error: PixyError) -> None:
-            if not created.done():
-                created.set_exception(error)
-
-        self._topics.create(name, 0, then, fail)
+        self._topics.create(name, 0, partial(resolve, created, None), partial(reject, created))
         await created
 
     # --- reading ------------------------------------------------------------------------------------------------
@@ -377,8 +369,7 @@ class _Append:
         if len(self._results) < self._partitions:
             return
         self._answered()
-        if not self.answer.done():
-            self.answer.set_result([result for _, result in sorted(self._results.items())])
+        resolve(self.answer, [result for _, result in sorted(self._results.items())])
 
 
 class _PartitionAppend:

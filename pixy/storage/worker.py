@@ -10,6 +10,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+from pixy.futures import reject, resolve
 from pixy.scheduling import run_in_background
 
 __all__ = ["MakeWorker", "ThreadWorker", "Worker", "run_on"]
@@ -77,12 +78,10 @@ async def run_on(worker: Worker, work: Callable[[], T]) -> T:
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: Any, error: BaseException | None) -> None:
-        if future.cancelled():
-            return
         if error is None:
-            future.set_result(result)
+            resolve(future, result)
         else:
-            future.set_exception(error)
+            reject(future, error)
 
     worker.submit(work, done)
     return await future

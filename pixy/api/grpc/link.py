@@ -33,6 +33,7 @@ import structlog
 from pixy.api.grpc.call import Receipt
 from pixy.api.grpc.environment import Environment
 from pixy.api.grpc.turns import CREDIT_S, SHARE, TURN_S
+from pixy.futures import resolve
 from pixy.http2 import Connection, ErrorCode, Event
 
 __all__ = ["Link"]
@@ -479,8 +480,7 @@ class Link(asyncio.BufferedProtocol):
         if self._room_waiters:
             waiters, self._room_waiters = self._room_waiters, []
             for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+                resolve(waiter, None)
 
     def _regulate(self) -> None:
         if self._phase is _Phase.CLOSED:

@@ -20,6 +20,7 @@ from pixy.api.grpc.messages import MessageReader, Serialized, pack_pieces
 from pixy.api.grpc.methods import Message, Method
 from pixy.api.grpc.status import OK_TRAILERS, GrpcError, status_fields
 from pixy.api.grpc.unpacking import Unpacker
+from pixy.futures import reject, resolve
 from pixy.http2 import Delivery
 
 if TYPE_CHECKING:
@@ -171,8 +172,7 @@ class StreamCall(Call):
             self._credit += end - begin
         if self._arrived is not None:
             self._consume(self._credit)
-            if not self._arrived.done():
-                self._arrived.set_result(None)
+            resolve(self._arrived, None)
         try:
             self._hold()
         except GrpcError as error:
@@ -180,17 +180,17 @@ class StreamCall(Call):
 
     def unpacked(self, result: bytes | GrpcError) -> None:
         """See `Call.unpacked`."""
-        if self._unpacked is None or self._unpacked.done():
+        if self._unpacked is None:
             return
         if isinstance(result, GrpcError):
-            self._unpacked.set_exception(result)
+            reject(self._unpacked, result)
         else:
-            self._unpacked.set_result(result)
+            resolve(self._unpacked, result)
 
     def sent(self) -> None:
         """See `Call.sent`."""
-        if self._left is not None and not self._left.done():
-            self._left.set_result(None)
+        if self._left is not None:
+            resolve(self._left, None)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

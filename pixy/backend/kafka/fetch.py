@@ -27,6 +27,7 @@ from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.tasks import OwnedTasks
 from pixy.backend.protocol import FetchResult, TopicPartition
 from pixy.errors import CorruptData, PixyError, ShuttingDown, Unavailable, UnknownPartition
+from pixy.futures import reject, resolve
 from pixy.records import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
@@ -157,7 +158,7 @@ class Fetcher:
         """End everything that waits with `ShuttingDown`."""
         self._stopped = True
         for waiter in self._waiters:
-            _fail(waiter, ShuttingDown())
+            reject(waiter.result, ShuttingDown())
         await self._tasks.end(cancel=True)
 
     # --- grouping -------------------------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ class Fetcher:
         except CorruptData as error:
             for waiter in entry.waiters:
                 topic, number = waiter.partition
-                _fail(waiter, CorruptData(f"{topic}-{number} cannot be read: {error}"))
+                reject(waiter.result, CorruptData(f"{topic}-{number} cannot be read: {error}"))
             return []
         end = stable_offset if stable_offset >= 0 else high_watermark
         result = FetchResult(batches, next_offset, log_begin, end)
@@ -285,35 +286,34 @@ class Fetcher:
                     waiting.append(waiter)
                 else:
                     topic, number = waiter.partition
-                    _fail(
-                        waiter,
+                    reject(
+                        waiter.result,
                         Unavailable(f"{topic}-{number} cannot be read: the broker gives nothing of it"),
                     )
                 continue
             waiter.give_up_at = None
             if next_offset == entry.offset and (waiter.until is None or waiter.until > now):
                 waiting.append(waiter)
-            elif not waiter.result.done():
-                waiter.result.set_result(result)
+            else:
+                resolve(waiter.result, result)
         return waiting
 
     def _refused(self, waiter: _Waiter, code: int) -> None:
         topic, number = waiter.partition
         if code == OFFSET_OUT_OF_RANGE:
-            if not waiter.result.done():
-                waiter.result.set_exception(OutOfRange())
+            reject(waiter.result, OutOfRange())
         elif is_retriable(code) or is_stale(code):
             if is_stale(code):
                 self._client.request_refresh([topic])
             self._later(waiter, code_name(code))
         else:
-            _fail(waiter, error_for_code(code, f"cannot read {topic}-{number}"))
+            reject(waiter.result, error_for_code(code, f"cannot read {topic}-{number}"))
 
     def _later(self, waiter: _Waiter, reason: str) -> None:
         """Try again after a pause, or tell if there was patience enough."""
         if not waiter.have_patience(self._loop.time()):
             topic, number = waiter.partition
-            _fail(waiter, Unavailable(f"{topic}-{number} cannot be read: {reason}"))
+            reject(waiter.result, Unavailable(f"{topic}-{number} cannot be read: {reason}"))
         elif not waiter.result.done():
             self._loop.call_later(_BACKOFF_S, self._again, waiter)
 
@@ -329,7 +329,7 @@ class Fetcher:
             if topic in names:
                 known = topics.get(topic)
                 if known is None or known.topic_id != waiter.topic_id or number >= len(known.partitions):
-                    _fail(waiter, UnknownPartition(f"topic {topic} was deleted"))
+                    reject(waiter.result, UnknownPartition(f"topic {topic} was deleted"))
 
 
 def read_batches(
@@ -393,8 +393,3 @@ def _request(entries: _Entries, hold_s: float) -> Any:
         "",
         {},
     )
-
-
-def _fail(waiter: _Waiter, error: PixyError) -> None:
-    if not waiter.result.done():
-        waiter.result.set_exception(error)

@@ -61,6 +61,7 @@ from pixy.errors import (
     Unavailable,
     UnknownPartition,
 )
+from pixy.futures import reject, resolve
 from pixy.proto.state_pb2 import PublishStages
 from pixy.records import TopicPartition
 from pixy.storage import (
@@ -268,7 +269,7 @@ class StagedWrites:
     async def _remove(self, stages: Sequence[Stage]) -> None:
         if stages and self._stages is not None:
             gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._stages.remove(stages, lambda: gone.set_result(None))
+            self._stages.remove(stages, partial(resolve, gone, None))
             await asyncio.shield(gone)
 
     def begin_deletion(self, topic_id: bytes, *, force: bool) -> None:
@@ -312,15 +313,15 @@ class StagedWrites:
             async with self._turn(command.sink_id):
                 published = await self._publish(command)
         except PixyError as error:
-            outcome.set_exception(error)
+            reject(outcome, error)
             outcome.exception()  # also if nobody waits any more
         except BaseException as error:
             stopped = isinstance(error, asyncio.CancelledError)
-            outcome.set_exception(ShuttingDown() if stopped else Internal(f"publishing failed: {error!r}"))
+            reject(outcome, ShuttingDown() if stopped else Internal(f"publishing failed: {error!r}"))
             outcome.exception()
             raise
         else:
-            outcome.set_result(published)
+            resolve(outcome, published)
         finally:
             self._publishing -= 1
 
