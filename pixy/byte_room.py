@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from pixy.futures import resolve
+
 __all__ = ["ByteRoom"]
 
 
@@ -57,7 +59,7 @@ class ByteRoom:
                 del self._line[waiter]
                 self.waiting -= size
                 self._admit()
-            else:  # it was given room in the same turn of the loop
+            elif not waiter.cancelled():  # it was given room in the same turn of the loop
                 self.give_back(size)
             raise
 
@@ -76,5 +78,6 @@ class ByteRoom:
                 return
             del self._line[waiter]
             self.waiting -= size
-            self.taken += size
-            waiter.set_result(None)
+            if not waiter.cancelled():  # whose task has not run since
+                self.taken += size
+                resolve(waiter, None)

@@ -1,7 +1,7 @@
 """Completion of futures whose waiter may be gone.
 
-A waiter that is cancelled leaves its future done, and a future that is done raises `InvalidStateError` when it is completed: inside whatever
-has come to complete it, which may be the journal. So nothing in pixy calls `set_result` or `set_exception` but this.
+A waiter that is cancelled leaves its future done, and a future that is done raises `InvalidStateError` when it is completed: inside
+whatever has come to complete it, which may be the journal. So nothing in pixy calls `set_result` or `set_exception` but this.
 """
 
 import asyncio
