@@ -1,21 +1,5 @@
-"""Generated protobuf and gRPC stubs (`make proto`), for pixy itself and for Python clients of its API."""
+"""Generated protobuf and gRPC stubs (`make proto`), for pixy itself and for Python clients of its API.
 
-from pixy.proto import (
-    kafkapixy_pb2,
-    kafkapixy_pb2_grpc,
-    pixy_log_pb2,
-    pixy_log_pb2_grpc,
-    pixy_topics_pb2,
-    pixy_topics_pb2_grpc,
-    state_pb2,
-)
-
-__all__ = [
-    "kafkapixy_pb2",
-    "kafkapixy_pb2_grpc",
-    "pixy_log_pb2",
-    "pixy_log_pb2_grpc",
-    "pixy_topics_pb2",
-    "pixy_topics_pb2_grpc",
-    "state_pb2",
-]
+Import the module that is needed, as in `from pixy.proto import kafkapixy_pb2`. The package imports none of them itself: the Raft core
+and its users do without grpcio.
+"""

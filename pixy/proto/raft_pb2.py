@@ -24,37 +24,45 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\nraft.proto\x12\tpixy.raft\"V\n\x05\x45ntry\x12\"\n\x04type\x18\x01 \x01(\x0e\x32\x14.pixy.raft.EntryType\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\r\n\x05index\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"Y\n\x10SnapshotMetadata\x12(\n\nconf_state\x18\x01 \x01(\x0b\x32\x14.pixy.raft.ConfState\x12\r\n\x05index\x18\x02 \x01(\x04\x12\x0c\n\x04term\x18\x03 \x01(\x04\"G\n\x08Snapshot\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12-\n\x08metadata\x18\x02 \x01(\x0b\x32\x1b.pixy.raft.SnapshotMetadata\"\xbd\x02\n\x07Message\x12$\n\x04type\x18\x01 \x01(\x0e\x32\x16.pixy.raft.MessageType\x12\n\n\x02to\x18\x02 \x01(\x04\x12\x0c\n\x04\x66rom\x18\x03 \x01(\x04\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x10\n\x08log_term\x18\x05 \x01(\x04\x12\r\n\x05index\x18\x06 \x01(\x04\x12!\n\x07\x65ntries\x18\x07 \x03(\x0b\x32\x10.pixy.raft.Entry\x12\x0e\n\x06\x63ommit\x18\x08 \x01(\x04\x12%\n\x08snapshot\x18\t \x01(\x0b\x32\x13.pixy.raft.Snapshot\x12\x0e\n\x06reject\x18\n \x01(\x08\x12\x13\n\x0breject_hint\x18\x0b \x01(\x04\x12\x0f\n\x07\x63ontext\x18\x0c \x01(\x0c\x12\x0c\n\x04vote\x18\r \x01(\x04\x12%\n\tresponses\x18\x0e \x03(\x0b\x32\x12.pixy.raft.Message\"7\n\tHardState\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0c\n\x04vote\x18\x02 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x04\"q\n\tConfState\x12\x0e\n\x06voters\x18\x01 \x03(\x04\x12\x10\n\x08learners\x18\x02 \x03(\x04\x12\x17\n\x0fvoters_outgoing\x18\x03 \x03(\x04\x12\x15\n\rlearners_next\x18\x04 \x03(\x04\x12\x12\n\nauto_leave\x18\x05 \x01(\x08\"c\n\nConfChange\x12\n\n\x02id\x18\x01 \x01(\x04\x12\'\n\x04type\x18\x02 \x01(\x0e\x32\x19.pixy.raft.ConfChangeType\x12\x0f\n\x07node_id\x18\x03 \x01(\x04\x12\x0f\n\x07\x63ontext\x18\x04 \x01(\x0c\"L\n\x10\x43onfChangeSingle\x12\'\n\x04type\x18\x01 \x01(\x0e\x32\x19.pixy.raft.ConfChangeType\x12\x0f\n\x07node_id\x18\x02 \x01(\x04\"\x82\x01\n\x0c\x43onfChangeV2\x12\x33\n\ntransition\x18\x01 \x01(\x0e\x32\x1f.pixy.raft.ConfChangeTransition\x12,\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x1b.pixy.raft.ConfChangeSingle\x12\x0f\n\x07\x63ontext\x18\x03 \x01(\x0c*H\n\tEntryType\x12\x0f\n\x0b\x45ntryNormal\x10\x00\x12\x13\n\x0f\x45ntryConfChange\x10\x01\x12\x15\n\x11\x45ntryConfChangeV2\x10\x02*\xc6\x03\n\x0bMessageType\x12\n\n\x06MsgHup\x10\x00\x12\x0b\n\x07MsgBeat\x10\x01\x12\x0b\n\x07MsgProp\x10\x02\x12\n\n\x06MsgApp\x10\x03\x12\x0e\n\nMsgAppResp\x10\x04\x12\x0b\n\x07MsgVote\x10\x05\x12\x0f\n\x0bMsgVoteResp\x10\x06\x12\x0b\n\x07MsgSnap\x10\x07\x12\x10\n\x0cMsgHeartbeat\x10\x08\x12\x14\n\x10MsgHeartbeatResp\x10\t\x12\x12\n\x0eMsgUnreachable\x10\n\x12\x11\n\rMsgSnapStatus\x10\x0b\x12\x12\n\x0eMsgCheckQuorum\x10\x0c\x12\x15\n\x11MsgTransferLeader\x10\r\x12\x11\n\rMsgTimeoutNow\x10\x0e\x12\x10\n\x0cMsgReadIndex\x10\x0f\x12\x14\n\x10MsgReadIndexResp\x10\x10\x12\x0e\n\nMsgPreVote\x10\x11\x12\x12\n\x0eMsgPreVoteResp\x10\x12\x12\x14\n\x10MsgStorageAppend\x10\x13\x12\x18\n\x14MsgStorageAppendResp\x10\x14\x12\x13\n\x0fMsgStorageApply\x10\x15\x12\x17\n\x13MsgStorageApplyResp\x10\x16\x12\x13\n\x0fMsgForgetLeader\x10\x17*\x82\x01\n\x14\x43onfChangeTransition\x12\x1c\n\x18\x43onfChangeTransitionAuto\x10\x00\x12%\n!ConfChangeTransitionJointImplicit\x10\x01\x12%\n!ConfChangeTransitionJointExplicit\x10\x02*y\n\x0e\x43onfChangeType\x12\x15\n\x11\x43onfChangeAddNode\x10\x00\x12\x18\n\x14\x43onfChangeRemoveNode\x10\x01\x12\x18\n\x14\x43onfChangeUpdateNode\x10\x02\x12\x1c\n\x18\x43onfChangeAddLearnerNode\x10\x03')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\nraft.proto\x12\tpixy.raft\"\x8f\x01\n\x05\x45ntry\x12\'\n\x04type\x18\x01 \x01(\x0e\x32\x14.pixy.raft.EntryTypeH\x00\x88\x01\x01\x12\x11\n\x04term\x18\x02 \x01(\x04H\x01\x88\x01\x01\x12\x12\n\x05index\x18\x03 \x01(\x04H\x02\x88\x01\x01\x12\x11\n\x04\x64\x61ta\x18\x04 \x01(\x0cH\x03\x88\x01\x01\x42\x07\n\x05_typeB\x07\n\x05_termB\x08\n\x06_indexB\x07\n\x05_data\"\x8a\x01\n\x10SnapshotMetadata\x12-\n\nconf_state\x18\x01 \x01(\x0b\x32\x14.pixy.raft.ConfStateH\x00\x88\x01\x01\x12\x12\n\x05index\x18\x02 \x01(\x04H\x01\x88\x01\x01\x12\x11\n\x04term\x18\x03 \x01(\x04H\x02\x88\x01\x01\x42\r\n\x0b_conf_stateB\x08\n\x06_indexB\x07\n\x05_term\"g\n\x08Snapshot\x12\x11\n\x04\x64\x61ta\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x12\x32\n\x08metadata\x18\x02 \x01(\x0b\x32\x1b.pixy.raft.SnapshotMetadataH\x01\x88\x01\x01\x42\x07\n\x05_dataB\x0b\n\t_metadata\"\xfa\x03\n\x07Message\x12)\n\x04type\x18\x01 \x01(\x0e\x32\x16.pixy.raft.MessageTypeH\x00\x88\x01\x01\x12\x0f\n\x02to\x18\x02 \x01(\x04H\x01\x88\x01\x01\x12\x11\n\x04\x66rom\x18\x03 \x01(\x04H\x02\x88\x01\x01\x12\x11\n\x04term\x18\x04 \x01(\x04H\x03\x88\x01\x01\x12\x15\n\x08log_term\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x12\n\x05index\x18\x06 \x01(\x04H\x05\x88\x01\x01\x12!\n\x07\x65ntries\x18\x07 \x03(\x0b\x32\x10.pixy.raft.Entry\x12\x13\n\x06\x63ommit\x18\x08 \x01(\x04H\x06\x88\x01\x01\x12*\n\x08snapshot\x18\t \x01(\x0b\x32\x13.pixy.raft.SnapshotH\x07\x88\x01\x01\x12\x13\n\x06reject\x18\n \x01(\x08H\x08\x88\x01\x01\x12\x18\n\x0breject_hint\x18\x0b \x01(\x04H\t\x88\x01\x01\x12\x14\n\x07\x63ontext\x18\x0c \x01(\x0cH\n\x88\x01\x01\x12\x11\n\x04vote\x18\r \x01(\x04H\x0b\x88\x01\x01\x12%\n\tresponses\x18\x0e \x03(\x0b\x32\x12.pixy.raft.MessageB\x07\n\x05_typeB\x05\n\x03_toB\x07\n\x05_fromB\x07\n\x05_termB\x0b\n\t_log_termB\x08\n\x06_indexB\t\n\x07_commitB\x0b\n\t_snapshotB\t\n\x07_rejectB\x0e\n\x0c_reject_hintB\n\n\x08_contextB\x07\n\x05_vote\"c\n\tHardState\x12\x11\n\x04term\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\x04vote\x18\x02 \x01(\x04H\x01\x88\x01\x01\x12\x13\n\x06\x63ommit\x18\x03 \x01(\x04H\x02\x88\x01\x01\x42\x07\n\x05_termB\x07\n\x05_voteB\t\n\x07_commit\"\x95\x01\n\tConfState\x12\x12\n\x06voters\x18\x01 \x03(\x04\x42\x02\x10\x00\x12\x14\n\x08learners\x18\x02 \x03(\x04\x42\x02\x10\x00\x12\x1b\n\x0fvoters_outgoing\x18\x03 \x03(\x04\x42\x02\x10\x00\x12\x19\n\rlearners_next\x18\x04 \x03(\x04\x42\x02\x10\x00\x12\x17\n\nauto_leave\x18\x05 \x01(\x08H\x00\x88\x01\x01\x42\r\n\x0b_auto_leave\"\x9f\x01\n\nConfChange\x12\x0f\n\x02id\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12,\n\x04type\x18\x02 \x01(\x0e\x32\x19.pixy.raft.ConfChangeTypeH\x01\x88\x01\x01\x12\x14\n\x07node_id\x18\x03 \x01(\x04H\x02\x88\x01\x01\x12\x14\n\x07\x63ontext\x18\x04 \x01(\x0cH\x03\x88\x01\x01\x42\x05\n\x03_idB\x07\n\x05_typeB\n\n\x08_node_idB\n\n\x08_context\"k\n\x10\x43onfChangeSingle\x12,\n\x04type\x18\x01 \x01(\x0e\x32\x19.pixy.raft.ConfChangeTypeH\x00\x88\x01\x01\x12\x14\n\x07node_id\x18\x02 \x01(\x04H\x01\x88\x01\x01\x42\x07\n\x05_typeB\n\n\x08_node_id\"\xa7\x01\n\x0c\x43onfChangeV2\x12\x38\n\ntransition\x18\x01 \x01(\x0e\x32\x1f.pixy.raft.ConfChangeTransitionH\x00\x88\x01\x01\x12,\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x1b.pixy.raft.ConfChangeSingle\x12\x14\n\x07\x63ontext\x18\x03 \x01(\x0cH\x01\x88\x01\x01\x42\r\n\x0b_transitionB\n\n\x08_context*H\n\tEntryType\x12\x0f\n\x0b\x45ntryNormal\x10\x00\x12\x13\n\x0f\x45ntryConfChange\x10\x01\x12\x15\n\x11\x45ntryConfChangeV2\x10\x02*\xc6\x03\n\x0bMessageType\x12\n\n\x06MsgHup\x10\x00\x12\x0b\n\x07MsgBeat\x10\x01\x12\x0b\n\x07MsgProp\x10\x02\x12\n\n\x06MsgApp\x10\x03\x12\x0e\n\nMsgAppResp\x10\x04\x12\x0b\n\x07MsgVote\x10\x05\x12\x0f\n\x0bMsgVoteResp\x10\x06\x12\x0b\n\x07MsgSnap\x10\x07\x12\x10\n\x0cMsgHeartbeat\x10\x08\x12\x14\n\x10MsgHeartbeatResp\x10\t\x12\x12\n\x0eMsgUnreachable\x10\n\x12\x11\n\rMsgSnapStatus\x10\x0b\x12\x12\n\x0eMsgCheckQuorum\x10\x0c\x12\x15\n\x11MsgTransferLeader\x10\r\x12\x11\n\rMsgTimeoutNow\x10\x0e\x12\x10\n\x0cMsgReadIndex\x10\x0f\x12\x14\n\x10MsgReadIndexResp\x10\x10\x12\x0e\n\nMsgPreVote\x10\x11\x12\x12\n\x0eMsgPreVoteResp\x10\x12\x12\x14\n\x10MsgStorageAppend\x10\x13\x12\x18\n\x14MsgStorageAppendResp\x10\x14\x12\x13\n\x0fMsgStorageApply\x10\x15\x12\x17\n\x13MsgStorageApplyResp\x10\x16\x12\x13\n\x0fMsgForgetLeader\x10\x17*\x82\x01\n\x14\x43onfChangeTransition\x12\x1c\n\x18\x43onfChangeTransitionAuto\x10\x00\x12%\n!ConfChangeTransitionJointImplicit\x10\x01\x12%\n!ConfChangeTransitionJointExplicit\x10\x02*y\n\x0e\x43onfChangeType\x12\x15\n\x11\x43onfChangeAddNode\x10\x00\x12\x18\n\x14\x43onfChangeRemoveNode\x10\x01\x12\x18\n\x14\x43onfChangeUpdateNode\x10\x02\x12\x1c\n\x18\x43onfChangeAddLearnerNode\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'raft_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ENTRYTYPE']._serialized_start=1081
-  _globals['_ENTRYTYPE']._serialized_end=1153
-  _globals['_MESSAGETYPE']._serialized_start=1156
-  _globals['_MESSAGETYPE']._serialized_end=1610
-  _globals['_CONFCHANGETRANSITION']._serialized_start=1613
-  _globals['_CONFCHANGETRANSITION']._serialized_end=1743
-  _globals['_CONFCHANGETYPE']._serialized_start=1745
-  _globals['_CONFCHANGETYPE']._serialized_end=1866
-  _globals['_ENTRY']._serialized_start=25
-  _globals['_ENTRY']._serialized_end=111
-  _globals['_SNAPSHOTMETADATA']._serialized_start=113
-  _globals['_SNAPSHOTMETADATA']._serialized_end=202
-  _globals['_SNAPSHOT']._serialized_start=204
-  _globals['_SNAPSHOT']._serialized_end=275
-  _globals['_MESSAGE']._serialized_start=278
-  _globals['_MESSAGE']._serialized_end=595
-  _globals['_HARDSTATE']._serialized_start=597
-  _globals['_HARDSTATE']._serialized_end=652
-  _globals['_CONFSTATE']._serialized_start=654
-  _globals['_CONFSTATE']._serialized_end=767
-  _globals['_CONFCHANGE']._serialized_start=769
-  _globals['_CONFCHANGE']._serialized_end=868
-  _globals['_CONFCHANGESINGLE']._serialized_start=870
-  _globals['_CONFCHANGESINGLE']._serialized_end=946
-  _globals['_CONFCHANGEV2']._serialized_start=949
-  _globals['_CONFCHANGEV2']._serialized_end=1079
+  _globals['_CONFSTATE'].fields_by_name['voters']._loaded_options = None
+  _globals['_CONFSTATE'].fields_by_name['voters']._serialized_options = b'\020\000'
+  _globals['_CONFSTATE'].fields_by_name['learners']._loaded_options = None
+  _globals['_CONFSTATE'].fields_by_name['learners']._serialized_options = b'\020\000'
+  _globals['_CONFSTATE'].fields_by_name['voters_outgoing']._loaded_options = None
+  _globals['_CONFSTATE'].fields_by_name['voters_outgoing']._serialized_options = b'\020\000'
+  _globals['_CONFSTATE'].fields_by_name['learners_next']._loaded_options = None
+  _globals['_CONFSTATE'].fields_by_name['learners_next']._serialized_options = b'\020\000'
+  _globals['_ENTRYTYPE']._serialized_start=1620
+  _globals['_ENTRYTYPE']._serialized_end=1692
+  _globals['_MESSAGETYPE']._serialized_start=1695
+  _globals['_MESSAGETYPE']._serialized_end=2149
+  _globals['_CONFCHANGETRANSITION']._serialized_start=2152
+  _globals['_CONFCHANGETRANSITION']._serialized_end=2282
+  _globals['_CONFCHANGETYPE']._serialized_start=2284
+  _globals['_CONFCHANGETYPE']._serialized_end=2405
+  _globals['_ENTRY']._serialized_start=26
+  _globals['_ENTRY']._serialized_end=169
+  _globals['_SNAPSHOTMETADATA']._serialized_start=172
+  _globals['_SNAPSHOTMETADATA']._serialized_end=310
+  _globals['_SNAPSHOT']._serialized_start=312
+  _globals['_SNAPSHOT']._serialized_end=415
+  _globals['_MESSAGE']._serialized_start=418
+  _globals['_MESSAGE']._serialized_end=924
+  _globals['_HARDSTATE']._serialized_start=926
+  _globals['_HARDSTATE']._serialized_end=1025
+  _globals['_CONFSTATE']._serialized_start=1028
+  _globals['_CONFSTATE']._serialized_end=1177
+  _globals['_CONFCHANGE']._serialized_start=1180
+  _globals['_CONFCHANGE']._serialized_end=1339
+  _globals['_CONFCHANGESINGLE']._serialized_start=1341
+  _globals['_CONFCHANGESINGLE']._serialized_end=1448
+  _globals['_CONFCHANGEV2']._serialized_start=1451
+  _globals['_CONFCHANGEV2']._serialized_end=1618
 # @@protoc_insertion_point(module_scope)

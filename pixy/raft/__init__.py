@@ -46,7 +46,7 @@ from pixy.raft.node import RaftNode
 from pixy.raft.ready import Ready
 from pixy.raft.sizes import NO_LIMIT
 from pixy.raft.status import Status
-from pixy.raft.storage import MemoryStorage, Storage
+from pixy.raft.storage import InitialState, MemoryStorage, Storage
 from pixy.raft.trace import SILENT, Trace
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
     "Entry",
     "EntryType",
     "HardState",
+    "InitialState",
     "LogPosition",
     "MalformedMessage",
     "MemoryStorage",

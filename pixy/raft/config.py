@@ -45,6 +45,8 @@ class Config:
         async_storage_writes: storage work is handed out as messages, and acknowledged by messages.
         hold_vote_requests: with asynchronous writes, ask for votes only when the own term and vote are stored. etcd asks at once; a
             candidate that crashes then may ask again in the same term, with a shorter log, and count what it was granted before.
+        hold_snapshots: a snapshot that a leader sends is restored when the driver says that its data is there (`snapshot_arrived`), and
+            not at once. Until then the node keeps its log, and may vote and campaign.
         disable_proposal_forwarding: a follower drops proposals instead of passing them to the leader.
         disable_conf_change_validation: a leader takes any configuration change; one that does not fit is a bug when it is applied.
         step_down_on_removal: a leader that removed itself, or became a learner, follows at once.
@@ -65,6 +67,7 @@ class Config:
     read_only: ReadOnlyOption = ReadOnlyOption.SAFE
     async_storage_writes: bool = False
     hold_vote_requests: bool = True
+    hold_snapshots: bool = False
     disable_proposal_forwarding: bool = False
     disable_conf_change_validation: bool = False
     step_down_on_removal: bool = False

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pixy.raft.raft import Raft
 
 __all__ = [
+    "complete_snapshot",
     "drop_proposal",
     "forget_leader",
     "forward_proposal",
@@ -78,6 +79,41 @@ def _take_append(raft: "Raft", m: Message) -> None:
 
 def _take_snapshot(raft: "Raft", m: Message) -> None:
     snapshot = m.snapshot or Snapshot()
+    if raft.config.hold_snapshots and _is_needed(raft, snapshot):
+        raft.awaited_snapshot = m
+        raft.trace.info(
+            "%x [commit: %d] awaits the data of snapshot [index: %d, term: %d]",
+            raft.id,
+            raft.log.committed,
+            snapshot.index,
+            snapshot.term,
+        )
+        return
+    _answer_snapshot(raft, m.sender, snapshot)
+
+
+def complete_snapshot(raft: "Raft", snapshot: Snapshot) -> bool:
+    """Restores the snapshot whose data has come, and answers whoever leads now; False if nobody awaits it any more.
+
+    What happened meanwhile does not matter: a snapshot is of committed state, and `restore` looks whether it is still needed.
+    """
+    awaited = raft.awaited_snapshot
+    if awaited is None or awaited.snapshot != snapshot:
+        return False
+    raft.awaited_snapshot = None
+    if raft.state is not StateType.FOLLOWER:
+        return False
+    return _answer_snapshot(raft, raft.lead or awaited.sender, snapshot)
+
+
+def _is_needed(raft: "Raft", snapshot: Snapshot) -> bool:
+    """True if `restore` would replace the log."""
+    log, state = raft.log, snapshot.conf_state
+    member = raft.id in (*state.voters, *state.learners, *state.voters_outgoing)
+    return snapshot.index > log.committed and member and not log.match_term(snapshot.term, snapshot.index)
+
+
+def _answer_snapshot(raft: "Raft", leader: int, snapshot: Snapshot) -> bool:
     restored = restore(raft, snapshot)
     raft.trace.info(
         "%x [commit: %d] " + ("restored" if restored else "ignored") + " snapshot [index: %d, term: %d]",
@@ -87,7 +123,8 @@ def _take_snapshot(raft: "Raft", m: Message) -> None:
         snapshot.term,
     )
     index = raft.log.last_index() if restored else raft.log.committed
-    raft.send(Message(MessageType.APP_RESP, m.sender, index=index))
+    raft.send(Message(MessageType.APP_RESP, leader, index=index))
+    return restored
 
 
 def restore(raft: "Raft", snapshot: Snapshot) -> bool:
@@ -121,7 +158,7 @@ def restore(raft: "Raft", snapshot: Snapshot) -> bool:
         log.commit_to(snapshot.index)
         return False
     log.restore(snapshot)
-    raft.switch_to_config(*conf_change.restore(state, raft.new_progress))
+    raft.switch_to_config(*conf_change.restore(state, raft.new_progress), snapshot.index)
     last = log.last_position()
     raft.trace.info(
         "%x [commit: %d, lastindex: %d, lastterm: %d] restored snapshot [index: %d, term: %d]",

@@ -6,13 +6,14 @@
         node.advance()          # not with asynchronous storage writes
 
 Between two of these the driver calls `tick`, `step` with what came in, `propose` and the rest. A group in which nothing happens
-needs no calls at all: a driver that knows it to be quiet need not even tick it, as long as it does so on all nodes alike.
+needs no calls at all, not even ticks: see `rest`, and docs/raft.md for what such a group cannot do.
 """
 
 from collections.abc import Sequence
 
 from pixy.raft.config import Config, RandomSource
 from pixy.raft.errors import RaftError, StepLocalMessage, StepPeerNotFound, panic
+from pixy.raft.follower import complete_snapshot
 from pixy.raft.messages import (
     APPLY_THREAD,
     NONE,
@@ -26,6 +27,7 @@ from pixy.raft.messages import (
     HardState,
     Message,
     MessageType,
+    Snapshot,
 )
 from pixy.raft.raft import Raft
 from pixy.raft.ready import (
@@ -94,6 +96,7 @@ class RaftNode:
     """
 
     __slots__ = (
+        "_announced_snapshot",
         "_apply_unstable",
         "_previous_hard_state",
         "_previous_soft_state",
@@ -115,6 +118,8 @@ class RaftNode:
         # In the synchronous form entries are stored before anything is applied. In the other one a crash might find an
         # application that is ahead of its log.
         self._apply_unstable = not config.async_storage_writes
+        # The awaited snapshot that a Ready has named.
+        self._announced_snapshot: Message | None = None
         self._previous_soft_state = self._raft.soft_state()
         self._previous_hard_state = self._raft.hard_state()
         # What this node says to itself once the work of the last Ready is done. None between two of them.
@@ -159,6 +164,25 @@ class RaftNode:
         """A snapshot for this node was delivered, or could not be. Without this report, or an answer, nothing more is sent to it."""
         self._raft.step(Message(MessageType.SNAP_STATUS, self._raft.id, node_id, reject=failed))
 
+    def snapshot_arrived(self, snapshot: Snapshot) -> bool:
+        """The data of the awaited snapshot is in its place: the node continues from it.
+
+        Args:
+            snapshot: of the message in `Ready.awaited_snapshot`.
+
+        Returns:
+            False if the snapshot is not needed any more: the node has a later one, leads, or got the entries instead. The data may go.
+        """
+        return complete_snapshot(self._raft, snapshot)
+
+    def rest(self) -> None:
+        """Ticks stop until the group has something to do again.
+
+        Ends a leadership transfer, because proposals are dropped until it ends and only ticks would end it. Timers begin anew with the
+        next tick.
+        """
+        self._raft.rest()
+
     # --- what an application wants --------------------------------------------------------------------------------
 
     def propose(self, *payloads: bytes) -> None:
@@ -191,8 +215,8 @@ class RaftNode:
 
         Args:
             change: what the entry says.
-            index: of the entry. One that a snapshot has overtaken, while it waited to be applied, is without effect: the
-                configuration in force is a later one already.
+            index: of the entry. A change that the configuration in force takes into account already has no effect: after a restart
+                that applies entries again, and when a snapshot has overtaken it.
 
         Returns:
             The configuration in force, to be stored with the next snapshot.
@@ -200,10 +224,9 @@ class RaftNode:
         Raises:
             RaftBug: the change does not fit the configuration.
         """
-        raft = self._raft
-        if index <= raft.log.applied or (self.restoring and index < raft.log.first_index()):
-            return raft.tracker.config
-        return raft.apply_conf_change(change.as_v2() if isinstance(change, ConfChange) else change)
+        return self._raft.apply_conf_change(
+            change.as_v2() if isinstance(change, ConfChange) else change, index
+        )
 
     @property
     def restoring(self) -> bool:
@@ -252,9 +275,9 @@ class RaftNode:
         # Everybody begins with these, so they are committed. They are in force at once, or nobody could campaign; the
         # application applies them again, without effect.
         raft.log.committed = len(entries)
-        for change in changes:
+        for index, change in enumerate(changes, 1):
             single = ConfChangeSingle(change.type, change.node_id)
-            raft.apply_conf_change(ConfChangeV2((single,)))
+            raft.apply_conf_change(ConfChangeV2((single,)), index)
 
     # --- what a driver has to do ----------------------------------------------------------------------------------
 
@@ -270,6 +293,7 @@ class RaftNode:
             or self._hard_state_changed()
             or raft.lead != self._previous_soft_state.lead
             or raft.state is not self._previous_soft_state.state
+            or raft.awaited_snapshot is not self._announced_snapshot
         )
 
     def _hard_state_changed(self) -> bool:
@@ -302,7 +326,9 @@ class RaftNode:
             log.next_committed_entries(self._apply_unstable),
             raft.messages,
             must_sync,
+            raft.awaited_snapshot if raft.awaited_snapshot is not self._announced_snapshot else None,
         )
+        self._announced_snapshot = raft.awaited_snapshot
         if self._apply_unstable:
             self._hold_back_own_messages(ready)
         else:

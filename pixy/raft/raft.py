@@ -72,6 +72,8 @@ class Raft:
     __slots__ = (
         "_handlers",
         "_random",
+        "awaited_snapshot",
+        "conf_index",
         "config",
         "election_elapsed",
         "heartbeat_elapsed",
@@ -117,6 +119,9 @@ class Raft:
         self.lead = NONE
         # Invariant: whether the configuration in force has this node as a learner.
         self.is_learner = False
+        # The newest snapshot message that waits for its data (`Config.hold_snapshots`). Invariant: its index is above `log.committed`
+        # when it is set; it may be overtaken later.
+        self.awaited_snapshot: Message | None = None
         # To whom leadership is being handed; NONE for nobody. Proposals are dropped meanwhile.
         self.lead_transferee = NONE
         # Invariant: at or above the index of every configuration change in the log that is not applied (leader only).
@@ -138,7 +143,9 @@ class Raft:
         self._restart(storage, applied)
 
     def _restart(self, storage: Storage, applied: int) -> None:
-        hard_state, conf_state = storage.initial_state()
+        hard_state, conf_state, conf_index = storage.initial_state()
+        # Invariant: the configuration in force takes every change up to this index into account, and none above.
+        self.conf_index = conf_index
         self.tracker = Tracker(*conf_change.restore(conf_state, self.new_progress))
         self._config_switched()
         if hard_state != HardState():
@@ -209,6 +216,12 @@ class Raft:
         if self.state is StateType.LEADER and self.heartbeat_elapsed >= self.config.heartbeat_tick:
             self.heartbeat_elapsed = 0
             self.step(Message(MessageType.BEAT, self.id, self.id))
+
+    def rest(self) -> None:
+        """Ticks stop. Ends a leadership transfer, as only ticks would; timers begin anew with the next tick."""
+        self.lead_transferee = NONE
+        self.election_elapsed = 0
+        self.heartbeat_elapsed = 0
 
     def step(self, message: Message) -> None:
         """Takes a message. Who may send which is checked by `pixy.raft.node`.
@@ -399,18 +412,25 @@ class Raft:
         inflights = Inflights(self.config.max_inflight_messages, self.config.max_inflight_bytes)
         return Progress(max(self.log.last_index(), 1), inflights, learner=learner, recently_active=True)
 
-    def apply_conf_change(self, change: ConfChangeV2) -> ConfState:
-        """Puts a committed configuration change in force; returns the configuration."""
+    def apply_conf_change(self, change: ConfChangeV2, index: int) -> ConfState:
+        """Puts the committed configuration change at `index` in force; returns the configuration.
+
+        A change that the configuration takes into account already has no effect: entries are applied again after a restart, and a
+        snapshot overtakes entries that wait to be applied.
+        """
+        if index <= self.conf_index:
+            return self.tracker.config
         changer = conf_change.Changer(self.tracker.config, self.tracker.progress, self.new_progress)
         try:
             config, progress = changer.change(change)
         except ConfChangeError as error:
             panic(self.trace, "%s", error)
-        return self.switch_to_config(config, progress)
+        return self.switch_to_config(config, progress, index)
 
-    def switch_to_config(self, config: ConfState, progress: dict[int, Progress]) -> ConfState:
-        """Puts a configuration in force, and does what a leader must do then."""
+    def switch_to_config(self, config: ConfState, progress: dict[int, Progress], index: int) -> ConfState:
+        """Puts the configuration as of `index` in force, and does what a leader must do then."""
         self.tracker.switch(config, progress)
+        self.conf_index = index
         self._config_switched()
         if self.state is not StateType.LEADER:
             return config

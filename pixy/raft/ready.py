@@ -46,6 +46,8 @@ class Ready:
         read_states: reads that may be served once their index is applied.
         entries: to be stored; they replace everything stored from the first one's index on.
         snapshot: to be stored in place of the log.
+        awaited_snapshot: a snapshot message whose data is to be fetched, from its sender or any other member that has it; then call
+            `RaftNode.snapshot_arrived`. Given again whenever a leader sends it again. Only with `hold_snapshots`.
         committed_entries: to be applied; never together with a snapshot.
         messages: to be sent.
         must_sync: whether what is stored must be durable before messages are sent: not if only the commit index changed.
@@ -59,6 +61,7 @@ class Ready:
     committed_entries: list[Entry]
     messages: list[Message]
     must_sync: bool
+    awaited_snapshot: Message | None = None
 
 
 def storage_append(raft: Raft, ready: Ready) -> Message | None:

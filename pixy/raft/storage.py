@@ -6,20 +6,35 @@ storage must know the term of every entry it has and of the one before its first
 `MemoryStorage` is for tests, simulations and benchmarks, and for state that needs no disk.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pixy.raft.errors import Compacted, RaftBug, SnapshotOutOfDate, Unavailable
 from pixy.raft.messages import ConfState, Entry, HardState, Snapshot
 from pixy.raft.sizes import limit_entries
 
-__all__ = ["MemoryStorage", "Storage"]
+__all__ = ["InitialState", "MemoryStorage", "Storage"]
+
+
+class InitialState(NamedTuple):
+    """The state that a restart begins with.
+
+    Attributes:
+        hard_state: as stored last.
+        conf_state: the configuration, as stored last.
+        conf_index: index of the last entry that `conf_state` takes into account. Configuration changes up to here are in
+            force already; applied again, they have no effect.
+    """
+
+    hard_state: HardState
+    conf_state: ConfState
+    conf_index: int
 
 
 class Storage(Protocol):
     """What is stable. All methods answer from memory or quickly: the core does not wait."""
 
-    def initial_state(self) -> tuple[HardState, ConfState]:
-        """What was stored last; defaults for a new group."""
+    def initial_state(self) -> InitialState:
+        """Hard state and configuration as stored last; defaults for a new group."""
 
     def first_index(self) -> int:
         """The first entry that `entries` can give, one behind the dummy."""
@@ -54,17 +69,19 @@ class Storage(Protocol):
 class MemoryStorage:
     """Keeps everything in memory."""
 
-    __slots__ = ("_entries", "_hard_state", "_snapshot")
+    __slots__ = ("_conf_index", "_conf_state", "_entries", "_hard_state", "_snapshot")
 
     def __init__(self) -> None:
         self._hard_state = HardState()
         self._snapshot = Snapshot()
+        # Invariant: not older than the snapshot's.
+        self._conf_state, self._conf_index = ConfState(), 0
         # Invariant: never empty, consecutive; the first is the dummy.
         self._entries: list[Entry] = [Entry()]
 
-    def initial_state(self) -> tuple[HardState, ConfState]:
-        """Hard state, and the configuration of the snapshot."""
-        return self._hard_state, self._snapshot.conf_state
+    def initial_state(self) -> InitialState:
+        """Hard state, and the newest configuration that was stored, by itself or with a snapshot."""
+        return InitialState(self._hard_state, self._conf_state, self._conf_index)
 
     def first_index(self) -> int:
         """One behind the dummy."""
@@ -102,6 +119,11 @@ class MemoryStorage:
         """Stores it."""
         self._hard_state = state
 
+    def set_conf_state(self, state: ConfState, index: int) -> None:
+        """Stores the configuration as of the entry at `index`; an older one than is stored is ignored."""
+        if index >= self._conf_index:
+            self._conf_state, self._conf_index = state, index
+
     def append(self, entries: list[Entry]) -> None:
         """Stores consecutive entries; those from the first one's index on are replaced.
 
@@ -129,6 +151,7 @@ class MemoryStorage:
         if self._snapshot.index >= snapshot.index:
             raise SnapshotOutOfDate
         self._snapshot = snapshot
+        self.set_conf_state(snapshot.conf_state, snapshot.index)
         self._entries = [Entry(snapshot.term, snapshot.index)]
 
     def create_snapshot(self, index: int, conf_state: ConfState | None, data: bytes) -> Snapshot:
@@ -143,6 +166,7 @@ class MemoryStorage:
         if index > self.last_index():
             raise RaftBug(f"snapshot {index} is out of bound lastindex({self.last_index()})")
         self._snapshot = Snapshot(index, self.term(index), conf_state or self._snapshot.conf_state, data)
+        self.set_conf_state(self._snapshot.conf_state, index)
         return self._snapshot
 
     def compact(self, index: int) -> None:

@@ -1,12 +1,13 @@
 """Bytes: the only place that knows the generated messages of `pixy/proto/raft.proto`.
 
 Field numbers and types are etcd's raftpb. A field is written if it differs from what its absence means; a reader
-takes absent fields for that, and passes unknown ones by. Unknown enumeration values are refused: a message that is
-not understood must not be acted upon.
+takes absent fields for that, and passes unknown ones by. Unknown enumeration values raise `MalformedMessage`: a message that is
+not understood must not be acted upon. The generated classes keep such a value, because `raft.proto` is proto3.
 
 A configuration change inside an entry is encoded here as well.
 """
 
+from enum import IntEnum
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError
@@ -60,7 +61,12 @@ def _put_entry(pb: raft_pb2.Entry, entry: Entry) -> None:
 
 
 def _get_entry(pb: raft_pb2.Entry) -> Entry:
-    return Entry(pb.term, pb.index, _ENTRY_TYPES[pb.type], pb.data)
+    kind = _ENTRY_TYPES.get(pb.type)
+    if kind is None:
+        raise MalformedMessage(
+            f"entry {pb.term}/{pb.index} has the unknown type {pb.type}; known are {_numbers(EntryType)}"
+        )
+    return Entry(pb.term, pb.index, kind, pb.data)
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -146,8 +152,11 @@ def _put_message(pb: raft_pb2.Message, message: Message) -> None:
 
 
 def _get_message(pb: raft_pb2.Message) -> Message:
+    kind = _MESSAGE_TYPES.get(pb.type)
+    if kind is None:
+        raise MalformedMessage(f"a message of the unknown type {pb.type}; known are {_numbers(MessageType)}")
     return Message(
-        _MESSAGE_TYPES[pb.type],
+        kind,
         pb.to,
         getattr(pb, "from"),
         pb.term,
@@ -177,8 +186,8 @@ def decode_message(encoded: bytes) -> Message:
     A snapshot of index 0 is none: older nodes send one with every message.
 
     Raises:
-        MalformedMessage: these bytes are not a message, or no correct node sends such a one: the type is missing, or the entries
-            of an APP are not consecutive behind `index`, or their terms go down or beyond the message's (Raft §5.3).
+        MalformedMessage: these bytes are not a message, or no correct node sends such a one: a type is missing or unknown, or the
+            entries of an APP are not consecutive behind `index`, or their terms go down or beyond the message's (Raft §5.3).
     """
     pb = _parse(raft_pb2.Message(), encoded)
     if not pb.HasField("type"):
@@ -199,6 +208,10 @@ def _check_append(message: Message) -> None:
         term, index = entry.term, entry.index
     if term > message.term:
         raise MalformedMessage(f"leader term {message.term}: entry {term}/{index} has a newer term")
+
+
+def _numbers(enum: type[IntEnum]) -> str:
+    return f"{min(enum).value} to {max(enum).value}"
 
 
 def _parse(pb: _Parsed, encoded: bytes) -> _Parsed:
@@ -245,7 +258,7 @@ def decode_conf_change(entry: Entry) -> ConfChange | ConfChangeV2:
             v2 = raft_pb2.ConfChangeV2.FromString(entry.data)
             changes = tuple([ConfChangeSingle(ConfChangeType(one.type), one.node_id) for one in v2.changes])
             return ConfChangeV2(changes, ConfChangeTransition(v2.transition), v2.context)
-    except DecodeError as error:
+    except (DecodeError, ValueError) as error:  # ValueError: an unknown enumeration value
         raise MalformedMessage(
             f"entry {entry.term}/{entry.index} is not a configuration change: {error}"
         ) from error

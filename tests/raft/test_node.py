@@ -1,5 +1,7 @@
 """A node as its driver uses it: who may say what, restarts, reads, bootstrapping, and the contract of Ready."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 from pixy.raft import (
     APPEND_THREAD,
     ConfChangeSingle,
+    ConfChangeTransition,
     ConfChangeType,
     ConfChangeV2,
     Config,
@@ -285,6 +288,29 @@ def test_an_outdated_configuration_change_is_without_effect() -> None:
     assert one.apply_conf_change(remove, 10) == ConfState((1, 3))
 
 
+JOINT = ConfChangeV2(
+    (
+        ConfChangeSingle(ConfChangeType.ADD_NODE, 3),
+        ConfChangeSingle(ConfChangeType.REMOVE_NODE, 2),
+    ),
+    ConfChangeTransition.JOINT_EXPLICIT,
+)
+
+
+@pytest.mark.parametrize("joint", [True, False], ids=["joint", "left"])
+def test_configuration_changes_that_a_restart_applies_again_have_no_effect(joint: bool) -> None:
+    stored = storage(1, 2)
+    one = node(stored)
+    state = one.apply_conf_change(JOINT, 3)
+    if not joint:
+        state = one.apply_conf_change(ConfChangeV2(), 4)
+    stored.set_conf_state(state, one.raft.conf_index)
+    again = node(stored)
+    assert again.raft.tracker.config == state
+    assert again.apply_conf_change(JOINT, 3) == state
+    assert again.apply_conf_change(ConfChangeV2(), 4) == ConfState((1, 3))
+
+
 def test_a_new_group_begins_with_its_members_as_entries() -> None:
     stored = MemoryStorage()
     one = RaftNode(1, stored, CONFIG, Random(1))
@@ -337,6 +363,165 @@ def test_a_group_that_is_not_ticked_stays_as_it_is() -> None:
     one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
     work(one, stored)
     assert not one.has_ready()
+
+
+SNAPSHOT = Snapshot(9, 1, ConfState((1, 2)))
+HOLDING = replace(CONFIG, hold_snapshots=True)
+
+
+def awaiting() -> tuple[RaftNode, MemoryStorage]:
+    """A node that was sent a snapshot whose data is not there yet."""
+    stored = storage(1, 2)
+    one = node(stored, config=HOLDING)
+    one.step(Message(MessageType.SNAP, 1, 2, 1, snapshot=SNAPSHOT))
+    ready = one.ready()
+    assert (ready.snapshot, ready.messages) == (None, [])
+    assert ready.awaited_snapshot is not None
+    assert ready.awaited_snapshot.snapshot == SNAPSHOT
+    one.advance()
+    return one, stored
+
+
+def test_a_node_may_campaign_while_the_data_of_a_snapshot_does_not_come() -> None:
+    one, stored = awaiting()
+    assert not one.has_ready()
+    assert one.raft.promotable()
+    for _ in range(5):
+        one.tick()
+    (request,) = work(one, stored)
+    assert (request.type, request.index, request.log_term) == (MessageType.VOTE, 2, 1)
+
+
+def test_a_snapshot_whose_data_has_come_is_stored_and_then_acknowledged() -> None:
+    one, stored = awaiting()
+    assert one.snapshot_arrived(SNAPSHOT)
+    ready = one.ready()
+    assert (ready.snapshot, ready.awaited_snapshot) == (SNAPSHOT, None)
+    assert [(m.type, m.to, m.index) for m in ready.messages] == [(MessageType.APP_RESP, 2, 9)]
+    stored.apply_snapshot(SNAPSHOT)
+    one.advance()
+    assert (one.raft.log.last_index(), one.raft.log.applied) == (9, 9)
+    assert not one.snapshot_arrived(SNAPSHOT)
+
+
+def test_the_answer_goes_to_who_leads_when_the_data_comes() -> None:
+    one, _ = awaiting()
+    one.step(Message(MessageType.HEARTBEAT, 1, 3, 2))
+    assert one.snapshot_arrived(SNAPSHOT)
+    assert one.raft.messages_after_append == [Message(MessageType.APP_RESP, 3, 1, 2, index=9)]
+
+
+def test_a_snapshot_that_is_sent_again_is_awaited_again() -> None:
+    one, _ = awaiting()
+    one.step(Message(MessageType.SNAP, 1, 2, 1, snapshot=SNAPSHOT))
+    ready = one.ready()
+    assert ready.awaited_snapshot is not None
+
+
+def test_data_that_comes_too_late_is_not_needed() -> None:
+    one, stored = awaiting()
+    entries = [Entry(1, index) for index in range(3, 10)]
+    one.step(Message(MessageType.APP, 1, 2, 1, 1, 2, entries, 9))
+    work(one, stored)
+    assert not one.snapshot_arrived(SNAPSHOT)
+    assert (one.restoring, one.raft.log.first_index()) == (False, 3)
+
+
+def test_a_leader_needs_no_snapshot() -> None:
+    one, stored = awaiting()
+    one.campaign()
+    work(one, stored)
+    one.step(Message(MessageType.VOTE_RESP, 1, 2, 2))
+    assert one.raft.state is StateType.LEADER
+    assert not one.snapshot_arrived(SNAPSHOT)
+    assert one.raft.state is StateType.LEADER
+
+
+def test_a_snapshot_that_is_not_needed_is_answered_at_once() -> None:
+    one, stored = awaiting()
+    one.step(Message(MessageType.SNAP, 1, 2, 1, snapshot=Snapshot(2, 1, ConfState((1, 2)))))
+    assert [(m.type, m.index) for m in work(one, stored)] == [(MessageType.APP_RESP, 2)]
+
+
+def test_a_group_that_rests_ends_the_transfer_of_its_leadership() -> None:
+    one, stored = leader_of_three()
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
+    one.transfer_leader(2)
+    with pytest.raises(ProposalDropped):
+        one.propose(b"data")
+    one.rest()
+    one.propose(b"data")
+    assert any(m.type is MessageType.APP for m in work(one, stored))
+
+
+def test_a_follower_that_is_not_ticked_drops_votes_until_it_forgets_its_leader() -> None:
+    stored = storage(1, 2, 3)
+    one = node(stored, config=replace(CONFIG, check_quorum=True, pre_vote=True))
+    one.step(Message(MessageType.HEARTBEAT, 1, 2, 1))
+    work(one, stored)
+    vote = Message(MessageType.PRE_VOTE, 1, 3, 2, 1, 2)
+    for _ in range(2):
+        one.rest()
+        one.step(replace(vote))
+        assert work(one, stored) == []
+    one.forget_leader()
+    one.step(replace(vote))
+    assert [(m.type, m.reject) for m in work(one, stored)] == [(MessageType.PRE_VOTE_RESP, False)]
+
+
+def test_a_lease_outlives_its_quorum_by_nearly_two_election_timeouts_without_any_drift() -> None:
+    timeout = 10
+    config = Config(
+        election_tick=timeout, check_quorum=True, pre_vote=True, read_only=ReadOnlyOption.LEASE_BASED
+    )
+    stores = {node_id: storage(1, 2, 3) for node_id in (1, 2, 3)}
+    nodes = {
+        node_id: RaftNode(node_id, stores[node_id], config, Random(node_id), applied=2) for node_id in stores
+    }
+
+    def exchange(*connected: int) -> None:
+        while sent := [m for node_id in connected for m in work(nodes[node_id], stores[node_id])]:
+            for m in sent:
+                if m.to in connected:
+                    nodes[m.to].step(m)
+
+    nodes[1].campaign()
+    exchange(1, 2, 3)
+    old = nodes[1].raft
+    assert old.soft_state().state is StateType.LEADER
+    while old.election_elapsed:  # until it has just checked its quorum
+        nodes[1].tick()
+    exchange(1, 2, 3)  # the last that it hears of the others
+    ticks = 0
+    while nodes[2].raft.state is not StateType.LEADER and nodes[3].raft.state is not StateType.LEADER:
+        ticks += 1
+        for one in nodes.values():
+            one.tick()
+        work(nodes[1], stores[1])
+        exchange(2, 3)
+    new = nodes[2] if nodes[2].raft.state is StateType.LEADER else nodes[3]
+    new.propose(b"written")
+    exchange(2, 3)
+    assert timeout <= ticks < 2 * timeout
+    nodes[1].read_index(b"read")
+    assert old.read_states[0].read_index < new.raft.log.committed, "the lease answers a stale read"
+    while old.soft_state().state is StateType.LEADER:
+        ticks += 1
+        nodes[1].tick()
+    assert ticks == 2 * timeout
+
+
+def test_the_core_needs_nothing_but_protobuf() -> None:
+    code = (
+        "import sys\n"
+        "before = set(sys.modules)\n"
+        "import pixy.raft\n"
+        "new = set(sys.modules) - before - set(sys.stdlib_module_names)\n"
+        "print(*sorted({name.split('.')[0] for name in new} - set(sys.stdlib_module_names)))\n"
+        "print(*sorted(name for name in new if name.startswith('pixy.') and not name.startswith('pixy.raft.')))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.splitlines() == ["google pixy", "pixy.proto pixy.proto.raft_pb2 pixy.raft"]
 
 
 def test_a_follower_without_a_leader_campaigns_between_one_and_two_election_timeouts() -> None:

@@ -192,6 +192,31 @@ def test_a_message_without_a_type_is_refused() -> None:
         decode_message(b"\x10\x01")
 
 
+def test_unknown_enumeration_values_are_refused() -> None:
+    unknown_entry = bytes.fromhex("0807 1003 18ac02")
+    with pytest.raises(MalformedMessage, match="entry 3/300 has the unknown type 7; known are 0 to 2"):
+        decode_entry(unknown_entry)
+    with pytest.raises(MalformedMessage, match="entry 3/300 has the unknown type 7"):
+        decode_message(bytes.fromhex("0802 3a07") + unknown_entry)
+    with pytest.raises(MalformedMessage, match="a message of the unknown type 99; known are 0 to 23"):
+        decode_message(bytes.fromhex("0863 1001"))
+    with pytest.raises(MalformedMessage, match="unknown type 99"):
+        decode_message(bytes.fromhex("0800 7202 0863"))  # within `responses`
+
+
+@pytest.mark.parametrize(
+    ("kind", "encoded"),
+    [
+        (EntryType.CONF_CHANGE, "1009 1803"),  # type 9
+        (EntryType.CONF_CHANGE_V2, "1204 0809 1005"),  # a single change of type 9
+        (EntryType.CONF_CHANGE_V2, "0809"),  # transition 9
+    ],
+)
+def test_unknown_kinds_of_configuration_changes_are_refused(kind: EntryType, encoded: str) -> None:
+    with pytest.raises(MalformedMessage, match="entry 1/2 is not a configuration change: 9 is not a valid"):
+        decode_conf_change(Entry(1, 2, kind, bytes.fromhex(encoded)))
+
+
 def test_an_entry_that_is_no_configuration_change_is_refused() -> None:
     with pytest.raises(MalformedMessage, match="is not a configuration change"):
         decode_conf_change(Entry(1, 2, EntryType.NORMAL, b""))

@@ -53,6 +53,7 @@ class Cluster:
         chosen = self._random.choice([Profile.MIXED, *Profile])
         self.profile = profile or chosen
         self._network = Random(f"{seed} network")
+        self._snapshots = Random(f"{seed} snapshots")
         self._delay = self._network.choice(
             [5, 12, 30] if self.profile in (Profile.ELECTIONS, Profile.LEADERS) else [3, 5, 5, 12]
         )
@@ -91,11 +92,20 @@ class Cluster:
             async_storage_writes=random.random() < 0.6,
             disable_proposal_forwarding=random.random() < 0.2,
             step_down_on_removal=random.random() < 0.5,
+            hold_snapshots=self._snapshots.random() < 0.5,
         )
+        stores_conf_state = self._snapshots.random() < 0.5
         compact_after = random.choice([15, 40, 100])
         replicas = {
             node_id: Replica(
-                node_id, config, Random(f"{self.seed} {node_id}"), self._checks, self._send, compact_after
+                node_id,
+                config,
+                Random(f"{self.seed} {node_id}"),
+                self._checks,
+                self._send,
+                compact_after,
+                stores_conf_state=stores_conf_state,
+                fetch=self._fetch,
             )
             for node_id in range(1, count + 1)
         }
@@ -251,6 +261,21 @@ class Cluster:
         self.counts["lost messages"] += 1
         if message.type is MessageType.SNAP:
             self._report_snapshot(message, failed=True)
+
+    def _fetch(self, replica: Replica, message: Message) -> None:
+        """Brings the data of an awaited snapshot to a node, or never does."""
+        life, snapshot = replica.life, message.snapshot
+        assert snapshot is not None
+        if not self._healed and self._snapshots.random() < 0.3:
+            self.counts["snapshots whose data does not come"] += 1
+            return
+
+        def arrive() -> None:
+            if replica.life == life and replica.node is not None:
+                self.counts["snapshots whose data comes"] += replica.node.snapshot_arrived(snapshot)
+                self._stepped(replica, replica.node)
+
+        self._after(self._snapshots.randrange(1, 200), arrive)
 
     def _report_snapshot(self, message: Message, *, failed: bool) -> None:
         """A driver knows what became of a snapshot, if it lives that long."""

@@ -7,7 +7,7 @@ crash keeps any prefix of those that were not synced.
 from collections.abc import Callable
 from random import Random
 
-from pixy.raft import ConfState, Entry, HardState, MemoryStorage, Snapshot
+from pixy.raft import ConfState, Entry, HardState, InitialState, MemoryStorage, Snapshot
 
 __all__ = ["SimulatedStorage"]
 
@@ -29,7 +29,7 @@ class SimulatedStorage:
 
     # --- what the core reads --------------------------------------------------------------------------------------
 
-    def initial_state(self) -> tuple[HardState, ConfState]:
+    def initial_state(self) -> InitialState:
         return self._live.initial_state()
 
     def first_index(self) -> int:
@@ -64,6 +64,10 @@ class SimulatedStorage:
             storage.append(entries)
 
         self._write(write)
+
+    def write_conf_state(self, state: ConfState, index: int) -> None:
+        """The configuration, stored when it is applied: a crash may leave it ahead of the snapshot that a restart begins with."""
+        self._write(lambda storage: storage.set_conf_state(state, index))
 
     def compact(self, index: int, conf_state: ConfState, data: bytes, kept: int) -> None:
         """A snapshot of what is applied up to `index`; all but the last `kept` entries below it go. Durable at once."""
@@ -101,4 +105,5 @@ def _copy(storage: MemoryStorage) -> MemoryStorage:
         storage._snapshot,
         list(storage._entries),
     )
+    copy._conf_state, copy._conf_index = storage._conf_state, storage._conf_index
     return copy

@@ -18,6 +18,7 @@ from pixy.raft import (
     RaftNode,
     Ready,
     Snapshot,
+    SnapshotTemporarilyUnavailable,
     StateType,
     StepPeerNotFound,
 )
@@ -55,6 +56,8 @@ class Replica:
         checks: what is watched.
         send: takes messages to other nodes.
         compact_after: a snapshot is made after so many applied entries.
+        stores_conf_state: each configuration is stored when it is applied, so that a restart applies changes again.
+        fetch: begins to bring the data of a snapshot that this node awaits.
     """
 
     def __init__(
@@ -65,6 +68,9 @@ class Replica:
         checks: Checks,
         send: Callable[[Message], None],
         compact_after: int,
+        *,
+        stores_conf_state: bool = False,
+        fetch: Callable[["Replica", Message], None],
     ) -> None:
         self.id = node_id
         self.config = config
@@ -79,6 +85,8 @@ class Replica:
         self._checks = checks
         self._send = send
         self._compact_after = compact_after
+        self._stores_conf_state = stores_conf_state
+        self._fetch = fetch
 
     def start(self) -> None:
         """A new life, from what is on disk."""
@@ -105,7 +113,13 @@ class Replica:
 
     def _current(self) -> Snapshot:
         """For a follower: the newest state, because a member that has just joined takes no snapshot without itself in it."""
+        if self._catches_up():
+            raise SnapshotTemporarilyUnavailable
         return Snapshot(self.machine.index, self.machine.term, self.machine.conf_state, self.machine.dump())
+
+    def _catches_up(self) -> bool:
+        """True while entries below the configuration in force are applied again: it is not that of the state."""
+        return self.node is not None and self.machine.index < self.node.raft.conf_index
 
     @property
     def leads(self) -> bool:
@@ -122,6 +136,8 @@ class Replica:
         node.raft.check_invariants()
         ready = node.ready()
         self._checks.appended(node, ready.entries)
+        if ready.awaited_snapshot is not None:
+            self._fetch(self, ready.awaited_snapshot)
         for state in ready.read_states:
             self._checks.read(self.id, self.reads.pop(state.context, 0), state.read_index)
         if self.config.async_storage_writes:
@@ -202,6 +218,8 @@ class Replica:
             )
             if entry.type is not EntryType.NORMAL:
                 self.machine.conf_state = node.apply_conf_change(decode_conf_change(entry), entry.index)
+                if self._stores_conf_state:
+                    self.storage.write_conf_state(self.machine.conf_state, node.raft.conf_index)
                 self._checks.stepped(node)
             self.machine.apply(entry)
             self._checks.applied(self.id, entry.index, self.machine.digest)
@@ -211,7 +229,7 @@ class Replica:
     def _make_snapshot(self) -> None:
         # What is applied is committed, but the storage may not have it yet, nor know that it is committed.
         assert self.node is not None
-        if self.node.restoring:
+        if self.node.restoring or self._catches_up():
             return
         stored = min(self.storage.last_index(), self.storage.initial_state()[0].commit)
         if self.machine.index <= stored and self.storage.term(self.machine.index) == self.node.raft.log.term(

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from pixy.raft import (
+    ConfChangeV2,
+    ConfState,
     LogPosition,
     Message,
     MessageType,
@@ -61,6 +63,14 @@ def _committed_by_incoming(self: Tracker) -> int:
 def _elected_by_incoming(self: Tracker) -> tuple[int, int, VoteResult]:
     votes = self.votes or {}
     return 0, 0, majority_vote_result(self.config.voters, votes)
+
+
+_apply_conf_change = Raft.apply_conf_change
+
+
+def _apply_again(self: Raft, change: ConfChangeV2, index: int) -> ConfState:
+    self.conf_index = min(self.conf_index, index - 1)
+    return _apply_conf_change(self, change, index)
 
 
 def _vote_for_any_log(node: Raft, m: Message) -> None:
@@ -175,6 +185,9 @@ RULES: dict[str, Rule] = {
         Profile.ELECTIONS, [_handlers(MessageType.VOTE, _vote_for_any_log)]
     ),
     "one vote in a term": Rule(Profile.ELECTIONS, [_handlers(MessageType.VOTE, _vote_for_all)]),
+    "a configuration change is not put in force twice": Rule(
+        Profile.MEMBERSHIP, [patch.object(Raft, "apply_conf_change", _apply_again)]
+    ),
     "a read is confirmed by a quorum": Rule(
         Profile.MIXED, [_leader_handler(MessageType.READ_INDEX, _read_unconfirmed)], 10
     ),

@@ -41,6 +41,8 @@ def test_no_promise_is_broken_and_everything_that_can_happen_does() -> None:
         assert counts[kind.value] >= 50, kind
     for what in (
         "snapshots",
+        "snapshots whose data comes",
+        "snapshots whose data does not come",
         "membership changes",
         "lost messages",
         "refused messages",
