@@ -66,6 +66,7 @@ proxies:
       retry_backoff: 500ms
       subscription_timeout: 15s
   other:
+    kafka:
     zoo_keeper:
       seed_peers: [localhost:2181]
 tls:
@@ -116,7 +117,7 @@ def test_every_option_of_kafka_pixy_is_known_and_what_has_no_effect_is_named(fil
     assert proxy.producer.flush_frequency == 0.5
     assert proxy.consumer.channel_buffer_size == 64
     assert config.warnings == (
-        "config.yaml:65: logging to syslog is not available and was left out",
+        "config.yaml:66: logging to syslog is not available and was left out",
         "config.yaml:2: tcp_addr has no effect: this release has no HTTP API, only gRPC",
         "config.yaml:18: zoo_keeper is ignored: pixy needs no ZooKeeper",
         "proxies.main is kind: embedded, where producer.required_acks, producer.retry_backoff, producer.retry_max, "
@@ -182,6 +183,39 @@ def test_a_flag_about_brokers_means_a_kafka_cluster_whatever_the_file_says(file:
 def test_the_flag_about_zookeeper_is_ignored_with_a_warning() -> None:
     config = load_config(None, {}, {KAFKA_PIXY_FLAGS["zookeeperPeers"]: "localhost:2181/kafka"})
     assert config.warnings == ("--zookeeperPeers: zoo_keeper is ignored: pixy needs no ZooKeeper",)
+
+
+REASON = (
+    "names no brokers: is it a Kafka cluster? Then set kafka.seed_peers (kafka-pixy's default is localhost:9092); "
+    "for pixy's own log, which would be empty, set kind: embedded"
+)
+
+
+@pytest.mark.parametrize(
+    ("section", "text"),
+    [
+        ("zoo_keeper", "zoo_keeper:\n      seed_peers: [localhost:2181]\n"),
+        ("net", "net:\n      dial_timeout: 30s\n"),
+        ("net", "kind:\n    net:\n"),
+    ],
+)
+def test_a_cluster_of_kafka_pixy_without_brokers_is_never_served_from_an_empty_log(
+    file: Path, section: str, text: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(file, f"proxies:\n  a:\n    {text}")
+    assert str(error.value).partition(": ")[2] == f"proxies.a has {section} and {REASON}"
+    assert load(file, f"proxies:\n  a:\n    kafka:\n    {text}").proxies["a"].kind == "kafka"
+
+
+def test_an_entry_that_says_that_it_is_embedded_may_have_sections_of_kafka_pixy(file: Path) -> None:
+    text = "proxies:\n  a:\n    kind: embedded\n    zoo_keeper:\n      chroot: /x\n"
+    assert load(file, text).proxies["a"].kind == "embedded"
+
+
+def test_brokers_of_a_flag_are_enough_for_a_file_that_names_none(file: Path) -> None:
+    file.write_text("proxies:\n  a:\n    zoo_keeper:\n")
+    assert load_config(file, {}, {KAFKA_PIXY_FLAGS["kafkaPeers"]: "x:1"}).proxies["a"].kind == "kafka"
 
 
 @pytest.mark.parametrize(
