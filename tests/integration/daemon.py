@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
@@ -49,10 +49,14 @@ class Daemon:
     Args:
         folder: where its files go.
         config: options that differ from the defaults. `grpc_addr` and `data_dir` are set here unless they are given.
+        program: what Python runs.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any] | None = None, program: Sequence[str] = ("-m", "pixy")
+    ) -> None:
         self.folder = folder
+        self._program = program
         self.config: dict[str, Any] = {
             "grpc_addr": "127.0.0.1:0",
             "data_dir": str(folder / "data"),
@@ -96,7 +100,7 @@ class Daemon:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PIXY_")}
         self._log = (self.folder / "log").open("ab")
         process = subprocess.Popen(
-            [sys.executable, "-m", "pixy", "serve", "--config", str(config_file)],
+            [sys.executable, *self._program, "serve", "--config", str(config_file)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -5,7 +5,7 @@ and logs it. So the last thing that is looked at is always the log.
 """
 
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,10 @@ def make_certificate(folder: Path) -> Certificate:
 
 @contextmanager
 def judged_daemon(
-    folder: Path, config: Mapping[str, Any] | None = None, certificate: Certificate | None = None
+    folder: Path,
+    config: Mapping[str, Any] | None = None,
+    certificate: Certificate | None = None,
+    program: Sequence[str] = ("-m", "pixy"),
 ) -> Iterator[Daemon]:
     """A running daemon, behind TLS if it has a certificate. In the end it must stop well, with no fault in its log."""
     options = {**CONFIG, **(config or {})}
@@ -53,7 +56,7 @@ def judged_daemon(
             "certificate_path": str(certificate.path),
             "key_path": str(certificate.key_path),
         }
-    with Daemon(folder, options) as daemon:
+    with Daemon(folder, options, program) as daemon:
         yield daemon
         daemon.stop()
         check_log(daemon)

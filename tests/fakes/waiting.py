@@ -1,0 +1,46 @@
+"""The ways to wait for what nobody tells: a broker, another process, a task that sets no event.
+
+How long that takes is up to the machine. `PATIENCE_S` only ends a test that would hang.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+
+__all__ = ["PATIENCE_S", "turns", "until", "until_blocking"]
+
+PATIENCE_S = 120.0
+
+_TURNS = 100
+_LOOK_EVERY_S = 0.002
+
+
+async def turns(count: int = 30) -> None:
+    """Let everything run that can without the clock moving: so many turns of the event loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Return when a condition holds. It is looked at in each turn of the event loop, and every 2 ms if that takes long."""
+    looks = 0
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            answer = holds()
+            if await answer if inspect.isawaitable(answer) else answer:
+                return
+            looks += 1
+            await asyncio.sleep(0 if looks < _TURNS else _LOOK_EVERY_S)
+
+
+def until_blocking(holds: Callable[[], object], why_not: Callable[[], str] = str) -> None:
+    """The same for another process or thread, without an event loop.
+
+    Args:
+        why_not: what a test says that fails here, for instance a log.
+    """
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < give_up_at, f"it did not come to hold in {PATIENCE_S:.0f} s; {why_not()}"
+        time.sleep(_LOOK_EVERY_S)

@@ -1,0 +1,60 @@
+"""A daemon that measures the turns of its event loop between two SIGUSR1: `watched.py FILE ARGUMENT...` is `pixy ARGUMENT...`.
+
+A turn is what the loop does from one look at its sockets to the next: so long everybody waits. It counts in processor time of the loop's
+thread, which other work on the machine does not change. While turns are measured the loop does not rest.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from pixy.cli import main
+
+__all__ = ["LONG_S", "Turns"]
+
+LONG_S = 0.01
+"""Ten times what a turn of the loop may give to those who have used up their share."""
+
+
+class Turns:
+    """Measures turns from one signal to the next, and writes what it found to a file.
+
+    Args:
+        result: the file, JSON of `[worked_s, [long_s, ...]]`: time of all turns, and of each that took longer than `LONG_S`.
+    """
+
+    def __init__(self, result: Path) -> None:
+        self._result = result
+        self._measures = False
+        self._began_s = self._turn_began_s = 0.0
+        self._long_s: list[float] = []
+
+    def toggle(self, *_: object) -> None:
+        """Begin, or end; in the event loop."""
+        self._measures = not self._measures
+        if self._measures:
+            self._began_s = self._turn_began_s = time.thread_time()
+            self._long_s = []
+            asyncio.get_running_loop().call_soon(self._turn)
+        else:
+            written = self._result.with_suffix(".new")
+            written.write_text(json.dumps([time.thread_time() - self._began_s, self._long_s]))
+            os.replace(written, self._result)
+
+    def _turn(self) -> None:
+        if self._measures:
+            now_s = time.thread_time()
+            if now_s - self._turn_began_s > LONG_S:
+                self._long_s.append(now_s - self._turn_began_s)
+            self._turn_began_s = now_s
+            asyncio.get_running_loop().call_soon(self._turn)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGUSR1, Turns(Path(sys.argv[1])).toggle)
+    sys.argv = ["pixy", *sys.argv[2:]]
+    main()
