@@ -84,7 +84,10 @@ def _print_reports(reports: "list[Report]", seconds: float) -> None:
     for report in reports:
         if len(reports) > 1:
             print_line(f"{report.directory}:")
-        print_table(["KIND", "WHERE", "FOUND", "VERDICT"], report.findings)
+        print_table(["KIND", "WHERE", "FOUND", "VERDICT"], [finding[:4] for finding in report.findings])
+        for finding in report.findings:
+            if finding.advice:
+                print_line(f"\n{finding.where}: {finding.advice}")
         print_line("")
     verdict = max(report.verdict for report in reports)
     size = sum(report.bytes for report in reports)

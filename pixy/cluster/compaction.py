@@ -12,7 +12,6 @@ Whatever is written for many raft groups at once is written for some of them in 
 """
 
 import asyncio
-import errno
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -31,6 +30,7 @@ from pixy.storage import (
     RecordKind,
     SyncedLog,
     Worker,
+    is_disk_full,
 )
 
 __all__ = ["TERM", "Compaction", "Mark"]
@@ -309,8 +309,7 @@ class Compaction:
         replica.checkpointing = False
         if error is not None or ids is None:
             log.error("a checkpoint could not be written", state_group=replica.name, error=str(error))
-            full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-            if full:
+            if is_disk_full(error):
                 self._on_full()
                 self._collect_later()
             elif error is not None and not self._stopped:

@@ -9,7 +9,6 @@ moment.
 """
 
 import asyncio
-import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +16,7 @@ from typing import TypeVar
 import structlog
 
 from pixy.errors import Unavailable
-from pixy.storage import Disk, Worker
+from pixy.storage import Disk, Worker, is_disk_full
 
 __all__ = ["Reserve"]
 
@@ -135,7 +134,7 @@ class Reserve:
                 file.close()
         except OSError as error:
             self._give()
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_disk_full(error):
                 return False
             raise
         return True

@@ -12,7 +12,6 @@ Invariants: `bytes` is what all stages take on the disk, and at most `bytes_max`
 """
 
 import asyncio
-import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,6 +40,7 @@ from pixy.storage import (
     StagedPart,
     StageFiles,
     Worker,
+    is_disk_full,
     recover_stages,
     remove_stages,
     run_on,
@@ -459,7 +459,7 @@ def _as_refusal(error: BaseException | None, what: str) -> PixyError | None:
     """What the caller is told of an error of the disk."""
     if error is None:
         return None
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_disk_full(error):
         return Unavailable(f"{what} was not written: the disk is full")
     log.error("a stage cannot be written", what=what, error=str(error))
     return StorageFault(f"{what} was not written: {error}")

@@ -4,7 +4,7 @@ from pixy.storage.check import CheckedEntry, CheckedJournal, check_checkpoints, 
 from pixy.storage.check_partition import ReplayedEntries, check_partition
 from pixy.storage.check_staging import check_staging
 from pixy.storage.checkpoint import Checkpoint, CheckpointId, CheckpointStore, read_checkpoint
-from pixy.storage.disk import Disk, File, RealDisk
+from pixy.storage.disk import Disk, File, RealDisk, is_disk_full
 from pixy.storage.identity import (
     load_identity,
     read_identity,
@@ -100,6 +100,7 @@ __all__ = [
     "find_fault",
     "find_later_flush",
     "first_flush_number",
+    "is_disk_full",
     "journal_record",
     "judge_partition_directory",
     "load_identity",

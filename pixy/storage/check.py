@@ -6,6 +6,7 @@ recovery decides it: `recovery`, `journal_entries`, `checkpoint`. The verdicts:
     found                                                          verdict
     -------------------------------------------------------------  --------
     journal: a torn tail, a last file that a crash left unfinished  warning
+    journal: a last flush that no crash tears so                    damaged, with advice
     journal: everything else that recovery refuses                  damaged
     journal: entries that are no record batch                       damaged
     `.checkpoint.part`, more than two checkpoints                   warning
@@ -15,6 +16,7 @@ recovery decides it: `recovery`, `journal_entries`, `checkpoint`. The verdicts:
 Behind damage that durable bytes have taken, flushes are still read, but what they say is not relied on: `whole` is false.
 """
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,6 +45,7 @@ from pixy.storage.journal_format import (
     read_file_header,
 )
 from pixy.storage.report import Report
+from pixy.storage.torn_flush import why_not_torn
 
 __all__ = [
     "CheckedEntry",
@@ -225,7 +228,7 @@ class _JournalCheck:
                 return
             self._next_flush = scan.next_flush
             if scan.damage:
-                self._tail(path, scan, last=last)
+                self._tail(path, data, scan, number, last=last)
             if scan.later_flush is None:
                 break
             at = scan.later_flush
@@ -233,20 +236,21 @@ class _JournalCheck:
         flushes = f"flushes {begin} to {scan.next_flush - 1}" if scan.next_flush > begin else "no flush"
         self._report.add("journal", path, f"{flushes}, {records} records, {scan.end} of {len(data)} bytes")
 
-    def _tail(self, path: Path, scan: FlushScan, *, last: bool) -> None:
-        if scan.later_flush is None and last:
+    def _tail(self, path: Path, data: bytes, scan: FlushScan, number: int, *, last: bool) -> None:
+        where = f"corrupt at byte {scan.end}: {scan.damage}"
+        if scan.later_flush is not None:
+            self._damaged(path, f"{where}; a flush at byte {scan.later_flush} follows")
+        elif not last:
+            self._damaged(path, f"{where}; a later journal file follows")
+            self._next_flush = None
+        elif reason := why_not_torn(memoryview(data), scan.end, number, scan.next_flush):
+            self._damaged(path, f"{where}; no crash tears it so: {reason}", _advice(path, scan))
+        else:
             self._report.warn(
                 "journal",
                 path,
                 f"torn tail from byte {scan.end} on ({scan.damage}): never acknowledged, cut by the next start",
             )
-            return
-        follows = (
-            "a later journal file" if scan.later_flush is None else f"a flush at byte {scan.later_flush}"
-        )
-        self._damaged(path, f"corrupt at byte {scan.end}: {scan.damage}; {follows} follows")
-        if scan.later_flush is None:
-            self._next_flush = None
 
     def _collect(self, path: Path, records: list[JournalRecord]) -> None:
         for record in records:
@@ -302,9 +306,19 @@ class _JournalCheck:
             command = bytes(record.payload)
         return CheckedEntry(record.term, record.index, record.entry_type, command, offsets)
 
-    def _damaged(self, path: Path, found: str) -> None:
+    def _damaged(self, path: Path, found: str, advice: str = "") -> None:
         self.journal.whole = False
-        self._report.damaged("journal", path, found)
+        self._report.damaged("journal", path, found, advice)
+
+
+def _advice(path: Path, scan: FlushScan) -> str:
+    return (
+        f"flush {scan.next_flush}, the last one, is damaged, and what it holds may have been acknowledged: records, committed offsets, "
+        "changes of topics. So the next start is refused. Copy the whole directory first, and look for what damages the disk. An undamaged "
+        "copy of this file from after the stop of the daemon can be put back: nothing is lost then. Without one this flush can only be "
+        "given up, everything before it is kept, and clients miss what they were told is stored: "
+        f"truncate --size={scan.end} {shlex.quote(str(path))}"
+    )
 
 
 class _HeaderDamage(NamedTuple):

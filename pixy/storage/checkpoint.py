@@ -71,7 +71,7 @@ from pixy.records import (
     read_header,
     read_records,
 )
-from pixy.storage.disk import Disk
+from pixy.storage.disk import Disk, sync_is_final
 
 __all__ = ["Checkpoint", "CheckpointId", "CheckpointStore", "read_checkpoint"]
 
@@ -138,7 +138,8 @@ class CheckpointStore:
                 self._disk.unlink(part)
             raise
         self._disk.rename(part, self._directory / id.file_name)
-        self._disk.sync_directory(self._directory)
+        with sync_is_final():
+            self._disk.sync_directory(self._directory)
         self._damaged.discard(id)
         return self._remove_old()
 
@@ -171,7 +172,8 @@ class CheckpointStore:
             for batch in batches:
                 file.write_at([batch], position)
                 position += len(batch)
-            file.sync()
+            with sync_is_final():
+                file.sync()
         finally:
             file.close()
 
@@ -195,7 +197,8 @@ class CheckpointStore:
         for id in ids:
             if id not in kept:
                 self._disk.unlink(self._directory / id.file_name)
-        self._disk.sync_directory(self._directory)
+        with sync_is_final():
+            self._disk.sync_directory(self._directory)
         self._damaged.clear()
         return kept
 

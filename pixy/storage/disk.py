@@ -20,12 +20,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from pixy.storage.direct_writes import DIRECT_BYTES_MIN, DirectWrites, write_all
 
-__all__ = ["Buffer", "Disk", "File", "RealDisk"]
+__all__ = ["Buffer", "Disk", "File", "RealDisk", "is_disk_full", "sync_is_final"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -58,6 +59,25 @@ _BLOCK_BYTES = 512
 """Of which Linux counts blocks of input, whatever blocks the file system has."""
 
 
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether a call on a disk has failed for want of room."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def sync_is_final() -> Iterator[None]:
+    """Give a sync that fails for want of room the errno EIO.
+
+    A write that finds no room is tried again. A sync must not be: what it has lost looks durable to the next one.
+    """
+    try:
+        yield
+    except OSError as error:
+        if is_disk_full(error):
+            raise OSError(errno.EIO, f"cannot be synced: {error.strerror}", error.filename) from error
+        raise
+
+
 class File(Protocol):
     """An open file."""
 
@@ -72,6 +92,8 @@ class File(Protocol):
 
     def write_durably(self, buffers: Sequence[Buffer], position: int) -> None:
         """As `write_at` and `sync` of what was written, in one call where the system has one.
+
+        A process that is killed meanwhile leaves it done up to any page of the file, wherever one buffer ends and the next begins.
 
         Raises:
             OSError: any part may be written, and none of it need be durable. As a failed `sync`, this must never be retried.
@@ -100,7 +122,11 @@ class File(Protocol):
         """
 
     def sync(self) -> None:
-        """Return when everything written is on stable storage. A failure must never be retried."""
+        """Return when everything written is on stable storage.
+
+        Raises:
+            OSError: with any errno, that of want of room too. It must never be retried: see `sync_is_final`.
+        """
 
     def close(self) -> None: ...
 
@@ -232,15 +258,17 @@ class RealFile:
                 if self._direct_writes.write(buffers, position, size):
                     self.sync()
                     return
+            if len(buffers) > _VECTORS_MAX:
+                buffers = [b"".join(buffers)]
             # One call instead of two: each gives up the interpreter lock, and waits for it again while the event loop is busy.
-            if _DSYNC and len(buffers) <= _VECTORS_MAX:
+            if _DSYNC:
                 try:
                     if os.pwritev(self._fd, buffers, position, _DSYNC) == size:
                         return
                 except OSError as error:
                     if error.errno != errno.EOPNOTSUPP:  # some file systems do not know the flag
                         raise
-            self.write_at(buffers, position)
+            write_all(self._fd, memoryview(b"".join(buffers)), position)
             self.sync()
 
     def read_at(self, size: int, position: int) -> bytes:

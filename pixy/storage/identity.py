@@ -34,7 +34,7 @@ from pathlib import Path
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import NodeIdentity, PartitionIdentity, PublishStages, StageRecord
 from pixy.records import crc32c
-from pixy.storage.disk import Disk
+from pixy.storage.disk import Disk, sync_is_final
 
 __all__ = [
     "IDENTITY_PART",
@@ -140,11 +140,13 @@ def _write(disk: Disk, path: Path, content: bytes) -> None:
     try:
         file.truncate(0)
         file.write_at([content], 0)
-        file.sync()
+        with sync_is_final():
+            file.sync()
     finally:
         file.close()
     disk.rename(part, path)
-    disk.sync_directory(path.parent)
+    with sync_is_final():
+        disk.sync_directory(path.parent)
 
 
 def _encode(magic: bytes, payload: bytes) -> bytes:

@@ -24,14 +24,13 @@ sync.
 """
 
 import asyncio
-import errno
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pixy.errors import Unavailable
-from pixy.storage.disk import Buffer, Disk, File
+from pixy.storage.disk import Buffer, Disk, File, is_disk_full
 from pixy.storage.journal_format import (
     FILE_HEADER_BYTES,
     FLUSH_FRAME_BYTES,
@@ -46,7 +45,6 @@ from pixy.storage.worker import Worker
 __all__ = ["Journal", "JournalFile", "JournalPosition", "journal_path"]
 
 _ENTRIES = (RecordKind.ENTRY, RecordKind.RELOCATED_ENTRY)
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _FULL_DISK_RETRY_S = 0.5
 _FLUSH_BYTES_MAX = 4 << 20
 """A larger flush gains no throughput and delays everybody in it."""
@@ -437,5 +435,5 @@ class _DiskFullError(Exception):
 
 
 def _raise_if_full(error: OSError) -> None:
-    if error.errno in _FULL_DISK:
+    if is_disk_full(error):
         raise _DiskFullError(str(error)) from error

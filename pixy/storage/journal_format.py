@@ -72,6 +72,7 @@ __all__ = [
     "journal_record",
     "read_file_header",
     "read_flush",
+    "read_flush_frame",
     "read_records",
     "record_head",
 ]
@@ -207,7 +208,7 @@ def flush_number_at(buffer: Buffer, at: int) -> int | None:
     view = memoryview(buffer)
     if len(view) < at + FLUSH_FRAME_BYTES:
         return None
-    frame = _read_flush_frame(view, at)
+    frame = read_flush_frame(view, at)
     return None if frame is None else frame[0]
 
 
@@ -291,7 +292,7 @@ def _flush_at(view: memoryview, at: int, file_number: int, flush_number: int) ->
     """Byte behind the flush at `at` and its number of records; the reason if it is another one; "" if only zeros follow."""
     if at + FLUSH_FRAME_BYTES > len(view) or bytes(view[at : at + 4]) == b"\0\0\0\0":
         return "" if is_zero(view[at:]) else "neither a flush nor zeros"
-    frame = _read_flush_frame(view, at)
+    frame = read_flush_frame(view, at)
     if frame is None:
         return "no valid flush frame"
     number, in_file, position, size, count = frame
@@ -306,8 +307,8 @@ def _flush_at(view: memoryview, at: int, file_number: int, flush_number: int) ->
     return end, count
 
 
-def _read_flush_frame(view: memoryview, at: int) -> tuple[int, int, int, int, int] | None:
-    """The frame at `at` of a whole file, None if there is no valid one."""
+def read_flush_frame(view: memoryview, at: int) -> tuple[int, int, int, int, int] | None:
+    """The frame at `at` of a whole file: its numbers from the flush's on. None if there is no valid one."""
     magic, crc = _FLUSH_START.unpack_from(view, at)
     if magic != _FLUSH_MAGIC:
         return None
@@ -358,7 +359,7 @@ def find_later_flush(view: memoryview, after: int, file_number: int, flush_numbe
     while found >= 0:
         at = after + found
         if at + FLUSH_FRAME_BYTES <= len(view):
-            frame = _read_flush_frame(view, at)
+            frame = read_flush_frame(view, at)
             if frame is not None and frame[0] != flush_number and frame[1:3] == (file_number, at):
                 return at
         found = data.find(_FLUSH_MAGIC, found + 1)

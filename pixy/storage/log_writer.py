@@ -12,7 +12,6 @@ go first, once they are written.
 """
 
 import asyncio
-import errno
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from typing import NamedTuple
 import structlog
 
 from pixy.errors import CorruptData, Unavailable
+from pixy.storage.disk import is_disk_full
 from pixy.storage.log_tail import Unwritten
 from pixy.storage.partition_log import PartitionLog, SyncedPosition
 from pixy.storage.worker import Worker
@@ -361,7 +361,7 @@ def _write_and_sync(dirty: list[_Dirty], synced: list[PartitionLog]) -> _Outcome
             entry.log.close()
             outcome.damaged.append(_Damaged(entry, error))
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_disk_full(error):
                 raise
             outcome.rest, outcome.full = dirty[at:], error
             return outcome

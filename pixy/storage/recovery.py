@@ -29,8 +29,11 @@ of the file before, or of this file. A flush that is valid and comes later, here
                                                                                       after this one had a flush
     whole               a valid flush n                                               taken
     zero tail           zeros, or the end of the file, and no later flush             the end of the journal
-    torn tail           anything else, and no later flush                             never acknowledged: cut, the cut synced,
-                                                                                      said
+    torn tail           flush n as a crash tears it (`torn_flush`), and no later      never acknowledged: cut, the cut synced,
+                        flush                                                         said
+    damaged tail        anything else, and no later flush                             refused: file, byte, reason. Flush n may have
+                                                                                      been acknowledged, and a node does not
+                                                                                      forget what it has promised
     bad checksum        anything but a valid flush n, and a later flush in the file   refused: file, byte, reason
     bad end             the same, and a later file                                    refused: file, byte, reason
     older file          a file whose flushes are older than the file before it says   refused: file, byte, reason
@@ -80,6 +83,7 @@ from pixy.storage.journal_format import (
     read_file_header,
     read_records,
 )
+from pixy.storage.torn_flush import why_not_torn
 
 __all__ = ["RecoveredGroup", "RecoveredJournal", "read_entries", "recover_journal"]
 
@@ -182,7 +186,9 @@ class _Recovery:
         except CorruptData as error:
             raise CorruptData(f"{path}: {error}") from error
         if scan.damage:
-            _judge_damage(self._disk, path, scan, len(data), last)
+            _judge_damage(path, scan, last)
+            _judge_tail(path, data, number, scan)
+            _cut(self._disk, path, scan, len(data))
         self._next_flush = scan.next_flush
         self._unsure = [(0, data[:FILE_HEADER_BYTES])]
         if scan.last_flush is not None:
@@ -387,7 +393,7 @@ def _remove_leftover(disk: Disk, path: Path, data: bytes, *, alone: bool, last: 
     disk.sync_directory(path.parent)
 
 
-def _judge_damage(disk: Disk, path: Path, scan: FlushScan, size: int, last: bool) -> None:
+def _judge_damage(path: Path, scan: FlushScan, last: bool) -> None:
     if scan.later_flush is not None:
         raise CorruptData(
             f"{path} is corrupt at byte {scan.end}: {scan.damage}; a valid flush follows at byte {scan.later_flush}"
@@ -396,6 +402,18 @@ def _judge_damage(disk: Disk, path: Path, scan: FlushScan, size: int, last: bool
         raise CorruptData(
             f"{path} is corrupt at byte {scan.end}: {scan.damage}; a later journal file follows"
         )
+
+
+def _judge_tail(path: Path, data: bytes, number: int, scan: FlushScan) -> None:
+    reason = why_not_torn(memoryview(data), scan.end, number, scan.next_flush)
+    if reason:
+        raise CorruptData(
+            f"{path} is corrupt at byte {scan.end}: {scan.damage}; it is the last flush, but no crash tears it so: {reason}. "
+            "What it holds may have been acknowledged; pixy storage check says what can be done"
+        )
+
+
+def _cut(disk: Disk, path: Path, scan: FlushScan, size: int) -> None:
     log.warning("cut the torn tail of the journal", file=str(path), byte=scan.end, reason=scan.damage)
     file = disk.open(path)
     try:

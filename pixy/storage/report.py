@@ -25,12 +25,14 @@ class Verdict(IntEnum):
 
 
 class Finding(NamedTuple):
-    """`where` is a path relative to the directory that is checked, or the name of a partition or state group."""
+    """`where` is a path relative to the directory that is checked, or the name of a partition or state group; `advice` what an operator
+    can do, if there is a choice."""
 
     kind: str
     where: str
     found: str
     verdict: Verdict
+    advice: str = ""
 
 
 @dataclass(slots=True)
@@ -53,14 +55,16 @@ class Report:
         """The worst of all findings."""
         return max((finding.verdict for finding in self.findings), default=Verdict.OK)
 
-    def add(self, kind: str, where: str | Path, found: str, verdict: Verdict = Verdict.OK) -> None:
+    def add(
+        self, kind: str, where: str | Path, found: str, verdict: Verdict = Verdict.OK, advice: str = ""
+    ) -> None:
         """One more finding; a path becomes relative to the directory."""
         if isinstance(where, Path):
             where = where.relative_to(self.directory).as_posix()
-        self.findings.append(Finding(kind, where, found, verdict))
+        self.findings.append(Finding(kind, where, found, verdict, advice))
 
     def warn(self, kind: str, where: str | Path, found: str) -> None:
         self.add(kind, where, found, Verdict.WARNING)
 
-    def damaged(self, kind: str, where: str | Path, found: str) -> None:
-        self.add(kind, where, found, Verdict.DAMAGED)
+    def damaged(self, kind: str, where: str | Path, found: str, advice: str = "") -> None:
+        self.add(kind, where, found, Verdict.DAMAGED, advice)

@@ -39,7 +39,7 @@ import structlog
 
 from pixy.errors import CorruptData, DataDirectoryError, StorageFault
 from pixy.proto.state_pb2 import StagePart, StageRecord
-from pixy.storage.disk import Disk
+from pixy.storage.disk import Disk, sync_is_final
 from pixy.storage.identity import read_stage_record, write_stage_record
 from pixy.storage.partition_directory import remove_with_files
 from pixy.storage.staged_part import StagedPart
@@ -178,10 +178,12 @@ class StageFiles:
                 # Behind it may be the rest of a write that has failed.
                 if file.size() > part.size:
                     file.truncate(part.size)
-                file.sync()
+                with sync_is_final():
+                    file.sync()
             finally:
                 file.close()
-        self._disk.sync_directory(self._directory)
+        with sync_is_final():
+            self._disk.sync_directory(self._directory)
         parts = [
             StagePart(
                 topic=part.topic,

@@ -54,6 +54,20 @@ def test_warnings_end_with_0_and_damage_with_1(node: Path, run_alone: Run) -> No
     assert re.search(rf"topics/topic-0/{segment(node).name} +corrupt at byte 0: record batch", result.stdout)
 
 
+def test_what_can_be_done_is_said_below_the_table(node: Path, run_alone: Run) -> None:
+    journal = sorted((node / "journal").iterdir())[-1]
+    damage(journal, journal.read_bytes().rindex(b"FLSH") + 60)
+    result = run_alone("storage", "check", str(node))
+    assert result.exit_code == 1
+    [advice] = [
+        line for line in result.stdout.splitlines() if line.startswith(f"journal/{journal.name}: flush ")
+    ]
+    assert re.search(r"the next start is refused\. .*: truncate --size=\d+ ", advice)
+    found = json.loads(run_alone("storage", "check", "--json", str(node)).stdout)
+    [given] = [each["advice"] for each in found["directories"][0]["findings"] if each["advice"]]
+    assert advice == f"journal/{journal.name}: {given}"
+
+
 def test_a_check_as_json_is_one_object(node: Path, run_alone: Run) -> None:
     damage(segment(node))
     result = run_alone("storage", "check", "--json", str(node))

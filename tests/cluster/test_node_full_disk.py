@@ -1,15 +1,18 @@
 """A node whose disk is full: what was accepted is written, consumer groups go on, retention makes room, messages wait."""
 
 import asyncio
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from pixy.cluster import reserve as reserve_module
-from pixy.errors import Unavailable
+from pixy.errors import StorageFault, Unavailable
 from pixy.storage import journal as journal_module
 from pixy.storage import log_writer
-from tests.cluster.nodes import Cluster, turns_until
+from tests.cluster.nodes import Cluster, prompt_writer, turns_until
+from tests.cluster.staging import piece_of, stage
 from tests.fakes.disk import Call, RecordingDisk, full
 
 RESERVE = 1 << 16
@@ -81,6 +84,55 @@ async def test_without_room_for_anything_the_reserve_goes_and_what_was_accepted_
             assert (directory / "reserve").stat().st_size == RESERVE
     async with Cluster(directory).running() as again:
         assert (again.values(), again.committed()) == ([b"x" * 5000], {0: 7})
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize(
+    ("what", "ending"),
+    [
+        ("sync", ".journal"),
+        ("sync_directory", "journal"),
+        ("sync", "identity.part"),
+        ("sync_directory", "topic-0"),
+        ("sync", ".log"),
+        ("sync", ".checkpoint.part"),
+        ("sync_directory", "metadata"),
+    ],
+)
+async def test_a_sync_that_fails_for_want_of_room_has_failed_and_is_not_tried_again(
+    tmp_path: Path, what: str, ending: str, error: int
+) -> None:
+    disk = RecordingDisk()
+    cluster = Cluster(tmp_path / "data", disk=disk, checkpoint_entries=5, file_bytes=3000)
+    await cluster.node.start()
+    await cluster.create_topic()
+    failed: list[Call] = []
+
+    def fail(call: Call) -> None:
+        if call.what == what and call.name.endswith(ending):
+            failed.append(call)
+            raise OSError(error, os.strerror(error), call.name)
+
+    disk.before = fail
+    with prompt_writer():
+        for _ in range(6):
+            cluster.append_nowait(b"x" * 1000)
+        more = [asyncio.create_task(cluster.create_topic(f"more-{number}")) for number in range(6)]
+        await turns_until(lambda: bool(cluster.faults))
+        assert (len(failed), len(cluster.faults)) == (1, 1)
+        await cluster.node.stop()
+    for task in more:
+        task.cancel()
+    await asyncio.wait(more)
+
+
+@pytest.mark.parametrize("ending", [".batches", "stage.part"])
+async def test_so_has_that_of_a_stage(tmp_path: Path, ending: str) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        full(cluster.disk, "sync", ending)
+        with pytest.raises(StorageFault, match="cannot be synced"):
+            await stage(cluster, "a", piece_of(cluster, b"1"))
 
 
 async def test_while_the_journal_waits_for_segments_commits_are_refused_and_a_stop_comes_to_an_end(

@@ -415,6 +415,24 @@ def test_a_large_write_is_several_calls_and_a_large_buffer_one(
     file.close()
 
 
+def test_a_durable_write_is_one_call_however_many_buffers_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process leaves a call done up to a page. Of two calls it may leave the first, which ends anywhere."""
+    calls: list[int] = []
+
+    def pwritev(fd: int, buffers: Sequence[bytes], position: int, flags: int = 0) -> int:
+        calls.append(sum(map(len, buffers)))
+        return real(fd, buffers, position, flags)
+
+    real = os.pwritev
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    file = RealDisk().open(tmp_path / "file", create=True)
+    file.write_durably([b"abc"] * 3000, 64)
+    assert calls == [9000]
+    file.close()
+
+
 def test_a_sync_that_has_begun_proves_nothing_and_fails_never(tmp_path: Path) -> None:
     file = RealDisk().open(tmp_path / "file", create=True)
     file.begin_sync()

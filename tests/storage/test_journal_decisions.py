@@ -3,6 +3,7 @@
 Each asks a check as well: what is refused is damaged there, what is cut or removed is a warning, and a check changes nothing.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,24 @@ FIRST = journal_file(FLUSHES, size=900)
 SECOND = journal_file([[entry(4, BATCH)], [entry(5, BATCH)]], file=2, first_flush=4, size=900)
 LAST_FLUSH = SECOND.rindex(b"FLSH")
 END = LAST_FLUSH + len(flush(5, LAST_FLUSH, [entry(5, BATCH)], 2))
+# The last flush goes over six sectors.
+LARGE = journal_file(
+    [[entry(4, BATCH)], [entry(5, BATCH), entry(6, bytes(range(1, 251)) * 10)]],
+    file=2,
+    first_flush=4,
+    size=4096,
+)
+LARGE_FLUSH = SECOND.rindex(b"FLSH")
+LARGE_END = len(LARGE.rstrip(b"\0"))
+
+
+def without_sectors(data: bytes, begin: int, sectors: Iterable[int]) -> bytes:
+    """A file without what was written into some sectors from byte `begin` on."""
+    other = bytearray(data)
+    for sector in sectors:
+        first, end = max(begin, 512 * sector), 512 * (sector + 1)
+        other[first:end] = bytes(end - first)
+    return bytes(other)
 
 
 def name(number: int) -> str:
@@ -222,18 +241,33 @@ def test_zero_tail(tmp_path: Path) -> None:
 
 
 def test_torn_tail(tmp_path: Path) -> None:
-    torn = SECOND[: END - 9] + b"\xff" + SECOND[END - 8 :]
-    write_files(tmp_path, FIRST, torn)
+    write_files(tmp_path, FIRST, without_sectors(LARGE, LARGE_FLUSH, [1]))
     assert verdict(tmp_path) is Verdict.WARNING
     disk = RecordingDisk()
     assert indexes(recover_journal(disk, tmp_path, OWNER)) == [1, 2, 3, 4]
     calls = [(call.what, call.name) for call in disk.calls]
     assert calls[:3] == [("truncate", name(2)), ("allocate", name(2)), ("sync", name(2))]
-    assert contents(tmp_path)[name(2)] == SECOND[:LAST_FLUSH] + bytes(900 - LAST_FLUSH)
-    for size in range(LAST_FLUSH + 1, END - 1):  # the last byte is zero
+    assert contents(tmp_path)[name(2)] == LARGE[:LARGE_FLUSH] + bytes(4096 - LARGE_FLUSH)
+    for missing in range(1, 1 << 6, 5):
+        sectors = [sector for sector in range(6) if missing >> sector & 1]
+        write_files(tmp_path, FIRST, without_sectors(LARGE, LARGE_FLUSH, sectors))
+        assert indexes(taken(tmp_path, Verdict.WARNING)) == [1, 2, 3, 4], sectors
+
+
+def test_damaged_tail(tmp_path: Path) -> None:
+    where = rf"0002\.journal is corrupt at byte {LAST_FLUSH}: .*, but no crash tears it so: "
+    for at in range(LAST_FLUSH, END):
+        write_files(tmp_path, FIRST, SECOND[:at] + bytes([SECOND[at] ^ 1 << at % 8]) + SECOND[at + 1 :])
+        refused(tmp_path, where)
+    for size in range(LAST_FLUSH + 1, END - 1, 7):  # the last byte is zero
         for rest in (0, 100):
             write_files(tmp_path, FIRST, SECOND[:size] + bytes(rest))
-            assert indexes(taken(tmp_path, Verdict.WARNING)) == [1, 2, 3, 4], size
+            refused(tmp_path, where)
+    # A record that is torn says nothing of one that is damaged.
+    data = without_sectors(LARGE, LARGE_FLUSH, [5])
+    for at in range(LARGE_FLUSH, LARGE_FLUSH + 40 + len(entry(5, BATCH)), 9):
+        write_files(tmp_path, FIRST, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        refused(tmp_path, "no crash tears it so")
 
 
 def test_bad_checksum(tmp_path: Path) -> None:

@@ -1,0 +1,165 @@
+"""Tells a flush that a crash tore from one that was damaged. Pure: judges a buffer, never touches a file.
+
+A flush goes into bytes of a file that are zeros: files are allocated and synced before their first flush, never reused, and what is cut is
+zeros again. Its sectors reach the device in any order, and a call that a killed process leaves half done ends at a page (see
+`File.write_durably`). So behind a crash each sector has what was written, or zeros: a sector of zeros is *missing*. Everything else
+about the flush can be relied on. It is torn if
+
+- nothing but zeros is behind it: the next flush is written only after this one was synced;
+- the file is as long as the flush, unless it is the first one in the file: only that may make a file longer;
+- its frame is valid, or a missing sector has bytes of it;
+- each record with a wrong checksum has bytes in a missing sector, up to the first one whose length is there.
+
+A payload may hold whole sectors of zeros. A record with such a payload, damaged elsewhere, passes the last test, although nothing is
+missing. So one more: a record that becomes valid when one byte outside of the missing sectors is changed is damaged, not torn. By
+chance that takes a torn record for a damaged one in at most one case of a thousand: for large records only single bits are tried, for the
+largest nothing.
+
+What cannot be told counts as torn, because the daemon must start after every crash: sectors that something else has zeroed, and two wrong
+bytes in a record that holds sectors of zeros.
+
+The road not taken: to call torn whatever has a sector of zeros. Messages of zeros are common, and etcd cut committed entries by that
+rule.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+from pixy.records import crc32c
+from pixy.storage.journal_format import (
+    FILE_HEADER_BYTES,
+    FLUSH_FRAME_BYTES,
+    RECORD_HEAD_BYTES,
+    is_zero,
+    read_flush_frame,
+)
+
+__all__ = ["SECTOR_BYTES", "why_not_torn"]
+
+SECTOR_BYTES = 512
+"""The smallest unit that any device writes as a whole."""
+
+_LENGTH_BYTES = 4
+_CRC_END = 8
+_POLYNOMIAL = 0x82F63B78
+_BYTES = tuple(range(1, 256))
+_BITS = tuple(1 << bit for bit in range(8))
+_CHANGES_MAX = 1 << 22
+"""Changes that are tried, of which one in 2^32 is right by chance."""
+
+
+def why_not_torn(view: memoryview, at: int, file_number: int, flush_number: int) -> str:
+    """Why no crash leaves the bytes from `at` on; "" if the write of the expected flush, cut short, does.
+
+    Args:
+        view: a whole journal file.
+        at: where the flush of that number begins, or where zeros should be.
+    """
+    tail = _Tail(view, at)
+    end = at + FLUSH_FRAME_BYTES
+    frame = read_flush_frame(view, at) if end <= len(view) else None
+    if frame is not None:
+        number, in_file, position, size, _ = frame
+        if (number, in_file, position) != (flush_number, file_number, at):
+            return "its frame is another flush's"
+        end += size
+    if end > len(view) and at > FILE_HEADER_BYTES:
+        return "the file was cut off within it"
+    if frame is None:
+        return "" if tail.is_missing(at, end) else "every sector of its frame was written"
+    if not is_zero(view[end:]):
+        return "something was written behind it"
+    return tail.damaged_record(end)
+
+
+class _Tail:
+    """The bytes of a file from the beginning of a flush on."""
+
+    def __init__(self, view: memoryview, at: int) -> None:
+        self._view = view
+        self._at = at
+
+    def is_missing(self, begin: int, end: int) -> bool:
+        """Whether a sector with one of these bytes was never written. What is behind the end of the file was not."""
+        sectors = range(begin - begin % SECTOR_BYTES, end, SECTOR_BYTES)
+        return end > len(self._view) or any(
+            is_zero(self._view[max(self._at, sector) : sector + SECTOR_BYTES]) for sector in sectors
+        )
+
+    def damaged_record(self, end: int) -> str:
+        """The first record of a flush that ends at `end` which is wrong and not torn; "" if there is none."""
+        begin = self._at + FLUSH_FRAME_BYTES
+        while begin < end:
+            if self.is_missing(begin, begin + _LENGTH_BYTES):
+                return ""
+            behind = begin + RECORD_HEAD_BYTES + _u32(self._view, begin)
+            if behind > end:
+                return f"the record at byte {begin} is longer than the flush"
+            if not self._is_right(begin, behind):
+                if not self.is_missing(begin, behind):
+                    return f"every sector of the record at byte {begin} was written"
+                if behind <= len(self._view) and self._is_right_but_for_one_byte(begin, behind, end):
+                    return f"one byte of the record at byte {begin} is wrong"
+            begin = behind
+        return ""
+
+    def _is_right(self, begin: int, behind: int) -> bool:
+        return behind <= len(self._view) and self._crc(begin, behind) == _u32(
+            self._view, begin + _LENGTH_BYTES
+        )
+
+    def _crc(self, begin: int, behind: int) -> int:
+        crc: int = crc32c(self._view[begin + _CRC_END : behind])
+        return crc
+
+    def _is_right_but_for_one_byte(self, begin: int, behind: int, end: int) -> bool:
+        """Whether a record would be valid with one byte of it changed that is in no missing sector."""
+        length = behind - begin - RECORD_HEAD_BYTES
+        for other in _one_byte_changed(length):
+            if begin + RECORD_HEAD_BYTES + other <= end and self._is_right(
+                begin, begin + RECORD_HEAD_BYTES + other
+            ):
+                return True
+        wrong = self._crc(begin, behind) ^ _u32(self._view, begin + _LENGTH_BYTES)
+        if wrong.to_bytes(4, "little").count(0) == 3:
+            return True  # a byte of the checksum itself
+        return any(not self.is_missing(at, at + 1) for at in _wrong_bytes(wrong, begin + _CRC_END, behind))
+
+
+def _one_byte_changed(number: int) -> Iterator[int]:
+    for shift in range(0, 8 * _LENGTH_BYTES, 8):
+        for change in _BYTES:
+            yield number ^ change << shift
+
+
+def _wrong_bytes(wrong: int, begin: int, behind: int) -> Iterator[int]:
+    """Every byte of a checked range that, changed alone, makes up for a checksum that is off by `wrong`.
+
+    The checksum is linear: a change of one byte contributes an entry of the table, shifted by each byte behind it. Here it is shifted back.
+    """
+    table, back = _tables()
+    changes = next((each for each in (_BYTES, _BITS) if len(each) * (behind - begin) <= _CHANGES_MAX), ())
+    contributions = {table[change] for change in changes}
+    if not contributions:
+        return
+    for at in range(behind - 1, begin - 1, -1):
+        if wrong in contributions:
+            yield at
+        index = back[wrong >> 24]
+        wrong = (wrong ^ table[index]) << 8 | index
+
+
+@cache
+def _tables() -> tuple[list[int], list[int]]:
+    """What each byte adds to a CRC-32C, and the byte that adds each highest byte."""
+    table = list(range(256))
+    for _ in range(8):
+        table = [crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0) for crc in table]
+    back = [0] * 256
+    for byte, crc in enumerate(table):
+        back[crc >> 24] = byte
+    return table, back
+
+
+def _u32(view: memoryview, at: int) -> int:
+    return int.from_bytes(view[at : at + 4], "little")
