@@ -9,10 +9,17 @@ from pixy.storage import LogOptions
 
 __all__ = ["check_topic_config", "log_options"]
 
-_MINIMUM = {"retention_bytes": -1, "retention_ms": -1, "segment_bytes": 1, "segment_ms": 1}
-"""Name of each option, as in Kafka with underscores for dots, and its least value; -1 stands for no bound."""
+_LONG_MAX = 2**63 - 1
+_SEGMENT_BYTES_MAX = 1 << 30
+"""Kafka's tools count the bytes of a segment in 31 bits, and so do the positions in its index."""
+_BOUNDS = {
+    "retention_bytes": (-1, _LONG_MAX),
+    "retention_ms": (-1, _LONG_MAX),
+    "segment_bytes": (1, _SEGMENT_BYTES_MAX),
+    "segment_ms": (1, _LONG_MAX),
+}
+"""Name of each option, as in Kafka with underscores for dots, its least and its greatest value; -1 stands for no bound."""
 
-_MAXIMUM = 2**63 - 1
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -23,12 +30,12 @@ def check_topic_config(config: Mapping[str, str]) -> None:
         InvalidArgument: names the option, the value and what is allowed.
     """
     for name, value in config.items():
-        if name not in _MINIMUM:
-            raise InvalidArgument(f"topic option {name} is unknown; there are {', '.join(_MINIMUM)}")
-        least = _MINIMUM[name]
-        if not _INTEGER.fullmatch(value) or not least <= int(value) <= _MAXIMUM:
+        if name not in _BOUNDS:
+            raise InvalidArgument(f"topic option {name} is unknown; there are {', '.join(_BOUNDS)}")
+        least, greatest = _BOUNDS[name]
+        if not _INTEGER.fullmatch(value) or not least <= int(value) <= greatest:
             raise InvalidArgument(
-                f"topic option {name} is {value!r}; a whole number from {least} on is allowed"
+                f"topic option {name} is {value!r}; a whole number from {least} to {greatest} is allowed"
             )
 
 
@@ -42,7 +49,8 @@ def log_options(storage: StorageConfig, config: Mapping[str, str]) -> LogOptions
     }
     values = cluster | {name: int(value) for name, value in config.items()}
     return LogOptions(
-        segment_bytes=values["segment_bytes"],
+        # A topic may have been given more before there was a bound.
+        segment_bytes=min(values["segment_bytes"], _SEGMENT_BYTES_MAX),
         segment_ms=values["segment_ms"],
         retention_bytes=None if values["retention_bytes"] < 0 else values["retention_bytes"],
         retention_ms=None if values["retention_ms"] < 0 else values["retention_ms"],

@@ -47,6 +47,11 @@ EVERY_KIND = ("embedded", "kafka")
 KAFKA_ONLY = ("kafka",)
 NO_KIND: tuple[str, ...] = ()
 
+_LONGEST_SECONDS = 292_000_000 * 365 * 24 * 3600.0
+"""Kafka's long options, a topic's `retention.ms` among them, are milliseconds in 63 bits."""
+_LONGEST_KAFKA_SECONDS = 24 * 24 * 3600.0
+"""Its other ones, and what requests to brokers say, are milliseconds in 31 bits."""
+
 
 class ValueType(Enum):
     """How an option is written; the value is what an error calls it."""
@@ -150,10 +155,12 @@ def _seconds(
     doc: str,
     *,
     above: float | None = None,
+    maximum: float = _LONGEST_SECONDS,
     effect: tuple[str, ...] = EVERY_KIND,
 ) -> float:
     minimum = 0 if above is None else None
-    return _option(default, Option(ValueType.SECONDS, doc, minimum=minimum, above=above, effect=effect))
+    option = Option(ValueType.SECONDS, doc, minimum=minimum, above=above, maximum=maximum, effect=effect)
+    return _option(default, option)
 
 
 def _boolean(default: bool, doc: str, *, effect: tuple[str, ...] = EVERY_KIND) -> bool:
@@ -184,7 +191,10 @@ def _section(
 
 
 _MIB = 1 << 20
-_LARGEST_MESSAGE_BYTES = 1 << 30  # a record batch states its length in 31 bits
+_LARGEST_BATCH_BYTES = 1 << 30  # a record batch states its length in 31 bits
+_LARGEST_FILE_BYTES = (
+    1 << 30
+)  # Kafka's tools count a segment's bytes in 31 bits, and a start reads a journal file as a whole
 _LARGEST_GRPC_BYTES = (1 << 31) - 1
 _LARGEST_HTTP2_NUMBER = (1 << 31) - 1
 _LARGEST_FRAME_BYTES = (1 << 24) - 1
@@ -214,7 +224,7 @@ class ProducerConfig:
         1_000_000,
         "Largest message: key, value and headers together; and the largest record batch that a client may append.\n"
         "A larger one is refused.",
-        maximum=_LARGEST_MESSAGE_BYTES,
+        maximum=_LARGEST_BATCH_BYTES,
     )
     max_headers: int = _integer(1024, "Most headers that one message may have.")
     max_header_bytes: int = _bytes(
@@ -225,7 +235,9 @@ class ProducerConfig:
         ("none", "gzip", "snappy", "lz4", "zstd"),
         "How record batches are compressed: none, gzip, snappy, lz4 or zstd.",
     )
-    flush_bytes: int = _bytes(_MIB, "Size at which a record batch is cut and sent.", minimum=0)
+    flush_bytes: int = _bytes(
+        _MIB, "Size at which a record batch is cut and sent.", minimum=0, maximum=_LARGEST_BATCH_BYTES
+    )
     flush_frequency: float = _seconds(
         0.0,
         "How long a record batch gathers messages. With 0s a lone message goes out at once, and messages that come\n"
@@ -286,7 +298,9 @@ class ConsumerConfig:
         "RESOURCE_EXHAUSTED.",
         minimum=1,
     )
-    fetch_max_bytes: int = _bytes(_MIB, "Bytes to read from a partition in one go.")
+    fetch_max_bytes: int = _bytes(
+        _MIB, "Bytes to read from a partition in one go.", maximum=_LARGEST_BATCH_BYTES
+    )
     long_polling_timeout: float = _seconds(3.0, "How long a consume request waits for a message.", above=0)
     max_pending_messages: int = _integer(
         300,
@@ -311,7 +325,10 @@ class ConsumerConfig:
         "Where a consumer group starts that has committed nothing: oldest or newest.",
     )
     fetch_max_wait: float = _seconds(
-        0.25, "How long the brokers may hold a fetch that finds nothing.", effect=KAFKA_ONLY
+        0.25,
+        "How long the brokers may hold a fetch that finds nothing.",
+        maximum=_LONGEST_KAFKA_SECONDS,
+        effect=KAFKA_ONLY,
     )
     retry_backoff: float = _seconds(
         0.5, "Pause before the coordinator of a consumer group is tried again.", effect=KAFKA_ONLY
@@ -326,6 +343,7 @@ class ConsumerConfig:
         10.0,
         "How long a rebalance waits for the acks of messages that are handed out; nothing else is handed out meanwhile.\n"
         "What is not acked by then may be handed out again, by another member.",
+        maximum=_LONGEST_KAFKA_SECONDS,
         effect=KAFKA_ONLY,
     )
     session_timeout: float = _seconds(
@@ -333,6 +351,7 @@ class ConsumerConfig:
         "A member of a consumer group that the brokers have not heard of for so long loses its partitions. They must\n"
         "allow it (group.min.session.timeout.ms, group.max.session.timeout.ms).",
         above=0,
+        maximum=_LONGEST_KAFKA_SECONDS,
         effect=KAFKA_ONLY,
     )
 
@@ -341,7 +360,12 @@ class ConsumerConfig:
 class JournalConfig:
     """`proxies.<cluster>.journal`: the write-ahead log of an embedded cluster."""
 
-    file_bytes: int = _bytes(32 * _MIB, "Size of one journal file.", minimum=_MIB)
+    file_bytes: int = _bytes(
+        32 * _MIB,
+        "Size of one journal file, at most 1 GiB: a start reads one at a time into memory.",
+        minimum=_MIB,
+        maximum=_LARGEST_FILE_BYTES,
+    )
     max_unapplied_bytes: int = _bytes(
         64 * _MIB,
         "Bytes that may be in the journal and not yet safe in the partition logs. Bounds the time of recovery.",
@@ -373,8 +397,10 @@ class StorageConfig:
     )
     segment_bytes: int = _bytes(
         256 * _MIB,
-        "Size at which a partition starts a new segment file. A topic's own option segment_bytes comes first.",
+        "Size at which a partition starts a new segment file, at most 1 GiB. A topic's own option segment_bytes comes\n"
+        "first.",
         minimum=_MIB,
+        maximum=_LARGEST_FILE_BYTES,
     )
     segment_age: float = _seconds(
         24 * 3600.0,
@@ -449,6 +475,7 @@ class KafkaConfig:
         "wait behind the records of a daemon that died while it published and was not started again. At most\n"
         "transaction.max.timeout.ms of the brokers.",
         above=0,
+        maximum=_LONGEST_KAFKA_SECONDS,
     )
     tls: bool = _boolean(False, "Connect with TLS.")
     ca_certificate_file: str = _text("", "Certificate authority to trust, PEM.")

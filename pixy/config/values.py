@@ -158,4 +158,6 @@ def _check_bounds(option: Option, value: float, written: str) -> None:
         bounds.append(_Bound("<=", option.maximum, value <= option.maximum))
     for bound in bounds:
         if not bound.passed:
-            raise ValueError(f"must be {bound.sign} {bound.limit}, is {written}")
+            is_duration = option.type is ValueType.SECONDS and bound.limit
+            limit = format_duration(bound.limit) if is_duration else bound.limit
+            raise ValueError(f"must be {bound.sign} {limit}, is {written}")

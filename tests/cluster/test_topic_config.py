@@ -15,6 +15,7 @@ from pixy.storage import LogOptions
         {"retention_ms": "-1", "retention_bytes": "-1"},
         {"retention_ms": "0", "retention_bytes": "0", "segment_bytes": "1", "segment_ms": "1"},
         {"retention_ms": str(2**63 - 1)},
+        {"segment_bytes": str(1 << 30)},
     ],
 )
 def test_what_a_topic_can_have_is_taken(config: dict[str, str]) -> None:
@@ -29,6 +30,7 @@ def test_what_a_topic_can_have_is_taken(config: dict[str, str]) -> None:
         ("segment_bytes", "0"),
         ("segment_ms", "0"),
         ("segment_bytes", "-1"),
+        ("segment_bytes", str((1 << 30) + 1)),
         ("retention_ms", str(2**63)),
         ("retention_ms", ""),
         ("retention_ms", " 1"),
@@ -42,7 +44,7 @@ def test_what_a_topic_can_have_is_taken(config: dict[str, str]) -> None:
 )
 def test_a_value_that_no_topic_can_have_is_refused_with_what_is_allowed(name: str, value: str) -> None:
     with pytest.raises(
-        InvalidArgument, match=f"topic option {name} is .*; a whole number from -?[01] on is allowed"
+        InvalidArgument, match=rf"topic option {name} is .*; a whole number from -?[01] to \d+ is allowed"
     ):
         check_topic_config({name: value})
 
@@ -74,3 +76,7 @@ def test_no_bound_is_0_in_the_configuration_and_minus_1_in_a_topic_where_0_keeps
         StorageConfig(retention=9, retention_bytes=9), {"retention_ms": "-1", "retention_bytes": "-1"}
     )[2:] == (None, None)
     assert log_options(StorageConfig(), {"retention_ms": "0", "retention_bytes": "0"})[2:] == (0, 0)
+
+
+def test_a_segment_that_was_allowed_to_be_larger_once_is_as_large_as_any() -> None:
+    assert log_options(StorageConfig(), {"segment_bytes": str(1 << 40)}).segment_bytes == 1 << 30

@@ -42,6 +42,18 @@ def build(text: str) -> tuple[Config, list[str]]:
             "config.yaml:3: proxies.a.consumer.max_retries must be >= -1, is -2",
         ),
         (
+            "proxies:\n  a:\n    storage: {segment_bytes: 1073741825}\n",
+            "config.yaml:3: proxies.a.storage.segment_bytes must be <= 1073741824, is 1073741825",
+        ),
+        (
+            "proxies:\n  a:\n    journal: {file_bytes: 2GiB}\n",
+            "config.yaml:3: proxies.a.journal.file_bytes must be <= 1073741824, is 2147483648",
+        ),
+        (
+            "proxies:\n  a:\n    consumer: {session_timeout: 720h}\n",
+            "config.yaml:3: proxies.a.consumer.session_timeout must be <= 576h, is 720h",
+        ),
+        (
             'proxies:\n  a:\n    auto_create_topics: "true"\n',
             'config.yaml:3: proxies.a.auto_create_topics is "true"; expected true or false',
         ),

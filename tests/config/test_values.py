@@ -88,6 +88,7 @@ def test_what_is_not_a_size_is_refused(text: str) -> None:
     [
         (Option(ValueType.SECONDS, "", above=0), "0s", "must be > 0, is 0s"),
         (Option(ValueType.SECONDS, "", minimum=0), "-1s", "must be >= 0, is -1s"),
+        (Option(ValueType.SECONDS, "", maximum=90), "2m", "must be <= 1m30s, is 2m"),
         (Option(ValueType.INTEGER, "", minimum=-1), "-2", "must be >= -1, is -2"),
         (Option(ValueType.INTEGER, "", maximum=9), "10", "must be <= 9, is 10"),
         (Option(ValueType.INTEGER, ""), "1.5", 'is "1.5"; expected a whole number'),
