@@ -19,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -76,15 +76,16 @@ async def _pixy(proxy: Proxy, in_flight: int, seconds: float) -> int:
     answered = running = 0
     finished = asyncio.Event()
 
-    def done(partition: int, offset: int, error: PixyError | None) -> None:
+    def done(waiters: Sequence[object], partition: int, offset: int, error: PixyError | None) -> None:
         nonlocal answered, running
         if error is not None:
             _fault(error)
-        answered += 1
-        if time.perf_counter() < end:
-            proxy.produce(_TOPIC, None, _MESSAGE, (), done)
-            return
-        running -= 1
+        for _ in waiters:
+            answered += 1
+            if time.perf_counter() < end:
+                proxy.produce(_TOPIC, None, _MESSAGE, (), done)
+            else:
+                running -= 1
         if not running:
             finished.set()
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -71,17 +71,18 @@ async def produce(
     answered = in_flight = 0
     finished = asyncio.Event()
 
-    def done(partition: int, offset: int, error: PixyError | None) -> None:
+    def done(waiters: Sequence[object], partition: int, offset: int, error: PixyError | None) -> None:
         nonlocal answered, in_flight
         if error is not None:
             _fault(error)
-        answered += 1
-        if going_on(answered):
-            proxy.produce(topic, None, _MESSAGE, (), done)
-        else:
-            in_flight -= 1
-            if not in_flight:
-                finished.set()
+        for _ in waiters:
+            answered += 1
+            if going_on(answered):
+                proxy.produce(topic, None, _MESSAGE, (), done)
+            else:
+                in_flight -= 1
+        if not in_flight:
+            finished.set()
 
     for _ in range(in_flight_max):
         in_flight += 1

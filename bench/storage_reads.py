@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -148,20 +148,21 @@ async def _produce_paced(proxy: Proxy, seconds: float) -> list[float]:
     latencies: list[float] = []
     finished = asyncio.Event()
     count = int(seconds / _PRODUCE_INTERVAL_S)
+
+    def done(waiters: Sequence[float], partition: int, offset: int, error: PixyError | None) -> None:
+        if error is not None:
+            raise SystemExit(f"a produce failed: {error!r}")
+        latencies.extend(time.perf_counter() - since for since in waiters)
+        if len(latencies) == count:
+            finished.set()
+
     start = time.perf_counter()
     for number in range(count):
         due = start + number * _PRODUCE_INTERVAL_S
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         since = min(time.perf_counter(), due + _TIMER_S)
 
-        def done(_partition: int, _offset: int, error: PixyError | None, since: float = since) -> None:
-            if error is not None:
-                raise SystemExit(f"a produce failed: {error!r}")
-            latencies.append(time.perf_counter() - since)
-            if len(latencies) == count:
-                finished.set()
-
-        proxy.produce(_HOT_TOPIC, None, _MESSAGE, (), done)
+        proxy.produce(_HOT_TOPIC, None, _MESSAGE, (), done, since)
     await finished.wait()
     return latencies
 

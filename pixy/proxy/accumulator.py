@@ -27,10 +27,11 @@ Topics that are gone are forgotten, when the known ones have doubled since that 
 import asyncio
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
-from typing import NamedTuple
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -44,8 +45,9 @@ __all__ = ["Accumulators", "ProduceDone", "headers_bytes"]
 
 log = structlog.get_logger(__name__)
 
-ProduceDone = Callable[[int, int, PixyError | None], None]
-"""Called once with (partition, offset, None), or with (-1, -1, error). Asynchronous records give (-1, -1, None) when buffered."""
+ProduceDone = Callable[[Sequence[Any], int, int, PixyError | None], None]
+"""Answers callers, many at a time: called with their `waiter`s and (partition, offset of the first, None), the others' offsets following on
+it, or (-1, -1, error). Each waiter is answered once. An asynchronous record is answered with (-1, -1, None) when it is buffered."""
 
 _LOST_LOG_INTERVAL_S = 10.0
 _GATHER_S = 0.002
@@ -60,7 +62,7 @@ _HEADER_OVERHEAD_BYTES = 10
 """The same for each of its headers."""
 
 
-Produce = tuple[TopicDescription, bytes | None, bytes, Sequence[Header], int, bool, ProduceDone]
+Produce = tuple[TopicDescription, bytes | None, bytes, Sequence[Header], int, ProduceDone, Any, bool]
 """The arguments of `Accumulators.append`."""
 
 
@@ -86,13 +88,24 @@ class _Waiting:
 class _Accumulator:
     """Records of one partition that are not in a batch yet."""
 
-    __slots__ = ("batch_bytes", "bytes", "dirty", "dones", "in_flight", "partition", "records", "since")
+    __slots__ = (
+        "batch_bytes",
+        "bytes",
+        "dirty",
+        "dones",
+        "in_flight",
+        "partition",
+        "records",
+        "since",
+        "waiters",
+    )
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.records: list[NewRecordFields] = []
-        # One for each record: whom to tell, None for an asynchronous one.
+        # One for each record: who answers its caller, None for an asynchronous one, and the caller.
         self.dones: list[ProduceDone | None] = []
+        self.waiters: list[Any] = []
         # What the records take in the buffer.
         self.bytes = 0
         # When the first of them came.
@@ -122,14 +135,14 @@ class _ReadyPartitions:
 class _Topic:
     """The accumulators of a topic's partitions, and how to choose among them."""
 
-    __slots__ = ("_chooses", "_partitioner", "_unkeyed", "accumulators", "description")
+    __slots__ = ("_chooses", "_partitioner", "accumulators", "description", "unkeyed")
 
     def __init__(self, description: TopicDescription, partitioner: Partitioner) -> None:
         self._partitioner = partitioner
         # By partition. Invariant: as many as the description has.
         self.accumulators: list[_Accumulator] = []
-        # Where the last record without a key went, None if the next one is free to go anywhere.
-        self._unkeyed: _Accumulator | None = None
+        # Where the next record without a key goes as long as that one has records, None if it is free to go anywhere.
+        self.unkeyed: _Accumulator | None = None
         self.describe(description)
 
     @property
@@ -138,14 +151,11 @@ class _Topic:
         return any(each.records or each.in_flight for each in self.accumulators)
 
     def choose(self, key: bytes | None) -> _Accumulator:
-        """Where a record goes."""
-        accumulator = self._unkeyed
-        if key is None and accumulator is not None and accumulator.records:
-            return accumulator
+        """Where a record goes, if `unkeyed` does not say it."""
         accumulators = self.accumulators
         accumulator = accumulators[self._chooses(key, len(accumulators))]
         if key is None and self._partitioner.stays:
-            self._unkeyed = accumulator
+            self.unkeyed = accumulator
         return accumulator
 
     def describe(self, description: TopicDescription) -> None:
@@ -156,7 +166,7 @@ class _Topic:
         added = [TopicPartition(description.name, each.partition) for each in partitions[len(kept) :]]
         self.accumulators = kept + [_Accumulator(partition) for partition in added]
         ready = [each.partition for each in partitions if each.leader >= 0]
-        self._unkeyed = None
+        self.unkeyed = None
         self._chooses: Partitioner = self._partitioner
         if 0 < len(ready) < len(partitions):
             self._chooses = _ReadyPartitions(self._partitioner, ready)
@@ -167,6 +177,7 @@ class _Batch(NamedTuple):
 
     accumulator: _Accumulator
     dones: list[ProduceDone | None]
+    waiters: list[Any]
     size: int
 
 
@@ -222,13 +233,15 @@ class Accumulators:
         value: bytes,
         headers: Sequence[Header],
         size: int,
-        sync: bool,
         done: ProduceDone,
+        waiter: Any,
+        sync: bool,
     ) -> _Waiting | None:
         """Take a record. `size` is what key, value and headers have together.
 
         Args:
             description: the topic as the backend knows it at the moment.
+            done: answers `waiter`, together with the other callers of its batch.
 
         Returns:
             What to cancel if the caller goes away while the record waits for room; None if it does not wait.
@@ -237,8 +250,8 @@ class Accumulators:
             Unavailable: the queue for room in the buffer is full.
         """
         if self._waiting or not self._has_room(size):
-            return self._wait((description, key, value, headers, size, sync, done))
-        self._add(description, key, value, headers, size, sync, done)
+            return self._wait((description, key, value, headers, size, done, waiter, sync))
+        self._add(description, key, value, headers, size, done, waiter, sync)
         return None
 
     async def drained(self) -> None:
@@ -289,19 +302,23 @@ class Accumulators:
         value: bytes,
         headers: Sequence[Header],
         size: int,
-        sync: bool,
         done: ProduceDone,
-        since: float | None = None,
-    ) -> None:
+        waiter: Any,
+        sync: bool,
+    ) -> _Accumulator:
         topic = self._topics.get(description.name)
         if topic is None or topic.description is not description:
             topic = self._look_at(description)
-        accumulator = topic.choose(key)
-        batch_bytes = _batch_bytes(size, headers)
+        accumulator = topic.unkeyed if key is None else None
+        if accumulator is None or not accumulator.records:
+            accumulator = topic.choose(key)
+        batch_bytes = size + _RECORD_OVERHEAD_BYTES
+        if headers:
+            batch_bytes += _HEADER_OVERHEAD_BYTES * len(headers)
         if accumulator.dirty and accumulator.batch_bytes + batch_bytes > self._options.flush_bytes:
             self._flush(accumulator)
         if not accumulator.records:
-            accumulator.since = self._monotonic() if since is None else since
+            accumulator.since = self._monotonic()
         accumulator.records.append((key, value, headers, self._wall_ms()))
         accumulator.bytes += size
         accumulator.batch_bytes += batch_bytes
@@ -318,11 +335,13 @@ class Accumulators:
             self._flush_timer.cancel()
             self._flush_timer = None
             self._loop.call_soon(self._flush_dirty)
+        accumulator.waiters.append(waiter)
         if sync:
             accumulator.dones.append(done)
         else:
             accumulator.dones.append(None)
-            done(-1, -1, None)
+            done((waiter,), -1, -1, None)
+        return accumulator
 
     def _look_at(self, description: TopicDescription) -> _Topic:
         """The topic as it is described now."""
@@ -349,13 +368,15 @@ class Accumulators:
         while self._waiting and self._has_room(next(iter(self._waiting)).size):
             waiting, _ = self._waiting.popitem(last=False)
             self._waiting_bytes -= waiting.size
-            before, key, value, headers, size, sync, done = waiting.produce
+            before, key, value, headers, size, done, waiter, sync = waiting.produce
             description = self._backend.topic(before.name)
             if description is not None:
-                self._add(description, key, value, headers, size, sync, done, waiting.since)
+                accumulator = self._add(description, key, value, headers, size, done, waiter, sync)
+                if len(accumulator.records) == 1:
+                    accumulator.since = waiting.since
             else:
                 deleted = f"topic {before.name} was deleted while the message waited for room in the producer's buffer"
-                done(-1, -1, TopicMissing(deleted))
+                done((waiter,), -1, -1, TopicMissing(deleted))
 
     def _maybe_empty(self) -> None:
         if not self.buffered and not self._waiting:
@@ -388,12 +409,13 @@ class Accumulators:
 
     def _flush(self, accumulator: _Accumulator) -> None:
         """Hand over everything that has gathered, in batches of at most `flush_bytes`, all that belongs to a batch counted."""
-        records, dones, size = accumulator.records, accumulator.dones, accumulator.bytes
+        records, size = accumulator.records, accumulator.bytes
+        dones, waiters = accumulator.dones, accumulator.waiters
         batch_bytes, limit = accumulator.batch_bytes, self._options.flush_bytes
-        accumulator.records, accumulator.dones, accumulator.bytes = [], [], 0
+        accumulator.records, accumulator.dones, accumulator.waiters, accumulator.bytes = [], [], [], 0
         accumulator.batch_bytes, accumulator.dirty = HEADER_BYTES, False
         if batch_bytes <= limit:
-            self._send(accumulator, records, dones, size)
+            self._send(_Batch(accumulator, dones, waiters, size), records)
             return
         first = size = 0
         batch_bytes = HEADER_BYTES
@@ -401,47 +423,37 @@ class Accumulators:
             record_size = _size(record)
             added = _batch_bytes(record_size, record[2])
             if at > first and batch_bytes + added > limit:
-                self._send(accumulator, records[first:at], dones[first:at], size)
+                part = _Batch(accumulator, dones[first:at], waiters[first:at], size)
+                self._send(part, records[first:at])
                 first, size, batch_bytes = at, 0, HEADER_BYTES
             size += record_size
             batch_bytes += added
-        self._send(accumulator, records[first:], dones[first:], size)
+        self._send(_Batch(accumulator, dones[first:], waiters[first:], size), records[first:])
 
-    def _send(
-        self,
-        accumulator: _Accumulator,
-        records: list[NewRecordFields],
-        dones: list[ProduceDone | None],
-        size: int,
-    ) -> None:
-        batch = build_batch(records, self._compression)
+    def _send(self, batch: _Batch, records: list[NewRecordFields]) -> None:
+        packed = build_batch(records, self._compression)
+        accumulator = batch.accumulator
         age_s = self._monotonic() - accumulator.since
         accumulator.in_flight += 1
         self._in_flight += len(records)
-        appended = partial(self._appended, _Batch(accumulator, dones, size))
+        appended = partial(self._appended, batch)
         try:
-            self._backend.append(accumulator.partition, batch, len(records), appended, age_s)
+            self._backend.append(accumulator.partition, packed, len(records), appended, age_s)
         except PixyError as error:
             appended(-1, error)
 
     def _appended(self, batch: _Batch, base_offset: int, error: PixyError | None) -> None:
-        accumulator, dones, size = batch
+        accumulator, dones, waiters, size = batch
         if len(dones) > _ANSWERS_PER_TURN:
-            rest = _Batch(accumulator, dones[_ANSWERS_PER_TURN:], size)
+            rest = _Batch(accumulator, dones[_ANSWERS_PER_TURN:], waiters[_ANSWERS_PER_TURN:], size)
             self._loop.call_soon(self._appended, rest, base_offset + _ANSWERS_PER_TURN, error)
-            dones, size = dones[:_ANSWERS_PER_TURN], 0
+            dones, waiters, size = dones[:_ANSWERS_PER_TURN], waiters[:_ANSWERS_PER_TURN], 0
         else:
             accumulator.in_flight -= 1
         self._in_flight -= len(dones)
         self.buffered -= len(dones)
         self.buffered_bytes -= size
-        if error is None:
-            partition = accumulator.partition.partition
-            for offset, done in enumerate(dones, base_offset):
-                if done is not None:
-                    done(partition, offset, None)
-        else:
-            self._failed(dones, error)
+        self._answer(dones, waiters, accumulator.partition.partition, base_offset, error)
         if self._waiting:
             self._admit_waiting()
         if accumulator.records and not accumulator.in_flight and not accumulator.dirty:
@@ -451,19 +463,44 @@ class Accumulators:
                 self._schedule_flush()
         self._maybe_empty()
 
-    def _failed(self, dones: list[ProduceDone | None], error: PixyError) -> None:
-        lost = 0
-        for done in dones:
-            if done is None:
-                lost += 1
-            else:
-                done(-1, -1, error)
-        if lost:
-            self.lost += lost
-            now = self._monotonic()
-            if now - self._lost_logged_at >= _LOST_LOG_INTERVAL_S:
-                self._lost_logged_at = now
-                log.error("asynchronous messages could not be written", messages=self.lost, reason=str(error))
+    def _answer(
+        self,
+        dones: list[ProduceDone | None],
+        waiters: list[Any],
+        partition: int,
+        base_offset: int,
+        error: PixyError | None,
+    ) -> None:
+        """Answer the callers of consecutive records; those with the same `done` that are next to each other by one call."""
+        for begin, end in _runs(dones):
+            done = dones[begin]
+            waiting = waiters[begin:end]
+            if done is None and error is not None:
+                self._note_lost(end - begin, error)
+            elif done is not None and error is not None:
+                done(waiting, -1, -1, error)
+            elif done is not None:
+                done(waiting, partition, base_offset + begin, None)
+
+    def _note_lost(self, records: int, error: PixyError) -> None:
+        """Asynchronous records could not be written."""
+        self.lost += records
+        now = self._monotonic()
+        if now - self._lost_logged_at >= _LOST_LOG_INTERVAL_S:
+            self._lost_logged_at = now
+            log.error("asynchronous messages could not be written", messages=self.lost, reason=str(error))
+
+
+def _runs(dones: list[ProduceDone | None]) -> Iterator[tuple[int, int]]:
+    """Begin and end of each run of equal neighbours; nearly always one."""
+    begin, count = 0, len(dones)
+    if dones.count(dones[0]) == count:
+        yield 0, count
+        return
+    for _, run in groupby(dones):
+        end = begin + len(list(run))
+        yield begin, end
+        begin = end
 
 
 def _size(record: NewRecordFields) -> int:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicDescription
 from pixy.clock import Clock
@@ -95,6 +95,7 @@ class Proxy:
         self.name = name
         self._config = config
         self._backend = backend
+        self._message_bytes_max = config.producer.max_message_bytes
         self._accumulators = Accumulators(
             backend, config.producer, make_partitioner(config.producer.partitioner, rng), clock
         )
@@ -155,7 +156,7 @@ class Proxy:
         value: bytes,
         headers: Sequence[Header],
         done: ProduceDone,
-        *,
+        waiter: Any = None,
         sync: bool = True,
     ) -> Cancellable | None:
         """Append one message to a topic.
@@ -165,8 +166,9 @@ class Proxy:
             key: None for a message without a key.
             value: the body.
             headers: name and value of each.
-            done: called once with partition and offset when the message is durable (-1, -1 when it is buffered, if not
-                `sync`), or with an error.
+            done: called once for `waiter`, and perhaps for other waiters with it, with partition and offset when the message is durable
+                (-1, -1 when it is buffered, if not `sync`), or with an error. See `ProduceDone`.
+            waiter: the caller, as `done` knows it.
             sync: whether to wait for the disk.
 
         Returns:
@@ -178,7 +180,7 @@ class Proxy:
         size = len(value) if key is None else len(key) + len(value)
         if headers:
             size += self._check_headers(headers)
-        if size > self._config.producer.max_message_bytes:
+        if size > self._message_bytes_max:
             raise MessageTooLarge(
                 f"the message has {size} bytes, producer.max_message_bytes allows "
                 f"{self._config.producer.max_message_bytes}"
@@ -188,12 +190,12 @@ class Proxy:
         append = self._accumulators.append
         description = self._backend.topic(topic)
         if description is not None:
-            return append(description, key, value, headers, size, sync, done)
+            return append(description, key, value, headers, size, done, waiter, sync)
         return self._create_first(
             topic,
             size,
-            lambda created: append(created, key, value, headers, size, sync, done),
-            lambda error: done(-1, -1, error),
+            lambda created: append(created, key, value, headers, size, done, waiter, sync),
+            lambda error: done((waiter,), -1, -1, error),
         )
 
     def consume(

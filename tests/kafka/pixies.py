@@ -4,7 +4,7 @@ Several share a group as several daemons would: each has its own connections, it
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,8 @@ from tests.kafka.backends import staging_place
 from tests.kafka.cluster import KafkaCluster
 
 __all__ = ["PATIENCE", "Pixy", "open_pixy", "wait_until"]
+
+Answer = asyncio.Future[tuple[int, int]]
 
 PATIENCE = 20
 """Seconds until a test gives up waiting for what must happen."""
@@ -73,19 +75,17 @@ class Pixy:
     async def produce(self, topic: str, *values: bytes) -> list[tuple[int, int]]:
         """Produce messages without a key; returns partition and offset of each."""
         loop = asyncio.get_running_loop()
-        answers: list[asyncio.Future[tuple[int, int]]] = [loop.create_future() for _ in values]
+        answers: list[Answer] = [loop.create_future() for _ in values]
 
-        def answer(at: int) -> Any:
-            def done(partition: int, offset: int, error: PixyError | None) -> None:
+        def done(waiting: Sequence[Answer], partition: int, offset: int, error: PixyError | None) -> None:
+            for at, answer in enumerate(waiting):
                 if error is None:
-                    answers[at].set_result((partition, offset))
+                    answer.set_result((partition, offset + at))
                 else:
-                    answers[at].set_exception(error)
+                    answer.set_exception(error)
 
-            return done
-
-        for at, value in enumerate(values):
-            self.proxy.produce(topic, None, value, (), answer(at))
+        for value, answer in zip(values, answers, strict=True):
+            self.proxy.produce(topic, None, value, (), done, answer)
         async with asyncio.timeout(PATIENCE):
             return list(await asyncio.gather(*answers))
 

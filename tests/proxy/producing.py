@@ -1,7 +1,9 @@
 """What the tests of the producer's buffer share: accumulators on a cluster in memory, records, answers."""
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 from pixy.backend import TopicPartition
 from pixy.config import ProducerConfig
@@ -17,14 +19,15 @@ TOPIC = "letters"
 
 
 class Answers:
-    """Collects what `done` was called with, in order."""
+    """Collects what `done` was called with, in order, one entry for each caller that it answers."""
 
     def __init__(self) -> None:
         self.all: list[tuple[int, int, PixyError | None]] = []
         self._arrived = asyncio.Event()
 
-    def __call__(self, partition: int, offset: int, error: PixyError | None) -> None:
-        self.all.append((partition, offset, error))
+    def __call__(self, waiters: Sequence[Any], partition: int, offset: int, error: PixyError | None) -> None:
+        step = 1 if offset >= 0 else 0
+        self.all += [(partition, offset + step * at, error) for at in range(len(waiters))]
         self._arrived.set()
 
     async def wait(self, count: int) -> None:
@@ -55,7 +58,7 @@ def append(
 ) -> object:
     description = accumulators._backend.topic(topic)
     assert description is not None
-    return accumulators.append(description, key, value, (), len(value) + len(key or b""), sync, answers)
+    return accumulators.append(description, key, value, (), len(value) + len(key or b""), answers, None, sync)
 
 
 async def batches(backend: FakeBackend, partition: int = 0) -> list[list[bytes | None]]:

@@ -1,6 +1,7 @@
 """pixy/proxy/accumulator.py: batching, the bounded buffer, what happens to what cannot be written."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -9,8 +10,8 @@ import structlog
 
 from pixy.backend import TopicPartition
 from pixy.config import ProducerConfig
-from pixy.errors import Unavailable
-from pixy.proxy.accumulator import Accumulators
+from pixy.errors import PixyError, Unavailable
+from pixy.proxy.accumulator import Accumulators, ProduceDone
 from pixy.records import make_partitioner, read_header, read_records
 from tests.fakes.backend import FakeBackend
 from tests.fakes.clock import FakeClock
@@ -149,7 +150,7 @@ async def test_no_batch_of_several_records_is_larger_than_flush_bytes(size: int,
     topic = await backend.describe_topic(TOPIC)
     for _ in range(2000):
         named = [("h", b"")] * headers
-        accumulators.append(topic, b"", b"x" * size, named, size + headers, True, answers)
+        accumulators.append(topic, b"", b"x" * size, named, size + headers, answers, None, True)
     await answers.wait(2000)
     stored = (await backend.fetch(TopicPartition(TOPIC, 0), 0, max_bytes=1 << 30)).batches
     assert sum(read_header(batch).records for batch in stored) == 2000
@@ -248,7 +249,7 @@ async def test_the_buffer_is_empty_again_after_batches_were_cut() -> None:
     accumulators, backend, answers = await make(ProducerConfig(flush_bytes=100))
     topic = await backend.describe_topic(TOPIC)
     for _ in range(7):
-        accumulators.append(topic, b"k", b"v", [("\u00fc" * 20, b"x")], 43, True, answers)
+        accumulators.append(topic, b"k", b"v", [("\u00fc" * 20, b"x")], 43, answers, None, True)
     await answers.wait(7)
     assert (accumulators.buffered, accumulators.buffered_bytes) == (0, 0)
 
@@ -420,3 +421,43 @@ async def test_the_wall_clock_may_step_backwards_between_two_records() -> None:
     fetched = await backend.fetch(TopicPartition(TOPIC, 0), 0, max_bytes=1 << 20, max_wait=0)
     first, second = (record for batch in fetched.batches for record in read_records(batch))
     assert first.timestamp - second.timestamp == 3_600_000
+
+
+async def told(*, fails: bool) -> dict[str, list[tuple[list[object], int, int, bool]]]:
+    """The calls of two `done`s for one batch of records: a a b, an asynchronous one, b a."""
+    accumulators, backend, answers = await make()
+    description = backend.topic(TOPIC)
+    assert description is not None
+    calls: dict[str, list[tuple[list[object], int, int, bool]]] = {"a": [], "b": []}
+
+    def by(name: str) -> ProduceDone:
+        def done(waiters: Sequence[object], partition: int, offset: int, error: PixyError | None) -> None:
+            calls[name].append((list(waiters), partition, offset, error is not None))
+
+        return done
+
+    a, b = by("a"), by("b")
+    for waiter, done in ((1, a), (2, a), (3, b), (None, answers), (4, b), (5, a)):
+        accumulators.append(description, b"k", b"v", (), 2, done, waiter, waiter is not None)
+    if fails:
+        backend.fail_appends(Unavailable("no disk"), 1)
+    await accumulators.drained()
+    assert answers.all == [(-1, -1, None)]
+    assert accumulators.lost == (1 if fails else 0)
+    return calls
+
+
+async def test_callers_next_to_each_other_in_a_batch_are_answered_by_one_call() -> None:
+    calls = await told(fails=False)
+    assert calls == {
+        "a": [([1, 2], 0, 0, False), ([5], 0, 5, False)],
+        "b": [([3], 0, 2, False), ([4], 0, 4, False)],
+    }
+
+
+async def test_callers_next_to_each_other_in_a_batch_that_fails_get_the_error_by_one_call() -> None:
+    calls = await told(fails=True)
+    assert calls == {
+        "a": [([1, 2], -1, -1, True), ([5], -1, -1, True)],
+        "b": [([3], -1, -1, True), ([4], -1, -1, True)],
+    }

@@ -94,7 +94,7 @@ async def produce(
 ) -> tuple[int, int]:
     answer: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
 
-    def done(partition: int, offset: int, error: PixyError | None) -> None:
+    def done(_: object, partition: int, offset: int, error: PixyError | None) -> None:
         if error is None:
             answer.set_result((partition, offset))
         else:
@@ -280,7 +280,7 @@ async def test_a_message_of_exactly_the_limit_is_taken_and_one_byte_more_is_not(
 async def test_headers_are_bounded_in_number_and_size(open_proxy: Open) -> None:
     proxy = await open_proxy(producer=replace(ProducerConfig(), max_headers=2, max_header_bytes=10))
 
-    def never(partition: int, offset: int, error: PixyError | None) -> None:
+    def never(*_: object) -> None:
         raise AssertionError("refused requests are not called back")
 
     with pytest.raises(InvalidHeaders, match="3 headers"):

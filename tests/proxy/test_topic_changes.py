@@ -40,7 +40,7 @@ class Daemon:
         """Hand over a message; the answer is awaited with patience."""
         answer: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
 
-        def done(partition: int, offset: int, error: PixyError | None) -> None:
+        def done(_: object, partition: int, offset: int, error: PixyError | None) -> None:
             if error is None:
                 answer.set_result((partition, offset))
             else:

@@ -4,7 +4,7 @@ Produce, ConsumeNAck and Ack are answered by callback, with no task in between. 
 when the answer is with the transport, and goes to somebody else if it never gets there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from pixy.api.grpc.call import UnaryCall
@@ -52,8 +52,9 @@ class KafkaPixyService:
             None if request.key_undefined else request.key_value,
             request.message,
             [(header.key, header.value) for header in request.headers] if request.headers else (),
-            partial(_produced, call),
-            sync=not request.async_mode,
+            _produced,
+            call,
+            not request.async_mode,
         )
 
     def consume_n_ack(self, request: pb.ConsNAckRq, call: UnaryCall) -> Cancellable | None:
@@ -134,13 +135,17 @@ class KafkaPixyService:
 _PRODUCED = pb.ProdRs()
 
 
-def _produced(call: UnaryCall, partition: int, offset: int, error: PixyError | None) -> None:
-    if error is None:
-        _PRODUCED.partition = partition
+def _produced(calls: Sequence[UnaryCall], partition: int, offset: int, error: PixyError | None) -> None:
+    if error is not None:
+        for call in calls:
+            call.fail(error)
+        return
+    _PRODUCED.partition = partition
+    step = 1 if offset >= 0 else 0  # asynchronous ones have no offset
+    for call in calls:
         _PRODUCED.offset = offset
         call.answer(_PRODUCED)
-    else:
-        call.fail(error)
+        offset += step
 
 
 def _consumed(call: UnaryCall, offer: Offer | None, error: PixyError | None) -> None:
