@@ -75,7 +75,7 @@ MASKED = {
         1,
     ),
     # What is cut is cut again, until the sync of the whole file a moment later.
-    "storage/recovery.py:_judge_damage sync": (
+    "storage/recovery.py:_cut sync": (
         "storage/recovery.py:_make_durable sync",
         37,
     ),
