@@ -308,6 +308,15 @@ class ConsumerConfig:
         minimum=1,
     )
     max_pending_bytes: int = _bytes(16 * _MIB, "Bytes of such messages.")
+    max_groups: int = _integer(
+        10_000,
+        "Consumer groups of this cluster that the process takes part in at once. Requests for further ones are answered\n"
+        "RESOURCE_EXHAUSTED.",
+        minimum=1,
+    )
+    max_subscriptions: int = _integer(
+        20_000, "Topics that they consume, each counted once per consumer group.", minimum=1
+    )
     max_retries: int = _integer(
         -1,
         "How often a message is offered again before it is dropped with a log line; -1: without end.",

@@ -15,12 +15,10 @@ from functools import partial
 from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicPartition
 from pixy.clock import Clock
 from pixy.config import ConsumerConfig
-from pixy.consume import sparse_acks
 from pixy.consume.dispatcher import Cancellable, ConsumeDone
 from pixy.consume.environment import Counters, Environment, OnMissing
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.offer import OfferLimits
-from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.subscription import AckDone, Subscription, ack_elsewhere, check_ack
 from pixy.consume.tasks import OnFault, Tasks
 from pixy.consume.timers import CallLater, Timers
@@ -153,7 +151,11 @@ class Consumers:
             return None
         subscription = self._subscriptions.get((group, topic))
         if subscription is None:
-            subscription = self._subscribe(group, topic)
+            try:
+                subscription = self._subscribe(group, topic)
+            except TooManyRequests as error:
+                done(None, error)
+                return None
         return subscription.consume(done, auto_ack, ack, ack_if_offered, deadline)
 
     def ack(
@@ -231,39 +233,45 @@ class Consumers:
         elif self._state is not _State.SERVING:
             done(ShuttingDown())
         else:
-            subscription = subscription or self._subscribe(group, partition.topic)
-            subscription.ack(partition.partition, offset, done, False)
+            try:
+                subscription = subscription or self._subscribe(group, partition.topic)
+            except TooManyRequests as error:
+                done(error)
+            else:
+                subscription.ack(partition.partition, offset, done, False)
 
     async def set_offsets(self, group: str, topic: str, offsets: Mapping[int, OffsetCommit]) -> None:
         """Make a consumer group continue somewhere else. All partitions change, or none.
 
-        Outstanding offers of these partitions are void; from then on an ack counts only for an offset offered since.
+        The outstanding offers of these partitions are void: an ack of such a record counts only when it was offered again.
 
         Args:
             group: the consumer group, a valid name.
             topic: an existing topic.
-            offsets: by partition; `OLDEST` and `NEWEST` are allowed as offsets.
+            offsets: by partition; `OLDEST` and `NEWEST` are allowed as offsets. One beyond the end is committed as it is, and the group
+                goes on at the end until the log gets there. Metadata that is no sparse acks is committed and acks nothing.
 
         Raises:
             UnknownPartition: the topic has no such partition.
-            InvalidOffset: an offset is negative or beyond the end, or sparse acks cannot be read or reach beyond the end.
+            InvalidOffset: an offset is negative.
             UnknownTopic: there is no such topic.
             OwnedElsewhere: another process consumes a partition.
+            TooManyRequests: this process takes part in as many groups as it may.
             ShuttingDown: too late.
         """
         self._check_not_stopped()
         ranges = await self._environment.backend.offset_ranges(topic)
-        starts: dict[TopicPartition, OffsetTracker] = {}
+        commits: dict[TopicPartition, OffsetCommit] = {}
         for partition, commit in offsets.items():
             key = TopicPartition(topic, partition)
-            starts[key] = _resolve(key, commit, ranges)
-        if not starts:
+            commits[key] = _resolve(key, commit, ranges)
+        if not commits:
             return
         self._check_not_stopped()
         # A task of its own, because a caller that goes away must not leave the commit without the reset.
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._environment.tasks.spawn(
-            _report(self._group(group).set_offsets(starts), outcome),
+            _report(self._group(group).set_offsets(commits, ranges), outcome),
             f"set offsets of {topic} for {group}",
             partial(_abandon, outcome),
         )
@@ -305,6 +313,11 @@ class Consumers:
         done(None, ShuttingDown())
 
     def _subscribe(self, group: str, topic: str) -> Subscription:
+        limit = self._environment.options.max_subscriptions
+        if len(self._subscriptions) >= limit:
+            raise _too_many(
+                "max_subscriptions", f"{limit} topics are consumed here, each counted per consumer group"
+            )
         subscription = self._group(group).subscribe(topic, self._on_quiet)
         self._subscriptions[group, topic] = subscription
         return subscription
@@ -312,6 +325,9 @@ class Consumers:
     def _group(self, name: str) -> ConsumerGroup:
         group = self._groups.get(name)
         if group is None:
+            limit = self._environment.options.max_groups
+            if len(self._groups) >= limit:
+                raise _too_many("max_groups", f"this process takes part in {limit} consumer groups")
             group = self._groups[name] = ConsumerGroup(self._environment, name, self._on_over, self._on_empty)
         return group
 
@@ -331,23 +347,22 @@ def _ignore(_: PixyError | None) -> None:
     """The answer to an ack that rides on a refused request."""
 
 
-def _resolve(key: TopicPartition, commit: OffsetCommit, ranges: Mapping[int, OffsetRange]) -> OffsetTracker:
-    """Where a partition is set to, or what is wrong with it."""
+def _too_many(option: str, what: str) -> TooManyRequests:
+    return TooManyRequests(f"Too many requests. Consider increasing `consumer.{option}`: {what} already")
+
+
+def _resolve(key: TopicPartition, commit: OffsetCommit, ranges: Mapping[int, OffsetRange]) -> OffsetCommit:
+    """What is committed for a partition, or what is wrong with it."""
     served = ranges.get(key.partition)
     if served is None:
         raise UnknownPartition(f"{key.topic} has no partition {key.partition}, only 0 to {len(ranges) - 1}")
     offset = {OLDEST: served.begin, NEWEST: served.end}.get(commit.offset, commit.offset)
-    if not 0 <= offset <= served.end:
+    if offset < 0:
         raise InvalidOffset(
-            f"offset {offset} of {key.topic}/{key.partition} is out of range: expected 0 to {served.end}, "
+            f"offset {offset} of {key.topic}/{key.partition} is out of range: expected 0 or more, "
             f"{OLDEST} for the oldest or {NEWEST} for the newest"
         )
-    sparse = sparse_acks.decode(offset, commit.metadata)
-    if sparse and sparse[-1].end > served.end:
-        raise InvalidOffset(
-            f"sparse acks of {key.topic}/{key.partition} reach to {sparse[-1].end}, beyond the end {served.end}"
-        )
-    return OffsetTracker(offset, sparse)
+    return OffsetCommit(offset, commit.metadata)
 
 
 async def _report(work: Coroutine[object, object, None], outcome: asyncio.Future[None]) -> None:

@@ -44,7 +44,7 @@ class Source(Protocol):
     offers: PartitionOffers
     queued: bool
 
-    def take(self, now: float) -> Offer | None: ...
+    def take(self) -> Offer | None: ...
 
 
 class Waiter:
@@ -125,7 +125,7 @@ class Dispatcher:
             the request if it waits, None if `done` has been called.
         """
         if self._ready and not self._waiters and not self.paused:
-            offer = self._next(now)
+            offer = self._next()
             if offer is not None:
                 offer.auto_ack = auto_ack
                 done(offer, None)
@@ -141,19 +141,19 @@ class Dispatcher:
         self._waiters[waiter] = None
         return waiter
 
-    def wake(self, source: Source, now: float) -> None:
+    def wake(self, source: Source) -> None:
         """A partition has something to offer."""
         if not source.queued:
             source.queued = True
             self._ready.append(source)
         if self._waiters and not self._serving:
-            self._serve(now)
+            self._serve()
 
-    def resume(self, now: float) -> None:
+    def resume(self) -> None:
         """Hand out again what is ready."""
         self.paused = False
         if self._waiters and not self._serving:
-            self._serve(now)
+            self._serve()
 
     def next_deadline(self) -> float | None:
         """When to call `expire` at the latest, None while nobody waits. May be early."""
@@ -182,12 +182,12 @@ class Dispatcher:
                 waiter, _ = self._waiters.popitem(last=False)
                 waiter.done(None, error)
 
-    def _next(self, now: float) -> Offer | None:
+    def _next(self) -> Offer | None:
         """The next offer, in turn."""
         ready = self._ready
         while ready:
             source = ready[0]
-            offer = source.take(now)
+            offer = source.take()
             if source.offers.ready:
                 assert offer is not None
                 ready.rotate(-1)
@@ -198,11 +198,11 @@ class Dispatcher:
                 return offer
         return None
 
-    def _serve(self, now: float) -> None:
+    def _serve(self) -> None:
         self._serving = True
         try:
             while self._waiters and not self.paused:
-                offer = self._next(now)
+                offer = self._next()
                 if offer is None:
                     break
                 waiter, _ = self._waiters.popitem(last=False)

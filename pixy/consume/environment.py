@@ -1,7 +1,7 @@
 """What all consumer groups of one proxy share: the cluster, the options, time, tasks, and which earlier offers are void."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 from pixy.backend import Backend, TopicPartition
@@ -17,46 +17,37 @@ __all__ = ["Counters", "Environment", "OnMissing", "VoidedOffers"]
 OnMissing = Callable[[str, Callable[[PixyError], None]], None]
 """Called with a topic that was deleted while somebody waits for a record of it, and with what to call if it stays missing."""
 
-_VOIDED_MAX = 65_536
+_VOIDED_MAX = 1 << 18
 
 
 class VoidedOffers:
-    """Partitions of consumer groups whose offsets were set, and topics that were deleted and created again.
+    """Offsets whose acks count only when their records have been offered again, by consumer group and partition.
 
-    What was offered before that cannot be acked any more. Outlives the subscription, because acks may come when it is over. At most
-    65 536 of each are remembered, then the oldest goes.
+    Kept here while the partition is not live, because acks may come when its subscription is over.
+
+    Args:
+        limit: how many offsets are remembered; beyond it those of the partition that was changed first go.
     """
 
-    __slots__ = ("_keys", "_topics")
+    __slots__ = ("_count", "_limit", "_offsets")
 
-    def __init__(self) -> None:
-        self._keys: OrderedDict[tuple[str, TopicPartition], None] = OrderedDict()
-        # The id of the topic that a group consumed last under a name, and whether it was another one before that.
-        self._topics: OrderedDict[tuple[str, str], tuple[bytes, bool]] = OrderedDict()
+    def __init__(self, limit: int = _VOIDED_MAX) -> None:
+        self._limit = limit
+        # Invariant: no set is empty; `_count` is the sum of their sizes.
+        self._offsets: OrderedDict[tuple[str, TopicPartition], Set[int]] = OrderedDict()
+        self._count = 0
 
-    def add(self, group: str, partition: TopicPartition) -> None:
-        """The group's offsets in a partition were set."""
-        self._keys[group, partition] = None
-        self._keys.move_to_end((group, partition))
-        if len(self._keys) > _VOIDED_MAX:
-            self._keys.popitem(last=False)
+    def of(self, group: str, partition: TopicPartition) -> Set[int]:
+        """The voided offsets of a consumer group in a partition."""
+        return self._offsets.get((group, partition), frozenset())
 
-    def see(self, group: str, topic: str, topic_id: bytes) -> None:
-        """The group consumes this topic. If it consumed another one of that name before, what was offered then is void."""
-        key = group, topic
-        known, replaced = self._topics.get(key, (topic_id, False))
-        self._topics[key] = topic_id, replaced or known != topic_id
-        self._topics.move_to_end(key)
-        if len(self._topics) > _VOIDED_MAX:
-            self._topics.popitem(last=False)
-
-    def __contains__(self, key: tuple[str, TopicPartition]) -> bool:
-        """Whether the offsets of a group in a partition were set."""
-        return key in self._keys
-
-    def is_replaced(self, group: str, topic: str) -> bool:
-        """Whether the group consumed another topic of that name before."""
-        return self._topics.get((group, topic), (b"", False))[1]
+    def put(self, group: str, partition: TopicPartition, offsets: Set[int]) -> None:
+        """Replace the voided offsets of a consumer group in a partition."""
+        self._count += len(offsets) - len(self._offsets.pop((group, partition), ()))
+        if offsets:
+            self._offsets[group, partition] = offsets
+        while self._count > self._limit:
+            self._count -= len(self._offsets.popitem(last=False)[1])
 
 
 @dataclass(slots=True)

@@ -153,8 +153,10 @@ class ConsumerGroup:
             description = self._environment.backend.topic(topic)
             topic_id = None if description is None else description.topic_id
             for live in list(subscription.partitions):
-                if live.partition not in assigned or live.topic_id != topic_id:
-                    self._lose(subscription.remove(live.partition))
+                replaced = live.topic_id != topic_id
+                if replaced or live.partition not in assigned:
+                    # What is out of a topic that is gone must not ack records of one that is created again.
+                    self._lose(subscription.remove(live.partition, void=replaced))
             if description is None:
                 subscription.topic_deleted()
             subscription.reopen()
@@ -338,7 +340,6 @@ class ConsumerGroup:
         if not self._is_there(topic, topic_id):
             self._work.set()
             return
-        self._environment.voided.see(self.name, topic, topic_id)
         for partition, tracker in starts.items():
             if partition in self._assignment.get(topic, ()) and subscription.live(partition) is None:
                 subscription.add(partition, tracker, ranges[partition].end, topic_id)
@@ -424,32 +425,37 @@ class ConsumerGroup:
                 live.dirty = True
                 self.mark_dirty(live)
 
-    def set_offsets(self, starts: Mapping[TopicPartition, OffsetTracker]) -> Coroutine[object, object, None]:
-        """Commit offsets as one change and make the live partitions start over from them."""
-        self._setting += 1  # From here on, so that nobody else makes another group of this name meanwhile.
-        return self._set_offsets(starts)
+    def set_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
+    ) -> Coroutine[object, object, None]:
+        """Commit offsets as one change and make the live partitions start over from them.
 
-    async def _set_offsets(self, starts: Mapping[TopicPartition, OffsetTracker]) -> None:
+        Args:
+            offsets: positions and metadata, committed as they are.
+            ranges: what the partitions serve.
+        """
+        self._setting += 1  # From here on, so that nobody else makes another group of this name meanwhile.
+        return self._set_offsets(offsets, ranges)
+
+    async def _set_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
+    ) -> None:
         try:
             async with self._lock:
-                await self._environment.backend.commit_offsets(
-                    self.name,
-                    {key: OffsetCommit(tracker.base, tracker.metadata()) for key, tracker in starts.items()},
-                )
-                for key, tracker in starts.items():
-                    self._environment.voided.add(self.name, key)
+                await self._environment.backend.commit_offsets(self.name, offsets)
+                for key, commit in offsets.items():
                     self._leftover.pop(key, None)
-                    self._reset(key, tracker)
+                    self._reset(key, commit, ranges[key.partition])
         finally:
             self._setting -= 1
             self._on_empty(self)
 
-    def _reset(self, key: TopicPartition, tracker: OffsetTracker) -> None:
+    def _reset(self, key: TopicPartition, commit: OffsetCommit, served: OffsetRange) -> None:
         subscription = self._subscriptions.get(key.topic)
         live = subscription.live(key.partition) if subscription is not None else None
         if live is not None:
             self._dirty.pop(live, None)
-            live.reset(tracker, tracker.top)
+            live.reset(resume(key, commit, served, []), served.end, behind_commit=commit.offset > served.end)
 
     # --- the end --------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """One record handed out, the bounds on how many there may be, and whom it tells what became of it."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from pixy.records import Record
@@ -34,14 +35,13 @@ class Offer:
 
     __slots__ = ("_owner", "auto_ack", "deadline", "generation", "partition", "record", "retries", "size")
 
-    def __init__(
-        self, owner: OfferOwner, record: Record, size: int, deadline: float, generation: int, retries: int
-    ) -> None:
+    def __init__(self, owner: OfferOwner, record: Record, size: int, generation: int, retries: int) -> None:
         self._owner = owner
         self.partition = owner.partition
         self.record = record
         self.size = size
-        self.deadline = deadline
+        # When it expires. Invariant: infinite until it is delivered.
+        self.deadline = inf
         self.generation = generation
         self.retries = retries
         self.auto_ack = False
@@ -51,9 +51,8 @@ class Offer:
         return self._owner.topic
 
     def delivered(self) -> None:
-        """The answer is with the transport. Acks the record if the consume asked for auto ack."""
-        if self.auto_ack:
-            self._owner.delivered(self)
+        """The answer is with the transport. Acks the record if the consume asked for auto ack, else the ack timeout begins."""
+        self._owner.delivered(self)
 
     def undelivered(self) -> None:
         """The answer could not be written. The record goes to whoever asks next."""

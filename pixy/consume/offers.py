@@ -4,16 +4,17 @@ Owns, for one (consumer group, topic, partition): what was fetched and not yet o
 came back, and the offset tracker. Pure: time comes in as `now`, nothing is called back; the shell looks at `ready`, `notable`
 and what the methods return. Never reorders: new records go out in offset order, each at most once until it comes back.
 
-A record is in exactly one of these places:
+A record is in exactly one of these places; from `sending` and `out` an ack takes it to the tracker:
 
-    queue  -> head -> out -> acked (tracker)
-                      |  ^
-                      v  |
-                      again     expired (offset order), and before those the undelivered ones
+    queue  -> head -> sending -> out
+                      |  ^        |
+                      v  |        v
+                      again <-----      expired (offset order), and before those the undelivered ones
 
-- All offers live equally long, so `out`, a dict in order of offering, is also in order of deadline: no heap, no timer per
-  offer. The shell arms one timer at `next_deadline()`.
-- `out` and `again` together are what is pending. New records are held back at `pending_max`, or when they would exceed
+- The ack timeout begins when the answer is delivered. Until then an offer is in `sending`, without a deadline: a client that reads
+  slowly costs its records no retry. All delivered offers live equally long, so `out`, a dict in order of delivery, is also in order
+  of deadline: no heap, no timer per offer. The shell arms one timer at `next_deadline()`.
+- `sending`, `out` and `again` together are what is pending. New records are held back at `pending_max`, or when they would exceed
   `pending_bytes_max` with something else pending; what comes back may always go out again. So memory is bounded even if an
   offer is never acked while others flow past it.
 - Batches are checked when they are fed and decoded record by record when they are offered. One record, the head, is decoded
@@ -22,19 +23,21 @@ A record is in exactly one of these places:
 - A compressed batch that unpacks to more than `_UNPACKED_AT_ONCE_BYTES` becomes `packed`, and nothing behind it is looked at until the
   shell, which has threads, hands its records to `unpacked`. So the order stays, and one batch of a partition is unpacked at a time.
 - An offer belongs to a generation. `reset` and `close` begin a new one, and whatever happens to older offers then has no effect.
+- A reset voids the offers that were with clients: their acks are about the position that was left. Their offsets are `voided` until
+  their records are offered again, beyond the life of this object: it is given them, and leaves them behind.
 
-Acks (design 4.6):
+Acks (design 4.7):
 
     offset                                                   effect
     below the tracker's base, or acked already               none
     outstanding, in time or expired                          acked
-    not outstanding, `only_if_offered` or after a reset      none
+    not outstanding, `only_if_offered` or voided             none
     not outstanding, below the end                           acked: another process may have offered it
     at or beyond the end                                     AckBeyondEnd
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from heapq import heappop, heappush
 
 from pixy.backend import Batch, FetchResult
@@ -60,7 +63,7 @@ class PartitionOffers:
         limits: the bounds.
         tracker: what the group has acked; fetching begins at its first unacked offset.
         end: the partition's end as known so far, exclusive.
-        strict: acks count only for what is offered here, as after `reset`.
+        voided: offsets whose acks count only when their records have been offered again.
     """
 
     __slots__ = (
@@ -79,7 +82,10 @@ class PartitionOffers:
         "_position",
         "_queue",
         "_records",
+        "_sending",
+        "_unoffered",
         "acked",
+        "behind_commit",
         "changed",
         "dropped",
         "end",
@@ -91,8 +97,8 @@ class PartitionOffers:
         "offered",
         "packed",
         "ready",
-        "strict",
         "tracker",
+        "voided",
     )
 
     def __init__(
@@ -102,18 +108,23 @@ class PartitionOffers:
         tracker: OffsetTracker,
         end: int,
         *,
-        strict: bool = False,
+        voided: Set[int] = frozenset(),
     ) -> None:
         self._owner = owner
         self._limits = limits
         # Offers made in this generation count. Invariant: grows with every reset and with close.
         self.generation = 0
         self.offered = self.acked = self.expired = self.dropped = 0
-        self.strict = strict
+        # Offsets of offers that a reset made void. Invariant: changes only between generations.
+        self.voided = voided
         self._begin(tracker, end)
 
     def _begin(self, tracker: OffsetTracker, end: int) -> None:
         self.tracker = tracker
+        # Voided offsets that this generation does not offer, because they are acked from the beginning.
+        self._unoffered = {offset for offset in self.voided if tracker.is_acked(offset)}
+        # What is committed is ahead of the tracker, until there are records in between.
+        self.behind_commit = False
         # One past the last record that exists, as far as known. Invariant: grows within a generation.
         self.end = end
         # Where the next fetch begins. Invariant: everything below is acked, pending, head, or in the queue.
@@ -134,13 +145,15 @@ class PartitionOffers:
         self._head: Record | None = None
         self._head_offset = _UNKNOWN
         self._head_bytes = 0
-        # Offers in time, by offset, in order of offering. Invariant: deadlines ascend.
+        # Offers whose answers are not with the transport yet, by offset.
+        self._sending: dict[int, Offer] = {}
+        # Delivered offers in time, by offset, in order of delivery. Invariant: deadlines ascend.
         self._out: dict[int, Offer] = {}
         # Offers that came back, by offset, and the order in which they go out. Invariant: every key of the dict is in
         # the heap; the heap is empty if the dict is.
         self._again: dict[int, Offer] = {}
         self._again_order: list[tuple[int, int]] = []
-        # Bytes of out and again.
+        # Bytes of sending, out and again.
         self._pending_bytes = 0
         # `take` would hand something out.
         self.ready = False
@@ -154,12 +167,12 @@ class PartitionOffers:
     @property
     def outstanding(self) -> int:
         """How many offers are out and in time."""
-        return len(self._out)
+        return len(self._sending) + len(self._out)
 
     @property
     def pending(self) -> int:
         """How many records are held because they are not acked: out, expired or undelivered."""
-        return len(self._out) + len(self._again)
+        return self.outstanding + len(self._again)
 
     @property
     def wants_more(self) -> bool:
@@ -172,7 +185,7 @@ class PartitionOffers:
         return self._limits.buffer_bytes_max - self._buffered_bytes
 
     def next_deadline(self) -> float | None:
-        """When the oldest offer expires, None if none is out."""
+        """When the oldest offer expires, None if none has been delivered."""
         for offer in self._out.values():
             return offer.deadline
         return None
@@ -192,6 +205,8 @@ class PartitionOffers:
                 break
             self._buffered_bytes += len(batch)
             self.fetch_offset = read_header(batch).next_offset
+            if self.behind_commit:
+                self.behind_commit, self.changed = False, True
         self.fetch_offset = next_offset
         self.end = max(self.end, result.high_watermark, next_offset)
         queue.append((iter(()), b"", next_offset))
@@ -218,7 +233,7 @@ class PartitionOffers:
 
         Returns how many pending records were dropped.
         """
-        gone = [offset for offset in (*self._out, *self._again) if offset < begin]
+        gone = [offset for offset in (*self._sending, *self._out, *self._again) if offset < begin]
         for offset in gone:
             self._forget(offset)
         self.changed |= self.tracker.adjust(begin)
@@ -235,7 +250,7 @@ class PartitionOffers:
         tracker = OffsetTracker(min(self.tracker.base, end))
         for acked in self.tracker.ranges:
             tracker.skip(acked.begin, min(acked.end, end))
-        self.generation += 1
+        self._end_generation(void=False)
         self._begin(tracker, end)
         self.changed = True
 
@@ -317,29 +332,29 @@ class PartitionOffers:
 
     # --- records out ----------------------------------------------------------------------------------------------
 
-    def take(self, now: float) -> Offer | None:
+    def take(self) -> Offer | None:
         """The next record as an offer, None if there is none to hand out."""
         if self._again:
-            return self._take_again(now)
+            return self._take_again()
         record = self._head
         if record is None or not self.ready:
             return None
         limits = self._limits
-        out = self._out
+        sending = self._sending
         size = self._head_bytes
-        offer = Offer(self._owner, record, size, now + limits.ack_timeout, self.generation, 0)
-        out[self._head_offset] = offer
+        offer = Offer(self._owner, record, size, self.generation, 0)
+        sending[self._head_offset] = offer
         pending_bytes = self._pending_bytes = self._pending_bytes + size
         self.offered += 1
         self._advance()
         self.ready = (
             self._head is not None
-            and len(out) < limits.pending_max
+            and len(sending) + len(self._out) < limits.pending_max
             and pending_bytes + self._head_bytes <= limits.pending_bytes_max
         )
         return offer
 
-    def _take_again(self, now: float) -> Offer:
+    def _take_again(self) -> Offer:
         while True:
             offset = heappop(self._again_order)[1]
             back = self._again.pop(offset, None)
@@ -347,19 +362,26 @@ class PartitionOffers:
                 break
         if not self._again:
             self._again_order.clear()
-        deadline = now + self._limits.ack_timeout
-        offer = Offer(self._owner, back.record, back.size, deadline, self.generation, back.retries)
-        self._out[offset] = offer
+        offer = Offer(self._owner, back.record, back.size, self.generation, back.retries)
+        self._sending[offset] = offer
         self.offered += 1
         self._refresh()
         return offer
 
-    def put_back(self, offer: Offer) -> bool:
-        """The offer was not delivered: its record is the next to go out. False if the offer is not outstanding."""
+    def delivered(self, offer: Offer, now: float) -> None:
+        """The answer is with the transport: the ack timeout begins. No effect if the offer is void, or acked already."""
         offset = offer.record.offset
-        if self._out.get(offset) is not offer:
+        if self._sending.get(offset) is offer:
+            del self._sending[offset]
+            offer.deadline = now + self._limits.ack_timeout
+            self._out[offset] = offer
+
+    def put_back(self, offer: Offer) -> bool:
+        """The offer was not delivered: its record is the next to go out. False if the offer is void, or acked already."""
+        offset = offer.record.offset
+        if self._sending.get(offset) is not offer:
             return False
-        del self._out[offset]
+        del self._sending[offset]
         self._again[offset] = offer
         heappush(self._again_order, (_UNDELIVERED, offset))
         self.ready = True
@@ -400,7 +422,7 @@ class PartitionOffers:
         Raises:
             AckBeyondEnd: as far as known there is no such record yet. Ask for the actual end before refusing.
         """
-        offer = self._out.pop(offset, None)
+        offer = self._sending.pop(offset, None) or self._out.pop(offset, None)
         if offer is None:
             return self._ack_not_out(offset, only_if_offered)
         self._pending_bytes -= offer.size
@@ -414,14 +436,14 @@ class PartitionOffers:
         offer = self._again.get(offset)
         # A record that came back undelivered was never with a client.
         offered = offer is not None and offer.retries > 0
-        if only_if_offered and not offered:
+        if not offered and (only_if_offered or offset in self.voided):
             return False
         if offset >= self.end:
             raise AckBeyondEnd(
                 f"invalid ack: bad offset: {offset}: {self._owner.topic}/{self._owner.partition} ends at {self.end}, "
                 f"only offsets below can be acked"
             )
-        if (self.strict and not offered) or not self.tracker.ack(offset):
+        if not self.tracker.ack(offset):
             return False
         self.acked += 1
         if offer is not None:
@@ -433,36 +455,55 @@ class PartitionOffers:
 
     def _forget(self, offset: int) -> None:
         """Drop a pending record."""
-        offer = self._out.pop(offset, None) or self._again.pop(offset)
+        offer = self._sending.pop(offset, None) or self._out.pop(offset, None) or self._again.pop(offset)
         self._pending_bytes -= offer.size
         if not self._again:
             self._again_order.clear()
 
     # --- the whole ------------------------------------------------------------------------------------------------
 
-    def reset(self, tracker: OffsetTracker, end: int) -> None:
-        """Start over from `tracker`; offers so far are void, and acks count only for offers from here on."""
-        self.generation += 1
-        self.strict = True
-        self._begin(tracker, max(end, tracker.top))
+    def reset(self, tracker: OffsetTracker, end: int, *, behind_commit: bool = False) -> None:
+        """Start over from `tracker`; the offers so far are void.
 
-    def close(self) -> None:
-        """Void everything. The tracker stays as it is, for a last commit."""
-        self.generation += 1
+        Args:
+            tracker: where the group is.
+            end: the partition's end.
+            behind_commit: what is committed lies beyond the end.
+        """
+        self._end_generation(void=True)
+        self._begin(tracker, max(end, tracker.top))
+        self.behind_commit = behind_commit
+
+    def close(self, *, void: bool = False) -> None:
+        """End everything, and void the offers for good if asked to. The tracker stays as it is, for a last commit."""
+        self._end_generation(void)
         self._begin(self.tracker, self.end)
 
+    def _end_generation(self, void: bool) -> None:
+        """Forget the voided offsets that were offered again; `void` those that are with clients."""
+        self.generation += 1
+        if not self.voided and not void:
+            return
+        again = self._again.items()
+        offered = {*self._sending, *self._out, *(offset for offset, offer in again if offer.retries > 0)}
+        is_acked = self.tracker.is_acked
+        kept = {
+            offset for offset in self.voided - offered if offset in self._unoffered or not is_acked(offset)
+        }
+        self.voided = kept | offered if void else kept
+
     def _refresh(self) -> None:
-        pending = len(self._out)
+        outstanding = self.outstanding
         self.ready = bool(self._again) or (
             self._head is not None
-            and pending < self._limits.pending_max
-            and (not pending or self._pending_bytes + self._head_bytes <= self._limits.pending_bytes_max)
+            and outstanding < self._limits.pending_max
+            and (not outstanding or self._pending_bytes + self._head_bytes <= self._limits.pending_bytes_max)
         )
 
     def check_invariants(self) -> None:
         """Prove what the fields promise."""
         self.tracker.check_invariants()
-        pending = {**self._out, **self._again}
+        pending = {**self._sending, **self._out, **self._again}
         assert len(pending) == self.pending
         assert self._pending_bytes == sum(offer.size for offer in pending.values())
         assert not any(self.tracker.is_acked(offset) for offset in pending)
@@ -475,4 +516,4 @@ class PartitionOffers:
         if self._head is not None:
             assert not self.tracker.is_acked(self._head_offset)
             assert self._head_offset not in pending
-        assert len(self._out) <= max(self._limits.pending_max, 1)
+        assert self.outstanding <= max(self._limits.pending_max, 1)

@@ -16,7 +16,7 @@ from pixy.consume.offer import Offer
 from pixy.consume.offers import PartitionOffers
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.timers import Alarm
-from pixy.errors import AckBeyondEnd, InvalidAck, PixyError
+from pixy.errors import InvalidAck, PixyError
 
 __all__ = ["LivePartition", "PartitionHost"]
 
@@ -56,7 +56,6 @@ class LivePartition:
         "_expiry_set",
         "_fetcher",
         "_host",
-        "_replaced",
         "closed",
         "dirty",
         "key",
@@ -83,10 +82,8 @@ class LivePartition:
         self.topic_id = topic_id
         self.partition = partition
         self.key = TopicPartition(host.topic, partition)
-        # There was another topic of that name before: acks may be meant for its records, also such that lie beyond the end of this one.
-        self._replaced = environment.voided.is_replaced(host.group_name, host.topic)
-        strict = self._replaced or (host.group_name, self.key) in environment.voided
-        self.offers = PartitionOffers(self, environment.limits, tracker, end, strict=strict)
+        voided = environment.voided.of(host.group_name, self.key)
+        self.offers = PartitionOffers(self, environment.limits, tracker, end, voided=voided)
         # Belongs to the dispatcher: it has this partition in its queue.
         self.queued = False
         # The tracker is ahead of what was committed. Invariant: then the group knows.
@@ -97,7 +94,7 @@ class LivePartition:
         self.lost = False
         self._fetcher = Fetcher(environment, host.group_name, self.key, self.offers, self._fed, self._failing)
         self._expiry = Alarm(environment.timers, self._expire)
-        # The alarm is set. Invariant: always while something is outstanding.
+        # The alarm is set. Invariant: always while a delivered offer is outstanding.
         self._expiry_set = False
 
     def start(self) -> None:
@@ -109,12 +106,10 @@ class LivePartition:
         tracker = self.offers.tracker
         return OffsetCommit(tracker.base, tracker.metadata())
 
-    def take(self, now: float) -> Offer | None:
+    def take(self) -> Offer | None:
         """The next record, for the dispatcher."""
         offers = self.offers
-        offer = offers.take(now)
-        if not self._expiry_set:
-            self._set_expiry()
+        offer = offers.take()
         if offers.notable:
             self._look()
         return offer
@@ -128,18 +123,16 @@ class LivePartition:
         """
         if offset < 0:
             raise InvalidAck(f"invalid ack: bad offset: {offset}")
-        try:
-            counts = self.offers.ack(offset, only_if_offered)
-        except AckBeyondEnd:
-            if self._replaced:
-                return
-            raise
-        if counts:
+        if self.offers.ack(offset, only_if_offered):
             self._acked()
 
     def delivered(self, offer: Offer) -> None:
         offers = self.offers
-        if offer.generation == offers.generation and offers.ack(offer.record.offset):
+        if not offer.auto_ack:
+            offers.delivered(offer, self._environment.timers.monotonic())
+            if not self._expiry_set:
+                self._set_expiry()
+        elif offer.generation == offers.generation and offers.ack(offer.record.offset):
             self._acked()
 
     def undelivered(self, offer: Offer) -> None:
@@ -148,9 +141,10 @@ class LivePartition:
             if self._host.watching:
                 self._host.check_quiet()
 
-    def reset(self, tracker: OffsetTracker, end: int) -> None:
-        """Start over from `tracker`, which is committed already."""
-        self.offers.reset(tracker, end)
+    def reset(self, tracker: OffsetTracker, end: int, *, behind_commit: bool = False) -> None:
+        """Start over from `tracker`, which is committed already, or is the end because what is committed lies beyond."""
+        self.offers.reset(tracker, end, behind_commit=behind_commit)
+        self._remember_voided()
         self.dirty = False
         self._expiry.cancel()
         self._expiry_set = False
@@ -162,13 +156,21 @@ class LivePartition:
         """No more records are needed."""
         self._fetcher.stop()
 
-    def close(self) -> None:
-        """Stop everything and void the offers. `commit` still tells where the group was."""
+    def close(self, *, void: bool = False) -> None:
+        """Stop everything. `commit` still tells where the group was.
+
+        Args:
+            void: acks of the offers that are out do not count in whatever comes under this name.
+        """
         self.closed = True
         self._failing(None)
         self._fetcher.stop()
         self._expiry.cancel()
-        self.offers.close()
+        self.offers.close(void=void)
+        self._remember_voided()
+
+    def _remember_voided(self) -> None:
+        self._environment.voided.put(self._host.group_name, self.key, self.offers.voided)
 
     def _acked(self) -> None:
         if not self.dirty:
@@ -194,7 +196,7 @@ class LivePartition:
 
     def _wake(self) -> None:
         if self.offers.ready:
-            self._host.dispatcher.wake(self, self._environment.timers.monotonic())
+            self._host.dispatcher.wake(self)
 
     def _look(self) -> None:
         """See to what the offers say besides handing out records."""

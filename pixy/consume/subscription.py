@@ -8,8 +8,7 @@ while the subscription is starting or that are ahead of the known end, are serve
 
 It is over when no request came or waited for `subscription_timeout`, and
     nothing is outstanding      then and there
-    offers are outstanding      when the last one is acked, taken back or expired; at the latest `ack_timeout` after the last
-                                request
+    offers are outstanding      when the last one is acked, taken back or expired
 One timer, set to the earliest time at which this can be true; requests do not touch it.
 
 While the consumer group is being rebalanced the subscription goes through
@@ -368,10 +367,10 @@ class Subscription:
         live.start()
         return live
 
-    def remove(self, partition: int) -> LivePartition:
-        """Close a partition. It still says what to commit."""
+    def remove(self, partition: int, *, void: bool = False) -> LivePartition:
+        """Close a partition, as `LivePartition.close` does. It still says what to commit."""
         live = self._live.pop(partition)
-        live.close()
+        live.close(void=void)
         counters, offers = self._environment.counters, live.offers
         counters.offered += offers.offered
         counters.acked += offers.acked
@@ -410,7 +409,7 @@ class Subscription:
         """Go on with the partitions that are live."""
         self._open = self._live
         if self.paused:
-            self.dispatcher.resume(self._monotonic())
+            self.dispatcher.resume()
             if not self.draining:
                 self._idle.at(self._monotonic())
 
@@ -457,18 +456,16 @@ class Subscription:
             self.watching = False
             self._idle.at(due)
             return
-        latest = self._last_request + options.ack_timeout
-        outstanding = self.outstanding
-        if outstanding and now < latest:
+        if self.outstanding:
             self.watching = True
-            self._idle.at(latest)
             return
-        if outstanding:
+        unacked = sum(live.offers.pending for live in self._live.values())
+        if unacked:
             _log.warning(
                 "subscription ends with records that are not acked",
                 group=self.group_name,
                 topic=self.topic,
-                outstanding=outstanding,
+                unacked=unacked,
             )
         self._host.subscription_over(self)
 

@@ -370,9 +370,10 @@ class FakeBackend:
 
 
 class Answers:
-    """Collects what consume requests are answered."""
+    """Collects what consume requests are answered. Offers are delivered at once, except those that are acked by that, and all if `slow`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, slow: bool = False) -> None:
+        self.slow = slow
         self.offers: list[Offer] = []
         self.errors: list[PixyError] = []
         self.waiting: list[Cancellable] = []
@@ -381,6 +382,8 @@ class Answers:
         if offer is not None:
             assert error is None
             self.offers.append(offer)
+            if not self.slow and not offer.auto_ack:
+                offer.delivered()
         else:
             assert error is not None
             self.errors.append(error)
@@ -445,9 +448,11 @@ class World:
     def log(self, partition: int = 0, topic: str = "t") -> FakeLog:
         return self.backend.logs[topic][partition]
 
-    async def consume(self, count: int = 1, group: str = "g", topic: str = "t", **options: Any) -> Answers:
+    async def consume(
+        self, count: int = 1, group: str = "g", topic: str = "t", *, slow: bool = False, **options: Any
+    ) -> Answers:
         """Make requests and let the answers come that come without time passing."""
-        answers = Answers()
+        answers = Answers(slow=slow)
         for _ in range(count):
             waits = self.consumers.consume(group, topic, answers, **options)
             if waits is not None:

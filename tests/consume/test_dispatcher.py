@@ -29,12 +29,12 @@ class Partition:
         self.offers.feed(fed([make_batch(self.end, [b"x"] * records)]))
         self.end += records
 
-    def take(self, now: float) -> Offer | None:
+    def take(self) -> Offer | None:
         self.takes += 1
-        return self.offers.take(now)
+        return self.offers.take()
 
     def delivered(self, offer: Offer) -> None:
-        raise NotImplementedError
+        pass
 
     def undelivered(self, offer: Offer) -> None:
         raise NotImplementedError
@@ -50,7 +50,7 @@ def waits(
 
 def test_a_request_is_answered_at_once_if_something_is_ready() -> None:
     dispatcher, answers = Dispatcher(10, 3.0), Answers()
-    dispatcher.wake(Partition(0, 2), 0.0)
+    dispatcher.wake(Partition(0, 2))
     assert dispatcher.consume(answers, True, None, 0.0) is None
     assert dispatcher.consume(answers, False, None, 0.0) is None
     assert answers.offsets == [0, 1]
@@ -64,7 +64,7 @@ def test_requests_are_served_first_come_first_served() -> None:
     for name in "abc":
         dispatcher.consume(lambda offer, error, name=name: order.append(name), False, None, 0.0)  # type: ignore[misc]  # mypy cannot infer a lambda's default
     partition = Partition(0, 2)
-    dispatcher.wake(partition, 1.0)
+    dispatcher.wake(partition)
     assert order == ["a", "b"]
     assert dispatcher.waiting == 1
 
@@ -72,7 +72,7 @@ def test_requests_are_served_first_come_first_served() -> None:
 def test_partitions_take_turns() -> None:
     dispatcher, answers = Dispatcher(10, 3.0), Answers()
     for number, records in enumerate((50, 50, 5)):
-        dispatcher.wake(Partition(number, records), 0.0)
+        dispatcher.wake(Partition(number, records))
     for _ in range(15):
         dispatcher.consume(answers, False, None, 0.0)
     assert Counter(offer.partition for offer in answers.offers) == {0: 5, 1: 5, 2: 5}
@@ -84,7 +84,7 @@ def test_partitions_take_turns() -> None:
 def test_partitions_without_records_are_not_looked_at() -> None:
     dispatcher, answers = Dispatcher(10, 3.0), Answers()
     idle = [Partition(number) for number in range(100)]
-    dispatcher.wake(Partition(200, 50), 0.0)
+    dispatcher.wake(Partition(200, 50))
     for _ in range(50):
         dispatcher.consume(answers, False, None, 0.0)
     assert sum(partition.takes for partition in idle) == 0
@@ -94,8 +94,8 @@ def test_partitions_without_records_are_not_looked_at() -> None:
 def test_a_partition_that_has_nothing_after_all_is_passed() -> None:
     dispatcher, answers = Dispatcher(10, 3.0), Answers()
     empty = Partition(0, 1)
-    dispatcher.wake(empty, 0.0)
-    dispatcher.wake(Partition(1, 1), 0.0)
+    dispatcher.wake(empty)
+    dispatcher.wake(Partition(1, 1))
     empty.offers.close()
     dispatcher.consume(answers, False, None, 0.0)
     assert [offer.partition for offer in answers.offers] == [1]
@@ -158,7 +158,7 @@ def test_a_cancelled_request_takes_nothing_and_is_not_called() -> None:
     for deadline in (None, 1.0):
         waits(dispatcher, gone, 0.0, deadline).cancel()
     waits(dispatcher, answers)
-    dispatcher.wake(Partition(0, 1), 0.5)
+    dispatcher.wake(Partition(0, 1))
     dispatcher.expire(9.0)
     assert (gone.offers, gone.errors) == ([], [])
     assert answers.offsets == [0]
@@ -167,7 +167,7 @@ def test_a_cancelled_request_takes_nothing_and_is_not_called() -> None:
 def test_cancelling_an_answered_request_is_harmless() -> None:
     dispatcher, answers = Dispatcher(10, 3.0), Answers()
     waiter = waits(dispatcher, answers)
-    dispatcher.wake(Partition(0, 1), 0.0)
+    dispatcher.wake(Partition(0, 1))
     waiter.cancel()
     assert answers.offsets == [0]
 
@@ -187,7 +187,7 @@ def test_ten_thousand_requests_wait_and_are_answered_in_order() -> None:
     waiters = [waits(dispatcher, answer) for answer in answers]
     for waiter in waiters[::2]:
         waiter.cancel()
-    dispatcher.wake(Partition(0, 2500), 1.0)
+    dispatcher.wake(Partition(0, 2500))
     assert [number for number, answer in enumerate(answers) if answer.offers] == list(range(1, 5000, 2))
     dispatcher.expire(3.0)
     assert sum(len(answer.errors) for answer in answers) == 2500
@@ -204,7 +204,7 @@ def test_a_request_made_while_serving_waits_its_turn() -> None:
 
     dispatcher.consume(ask_again, False, None, 0.0)
     dispatcher.consume(lambda offer, error: order.append("second"), False, None, 0.0)
-    dispatcher.wake(Partition(0, 3), 0.0)
+    dispatcher.wake(Partition(0, 3))
     assert order == ["first", "second", "again"]
     assert later.errors == []
 
@@ -228,6 +228,6 @@ def test_a_callback_that_fails_does_not_block_the_others() -> None:
     waits(dispatcher, answers)
     partition = Partition(0, 2)
     with pytest.raises(ZeroDivisionError):
-        dispatcher.wake(partition, 0.0)
-    dispatcher.wake(partition, 0.0)
+        dispatcher.wake(partition)
+    dispatcher.wake(partition)
     assert answers.offsets == [1]

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 import pytest
@@ -37,19 +37,21 @@ def offers_from(
     retries_max: int = -1,
     buffer_bytes_max: int = 1 << 20,
     size: int = 10,
-    strict: bool = False,
+    voided: Set[int] = frozenset(),
 ) -> PartitionOffers:
     """Offers that begin at `base` and have been fed `records` records."""
     limits = OfferLimits(30.0, pending_max, pending_bytes_max, retries_max, buffer_bytes_max)
-    offers = PartitionOffers(Owner(), limits, OffsetTracker(base, ranges), base, strict=strict)
+    offers = PartitionOffers(Owner(), limits, OffsetTracker(base, ranges), base, voided=voided)
     if records:
         offers.feed(fed([make_batch(base, [b"x" * size] * records)]))
     return offers
 
 
 def take(offers: PartitionOffers, now: float = 0.0) -> int:
-    offer = offers.take(now)
+    """Hand out the next record, and deliver it at once."""
+    offer = offers.take()
     assert offer is not None
+    offers.delivered(offer, now)
     offers.check_invariants()
     return offer.record.offset
 
@@ -58,7 +60,7 @@ def take_all(offers: PartitionOffers, now: float = 0.0) -> list[int]:
     taken = []
     while offers.ready:
         taken.append(take(offers, now))
-    assert offers.take(now) is None
+    assert offers.take() is None
     return taken
 
 
@@ -210,7 +212,7 @@ def test_an_offer_expires_with_its_deadline_and_goes_out_again_first() -> None:
     assert offers.outstanding == 2
     offers.expire(30.0)
     assert (offers.outstanding, offers.pending, offers.next_deadline()) == (1, 2, 31.0)
-    again = offers.take(30.0)
+    again = offers.take()
     assert again is not None
     assert (again.record.offset, again.retries, again.deadline) == (0, 1, 60.0)
     assert take(offers, 30.0) == 2
@@ -265,11 +267,11 @@ def test_retries_without_a_limit_never_end() -> None:
 def test_what_was_not_delivered_is_next_and_costs_no_retry() -> None:
     offers = offers_from(0, 4, retries_max=0)
     take(offers, 0.0)
-    second = offers.take(1.0)
+    second = offers.take()
     assert second is not None
     assert offers.put_back(second)
     assert not offers.put_back(second)
-    again = offers.take(2.0)
+    again = offers.take()
     assert again is not None
     assert (again.record.offset, again.retries) == (1, 0)
 
@@ -277,7 +279,7 @@ def test_what_was_not_delivered_is_next_and_costs_no_retry() -> None:
 def test_what_was_not_delivered_goes_before_what_expired() -> None:
     offers = offers_from(0, 3)
     take(offers, 0.0)
-    second = offers.take(29.0)
+    second = offers.take()
     assert second is not None
     offers.expire(30.0)
     offers.put_back(second)
@@ -286,7 +288,7 @@ def test_what_was_not_delivered_goes_before_what_expired() -> None:
 
 def test_an_expired_offer_cannot_be_put_back() -> None:
     offers = offers_from(0, 1)
-    first = offers.take(0.0)
+    first = offers.take()
     assert first is not None
     offers.expire(30.0)
     assert not offers.put_back(first)
@@ -352,7 +354,7 @@ def test_an_ack_only_if_offered_needs_an_outstanding_offer() -> None:
 
 def test_an_ack_only_if_offered_ignores_what_was_never_delivered() -> None:
     offers = offers_from(0, 1)
-    offer = offers.take(0.0)
+    offer = offers.take()
     assert offer is not None
     offers.put_back(offer)
     assert not offers.ack(0, only_if_offered=True)
@@ -376,7 +378,7 @@ def test_after_a_reset_only_what_was_offered_since_can_be_acked() -> None:
 
 def test_an_offer_from_before_a_reset_cannot_be_put_back() -> None:
     offers = offers_from(0, 1)
-    offer = offers.take(0.0)
+    offer = offers.take()
     assert offer is not None
     offers.reset(OffsetTracker(0), 1)
     assert offer.generation != offers.generation
@@ -396,7 +398,7 @@ def test_where_the_log_begins_everything_below_is_dropped() -> None:
 
 def test_what_was_fetched_from_the_new_begin_on_stays_when_the_log_is_cut_below() -> None:
     offers = offers_from(0, 10)
-    taken = [offers.take(0.0) for _ in range(4)]
+    taken = [offers.take() for _ in range(4)]
     offers.ack(1)
     assert taken[2] is not None
     assert taken[3] is not None
@@ -442,7 +444,7 @@ def test_where_the_log_ends_what_still_exists_is_offered_again() -> None:
 
 def test_a_delivered_offer_is_acked_only_if_asked_for() -> None:
     offers = offers_from(0, 2)
-    first, second = offers.take(0.0), offers.take(0.0)
+    first, second = offers.take(), offers.take()
     assert first is not None
     assert second is not None
     owner = first._owner
@@ -465,7 +467,7 @@ def test_no_record_is_lost_and_none_is_out_twice(steps: list[tuple[str, int]]) -
     out: dict[int, Offer] = {}
     for step, number in steps:
         if step == "t":
-            offer = offers.take(now)
+            offer = offers.take()
             if offer is not None:
                 offset = offer.record.offset
                 assert offset not in acked
@@ -488,7 +490,7 @@ def test_no_record_is_lost_and_none_is_out_twice(steps: list[tuple[str, int]]) -
         assert set(out) == set(offers._out)
     for _ in range(1000):
         now += 1.0
-        offer = offers.take(now)
+        offer = offers.take()
         if offer is not None:
             offers.ack(offer.record.offset)
         else:

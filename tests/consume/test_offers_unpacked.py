@@ -21,7 +21,7 @@ def test_a_large_batch_waits_to_be_unpacked_and_keeps_its_place() -> None:
     assert not offers.packed
     assert take_all(offers) == [0]
     assert (offers.packed, offers.ready) == (large, False)
-    assert offers.take(0.0) is None
+    assert offers.take() is None
     offers.feed(fed([make_batch(5, [b"later"])]))
     assert (offers.packed, offers.ready) == (large, False)
     offers.unpacked(large, unpack_records(large))

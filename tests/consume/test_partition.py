@@ -66,10 +66,13 @@ class Host:
         self.live.start()
         return self.live
 
-    async def take(self, live: LivePartition, count: int = 1) -> list[Offer]:
+    async def take(self, live: LivePartition, count: int = 1, *, deliver: bool = True) -> list[Offer]:
         await settle()
-        taken = [live.take(self.clock.now) for _ in range(count)]
-        return [offer for offer in taken if offer is not None]
+        taken = [offer for _ in range(count) if (offer := live.take()) is not None]
+        if deliver:
+            for offer in taken:
+                offer.delivered()
+        return taken
 
     async def pass_time(self, seconds: float) -> None:
         await settle()
