@@ -1,53 +1,21 @@
-"""What all consumer groups of one proxy share: the cluster, the options, time, tasks, and which earlier offers are void."""
+"""What all consumer groups of one proxy share: the cluster, the options, time, tasks, and voided offsets."""
 
-from collections import OrderedDict
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pixy.backend import Backend, TopicPartition
+from pixy.backend import Backend
 from pixy.config import ConsumerConfig
 from pixy.consume.offer import OfferLimits
 from pixy.consume.tasks import Tasks
 from pixy.consume.timers import Timers
 from pixy.consume.unpacking import Unpack
+from pixy.consume.voided import VoidedByPartition
 from pixy.errors import PixyError
 
-__all__ = ["Counters", "Environment", "OnMissing", "VoidedOffers"]
+__all__ = ["Counters", "Environment", "OnMissing"]
 
 OnMissing = Callable[[str, Callable[[PixyError], None]], None]
 """Called with a topic that was deleted while somebody waits for a record of it, and with what to call if it stays missing."""
-
-_VOIDED_MAX = 1 << 18
-
-
-class VoidedOffers:
-    """Offsets whose acks count only when their records have been offered again, by consumer group and partition.
-
-    Kept here while the partition is not live, because acks may come when its subscription is over.
-
-    Args:
-        limit: how many offsets are remembered; beyond it those of the partition that was changed first go.
-    """
-
-    __slots__ = ("_count", "_limit", "_offsets")
-
-    def __init__(self, limit: int = _VOIDED_MAX) -> None:
-        self._limit = limit
-        # Invariant: no set is empty; `_count` is the sum of their sizes.
-        self._offsets: OrderedDict[tuple[str, TopicPartition], Set[int]] = OrderedDict()
-        self._count = 0
-
-    def of(self, group: str, partition: TopicPartition) -> Set[int]:
-        """The voided offsets of a consumer group in a partition."""
-        return self._offsets.get((group, partition), frozenset())
-
-    def put(self, group: str, partition: TopicPartition, offsets: Set[int]) -> None:
-        """Replace the voided offsets of a consumer group in a partition."""
-        self._count += len(offsets) - len(self._offsets.pop((group, partition), ()))
-        if offsets:
-            self._offsets[group, partition] = offsets
-        while self._count > self._limit:
-            self._count -= len(self._offsets.popitem(last=False)[1])
 
 
 @dataclass(slots=True)
@@ -72,5 +40,5 @@ class Environment:
     limits: OfferLimits
     on_missing: OnMissing
     unpack: Unpack
-    voided: VoidedOffers = field(default_factory=VoidedOffers)
+    voided: VoidedByPartition = field(default_factory=VoidedByPartition)
     counters: Counters = field(default_factory=Counters)

@@ -155,8 +155,7 @@ class ConsumerGroup:
             for live in list(subscription.partitions):
                 replaced = live.topic_id != topic_id
                 if replaced or live.partition not in assigned:
-                    # What is out of a topic that is gone must not ack records of one that is created again.
-                    self._lose(subscription.remove(live.partition, void=replaced))
+                    self._lose(subscription.remove(live.partition, replaced=replaced))
             if description is None:
                 subscription.topic_deleted()
             subscription.reopen()

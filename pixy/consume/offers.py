@@ -24,7 +24,8 @@ A record is in exactly one of these places; from `sending` and `out` an ack take
   shell, which has threads, hands its records to `unpacked`. So the order stays, and one batch of a partition is unpacked at a time.
 - An offer belongs to a generation. `reset` and `close` begin a new one, and whatever happens to older offers then has no effect.
 - A reset voids the offers that were with clients: their acks are about the position that was left. Their offsets are `voided` until
-  their records are offered again, beyond the life of this object: it is given them, and leaves them behind.
+  their records are offered again, beyond the life of this object: it is given them, and leaves them behind. A topic that is deleted
+  voids all its offsets, for the partitions of another topic of its name.
 
 Acks (design 4.7):
 
@@ -37,12 +38,14 @@ Acks (design 4.7):
 """
 
 from collections import deque
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from dataclasses import replace
 from heapq import heappop, heappush
 
 from pixy.backend import Batch, FetchResult
 from pixy.consume.offer import Offer, OfferLimits, OfferOwner
 from pixy.consume.offset_tracker import OffsetTracker
+from pixy.consume.voided import NOTHING_VOIDED, VoidedOffsets
 from pixy.errors import AckBeyondEnd, CorruptData, UnpackedTooLarge
 from pixy.records import Record, read_header, read_records
 
@@ -108,21 +111,21 @@ class PartitionOffers:
         tracker: OffsetTracker,
         end: int,
         *,
-        voided: Set[int] = frozenset(),
+        voided: VoidedOffsets = NOTHING_VOIDED,
     ) -> None:
         self._owner = owner
         self._limits = limits
         # Offers made in this generation count. Invariant: grows with every reset and with close.
         self.generation = 0
         self.offered = self.acked = self.expired = self.dropped = 0
-        # Offsets of offers that a reset made void. Invariant: changes only between generations.
+        # Offsets whose acks do not count as long as nothing is offered. Invariant: changes only between generations.
         self.voided = voided
         self._begin(tracker, end)
 
     def _begin(self, tracker: OffsetTracker, end: int) -> None:
         self.tracker = tracker
         # Voided offsets that this generation does not offer, because they are acked from the beginning.
-        self._unoffered = {offset for offset in self.voided if tracker.is_acked(offset)}
+        self._unoffered = {offset for offset in self.voided.offers if tracker.is_acked(offset)}
         # What is committed is ahead of the tracker, until there are records in between.
         self.behind_commit = False
         # One past the last record that exists, as far as known. Invariant: grows within a generation.
@@ -474,23 +477,31 @@ class PartitionOffers:
         self._begin(tracker, max(end, tracker.top))
         self.behind_commit = behind_commit
 
-    def close(self, *, void: bool = False) -> None:
-        """End everything, and void the offers for good if asked to. The tracker stays as it is, for a last commit."""
-        self._end_generation(void)
+    def close(self, *, replaced: bool = False) -> None:
+        """End everything. The tracker stays as it is, for a last commit.
+
+        Args:
+            replaced: the topic is gone, and the name may come to mean another one.
+        """
+        self._end_generation(void=False)
+        if replaced:
+            self.voided = VoidedOffsets(replaced=range(max(self.end, self.voided.replaced.stop)))
         self._begin(self.tracker, self.end)
 
-    def _end_generation(self, void: bool) -> None:
-        """Forget the voided offsets that were offered again; `void` those that are with clients."""
+    def _end_generation(self, *, void: bool) -> None:
+        """Keep those of the voided offsets that were not offered again, and `void` the offers that are with clients."""
         self.generation += 1
         if not self.voided and not void:
             return
         again = self._again.items()
-        offered = {*self._sending, *self._out, *(offset for offset, offer in again if offer.retries > 0)}
+        pending = {*self._sending, *self._out, *(offset for offset, offer in again if offer.retries > 0)}
         is_acked = self.tracker.is_acked
-        kept = {
-            offset for offset in self.voided - offered if offset in self._unoffered or not is_acked(offset)
+        acked = {
+            offset for offset in self.voided.offers if is_acked(offset) and offset not in self._unoffered
         }
-        self.voided = kept | offered if void else kept
+        position = self._position if self._head is None else self._head_offset
+        left = self.voided.after(pending | acked, position)
+        self.voided = replace(left, offers=left.offers | pending) if void else left
 
     def _refresh(self) -> None:
         outstanding = self.outstanding

@@ -156,17 +156,13 @@ class LivePartition:
         """No more records are needed."""
         self._fetcher.stop()
 
-    def close(self, *, void: bool = False) -> None:
-        """Stop everything. `commit` still tells where the group was.
-
-        Args:
-            void: acks of the offers that are out do not count in whatever comes under this name.
-        """
+    def close(self, *, replaced: bool = False) -> None:
+        """Stop everything, as `PartitionOffers.close` does. `commit` still tells where the group was."""
         self.closed = True
         self._failing(None)
         self._fetcher.stop()
         self._expiry.cancel()
-        self.offers.close(void=void)
+        self.offers.close(replaced=replaced)
         self._remember_voided()
 
     def _remember_voided(self) -> None:

@@ -367,10 +367,10 @@ class Subscription:
         live.start()
         return live
 
-    def remove(self, partition: int, *, void: bool = False) -> LivePartition:
+    def remove(self, partition: int, *, replaced: bool = False) -> LivePartition:
         """Close a partition, as `LivePartition.close` does. It still says what to commit."""
         live = self._live.pop(partition)
-        live.close(void=void)
+        live.close(replaced=replaced)
         counters, offers = self._environment.counters, live.offers
         counters.offered += offers.offered
         counters.acked += offers.acked

@@ -93,13 +93,15 @@ class KafkaPixyStub:
       INTERNAL (13)         a fault of the daemon, described in its log.
     """
     SetOffsets: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.SetOffsetsRq, _kafkapixy_pb2.SetOffsetsRs]
-    """Moves a consumer group to other offsets, all of them or none, also while it consumes: what is handed out and not
-    acknowledged yet no longer counts. Only partition, offset and metadata of each entry are read. Offset -2 is the
-    oldest, -1 the end.
+    """Moves a consumer group to other offsets, all of them or none, also while it consumes: acknowledgements of what is
+    handed out at that moment count only when it was handed out again. Only partition, offset and metadata of each entry
+    are read, and kept as they are. Offset -2 is the oldest, -1 the end. With one beyond the end the group goes on at the
+    end until the log gets there. Metadata that is no sparse acks acknowledges nothing.
 
     Status codes:
-      INVALID_ARGUMENT (3)  unknown cluster or partition, an offset out of range, metadata that cannot be read;
+      INVALID_ARGUMENT (3)  unknown cluster or partition, another negative offset;
       NOT_FOUND (5)         no such topic;
+      RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` allows;
       INTERNAL (13)         a fault of the daemon, described in its log;
       UNAVAILABLE (14)      another member of the consumer group has a partition, and is named: set its offsets there;
                             or the cluster cannot be reached.
@@ -187,13 +189,15 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
       INTERNAL (13)         a fault of the daemon, described in its log.
     """
     SetOffsets: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.SetOffsetsRq, _kafkapixy_pb2.SetOffsetsRs]  # type: ignore[assignment]
-    """Moves a consumer group to other offsets, all of them or none, also while it consumes: what is handed out and not
-    acknowledged yet no longer counts. Only partition, offset and metadata of each entry are read. Offset -2 is the
-    oldest, -1 the end.
+    """Moves a consumer group to other offsets, all of them or none, also while it consumes: acknowledgements of what is
+    handed out at that moment count only when it was handed out again. Only partition, offset and metadata of each entry
+    are read, and kept as they are. Offset -2 is the oldest, -1 the end. With one beyond the end the group goes on at the
+    end until the log gets there. Metadata that is no sparse acks acknowledges nothing.
 
     Status codes:
-      INVALID_ARGUMENT (3)  unknown cluster or partition, an offset out of range, metadata that cannot be read;
+      INVALID_ARGUMENT (3)  unknown cluster or partition, another negative offset;
       NOT_FOUND (5)         no such topic;
+      RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` allows;
       INTERNAL (13)         a fault of the daemon, described in its log;
       UNAVAILABLE (14)      another member of the consumer group has a partition, and is named: set its offsets there;
                             or the cluster cannot be reached.
@@ -308,13 +312,15 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
         request: _kafkapixy_pb2.SetOffsetsRq,
         context: _ServicerContext,
     ) -> _typing.Union[_kafkapixy_pb2.SetOffsetsRs, _abc.Awaitable[_kafkapixy_pb2.SetOffsetsRs]]:
-        """Moves a consumer group to other offsets, all of them or none, also while it consumes: what is handed out and not
-        acknowledged yet no longer counts. Only partition, offset and metadata of each entry are read. Offset -2 is the
-        oldest, -1 the end.
+        """Moves a consumer group to other offsets, all of them or none, also while it consumes: acknowledgements of what is
+        handed out at that moment count only when it was handed out again. Only partition, offset and metadata of each entry
+        are read, and kept as they are. Offset -2 is the oldest, -1 the end. With one beyond the end the group goes on at the
+        end until the log gets there. Metadata that is no sparse acks acknowledges nothing.
 
         Status codes:
-          INVALID_ARGUMENT (3)  unknown cluster or partition, an offset out of range, metadata that cannot be read;
+          INVALID_ARGUMENT (3)  unknown cluster or partition, another negative offset;
           NOT_FOUND (5)         no such topic;
+          RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` allows;
           INTERNAL (13)         a fault of the daemon, described in its log;
           UNAVAILABLE (14)      another member of the consumer group has a partition, and is named: set its offsets there;
                                 or the cluster cannot be reached.

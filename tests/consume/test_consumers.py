@@ -4,7 +4,7 @@ import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume import NEWEST, OLDEST
-from pixy.errors import InvalidOffset, ServiceDisabled, ShuttingDown, UnknownPartition
+from pixy.errors import InvalidOffset, ServiceDisabled, ShuttingDown, TooManyRequests, UnknownPartition
 from tests.consume.conftest import MakeWorld
 from tests.consume.fakes import settle
 
@@ -95,9 +95,6 @@ async def test_offsets_are_set_by_number_or_by_name(
         (2, OffsetCommit(0), UnknownPartition),
         (-1, OffsetCommit(0), UnknownPartition),
         (1, OffsetCommit(-3), InvalidOffset),
-        (1, OffsetCommit(6), InvalidOffset),
-        (1, OffsetCommit(2, "B@"), InvalidOffset),
-        (1, OffsetCommit(2, "BD"), InvalidOffset),
     ],
 )
 async def test_one_bad_offset_refuses_them_all(
@@ -119,6 +116,102 @@ async def test_offsets_of_all_partitions_are_one_commit(make_world: MakeWorld) -
     assert world.backend.commit_calls == [{T0: OffsetCommit(2, "BC"), T1: OffsetCommit(5)}]
     await world.consumers.set_offsets("g", "t", {})
     assert len(world.backend.commit_calls) == 1
+
+
+@pytest.mark.parametrize(
+    "commit",
+    [
+        OffsetCommit(6),
+        OffsetCommit(1100, "A100"),
+        OffsetCommit(2, "B@"),
+        OffsetCommit(2, "no sparse acks: ä"),
+        OffsetCommit(2, "BD"),  # up to 6
+    ],
+)
+@pytest.mark.parametrize("consumed", [False, True])
+async def test_what_kafka_pixy_accepts_is_committed_as_it_is(
+    make_world: MakeWorld, commit: OffsetCommit, consumed: bool
+) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 5)
+    if consumed:
+        await world.consume(auto_ack=True)
+    await world.consumers.set_offsets("g", "t", {0: commit})
+    await world.pass_time(2)
+    assert world.committed() == commit
+
+
+async def test_metadata_that_encodes_no_acks_acks_nothing(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 5)
+    await world.consume(auto_ack=True)
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(2, "B@")})
+    assert (await world.consume(5)).offsets == [2, 3, 4]
+
+
+@pytest.mark.parametrize("consumed", [False, True])
+async def test_beyond_the_end_a_group_goes_on_at_the_end(make_world: MakeWorld, consumed: bool) -> None:
+    world = make_world()
+    log = world.log()
+    log.append(*[b"x"] * 5)
+    if consumed:
+        await world.consume(auto_ack=True)
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(100, "BB")})
+    answers = await world.consume(3)
+    assert answers.offsets == []
+    log.append(b"y", b"z")
+    await world.pass_time(1)
+    assert answers.offsets == [5, 6]
+    assert world.committed() == OffsetCommit(5)
+    assert await world.ack(0, 5) == [None]
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(6)
+
+
+async def test_when_the_log_has_got_there_a_group_starts_at_the_offset_that_was_set(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 5)
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(8)})
+    world.log().append(*[b"y"] * 5)
+    assert (await world.consume(3)).offsets == [8, 9]
+
+
+# --- bounds --------------------------------------------------------------------------------------------------------
+
+
+async def test_groups_are_bounded_and_a_group_that_ends_makes_room(make_world: MakeWorld) -> None:
+    world = make_world(max_groups=2)
+    world.log().append(b"a")
+    for group in "gh":
+        assert (await world.consume(group=group, auto_ack=True)).values == [b"a"]
+    refused = await world.consume(group="i")
+    assert [(type(error), str(error)) for error in refused.errors] == [
+        (
+            TooManyRequests,
+            "Too many requests. Consider increasing `consumer.max_groups`: this process takes part in 2 consumer groups already",
+        )
+    ]
+    assert [type(error) for error in await world.ack(0, 0, group="i")] == [TooManyRequests]
+    with pytest.raises(TooManyRequests):
+        await world.consumers.set_offsets("i", "t", {0: OffsetCommit(0)})
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(0)})
+    await world.pass_time(30)
+    assert (await world.consume(group="i")).values == [b"a"]
+
+
+async def test_subscriptions_are_bounded_over_all_groups(make_world: MakeWorld) -> None:
+    world = make_world(max_subscriptions=2)
+    for topic in "uv":
+        world.backend.create(topic, 1)
+    await world.consume(topic="t")
+    await world.consume(topic="u")
+    for group in "gh":
+        refused = await world.consume(group=group, topic="v")
+        assert "`consumer.max_subscriptions`" in str(refused.errors[0])
+        assert [type(error) for error in await world.ack(0, 0, group=group, topic="v")] == [TooManyRequests]
+    assert list(world.consumers._groups) == ["g"]
 
 
 # --- the end -------------------------------------------------------------------------------------------------------

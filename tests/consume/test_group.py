@@ -266,17 +266,52 @@ async def test_offsets_set_win_over_an_older_commit_under_way(make_world: MakeWo
     assert (await world.consume()).offsets == [2]
 
 
-async def test_offsets_set_while_nobody_consumes_void_older_offers(make_world: MakeWorld) -> None:
+async def test_after_offsets_were_set_acks_count_for_a_group_that_never_consumed(
+    make_world: MakeWorld,
+) -> None:
     world = make_world()
     world.log().append(*[b"x"] * 10)
     await world.consumers.set_offsets("g", "t", {0: OffsetCommit(2)})
     assert world.consumers._groups == {}
     assert await world.ack(0, 2) == [None]
-    answers = await world.consume(2, auto_ack=True)
-    assert answers.offsets == [2, 3]
-    assert await world.ack(0, 3) == [None]
+    assert await world.ack(0, 4) == [None]
     await world.pass_time(1)
-    assert world.committed() == OffsetCommit(2, "BB")
+    assert world.committed() == OffsetCommit(3, "BB")
+
+
+async def test_after_offsets_were_set_acks_count_again_when_the_subscription_is_over(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 10)
+    answers = await world.consume(3)
+    for offset in answers.offsets:
+        await world.ack(0, offset)
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(0)})
+    await world.pass_time(30)
+    assert world.consumers._groups == {}
+    for offset in (0, 1, 7):
+        assert await world.ack(0, offset) == [None]
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(2, "FB")
+
+
+async def test_what_was_out_when_offsets_were_set_is_acked_only_after_it_came_again(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.log().append(*[b"x"] * 4)
+    await world.consume(2)
+    await world.consumers.set_offsets("g", "t", {0: OffsetCommit(0)})
+    await world.pass_time(30)
+    assert world.consumers._groups == {}
+    assert await world.ack(0, 1) == [None]
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(0)
+    assert (await world.consume(2)).offsets == [0, 1]
+    assert await world.ack(0, 1) == [None]
+    await world.pass_time(1)
+    assert world.committed() == OffsetCommit(0, "BB")
 
 
 async def test_offsets_that_cannot_be_committed_change_nothing(make_world: MakeWorld) -> None:

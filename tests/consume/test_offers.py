@@ -1,4 +1,4 @@
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pixy.consume import AckRange, Offer, OffsetTracker
 from pixy.consume.offer import OfferLimits
 from pixy.consume.offers import PartitionOffers
+from pixy.consume.voided import NOTHING_VOIDED, VoidedOffsets
 from pixy.errors import AckBeyondEnd, CorruptData
 from pixy.records import NewRecord, build_batch, crc32c
 from tests.consume.fakes import fed, make_batch
@@ -37,7 +38,7 @@ def offers_from(
     retries_max: int = -1,
     buffer_bytes_max: int = 1 << 20,
     size: int = 10,
-    voided: Set[int] = frozenset(),
+    voided: VoidedOffsets = NOTHING_VOIDED,
 ) -> PartitionOffers:
     """Offers that begin at `base` and have been fed `records` records."""
     limits = OfferLimits(30.0, pending_max, pending_bytes_max, retries_max, buffer_bytes_max)
@@ -214,6 +215,7 @@ def test_an_offer_expires_with_its_deadline_and_goes_out_again_first() -> None:
     assert (offers.outstanding, offers.pending, offers.next_deadline()) == (1, 2, 31.0)
     again = offers.take()
     assert again is not None
+    offers.delivered(again, 30.0)
     assert (again.record.offset, again.retries, again.deadline) == (0, 1, 60.0)
     assert take(offers, 30.0) == 2
     assert offers.expired == 1
@@ -264,6 +266,48 @@ def test_retries_without_a_limit_never_end() -> None:
         assert offers.expire(times * 30.0 + 30.0) == []
 
 
+def test_an_offer_expires_only_after_it_was_delivered() -> None:
+    offers = offers_from(0, 3, retries_max=0)
+    slow, quick = offers.take(), offers.take()
+    assert slow is not None
+    assert quick is not None
+    offers.delivered(quick, 10.0)
+    assert offers.next_deadline() == 40.0
+    assert offers.expire(39.0) == []
+    assert offers.expire(1000.0) == [1]
+    assert (offers.outstanding, offers.next_deadline()) == (1, None)
+    offers.delivered(slow, 1000.0)
+    offers.delivered(slow, 1010.0)
+    assert offers.next_deadline() == 1030.0
+    assert offers.expire(1029.0) == []
+    offers.check_invariants()
+    assert offers.expire(1030.0) == [0]
+
+
+def test_offers_that_wait_to_be_delivered_are_bounded_like_others() -> None:
+    offers = offers_from(0, 9, pending_max=4)
+    taken = [offers.take() for _ in range(4)]
+    assert not offers.ready
+    assert taken[0] is not None
+    offers.delivered(taken[0], 0.0)
+    assert not offers.ready
+    assert offers.ack(1)
+    assert offers.ready
+    offers.check_invariants()
+
+
+def test_a_void_offer_is_not_delivered() -> None:
+    offers = offers_from(0, 1)
+    old = offers.take()
+    assert old is not None
+    offers.reset(OffsetTracker(0), 1)
+    offers.feed(fed([make_batch(0, [b"x"])]))
+    again = offers.take()
+    offers.delivered(old, 0.0)
+    assert again is not None
+    assert (offers.next_deadline(), offers.outstanding) == (None, 1)
+
+
 def test_what_was_not_delivered_is_next_and_costs_no_retry() -> None:
     offers = offers_from(0, 4, retries_max=0)
     take(offers, 0.0)
@@ -290,6 +334,7 @@ def test_an_expired_offer_cannot_be_put_back() -> None:
     offers = offers_from(0, 1)
     first = offers.take()
     assert first is not None
+    offers.delivered(first, 0.0)
     offers.expire(30.0)
     assert not offers.put_back(first)
     assert take(offers, 30.0) == 0
@@ -361,9 +406,10 @@ def test_an_ack_only_if_offered_ignores_what_was_never_delivered() -> None:
     assert offers.ack(0)
 
 
-def test_after_a_reset_only_what_was_offered_since_can_be_acked() -> None:
+def test_a_reset_voids_the_offers_that_are_out_until_they_are_made_again() -> None:
     offers = offers_from(0, 6)
     take_all(offers)
+    offers.ack(3)
     offers.reset(OffsetTracker(2, [AckRange(3, 4)]), 6)
     assert (offers.pending, offers.ready, offers.fetch_offset) == (0, False, 2)
     assert not offers.ack(4)
@@ -374,6 +420,61 @@ def test_after_a_reset_only_what_was_offered_since_can_be_acked() -> None:
     assert take_all(offers) == [4, 5]
     with pytest.raises(AckBeyondEnd):
         offers.ack(6)
+
+
+def test_after_a_reset_acks_of_what_was_not_out_count_as_always() -> None:
+    offers = offers_from(0, 8)
+    for _ in range(5):
+        take(offers, 0.0)
+    undelivered = offers.take()
+    assert undelivered is not None
+    offers.put_back(undelivered)
+    offers.ack(1)
+    offers.expire(30.0)  # 0, 2, 3 and 4 come back, but their clients may still ack them
+    offers.reset(OffsetTracker(0), 8)
+    assert [offset for offset in range(8) if offers.ack(offset)] == [1, 5, 6, 7]
+
+
+def test_offers_are_void_until_they_are_made_again_however_often_the_partition_starts_over() -> None:
+    offers = offers_from(0, 4)
+    take_all(offers)
+    offers.reset(OffsetTracker(2), 4)
+    offers.feed(fed([make_batch(0, [b"x"] * 4)]))
+    assert take(offers) == 2
+    offers.ack(2)
+    offers.close()
+    assert offers.voided == VoidedOffsets(frozenset({0, 1, 3}))
+    later = offers_from(0, 4, voided=offers.voided)
+    assert not later.ack(3)
+    assert later.ack(2)
+    assert take(later) == 0
+    later.expire(30.0)
+    later.close()
+    assert later.voided == VoidedOffsets(frozenset({1, 3}))
+
+
+def test_every_offset_of_a_topic_that_was_replaced_is_voided_until_it_is_offered() -> None:
+    offers = offers_from(0, 5)
+    take(offers)
+    offers.ack(0)
+    offers.close(replaced=True)
+    later = offers_from(0, 2, voided=offers.voided)
+    assert [later.ack(offset) for offset in (0, 1, 4)] == [False] * 3
+    with pytest.raises(AckBeyondEnd):
+        later.ack(5)
+    assert take(later) == 0
+    assert later.ack(0)
+    later.close()
+    assert later.voided == VoidedOffsets(replaced=range(1, 5))
+
+
+def test_a_commit_beyond_the_end_is_replaced_when_there_are_records_in_between() -> None:
+    offers = offers_from(0, 3)
+    offers.reset(OffsetTracker(3), 3, behind_commit=True)
+    offers.feed(fed([], 3))
+    assert not offers.changed
+    offers.feed(fed([make_batch(3, [b"x"])]))
+    assert (offers.changed, offers.tracker.base) == (True, 3)
 
 
 def test_an_offer_from_before_a_reset_cannot_be_put_back() -> None:
@@ -442,28 +543,29 @@ def test_where_the_log_ends_what_still_exists_is_offered_again() -> None:
 # --- offers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_delivered_offer_is_acked_only_if_asked_for() -> None:
+def test_an_offer_tells_its_owner_what_became_of_it() -> None:
     offers = offers_from(0, 2)
     first, second = offers.take(), offers.take()
     assert first is not None
     assert second is not None
     owner = first._owner
     assert isinstance(owner, Owner)
-    second.auto_ack = True
-    first.delivered()
     second.delivered()
     first.undelivered()
     assert (owner.delivered_offers, owner.undelivered_offers) == ([second], [first])
     assert (first.topic, first.partition) == ("t", 3)
 
 
-@example([("t", 0), ("t", 0), ("f", 0), ("t", 0), ("p", 30), ("t", 0), ("t", 0), ("a", 3), ("t", 0)])
+@example(
+    [("t", 0), ("t", 0), ("f", 0), ("d", 0), ("t", 0), ("p", 30), ("t", 0), ("t", 0), ("a", 3), ("t", 0)]
+)
 @settings(max_examples=60)
-@given(st.lists(st.tuples(st.sampled_from("ttttaaupf"), st.integers(0, 30)), max_size=120))
+@given(st.lists(st.tuples(st.sampled_from("ttttdddaaupf"), st.integers(0, 30)), max_size=120))
 def test_no_record_is_lost_and_none_is_out_twice(steps: list[tuple[str, int]]) -> None:
     offers = offers_from(0, 3, pending_max=7)
     end, now = 3, 0.0
     acked: set[int] = set()
+    sending: dict[int, Offer] = {}
     out: dict[int, Offer] = {}
     for step, number in steps:
         if step == "t":
@@ -471,14 +573,19 @@ def test_no_record_is_lost_and_none_is_out_twice(steps: list[tuple[str, int]]) -
             if offer is not None:
                 offset = offer.record.offset
                 assert offset not in acked
-                assert offset not in out
-                out[offset] = offer
+                assert offset not in sending | out
+                sending[offset] = offer
+        elif step == "d" and sending:
+            offer = sending.pop(sorted(sending)[number % len(sending)])
+            offers.delivered(offer, now)
+            out[offer.record.offset] = offer
         elif step == "a" and number < end:
             assert offers.ack(number) == (number not in acked)
             acked.add(number)
+            sending.pop(number, None)
             out.pop(number, None)
-        elif step == "u" and out:
-            offers.put_back(out.pop(sorted(out)[number % len(out)]))
+        elif step == "u" and sending:
+            offers.put_back(sending.pop(sorted(sending)[number % len(sending)]))
         elif step == "p":
             now += number
             offers.expire(now)
@@ -487,7 +594,9 @@ def test_no_record_is_lost_and_none_is_out_twice(steps: list[tuple[str, int]]) -
             offers.feed(fed([make_batch(end, [b"x"] * (number % 5 + 1))]))
             end += number % 5 + 1
         offers.check_invariants()
-        assert set(out) == set(offers._out)
+        assert (set(sending), set(out)) == (set(offers._sending), set(offers._out))
+    for offer in sending.values():
+        offers.delivered(offer, now)
     for _ in range(1000):
         now += 1.0
         offer = offers.take()

@@ -1,6 +1,7 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.errors import (
@@ -82,7 +83,7 @@ async def test_a_record_is_dropped_after_its_last_retry(make_world: MakeWorld) -
 async def test_what_was_not_delivered_goes_to_who_waits(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a")
-    first = await world.consume()
+    first = await world.consume(slow=True)
     second = await world.consume()
     first.offers[0].undelivered()
     assert second.values == [b"a"]
@@ -302,11 +303,28 @@ async def test_with_an_offer_out_it_ends_with_the_last_ack(make_world: MakeWorld
 async def test_with_an_offer_out_it_ends_when_that_is_returned(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a")
-    answers = await world.consume()
+    answers = await world.consume(slow=True)
     await world.pass_time(100)
     answers.offers[0].undelivered()
     await world.pass_time(0)
     assert world.backend.events[-1] == ("leave", "g")
+
+
+async def test_an_offer_in_the_queue_of_a_slow_reader_spends_no_retry_and_is_offered_to_nobody_else(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(ack_timeout=10.0, max_retries=0)
+    world.log().append(b"a")
+    answers = await world.consume(slow=True)
+    await world.pass_time(100)
+    assert "leave" not in [event[0] for event in world.backend.events]
+    assert (await world.consume()).values == []
+    answers.offers[0].delivered()
+    await world.pass_time(9)
+    assert await world.ack(0, 0) == [None]
+    assert (world.consumers.counters().expired, world.consumers.counters().dropped) == (0, 0)
+    await world.pass_time(20)
+    assert world.committed() == OffsetCommit(1)
 
 
 async def test_an_offer_never_acked_ends_it_after_the_ack_timeout(make_world: MakeWorld) -> None:
@@ -318,6 +336,17 @@ async def test_an_offer_never_acked_ends_it_after_the_ack_timeout(make_world: Ma
     await world.pass_time(1)
     assert world.backend.events[-1] == ("leave", "g")
     assert (await world.consume()).values == [b"a"]
+
+
+async def test_the_end_says_how_many_records_are_not_acked(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log().append(b"a", b"b")
+    await world.consume(2)
+    with capture_logs() as logs:
+        await world.pass_time(300)
+    assert [(entry["event"], entry["unacked"]) for entry in logs] == [
+        ("subscription ends with records that are not acked", 2)
+    ]
 
 
 async def test_a_request_near_the_end_keeps_it(make_world: MakeWorld) -> None:

@@ -263,11 +263,26 @@ async def a_group_is_moved_while_it_consumes(client: Client) -> None:
 async def offsets_are_set_all_or_none(client: Client) -> None:
     await client.produce(client.name, b"m", b"A")
     await client.set_offsets(client.name, client.group, (0, 1), (1, 0))
-    for entry, metadata in (((PARTITIONS, 0), ""), ((-1, 0), ""), ((1, 1), ""), ((1, -3), ""), ((1, 0), "@")):
-        request = set_request(client.name, client.group, (0, 0), entry, metadata=metadata)
+    for entry in ((PARTITIONS, 0), (-1, 0), (1, -3)):
+        request = set_request(client.name, client.group, (0, 0), entry)
         await client.fails("SetOffsets", request, "INVALID_ARGUMENT")
     assert [entry.offset for entry in await client.offsets(client.name, client.group)] == [1, 0, -1, -1]
     await client.fails("SetOffsets", set_request("absent", client.group, (0, 0)), "NOT_FOUND", "absent")
+
+
+@scenario
+async def offsets_beyond_the_end_and_any_metadata_are_kept_as_they_were_set(client: Client) -> None:
+    await client.produce(client.name, b"m", b"A")
+    request = set_request(client.name, client.group, (FOO, 1100), (A, 0), metadata="A100")
+    await client.call("SetOffsets", request)
+    offsets = await client.offsets(client.name, client.group)
+    assert [(offsets[p].offset, offsets[p].metadata, offsets[p].lag) for p in (FOO, A)] == [
+        (1100, "A100", 0),
+        (0, "A100", 1),
+    ]
+    assert (await client.consume(client.name, client.group, auto_ack=True)).message == b"m"
+    await client.produce(client.name, b"at the end", b"foo")
+    assert (await client.consume(client.name, client.group, auto_ack=True)).message == b"at the end"
 
 
 def requests_of_all_methods(topic: str, group: str, cluster: str) -> dict[str, Any]:

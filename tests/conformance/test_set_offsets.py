@@ -1,0 +1,86 @@
+"""SetOffsets and the acks behind it, through a consumer group of this process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pixy.backend import Backend, OffsetCommit, TopicPartition
+from pixy.clock import SystemClock
+from pixy.config import ConsumerConfig
+from pixy.consume import Consumers, Offer
+from pixy.errors import PixyError
+from tests.conformance.support import PATIENCE, append
+
+ORDERS = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+async def consumers(backend: Backend) -> AsyncIterator[Consumers]:
+    await backend.create_topic("orders", 1)
+    await append(backend, ORDERS, b"0", b"1", b"2", b"3")
+    faults: list[BaseException] = []
+    options = ConsumerConfig(long_polling_timeout=PATIENCE)
+    consumers = Consumers(
+        backend, options, "me", SystemClock(), on_missing=lambda topic, fail: None, on_fault=faults.append
+    )
+    yield consumers
+    await consumers.drain(0)
+    assert faults == []
+
+
+async def consume(consumers: Consumers) -> int:
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def done(offer: Offer | None, error: PixyError | None) -> None:
+        assert offer is not None, error
+        offer.delivered()
+        answer.set_result(offer.record.offset)
+
+    consumers.consume("group", "orders", done)
+    async with asyncio.timeout(PATIENCE):
+        return await answer
+
+
+async def ack(consumers: Consumers, offset: int) -> None:
+    answer: asyncio.Future[PixyError | None] = asyncio.get_running_loop().create_future()
+    consumers.ack("group", "orders", 0, offset, answer.set_result)
+    async with asyncio.timeout(PATIENCE):
+        assert await answer is None
+
+
+async def committed(backend: Backend, consumers: Consumers) -> OffsetCommit:
+    """Where the group is when it has committed everything."""
+    await consumers.drain(0)
+    return (await backend.committed_offsets("group", "orders"))[0]
+
+
+async def test_offers_that_are_out_are_void_until_they_come_again_and_other_acks_count(
+    backend: Backend, consumers: Consumers
+) -> None:
+    assert [await consume(consumers) for _ in range(2)] == [0, 1]
+    await consumers.set_offsets("group", "orders", {0: OffsetCommit(0)})
+    for offset in (0, 1, 3):
+        await ack(consumers, offset)
+    assert [await consume(consumers) for _ in range(2)] == [0, 1]
+    await ack(consumers, 1)
+    assert await committed(backend, consumers) == OffsetCommit(0, "BBBB")
+
+
+async def test_acks_of_a_group_that_never_consumed_count(backend: Backend, consumers: Consumers) -> None:
+    await consumers.set_offsets("group", "orders", {0: OffsetCommit(1)})
+    await ack(consumers, 1)
+    await ack(consumers, 3)
+    assert await committed(backend, consumers) == OffsetCommit(2, "BB")
+
+
+async def test_beyond_the_end_with_any_metadata_the_group_goes_on_at_the_end(
+    backend: Backend, consumers: Consumers
+) -> None:
+    assert await consume(consumers) == 0
+    await consumers.set_offsets("group", "orders", {0: OffsetCommit(1100, "A100")})
+    assert await backend.committed_offsets("group", "orders") == {0: OffsetCommit(1100, "A100")}
+    await append(backend, ORDERS, b"4")
+    assert await consume(consumers) == 4
+    await ack(consumers, 4)
+    assert await committed(backend, consumers) == OffsetCommit(5)
