@@ -130,7 +130,9 @@ class EmbeddedBackend:
             self._describe_partition(TopicPartition(topic.name, number))
             for number in range(len(topic.raft_groups))
         )
-        return TopicDescription(topic.name, topic.topic_id, topic.version, topic.config, partitions)
+        return TopicDescription(
+            topic.name, topic.topic_id, topic.version, topic.config, partitions, topic.version
+        )
 
     def _describe_partition(self, partition: TopicPartition) -> PartitionDescription:
         here = self._node.node_id

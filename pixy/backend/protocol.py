@@ -75,13 +75,21 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic. `partitions` is ascending and has no holes; `version` grows with every change of partitions or options."""
+    """One topic.
+
+    Attributes:
+        version: grows with every change of partitions or options; what gives records their partitions rests on it.
+        partitions: ascending, without holes.
+        metadata_version: what kafka-pixy's API calls the version: 1 for a new topic. The same as `version` where the cluster
+            counts changes itself, else always 1, as kafka-pixy has it.
+    """
 
     name: str
     topic_id: bytes
     version: int
     config: Mapping[str, str]
     partitions: tuple[PartitionDescription, ...]
+    metadata_version: int = 1
 
 
 class FetchResult(NamedTuple):

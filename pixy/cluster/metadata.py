@@ -40,7 +40,7 @@ _CLUSTER_KEY = b"cluster"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. `raft_groups[n]` is the raft group of partition n; `version` grows with every change."""
+    """One topic. `raft_groups[n]` is the raft group of partition n; `version` is 1 at first and grows with every change."""
 
     name: str
     topic_id: bytes
@@ -112,7 +112,7 @@ class MetadataState:
                 self.topics[record.name] = Topic(
                     record.name,
                     record.topic_id,
-                    record.version,
+                    record.changes + 1,
                     dict(record.config),
                     tuple(record.raft_groups),
                 )
@@ -126,7 +126,7 @@ class MetadataState:
         if command.name in self.topics:
             return TopicExists(f"topic {command.name} exists already")
         raft_groups = self._new_raft_groups(command.partitions)
-        topic = Topic(command.name, command.topic_id, 0, dict(command.config), raft_groups)
+        topic = Topic(command.name, command.topic_id, 1, dict(command.config), raft_groups)
         self.topics[topic.name] = topic
         return topic
 
@@ -165,7 +165,7 @@ def _records(cluster: ClusterRecord, topics: list[Topic]) -> Iterable[tuple[byte
             name=topic.name,
             topic_id=topic.topic_id,
             config=topic.config,
-            version=topic.version,
+            changes=topic.version - 1,
             raft_groups=topic.raft_groups,
         )
         yield b"topic/" + topic.name.encode(), record.SerializeToString()

@@ -411,11 +411,12 @@ class TopicRecord(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
-    VERSION_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
     RAFT_GROUPS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
-    version: _builtins.int
+    changes: _builtins.int
+    """How often it was changed; its version is one more."""
     @_builtins.property
     def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -428,12 +429,12 @@ class TopicRecord(_message.Message):
         name: _builtins.str = ...,
         topic_id: _builtins.bytes = ...,
         config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        version: _builtins.int = ...,
+        changes: _builtins.int = ...,
         raft_groups: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "name", b"name", "raft_groups", b"raft_groups", "topic_id", b"topic_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "config", b"config", "name", b"name", "raft_groups", b"raft_groups", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

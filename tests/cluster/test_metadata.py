@@ -32,8 +32,8 @@ def init(groups_count: int) -> bytes:
 def test_topics_get_raft_groups_one_after_the_other() -> None:
     state = MetadataState()
     first, second = state.apply(create("a", 2, b"1", x="y")), state.apply(create("b", 3, b"2"))
-    assert first == Topic("a", b"1", 0, {"x": "y"}, (FIRST_PARTITION_GROUP, FIRST_PARTITION_GROUP + 1))
-    assert second == Topic("b", b"2", 0, {}, (1002, 1003, 1004))
+    assert first == Topic("a", b"1", 1, {"x": "y"}, (FIRST_PARTITION_GROUP, FIRST_PARTITION_GROUP + 1))
+    assert second == Topic("b", b"2", 1, {}, (1002, 1003, 1004))
     assert state.topics == {"a": first, "b": second}
     assert state.next_raft_group == 1005
 
@@ -113,7 +113,7 @@ def test_more_partitions_get_new_raft_groups_behind_those_that_stay() -> None:
     state.apply(create("b"))
     grown = applied(state, alter("a", 4))
     assert grown.raft_groups == (*first.raft_groups, 1003, 1004)
-    assert (grown.topic_id, grown.version, state.next_raft_group) == (first.topic_id, 1, 1005)
+    assert (grown.topic_id, grown.version, state.next_raft_group) == (first.topic_id, 2, 1005)
     assert state.topics["a"] is grown
     assert first.raft_groups == (1000, 1001)
 
@@ -138,8 +138,18 @@ def test_a_change_that_changes_nothing_is_no_new_version() -> None:
     first = applied(state, create("a", 2, x="1"))
     for command in (alter("a"), alter("a", 2), alter("a", x="1"), alter("a", unset=["y"])):
         assert state.apply(command) is first
-    assert applied(state, alter("a", x="2")).version == 1
-    assert applied(state, alter("a", x="1")).version == 2
+    assert first.version == 1
+    assert applied(state, alter("a", x="2")).version == 2
+    assert applied(state, alter("a", x="1")).version == 3
+
+
+def test_a_topic_of_a_checkpoint_has_the_version_that_it_had() -> None:
+    state, restored = MetadataState(), MetadataState()
+    state.apply(create("a"))
+    state.apply(create("b"))
+    state.apply(alter("b", 2))
+    restored.restore(state.snapshot())
+    assert [topic.version for topic in restored.topics.values()] == [1, 2]
 
 
 def test_a_deleted_topic_is_told_and_its_raft_groups_are_never_used_again() -> None:

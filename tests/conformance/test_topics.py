@@ -16,6 +16,11 @@ async def test_a_created_topic_is_known_at_once_everywhere(backend: Backend) -> 
     assert await backend.list_topics() == [created]
 
 
+async def test_a_new_topic_has_version_1_for_clients_of_kafka_pixy(backend: Backend) -> None:
+    created = await backend.create_topic("orders", 3)
+    assert created.metadata_version == (await backend.describe_topic("orders")).metadata_version == 1
+
+
 async def test_partitions_are_ascending_without_holes(backend: Backend) -> None:
     created = await backend.create_topic("orders", 12)
     assert [each.partition for each in created.partitions] == list(range(12))

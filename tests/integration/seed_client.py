@@ -376,6 +376,7 @@ async def topics_are_described(client: Client) -> None:
         listed = await client.call("ListTopics", pb.ListTopicRq(with_partitions=with_partitions))
         assert listed.topics[client.name] == one
         expected = list(range(PARTITIONS)) if with_partitions else []
+        assert one.version == 1
         assert [partition.partition for partition in one.partitions] == expected
         for partition in one.partitions:
             assert list(partition.replicas) == list(partition.isr) == [partition.leader]

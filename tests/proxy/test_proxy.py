@@ -364,9 +364,6 @@ async def test_set_offsets_changes_all_partitions_or_none(open_proxy: Open) -> N
     for bad, error in [
         ((7, OffsetCommit(0)), UnknownPartition),
         ((1, OffsetCommit(-3)), InvalidOffset),
-        ((1, OffsetCommit(99)), InvalidOffset),
-        ((1, OffsetCommit(0, "@")), InvalidOffset),
-        ((1, OffsetCommit(0, "BB")), InvalidOffset),
         (good, InvalidOffset),
     ]:
         with pytest.raises(error):

@@ -180,7 +180,7 @@ def _message(offer: Offer) -> pb.ConsRs:
 
 
 def _topic_metadata(topic: TopicDescription, with_partitions: bool) -> pb.GetTopicMetadataRs:
-    metadata = pb.GetTopicMetadataRs(version=topic.version, config=topic.config)
+    metadata = pb.GetTopicMetadataRs(version=topic.metadata_version, config=topic.config)
     if with_partitions:
         for partition in topic.partitions:
             metadata.partitions.add(
