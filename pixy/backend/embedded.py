@@ -278,11 +278,20 @@ class EmbeddedBackend:
         )
 
     async def publish(
-        self, sink_id: str, epoch: int, query_id: str, stage_ids: Sequence[str], *, reset: bool = False
+        self,
+        sink_id: str,
+        epoch: int,
+        query_id: str,
+        stage_ids: Sequence[str],
+        *,
+        reset: bool = False,
+        replaces: str = "",
     ) -> Published:
         self._node.publisher.touch(sink_id)
         self._check_writable()
-        published = await self._node.publisher.publish(sink_id, epoch, query_id, stage_ids, reset=reset)
+        published = await self._node.publisher.publish(
+            sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces
+        )
         return Published(*published)
 
     async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:

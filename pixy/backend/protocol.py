@@ -305,7 +305,14 @@ class Backend(Protocol):
         """
 
     async def publish(
-        self, sink_id: str, epoch: int, query_id: str, stage_ids: Sequence[str], *, reset: bool = False
+        self,
+        sink_id: str,
+        epoch: int,
+        query_id: str,
+        stage_ids: Sequence[str],
+        *,
+        reset: bool = False,
+        replaces: str = "",
     ) -> Published:
         """Make sealed stages visible: all or none, whatever breaks, and each once. On return they are.
 
@@ -315,6 +322,7 @@ class Backend(Protocol):
             epoch: one that is not above the last one of the sink changes nothing.
             query_id: whose sink this is; empty: it is for this one publication.
             reset: a sink of another query becomes this one's, and its epochs begin anew.
+            replaces: the same, if it is this query's; empty: no query's.
 
         Raises:
             FailedPrecondition: a stage is not there, not sealed or published, a topic of it is deleted, or the sink is another query's.

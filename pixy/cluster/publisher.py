@@ -174,13 +174,28 @@ class Publisher:
             self._expiry.staged(name)
 
     async def publish(
-        self, sink_id: str, epoch: int, query_id: str, stage_ids: Sequence[str], *, reset: bool
+        self,
+        sink_id: str,
+        epoch: int,
+        query_id: str,
+        stage_ids: Sequence[str],
+        *,
+        reset: bool = False,
+        replaces: str = "",
     ) -> Published:
         """Make stages visible, all or none; on return they are. As `Backend.publish`."""
         self.touch(sink_id)
         while (committing := self._committing.get(sink_id)) is not None:
             await asyncio.shield(committing)
-        refusal = self._state.judge(sink_id, epoch, query_id, reset=reset)
+        command = PublishStages(
+            sink_id=sink_id,
+            epoch=epoch,
+            query_id=query_id,
+            reset_sink=reset,
+            replaces_query_id=replaces,
+            stage_ids=stage_ids,
+        )
+        refusal = self._state.judge(command)
         if isinstance(refusal, NotNew):
             return await self._answer_again(sink_id, refusal)
         if refusal is not None:
@@ -188,15 +203,8 @@ class Publisher:
         if len(self._progress) >= PUBLICATIONS_MAX:
             raise Unavailable(f"{PUBLICATIONS_MAX} publications are not finished yet; try again")
         stages = [self._publishable(StageName(sink_id, stage_id)) for stage_id in stage_ids]
-        command = PublishStages(
-            sink_id=sink_id,
-            epoch=epoch,
-            query_id=query_id,
-            reset_sink=reset,
-            stage_ids=stage_ids,
-            parts=self._parts(stages),
-            timestamp_ms=self._now_ms(),
-        )
+        command.parts.extend(self._parts(stages))
+        command.timestamp_ms = self._now_ms()
         result = await self._commit(command, stages)
         if isinstance(result, NotNew):
             return await self._answer_again(sink_id, result)

@@ -76,21 +76,21 @@ class NotNew(NamedTuple):
     last_epoch: int
 
 
-def judge_epoch(
-    sink_id: str, sink: Sink, epoch: int, query_id: str, *, reset: bool
-) -> NotNew | FailedPrecondition | None:
-    """Why a sink that has published before may not publish under an epoch, None if it may.
+def judge_epoch(sink: Sink, asked: PublishStages) -> NotNew | FailedPrecondition | None:
+    """Why a sink that has published before may not publish what is asked for, None if it may.
 
-    A reset counts only against another query: one that is asked for again, because its answer was lost, changes nothing.
+    A take-over counts only against another query: one that is asked for again, because its answer was lost, changes nothing.
     """
-    if sink.query_id != query_id:
-        if reset:
-            return None
-        return FailedPrecondition(
-            f"sink {sink_id} belongs to query {sink.query_id!r} and has published epoch {sink.last_epoch}, this is query "
-            f"{query_id!r}: what it writes under an epoch up to that one would be taken for published; take another sink, or reset it"
-        )
-    return NotNew(sink.last_epoch) if epoch <= sink.last_epoch else None
+    if sink.query_id == asked.query_id:
+        return NotNew(sink.last_epoch) if asked.epoch <= sink.last_epoch else None
+    if asked.reset_sink or (asked.replaces_query_id and sink.query_id == asked.replaces_query_id):
+        return None
+    replaces = f", which replaces {asked.replaces_query_id!r}" if asked.replaces_query_id else ""
+    return FailedPrecondition(
+        f"sink {asked.sink_id} belongs to query {sink.query_id!r} and has published epoch {sink.last_epoch}, this is query "
+        f"{asked.query_id!r}{replaces}: what it writes under an epoch up to that one would be taken for published; take another sink, or "
+        f"name {sink.query_id!r} as the query that is replaced"
+    )
 
 
 class SinksState:
@@ -132,17 +132,17 @@ class SinksState:
         """Whether a stage belongs to a publication that is not finished."""
         return stage in self._published
 
-    def judge(self, sink_id: str, epoch: int, query_id: str, *, reset: bool) -> NotNew | PixyError | None:
-        """Why a sink may not publish under an epoch, None if it may.
+    def judge(self, asked: PublishStages) -> NotNew | PixyError | None:
+        """Why a sink may not publish what is asked for, None if it may.
 
         See `judge_epoch`.
         """
-        sink = self.sinks.get(sink_id)
+        sink = self.sinks.get(asked.sink_id)
         if sink is None:
             if len(self.sinks) < SINKS_MAX:
                 return None
             return ResourceExhausted(f"{SINKS_MAX} sinks are remembered, which is the limit")
-        return judge_epoch(sink_id, sink, epoch, query_id, reset=reset)
+        return judge_epoch(sink, asked)
 
     def inactive_since(self, before_ms: int, sink_ids: Iterable[str] | None = None) -> list[str]:
         """Sinks that have published nothing since a time, and nothing of which is on its way; of all or of some."""
@@ -156,7 +156,7 @@ class SinksState:
         ]
 
     def _publish(self, command: PublishStages) -> Publication | NotNew | PixyError:
-        refusal = self.judge(command.sink_id, command.epoch, command.query_id, reset=command.reset_sink)
+        refusal = self.judge(command)
         if refusal is not None:
             return refusal
         publication = Publication(

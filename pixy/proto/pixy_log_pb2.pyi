@@ -603,18 +603,25 @@ class PublishRequest(_message.Message):
     QUERY_ID_FIELD_NUMBER: _builtins.int
     RESET_SINK_FIELD_NUMBER: _builtins.int
     STAGE_IDS_FIELD_NUMBER: _builtins.int
+    REPLACES_QUERY_ID_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     """Cluster to write to."""
     sink_id: _builtins.str
     epoch: _builtins.int
     """Number of this publication, 0 or above; above all that the sink has published before."""
     query_id: _builtins.str
-    """Whose sink this is. Another one than that of the last publication is refused, unless `reset_sink` is set: a query that begins anew
-    counts its epochs from 0, and everything it writes would be taken for published. Empty: a sink for this one publication, which is
-    remembered for `staging.expiry` only.
+    """Whose sink this is. Another one than that of the last publication is refused, unless `replaces_query_id` names that one: a query that
+    begins anew counts its epochs from 0, and everything it writes would be taken for published. Empty: a sink for this one publication,
+    which is remembered for `staging.expiry` only.
     """
     reset_sink: _builtins.bool
-    """The sink is this query's from now on, and its epochs begin anew."""
+    """Deprecated: the sink is this query's from now on, whosever it was, and its epochs begin anew. A query that was replaced and is
+    started again takes the sink back with it; `replaces_query_id` does not let it.
+    """
+    replaces_query_id: _builtins.str
+    """If the sink is this query's, it is that of `query_id` from now on, and its epochs begin anew. Without effect if it is that of
+    `query_id` already, so it may stay in every request; refused if it is a third one's.
+    """
     @_builtins.property
     def stage_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What to publish. None is allowed: the epoch counts."""
@@ -628,10 +635,11 @@ class PublishRequest(_message.Message):
         query_id: _builtins.str = ...,
         reset_sink: _builtins.bool = ...,
         stage_ids: _abc.Iterable[_builtins.str] | None = ...,
+        replaces_query_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "epoch", b"epoch", "query_id", b"query_id", "reset_sink", b"reset_sink", "sink_id", b"sink_id", "stage_ids", b"stage_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "epoch", b"epoch", "query_id", b"query_id", "replaces_query_id", b"replaces_query_id", "reset_sink", b"reset_sink", "sink_id", b"sink_id", "stage_ids", b"stage_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -592,6 +592,7 @@ class PublishStages(_message.Message):
     STAGE_IDS_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    REPLACES_QUERY_ID_FIELD_NUMBER: _builtins.int
     sink_id: _builtins.str
     epoch: _builtins.int
     query_id: _builtins.str
@@ -600,6 +601,8 @@ class PublishStages(_message.Message):
     """A sink of another query becomes this one's, and its epochs begin anew."""
     timestamp_ms: _builtins.int
     """Wall clock of the proposer, milliseconds since the Unix epoch."""
+    replaces_query_id: _builtins.str
+    """A sink of this query becomes that of `query_id`, and its epochs begin anew. Empty: of none."""
     @_builtins.property
     def stage_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -614,10 +617,11 @@ class PublishStages(_message.Message):
         stage_ids: _abc.Iterable[_builtins.str] | None = ...,
         parts: _abc.Iterable[Global___PublicationPart] | None = ...,
         timestamp_ms: _builtins.int = ...,
+        replaces_query_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "parts", b"parts", "query_id", b"query_id", "reset_sink", b"reset_sink", "sink_id", b"sink_id", "stage_ids", b"stage_ids", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "parts", b"parts", "query_id", b"query_id", "replaces_query_id", b"replaces_query_id", "reset_sink", b"reset_sink", "sink_id", b"sink_id", "stage_ids", b"stage_ids", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -100,7 +100,14 @@ class StagedWrites:
             self._room.give_back(size)
 
     async def publish(
-        self, sink_id: str, epoch: int, query_id: str, stage_ids: Sequence[str], *, reset: bool
+        self,
+        sink_id: str,
+        epoch: int,
+        query_id: str,
+        stage_ids: Sequence[str],
+        *,
+        reset: bool,
+        replaces: str,
     ) -> Published:
         """Make stages visible, all or none.
 
@@ -113,10 +120,14 @@ class StagedWrites:
             raise InvalidArgument(f"epoch is {epoch}, expected 0 or above")
         if query_id:
             _check_name("query_id", query_id)
+        if replaces:
+            _check_name("replaces_query_id", replaces)
         self._check_stages(stage_ids)
         if self._draining:
             raise ShuttingDown
-        return await self._backend.publish(sink_id, epoch, query_id, stage_ids, reset=reset)
+        return await self._backend.publish(
+            sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces
+        )
 
     async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
         """Drop stages that were not published.

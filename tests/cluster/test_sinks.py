@@ -26,6 +26,7 @@ def publish(
     sink: str = "sink",
     query: str = "query",
     reset: bool = False,
+    replaces: str = "",
     at_ms: int = 1000,
 ) -> bytes:
     command = PublishStages(
@@ -33,6 +34,7 @@ def publish(
         epoch=epoch,
         query_id=query,
         reset_sink=reset,
+        replaces_query_id=replaces,
         stage_ids=stage_ids,
         parts=[PART],
         timestamp_ms=at_ms,
@@ -94,6 +96,28 @@ def test_another_query_is_refused_until_it_resets_the_sink() -> None:
     assert state.apply(publish(0, "c", query="other", reset=True)) == NotNew(0)
 
 
+def test_a_query_that_names_the_one_it_replaces_takes_the_sink_from_no_other() -> None:
+    state = SinksState()
+    state.apply(publish(5, "a"))
+    assert isinstance(state.apply(publish(0, "b", query="new", replaces="another")), FailedPrecondition)
+    assert isinstance(state.apply(publish(0, "b", query="new", replaces="query")), Publication)
+    assert state.sinks["sink"] == Sink("new", 0, 1000)
+    assert state.apply(publish(0, "c", query="new", replaces="query")) == NotNew(0)
+    before = restored(state)
+    # The one that was replaced is started again, with the options that it always had.
+    for replaces in ("", "query", "its predecessor"):
+        refusal = state.apply(publish(6, "c", query="query", replaces=replaces))
+        assert isinstance(refusal, FailedPrecondition)
+        assert "'new'" in str(refusal)
+    assert seen(state) == seen(before)
+
+
+def test_a_sink_without_a_query_is_replaced_by_nobody() -> None:
+    state = SinksState()
+    state.apply(publish(0, "a", query=""))
+    assert isinstance(state.apply(publish(0, "b", query="new", replaces="")), FailedPrecondition)
+
+
 def test_a_stage_is_published_once() -> None:
     state = SinksState()
     state.apply(publish(0, "a"))
@@ -134,8 +158,9 @@ COMMANDS = st.one_of(
         st.integers(0, 5),
         st.sampled_from(["a", "b", "c", "d"]),
         sink=st.sampled_from(["s", "t"]),
-        query=st.sampled_from(["", "q"]),
+        query=st.sampled_from(["", "q", "r"]),
         reset=st.booleans(),
+        replaces=st.sampled_from(["", "q", "r"]),
         at_ms=st.integers(0, 100),
     ),
     st.builds(finish, st.integers(1, 8)),

@@ -103,6 +103,20 @@ async def test_a_sink_belongs_to_a_query_until_it_is_reset(backend: Backend) -> 
     assert await read(backend) == [b"1", b"2"]
 
 
+async def test_a_query_that_was_replaced_does_not_take_its_sink_back(backend: Backend) -> None:
+    await publish_values(backend, 5, {ORDERS: [b"1"]})
+    await stage_values(backend, "sink", "new", {ORDERS: [b"2"]})
+    with pytest.raises(FailedPrecondition, match=r"query"):
+        await backend.publish("sink", 0, "other", ["new"], replaces="another")
+    assert await backend.publish("sink", 0, "other", ["new"], replaces="query") == Published(True, 0)
+    assert await backend.publish("sink", 0, "other", ["new"], replaces="query") == Published(False, 0)
+    await stage_values(backend, "sink", "old", {ORDERS: [b"3"]})
+    for replaces in ("", "query", "another"):
+        with pytest.raises(FailedPrecondition, match=r"other"):
+            await backend.publish("sink", 6, "query", ["old"], replaces=replaces)
+    assert await read(backend) == [b"1", b"2"]
+
+
 async def test_a_piece_is_taken_once_however_often_it_comes(backend: Backend) -> None:
     piece = piece_of({ORDERS: [b"1"]})
     size = await backend.stage("sink", "stage", 0, piece)

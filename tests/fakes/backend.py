@@ -343,11 +343,18 @@ class FakeBackend:
         return self._staging.stage(sink_id, stage_id, piece, batches, seal)
 
     async def publish(
-        self, sink_id: str, epoch: int, query_id: str, stage_ids: Sequence[str], *, reset: bool = False
+        self,
+        sink_id: str,
+        epoch: int,
+        query_id: str,
+        stage_ids: Sequence[str],
+        *,
+        reset: bool = False,
+        replaces: str = "",
     ) -> Published:
         self._check_running()
         await asyncio.sleep(0)
-        return self._staging.publish(sink_id, epoch, query_id, stage_ids, reset=reset)
+        return self._staging.publish(sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces)
 
     async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
         self._check_running()

@@ -69,11 +69,18 @@ class FakeStaging:
         return sum(len(each.batches) for taken in stage.pieces.values() for each in taken)
 
     def publish(
-        self, sink_id: str, epoch: int, query_id: str, stage_ids: Sequence[str], *, reset: bool
+        self,
+        sink_id: str,
+        epoch: int,
+        query_id: str,
+        stage_ids: Sequence[str],
+        *,
+        reset: bool,
+        replaces: str,
     ) -> Published:
         owner, last_epoch = self._sinks.get(sink_id, (query_id, -1))
         if owner != query_id:
-            if not reset:
+            if not reset and owner != replaces:
                 raise FailedPrecondition(f"sink {sink_id} belongs to query {owner}")
         elif epoch <= last_epoch:
             return Published(False, last_epoch)

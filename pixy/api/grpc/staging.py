@@ -54,7 +54,12 @@ class StagingMethods:
         staging = proxy_of(self._proxies, request.cluster).staging
         stage_ids = list(request.stage_ids)
         published, last_epoch = await staging.publish(
-            request.sink_id, request.epoch, request.query_id, stage_ids, reset=request.reset_sink
+            request.sink_id,
+            request.epoch,
+            request.query_id,
+            stage_ids,
+            reset=request.reset_sink,
+            replaces=request.replaces_query_id,
         )
         return pb.PublishResponse(published=published, last_epoch=last_epoch)
 

@@ -49,6 +49,7 @@ from pixy.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from pixy.proto.state_pb2 import PublishStages
 
 __all__ = ["KafkaBackend"]
 
@@ -246,10 +247,25 @@ class KafkaBackend:
         return await self._staged.stage(StageName(sink_id, stage_id), piece, batches, seal)
 
     async def publish(
-        self, sink_id: str, epoch: int, query_id: str, stage_ids: Sequence[str], *, reset: bool = False
+        self,
+        sink_id: str,
+        epoch: int,
+        query_id: str,
+        stage_ids: Sequence[str],
+        *,
+        reset: bool = False,
+        replaces: str = "",
     ) -> Published:
         self._check_running()
-        return await self._staged.publish(sink_id, epoch, query_id, stage_ids, reset=reset)
+        command = PublishStages(
+            sink_id=sink_id,
+            epoch=epoch,
+            query_id=query_id,
+            reset_sink=reset,
+            replaces_query_id=replaces,
+            stage_ids=stage_ids,
+        )
+        return await self._staged.publish(command)
 
     async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
         self._check_running()

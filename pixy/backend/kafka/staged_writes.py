@@ -292,20 +292,16 @@ class StagedWrites:
 
     # --- publishing -----------------------------------------------------------------------------------------------
 
-    async def publish(
-        self, sink_id: str, epoch: int, query_id: str, stage_ids: Sequence[str], *, reset: bool
-    ) -> Published:
+    async def publish(self, command: PublishStages) -> Published:
         """As `Backend.publish`. What was begun goes on when the caller goes away."""
         if self._publishing >= PUBLICATIONS_MAX:
             raise Unavailable(f"{PUBLICATIONS_MAX} publications are under way; try again")
         if self._expiry is not None:
-            self._expiry.touch(sink_id)
-        command = PublishStages(
-            sink_id=sink_id, epoch=epoch, query_id=query_id, reset_sink=reset, stage_ids=stage_ids
-        )
+            self._expiry.touch(command.sink_id)
         outcome: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
         self._publishing += 1
-        self._tasks.spawn(self._publish_in_turn(command, outcome), f"publish epoch {epoch} of {sink_id}")
+        what = f"publish epoch {command.epoch} of {command.sink_id}"
+        self._tasks.spawn(self._publish_in_turn(command, outcome), what)
         return await asyncio.shield(outcome)
 
     async def _publish_in_turn(self, command: PublishStages, outcome: "asyncio.Future[Published]") -> None:
@@ -365,7 +361,7 @@ class StagedWrites:
         """
         if sink is None:
             return None
-        judged = judge_epoch(command.sink_id, sink, command.epoch, command.query_id, reset=command.reset_sink)
+        judged = judge_epoch(sink, command)
         if isinstance(judged, FailedPrecondition):
             raise judged
         return judged

@@ -99,6 +99,17 @@ async def test_a_sink_is_taken_over_only_by_a_reset(client: Client) -> None:
     assert (await client.log.Publish(request)).published
 
 
+async def test_a_sink_is_taken_over_from_the_query_that_is_named(client: Client) -> None:
+    await client.log.Publish(publish_of(4))
+    request = publish_of(0, query="other")
+    request.replaces_query_id = "a third"
+    await fails(client.log.Publish(request), CODE.INVALID_ARGUMENT, "replaces_query_id is 'a third'")
+    request.replaces_query_id = "another"
+    await fails(client.log.Publish(request), CODE.FAILED_PRECONDITION, "belongs to query")
+    request.replaces_query_id = "query"
+    assert (await client.log.Publish(request)).published
+
+
 async def test_a_discarded_stage_cannot_be_published(client: Client) -> None:
     await client.log.Stage(stage_of(batches_of(b"1")))
     await client.log.Discard(pb.DiscardRequest(sink_id="sink", stage_ids=["stage", "unknown"]))
