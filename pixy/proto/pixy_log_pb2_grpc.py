@@ -153,7 +153,8 @@ class LogServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Discard(self, request, context):
-        """Drops stages that were not published. Those that were, and those that are unknown, are passed over.
+        """Drops stages that were not published. Those that were, and those that are unknown, are passed over. Without any it is a sign of life:
+        like every call of a sink it begins `staging.expiry` of the sink's stages anew.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

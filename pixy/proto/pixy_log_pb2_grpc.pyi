@@ -97,7 +97,9 @@ class LogStub:
       UNAVAILABLE (14)         nothing was published, or it is not known whether; publish again with the same epoch and stages.
     """
     Discard: _grpc.UnaryUnaryMultiCallable[_pixy_log_pb2.DiscardRequest, _pixy_log_pb2.DiscardResponse]
-    """Drops stages that were not published. Those that were, and those that are unknown, are passed over."""
+    """Drops stages that were not published. Those that were, and those that are unknown, are passed over. Without any it is a sign of life:
+    like every call of a sink it begins `staging.expiry` of the sink's stages anew.
+    """
 
 @_typing.type_check_only
 class LogAsyncStub(LogStub):
@@ -157,7 +159,9 @@ class LogAsyncStub(LogStub):
       UNAVAILABLE (14)         nothing was published, or it is not known whether; publish again with the same epoch and stages.
     """
     Discard: _aio.UnaryUnaryMultiCallable[_pixy_log_pb2.DiscardRequest, _pixy_log_pb2.DiscardResponse]  # type: ignore[assignment]
-    """Drops stages that were not published. Those that were, and those that are unknown, are passed over."""
+    """Drops stages that were not published. Those that were, and those that are unknown, are passed over. Without any it is a sign of life:
+    like every call of a sink it begins `staging.expiry` of the sink's stages anew.
+    """
 
 class LogServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -256,6 +260,8 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
         request: _pixy_log_pb2.DiscardRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pixy_log_pb2.DiscardResponse, _abc.Awaitable[_pixy_log_pb2.DiscardResponse]]:
-        """Drops stages that were not published. Those that were, and those that are unknown, are passed over."""
+        """Drops stages that were not published. Those that were, and those that are unknown, are passed over. Without any it is a sign of life:
+        like every call of a sink it begins `staging.expiry` of the sink's stages anew.
+        """
 
 def add_LogServicer_to_server(servicer: LogServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

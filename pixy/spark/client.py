@@ -1,9 +1,12 @@
 """Calls to the daemon's service `pixy.log.v1.Log`, from a driver's or an executor's Python process.
 
 Channels belong to the process that opened them: they are kept by process id, never pickled, and shared by all tasks of a worker. A call
-that fails because nobody answers is tried again, at the next address if there are several, with growing pauses, until the deadline; all
-calls are safe to repeat, because the service is made so. Anything else that fails is the caller's: one error that names the address, the
-call and the cause.
+that fails because nobody answers, or not in time, is tried again, at the next address if there are several, with growing pauses, until
+the deadline; one that fails for want of room, at the same address. All calls are safe to repeat, because the service is made so. Anything
+else that fails is the caller's: one error that names the address, the call and the cause.
+
+A publication may take much longer than a daemon that is alive takes to answer anything else, and nobody repeats it for the driver. So it
+has a deadline of its own, and each attempt the one that other calls have in all.
 
 A stream of batches has no deadline, because its reader may take as long as it likes. That the other side is alive is asked by HTTP/2 PINGs;
 after a break the stream goes on where it was. One that nobody has read for minutes is ended by the daemon, with CANCELLED.
@@ -18,7 +21,6 @@ from typing import Any, NamedTuple, TypeVar
 import grpc
 
 from pixy.errors import (
-    DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
@@ -58,12 +60,14 @@ _ERRORS: dict[grpc.StatusCode, type[PixyError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
     grpc.StatusCode.NOT_FOUND: NotFound,
     grpc.StatusCode.FAILED_PRECONDITION: FailedPrecondition,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
-    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
-    grpc.StatusCode.UNAVAILABLE: Unavailable,
 }
 
-_RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+_RETRIED = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
 
 _channels: dict[tuple[int, str, Tls | None], grpc.Channel] = {}
 
@@ -118,6 +122,10 @@ class LogClient:
         request = pb.DiscardRequest(cluster=self._connection.cluster, sink_id=sink_id, stage_ids=stage_ids)
         self._call("Discard", lambda stub, seconds: stub.Discard(request, timeout=seconds))
 
+    def keep_alive(self, sink_id: str) -> None:
+        """Keep the stages of a sink from expiring."""
+        self.discard(sink_id, ())
+
     def fetch(self, ranges: Sequence[pb.FetchRange]) -> Generator[Fetched, None, None]:
         """Responses, range by range, each with the number of its range; see pixy_log.proto: Fetch.
 
@@ -159,7 +167,7 @@ class LogClient:
         while True:
             stub = LogStub(_channel(attempts.address, self._connection.tls))
             try:
-                result = call(stub, attempts.seconds_left())
+                result = call(stub, attempts.seconds())
             except grpc.RpcError as error:
                 attempts.failed(error)
             else:
@@ -173,13 +181,16 @@ class _Attempts:
     def __init__(self, connection: Connection, name: str, place: int) -> None:
         self._connection = connection
         self._name = name
+        self._seconds, self._option = connection.timeout_seconds, "pixy.timeoutMs"
+        if name == "Publish":
+            self._seconds, self._option = connection.publish_timeout_seconds, "pixy.publishTimeoutMs"
         # Place of the address to ask. Invariant: in range.
         self.place = place
         self.begin_anew()
 
     def begin_anew(self) -> None:
         """Something came: the time is counted from here."""
-        self._until = time.monotonic() + self._connection.timeout_seconds
+        self._until = time.monotonic() + self._seconds
         self._pause = _FIRST_PAUSE_SECONDS
         # Failures since something came, by address.
         self._failures: dict[str, str] = {}
@@ -188,9 +199,9 @@ class _Attempts:
     def address(self) -> str:
         return self._connection.addresses[self.place]
 
-    def seconds_left(self) -> float:
+    def seconds(self) -> float:
         """How long this attempt may take."""
-        return max(self._until - time.monotonic(), 0.001)
+        return max(min(self._seconds_left(), self._connection.timeout_seconds), 0.001)
 
     def failed(self, error: grpc.RpcError) -> None:
         """Returns when it is time for the next attempt.
@@ -207,17 +218,26 @@ class _Attempts:
             where = f"{self.address}, pixy.cluster {cluster!r}," if cluster else self.address
             raise kind(f"{self._name} at pixy {where} failed with {code.name}: {details}") from None
         self._failures[self.address] = details
-        addresses = self._connection.addresses
-        self.place = (self.place + 1) % len(addresses)
-        if len(self._failures) < len(addresses):
-            return
-        if self.seconds_left() <= self._pause:
-            causes = "; ".join(f"{address}: {cause}" for address, cause in self._failures.items())
-            raise Unavailable(
-                f"{self._name}: pixy did not answer within {self._connection.timeout_seconds:g} s (pixy.timeoutMs): {causes}"
-            ) from None
+        if code is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+            addresses = self._connection.addresses
+            self.place = (self.place + 1) % len(addresses)
+            if len(self._failures) < len(addresses):
+                return
+        if self._seconds_left() <= self._pause:
+            raise self._given_up(code) from None
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+
+    def _given_up(self, code: grpc.StatusCode) -> PixyError:
+        full = code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        kind, what = (
+            (ResourceExhausted, "pixy had no room for it") if full else (Unavailable, "pixy did not answer")
+        )
+        causes = "; ".join(f"{address}: {cause}" for address, cause in self._failures.items())
+        return kind(f"{self._name}: {what} within {self._seconds:g} s ({self._option}): {causes}")
+
+    def _seconds_left(self) -> float:
+        return self._until - time.monotonic()
 
 
 def _copy(given: pb.FetchRange) -> pb.FetchRange:

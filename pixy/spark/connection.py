@@ -23,10 +23,12 @@ class Connection:
         addresses: tried in turn; all are doors to the same clusters.
         cluster: name of the cluster, empty for the default one.
         timeout_seconds: how long a call is tried before it fails.
+        publish_timeout_seconds: how long a publication is, with attempts of up to `timeout_seconds` each.
         tls: None for connections in the clear.
     """
 
     addresses: tuple[str, ...]
     cluster: str = ""
     timeout_seconds: float = 30.0
+    publish_timeout_seconds: float = 120.0
     tls: Tls | None = None

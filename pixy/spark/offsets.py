@@ -8,10 +8,15 @@ are sorted by name and partitions by number, always.
 writes it down. "latest" is another offset each time, and what came in between would be lost. Therefore the end of batch 0, which Spark
 does write down, carries where it began, under a key that no topic can have: `{"$start": {...}, "topic": {...}}`. In the initial offset
 itself the key is there and null, which is how batch 0 is known.
+
+**The ids of topics.** An offset means nothing in a topic that was deleted and created again, whether that has reached it or not. So the ids
+are under another such key: `{"$ids": {"topic": "<32 hexadecimal digits>"}, "topic": {...}}`. Checkpoints of earlier releases have none,
+and a topic whose id is not known is taken for the one that there is.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pixy.records import TopicPartition
@@ -19,6 +24,7 @@ from pixy.records import TopicPartition
 __all__ = [
     "Offsets",
     "Pace",
+    "Reached",
     "began_at",
     "from_json",
     "initial_json",
@@ -31,31 +37,55 @@ Offsets = dict[TopicPartition, int]
 """Next offset of each partition."""
 
 _START = "$start"
+_IDS = "$ids"
 
 
-def to_json(
-    offsets: Mapping[TopicPartition, int], start: Mapping[TopicPartition, int] | None = None
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Offsets, and the ids of the topics that they are of, as far as they are known."""
+
+    offsets: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, bytes] = field(default_factory=dict)
+
+    def is_another(self, topic: str, topic_id: bytes | None) -> bool:
+        """True when a topic is known by another id than this."""
+        known = self.topic_ids.get(topic)
+        return known is not None and topic_id is not None and known != topic_id
+
+    def without(self, topics: Collection[str]) -> "Reached":
+        """The same without some topics."""
+        return Reached(
+            {each: offset for each, offset in self.offsets.items() if each.topic not in topics},
+            {topic: topic_id for topic, topic_id in self.topic_ids.items() if topic not in topics},
+        )
+
+
+def to_json(reached: Reached, start: Reached | None = None) -> dict[str, Any]:
     """The form of a checkpoint; `start` is where batch 0 began, if this is its end."""
     form: dict[str, Any] = {} if start is None else {_START: to_json(start)}
-    for topic, partition in sorted(offsets):
-        form.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
+    if reached.topic_ids:
+        form[_IDS] = {topic: reached.topic_ids[topic].hex() for topic in sorted(reached.topic_ids)}
+    for topic, partition in sorted(reached.offsets):
+        form.setdefault(topic, {})[str(partition)] = reached.offsets[TopicPartition(topic, partition)]
     return form
 
 
-def initial_json(offsets: Mapping[TopicPartition, int]) -> dict[str, Any]:
+def initial_json(reached: Reached) -> dict[str, Any]:
     """The form of an initial offset."""
-    return {_START: None, **to_json(offsets)}
+    return {_START: None, **to_json(reached)}
 
 
-def from_json(form: Mapping[str, Any]) -> Offsets:
-    """The offsets, without what was noted of the start."""
-    return {
+def from_json(form: Mapping[str, Any]) -> Reached:
+    """What was reached, without what was noted of the start."""
+    offsets = {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in form.items()
-        if topic != _START
+        if topic not in (_START, _IDS)
         for partition, offset in partitions.items()
     }
+    return Reached(
+        offsets, {topic: bytes.fromhex(topic_id) for topic, topic_id in form.get(_IDS, {}).items()}
+    )
 
 
 def is_initial(form: Mapping[str, Any]) -> bool:
@@ -63,7 +93,7 @@ def is_initial(form: Mapping[str, Any]) -> bool:
     return _START in form and form[_START] is None
 
 
-def began_at(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
+def began_at(start: Mapping[str, Any], end: Mapping[str, Any]) -> Reached:
     """Where the batch from `start` to `end` begins: what its end says of it comes first."""
     noted = end.get(_START)
     return from_json(start if noted is None else noted)

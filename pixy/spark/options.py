@@ -25,12 +25,14 @@ Options = Mapping[str, str]
 
 _ADDRESS_DEFAULT = "127.0.0.1:19091"
 _TIMEOUT_MS_DEFAULT = 30_000
+_PUBLISH_TIMEOUT_MS_DEFAULT = 120_000
 _BATCH_BYTES_DEFAULT = 512 * 1024
 _MAX_TRIGGER_DELAY_DEFAULT = "15m"
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _ADDRESS = re.compile(r"unix:/.+|([^\s:/]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
 _PORT_MAX = 65535
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_NAME_ALLOWED = "1 to 249 of the characters a-z A-Z 0-9 . _ -"
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d|)")
 _DURATION_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "": 0.001}
 
@@ -49,12 +51,14 @@ _WRITE = frozenset({Use.BATCH_WRITE, Use.STREAM_WRITE})
 _ALL = _READ | _WRITE
 _STREAM_READ = frozenset({Use.STREAM_READ})
 _BATCH_READ = frozenset({Use.BATCH_READ})
+_BATCH_WRITE = frozenset({Use.BATCH_WRITE})
 
 _KNOWN: dict[str, frozenset[Use]] = {
     "pixy.address": _ALL,
     "kafka.bootstrap.servers": _ALL,
     "pixy.cluster": _ALL,
     "pixy.timeoutMs": _ALL,
+    "pixy.publishTimeoutMs": _WRITE,
     "pixy.tls": _ALL,
     "pixy.tls.caPath": _ALL,
     "pixy.tls.certificatePath": _ALL,
@@ -79,8 +83,10 @@ _KNOWN: dict[str, frozenset[Use]] = {
     "includeHeaders": _ALL,
     "topic": _WRITE,
     "maxBatchBytes": _WRITE,
-    "sinkId": frozenset({Use.STREAM_WRITE}),
-    "sinkReset": frozenset({Use.STREAM_WRITE}),
+    "sinkId": _WRITE,
+    "sinkReset": _WRITE,
+    "queryId": _BATCH_WRITE,
+    "batchId": _BATCH_WRITE,
     "kafka.compression.type": _WRITE,
 }
 """The options that are honoured, and where."""
@@ -148,15 +154,18 @@ class ReadOptions:
 class WriteOptions:
     """Where rows go, and as whose.
 
-    `topic` None: each row says it. `sink_id` None: a batch write draws one, a stream writes as its query. `batch_bytes` is the size of
-    the largest record batch.
+    `topic` None: each row says it. `sink_id` None: a batch write draws one, a stream writes as its query. `replaces_query_id` is the
+    query that the sink is taken over from, empty for none. `query_id` and `batch_id` None: as Spark tells the tasks. `batch_bytes` is the
+    size of the largest record batch.
     """
 
     connection: Connection
     topic: str | None
     include_headers: bool
     sink_id: str | None
-    sink_reset: bool
+    replaces_query_id: str
+    query_id: str | None
+    batch_id: int | None
     compression: str
     batch_bytes: int
 
@@ -200,10 +209,11 @@ def write_options(options: Options, use: Use) -> WriteOptions:
         InvalidArgument: the option, its value and what is allowed.
     """
     given = _check_names(options, use)
-    for name in ("topic", "sinkId"):
+    for name in ("topic", "sinkId", "queryId"):
         value = given.get(name)
         if value is not None and not _NAME.fullmatch(value):
-            raise _bad(name, value, "1 to 249 of the characters a-z A-Z 0-9 . _ -")
+            raise _bad(name, value, _NAME_ALLOWED)
+    _check_batch_name(given)
     compression = given.get("kafka.compression.type", "none")
     if compression not in _COMPRESSIONS:
         raise _bad("kafka.compression.type", compression, ", ".join(_COMPRESSIONS))
@@ -212,7 +222,9 @@ def write_options(options: Options, use: Use) -> WriteOptions:
         topic=given.get("topic"),
         include_headers=_flag(given, "includeHeaders", default=True),
         sink_id=given.get("sinkId"),
-        sink_reset=_flag(given, "sinkReset", default=False),
+        replaces_query_id=_replaced_query(given),
+        query_id=given.get("queryId"),
+        batch_id=None if "batchId" not in given else int(given["batchId"]),
         compression=compression,
         batch_bytes=_count(given, "maxBatchBytes") or _BATCH_BYTES_DEFAULT,
     )
@@ -258,6 +270,32 @@ def _unknown(key: str, value: str, use: Use) -> InvalidArgument:
     return InvalidArgument(f"unknown option {key}={value!r} in {use.value}: {hint}")
 
 
+def _replaced_query(given: Options) -> str:
+    """The query that the sink is taken over from, empty for none."""
+    value = given.get("sinkReset", "false")
+    if value.lower() == "false":
+        return ""
+    if value.lower() == "true" or not _NAME.fullmatch(value):
+        raise _bad(
+            "sinkReset",
+            value,
+            f"the id of the query that is replaced, {_NAME_ALLOWED}; the daemon names it when it refuses a new query. A query that took "
+            "over from whichever there is would, started again by mistake, take over from its successor",
+        )
+    return value
+
+
+def _check_batch_name(given: Options) -> None:
+    """Prove that the options which name a batch are complete."""
+    for name in ("queryId", "batchId"):
+        if name in given and "sinkId" not in given:
+            raise InvalidArgument(f"option {name}={given[name]!r} needs the option sinkId")
+    if ("queryId" in given) != ("batchId" in given):
+        raise InvalidArgument("options queryId and batchId go together: one of them is missing")
+    if "batchId" in given and not re.fullmatch(r"\d{1,18}", given["batchId"]):
+        raise _bad("batchId", given["batchId"], "a whole number from 0 on")
+
+
 def _connection(given: Options) -> Connection:
     ours, theirs = given.get("pixy.address"), given.get("kafka.bootstrap.servers")
     if ours is not None and theirs is not None and ours != theirs:
@@ -273,7 +311,11 @@ def _connection(given: Options) -> Connection:
             allowed = f"HOST:PORT with a port from 1 to {_PORT_MAX}, or unix:/PATH, or several of them with commas between"
             raise _bad(name, text, allowed)
     timeout_ms = _count(given, "pixy.timeoutMs") or _TIMEOUT_MS_DEFAULT
-    return Connection(addresses, given.get("pixy.cluster", ""), timeout_ms / 1000, _tls(given))
+    publish_timeout_ms = _count(given, "pixy.publishTimeoutMs") or max(
+        _PUBLISH_TIMEOUT_MS_DEFAULT, timeout_ms
+    )
+    cluster = given.get("pixy.cluster", "")
+    return Connection(addresses, cluster, timeout_ms / 1000, publish_timeout_ms / 1000, _tls(given))
 
 
 def _tls(given: Options) -> Tls | None:

@@ -5,6 +5,11 @@ makes it exactly-once is that rows have no offsets before they are published, an
 published last.
 
 Spark makes a new writer for the commit of a stream, in another process: everything that the commit needs is in the messages of the tasks.
+
+A batch write is a sink of its own, for one publication. In `foreachBatch` it can have a sink that lasts, with the option `sinkId`: then it
+is published under the number of the stream's batch, which Spark tells the tasks in the local properties of the thread that runs the batch.
+Nothing else that a data source gets to see names the batch. Spark Connect runs the write in another thread, without them, and there they
+are options.
 """
 
 import uuid
@@ -20,7 +25,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from pixy.errors import FailedPrecondition, InvalidArgument, PixyError
+from pixy.errors import InvalidArgument, PixyError
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.spark.client import LogClient
 from pixy.spark.options import WriteOptions
@@ -30,15 +35,17 @@ from pixy.spark.writing import StageWriter
 __all__ = ["BatchWriter", "Staged", "StreamWriter", "refuse_overwrite"]
 
 _QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task has staged: the names of its stages, none if it had no rows; whose sink it is, and of which query."""
+    """What a task has staged: the names of its stages, none if it had no rows; the sink and its query; the number of the batch."""
 
     stage_ids: list[str]
     sink_id: str
     query_id: str = ""
+    batch_id: int = 0
 
 
 def refuse_overwrite(overwrite: bool, allowed: str) -> None:
@@ -57,22 +64,37 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, columns: WriteColumns) -> None:
         self._options = options
         self._columns = columns
-        self._sink_id = f"batch-{uuid.uuid4().hex}"
+        self._sink_id = options.sink_id or f"batch-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of one task."""
-        return Staged(_stage(self._options, self._columns, self._sink_id, iterator), self._sink_id)
+        query_id, batch_id = ("", 0) if self._options.sink_id is None else self._batch()
+        stage_ids = _stage(self._options, self._columns, self._sink_id, iterator)
+        return Staged(stage_ids, self._sink_id, query_id, batch_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish. Spark does not call it again, but what it calls may be repeated on the way."""
-        stage_ids = _stage_ids(messages)
-        if stage_ids:
-            client = LogClient(self._options.connection)
-            client.publish(pb.PublishRequest(sink_id=self._sink_id, epoch=0, stage_ids=stage_ids))
+        staged = [each for each in messages if isinstance(each, Staged)]
+        # A batch without rows counts for the sink of a query, which may be another one's.
+        if (self._options.sink_id is not None and staged) or _stage_ids(messages):
+            _publish(self._options, messages, staged[0].batch_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop what was staged; what was published stays."""
         _discard(self._options, messages)
+
+    def _batch(self) -> tuple[str, int]:
+        """The query and the number of the batch that is written, in a task."""
+        query_id, batch_id = self._options.query_id, self._options.batch_id
+        if query_id is None or batch_id is None:
+            query_id, number = _property(_QUERY_ID), _property(_BATCH_ID)
+            if not query_id or not number:
+                raise InvalidArgument(
+                    f"option sinkId={self._sink_id!r} in a batch write: Spark does not tell the tasks which batch of which query this is, "
+                    "as it does in foreachBatch without Spark Connect, in the thread that it calls; say it with queryId and batchId"
+                )
+            batch_id = int(number)
+        return query_id, batch_id
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -84,8 +106,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of one task."""
-        context = TaskContext.get()
-        query_id = context.getLocalProperty(_QUERY_ID) if context is not None else None
+        query_id = _property(_QUERY_ID)
         if not query_id:
             raise PixyError(f"Spark did not tell the task the id of its query ({_QUERY_ID})")
         sink_id = self._options.sink_id or query_id
@@ -93,29 +114,34 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Publish the batch, unless it has been published before."""
-        staged = [each for each in messages if isinstance(each, Staged)]
-        request = pb.PublishRequest(
-            sink_id=staged[0].sink_id,
-            epoch=batchId,
-            query_id=staged[0].query_id,
-            stage_ids=_stage_ids(messages),
-        )
-        client = LogClient(self._options.connection)
-        try:
-            answer = client.publish(request)
-        except FailedPrecondition:
-            if not self._options.sink_reset:
-                raise
-            # Only now: for a query whose sink it is already, a reset would make it forget what is published.
-            request.reset_sink = True
-            answer = client.publish(request)
-        if not answer.published:
-            # It was published with other stages, or with these.
-            _discard(self._options, messages)
+        _publish(self._options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Drop what was staged; what was published stays."""
         _discard(self._options, messages)
+
+
+def _property(name: str) -> str | None:
+    """What Spark tells a task of the thread on the driver that wants it."""
+    context = TaskContext.get()
+    return context.getLocalProperty(name) if context is not None else None
+
+
+def _publish(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
+    """Publish what the tasks have staged, unless the epoch has been published before."""
+    first = next(each for each in messages if isinstance(each, Staged))
+    answer = LogClient(options.connection).publish(
+        pb.PublishRequest(
+            sink_id=first.sink_id,
+            epoch=epoch,
+            query_id=first.query_id,
+            replaces_query_id=options.replaces_query_id,
+            stage_ids=_stage_ids(messages),
+        )
+    )
+    if not answer.published:
+        # It was published with other stages, or with these.
+        _discard(options, messages)
 
 
 def _stage(

@@ -9,12 +9,13 @@ written before the question would be missing, and `processAllAvailable` would re
 instead, if the same was said a moment ago; Spark asks again when it has it.
 
 A partition that appears while the query runs is read from offset 0. One that is gone stays in the offsets for ever: if it came back with an
-offset of its own, Spark would read it twice.
+offset of its own, Spark would read it twice. A topic that was deleted and created again, which its id tells, is data loss, or read from its
+beginning.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ from pixy.spark.finder import OffsetFinder
 from pixy.spark.offsets import (
     Offsets,
     Pace,
+    Reached,
     began_at,
     from_json,
     initial_json,
@@ -95,7 +97,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             finder = self._finder()
             self._refresh_topics(finder)
             partitions = finder.partitions(self._topics, must_exist=True)
-            self._initial = initial_json(finder.find(self._options.start, partitions))
+            found = finder.find(self._options.start, partitions)
+            self._initial = initial_json(Reached(found, self._ids_of(found)))
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -108,31 +111,54 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the batch that begins at `start` ends. Without anything new it is `start` itself, to the letter."""
-        known = from_json(start)
-        latest = self._capped(known, self._find_latest(known))
-        backlog = sum(max(end - known.get(each, 0), 0) for each, end in latest.items())
+        reached = from_json(start)
+        finder = self._finder()
+        self._maybe_refresh_topics(finder)
+        anew = self._made_anew(reached)
+        known = reached.without(anew)
+        latest = self._capped(known.offsets, self._find_latest(finder, known.offsets))
+        backlog = sum(max(end - known.offsets.get(each, 0), 0) for each, end in latest.items())
         if is_initial(start):
             self._pace.is_due(backlog, self._clock())
-            return to_json(self._limited(known, latest, limit), start=known)
+            return to_json(self._limited(known, latest, limit), start=reached)
         hurry = self._available is not None or isinstance(limit, ReadAllAvailable)
-        if latest == known or not (hurry or self._pace.is_due(backlog, self._clock())):
+        is_same = latest == known.offsets and not anew
+        if is_same or not (hurry or self._pace.is_due(backlog, self._clock())):
             self._rest()
             return start
         return to_json(self._limited(known, latest, limit))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """How far the log goes, for the query's progress."""
-        return to_json(self._latest) if self._latest else None
+        return to_json(Reached(self._latest)) if self._latest else None
 
     def prepareForTriggerAvailableNow(self) -> None:
         """From here on what comes is for another run."""
-        self._available = self._find_latest({})
-
-    def _find_latest(self, known: Mapping[TopicPartition, int]) -> Offsets:
-        """The ends of all partitions, those of `known` that are gone among them."""
         finder = self._finder()
-        if self._topics_at is None or self._clock() - self._topics_at >= _TOPICS_MAX_AGE_SECONDS:
-            self._refresh_topics(finder)
+        self._maybe_refresh_topics(finder)
+        self._available = self._find_latest(finder, {})
+
+    def _made_anew(self, reached: Reached) -> list[str]:
+        """The topics that are not those which were read.
+
+        Raises:
+            OffsetOutOfRange: there are some, and that is an error.
+        """
+        anew = [
+            name for name, topic in self._topics.items() if reached.is_another(name, topic.topic_id or None)
+        ]
+        for name in anew if self._options.fail_on_data_loss else ():
+            raise OffsetOutOfRange(
+                f"topic {name} was deleted and created again: it was read as topic {reached.topic_ids[name].hex()} and is "
+                f"{self._topics[name].topic_id.hex()} now; records may be lost. With failOnDataLoss=false the query reads it from its "
+                "beginning",
+                0,
+                0,
+            )
+        return anew
+
+    def _find_latest(self, finder: OffsetFinder, known: Mapping[TopicPartition, int]) -> Offsets:
+        """The ends of all partitions, those of `known` that are gone among them."""
         self._latest = finder.latest(finder.partitions(self._topics, must_exist=False))
         for each, offset in known.items():
             end = self._latest.get(each)
@@ -146,8 +172,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
         return {**known, **self._latest}
 
+    def _maybe_refresh_topics(self, finder: OffsetFinder) -> None:
+        if self._topics_at is None or self._clock() - self._topics_at >= _TOPICS_MAX_AGE_SECONDS:
+            self._refresh_topics(finder)
+
     def _refresh_topics(self, finder: OffsetFinder) -> None:
         self._topics, self._topics_at = finder.topics(), self._clock()
+
+    def _ids_of(self, partitions: Iterable[TopicPartition]) -> dict[str, bytes]:
+        """The ids of their topics, without those that do not exist."""
+        names = {each.topic for each in partitions}
+        return {
+            name: topic.topic_id for name, topic in self._topics.items() if name in names and topic.topic_id
+        }
 
     def _rest(self) -> None:
         """Nothing is new: Spark would ask again at once."""
@@ -165,8 +202,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             **{each: min(end, available[each]) for each, end in latest.items() if each in available},
         }
 
-    def _limited(self, known: Offsets, latest: Offsets, limit: ReadLimit) -> Offsets:
-        return limit_offsets(known, latest, limit.max_rows) if isinstance(limit, ReadMaxRows) else latest
+    def _limited(self, known: Reached, latest: Offsets, limit: ReadLimit) -> Reached:
+        limited = (
+            limit_offsets(known.offsets, latest, limit.max_rows) if isinstance(limit, ReadMaxRows) else latest
+        )
+        return Reached(limited, {**known.topic_ids, **self._ids_of(limited)})
 
     # --- batches --------------------------------------------------------------------------------------------------
 
@@ -174,19 +214,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What each task of a batch reads; the same for a batch that is replayed."""
         if start == end:
             return []
-        first = began_at(start, end)
+        first, last = began_at(start, end), from_json(end)
         if self._topics_at is None:
             self._refresh_topics(self._finder())
+        topic_ids = {**self._ids_of(last.offsets), **last.topic_ids}
         ranges = []
-        for each, stop in sorted(from_json(end).items()):
-            begin = first.get(each, 0)
-            topic = self._topics.get(each.topic)
-            # A topic that was made anew ends before it began: it is read from its beginning.
-            ranges.append(
-                PlannedRange(
-                    *each, begin if begin <= stop else 0, stop, topic.topic_id if topic is not None else b""
-                )
-            )
+        for each, stop in sorted(last.offsets.items()):
+            begin = first.offsets.get(each, 0)
+            topic_id = topic_ids.get(each.topic)
+            # A topic that was made anew is read from its beginning. Without its id it is known by an end before the start.
+            if begin > stop or first.is_another(each.topic, topic_id):
+                begin = 0
+            ranges.append(PlannedRange(*each, begin, stop, topic_id or b""))
         tasks = plan_tasks(ranges, self._options.min_partitions, self._options.max_records_per_partition)
         return [RangesPartition(each) for each in tasks]
 

@@ -29,6 +29,7 @@ from pixy.records import crc32c
 from pixy.spark.arrow import null_flags
 from pixy.spark.client import LogClient
 from pixy.spark.encode import Columns, encode, row_bytes
+from pixy.spark.keep_alive import KEEP_ALIVE_SECONDS, KeepAlive
 from pixy.spark.options import WriteOptions
 from pixy.spark.partitioning import KEY_PARTITIONERS, key_partitions
 from pixy.spark.rows import Rows, project
@@ -56,16 +57,25 @@ class StageWriter:
     Args:
         sink_id: whose stages they are.
         columns: where the columns lie in the rows.
+        keep_alive_seconds: how often the daemon hears that the sink is alive.
 
     Attributes:
         stage_ids: the stages that were begun, in the order of the rows.
     """
 
-    def __init__(self, client: LogClient, sink_id: str, options: WriteOptions, columns: WriteColumns) -> None:
+    def __init__(
+        self,
+        client: LogClient,
+        sink_id: str,
+        options: WriteOptions,
+        columns: WriteColumns,
+        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+    ) -> None:
         self._client = client
         self._sink_id = sink_id
         self._options = options
         self._columns = columns
+        self._keep_alive_seconds = keep_alive_seconds
         self.stage_ids: list[str] = []
         # What the daemon said of the topics that rows go to.
         self._topics = _Topics(client, Random(uuid.uuid4().hex).randrange(1 << 16))
@@ -81,10 +91,11 @@ class StageWriter:
         """
         self.stage_ids = []
         pieces = _gather(batches, lambda batch: project(batch, self._columns))
-        first = next(pieces, None)
         try:
-            while first is not None:
-                first = self._write_stage(first, pieces)
+            with KeepAlive(lambda: self._client.keep_alive(self._sink_id), self._keep_alive_seconds):
+                first = next(pieces, None)
+                while first is not None:
+                    first = self._write_stage(first, pieces)
         except BaseException:
             self._discard()
             raise

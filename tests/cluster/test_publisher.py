@@ -303,6 +303,18 @@ async def test_stages_expire_when_their_sink_does_nothing_and_not_before(tmp_pat
         assert cluster.node.publisher._stages.bytes == 0
 
 
+async def test_a_discard_without_stages_keeps_those_of_the_sink(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        await stage(cluster, "sealed", piece_of(cluster, b"1"))
+        for _ in range(3):
+            cluster.clock.advance(DAY_S * 0.9)
+            await cluster.node.publisher.discard("sink", [])
+            cluster.node.publisher.expire()
+            await cluster.settle()
+        assert await publish(cluster, 0, "sealed") == Published(True, 0)
+
+
 async def test_stages_that_their_sink_has_passed_by_expire_however_busy_it_is(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()

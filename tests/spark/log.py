@@ -84,6 +84,9 @@ class Log:
     def partitions(self, topic: str) -> int:
         return self.stub.DescribeTopics(pb.DescribeTopicsRequest(topics=[topic])).topics[0].partitions
 
+    def topic_id(self, topic: str) -> bytes:
+        return self.stub.DescribeTopics(pb.DescribeTopicsRequest(topics=[topic])).topics[0].topic_id
+
     def read(self, topic: str) -> list[Stored]:
         """All records, by partition and offset."""
         ranges = [

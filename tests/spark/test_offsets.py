@@ -1,6 +1,7 @@
 """Offsets in a checkpoint: the text that Spark compares, the start of batch 0, the shares of a limit, the pace of batches."""
 
 import json
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from pixy.records import TopicPartition
 from pixy.spark.offsets import (
     Offsets,
     Pace,
+    Reached,
     began_at,
     from_json,
     initial_json,
@@ -26,36 +28,65 @@ def offsets(**topics: list[int]) -> Offsets:
     }
 
 
-def test_the_text_is_the_same_whatever_order_offsets_came_in() -> None:
-    given_offsets = offsets(b=[1, 2], a=list(range(12)))
-    text = json.dumps(to_json(given_offsets))
-    assert text == json.dumps(to_json(dict(reversed(list(given_offsets.items())))))
+def reached(**topics: list[int]) -> Reached:
+    return Reached(offsets(**topics), {topic: topic.encode() * 16 for topic in topics})
+
+
+def through_json(form: object) -> dict[str, Any]:
+    """As Spark keeps it."""
+    found: dict[str, Any] = json.loads(json.dumps(form))
+    return found
+
+
+def test_the_text_is_the_same_whatever_order_offsets_and_ids_came_in() -> None:
+    one = reached(b=[1, 2], a=list(range(12)))
+    text = json.dumps(to_json(one))
+    other = Reached(dict(reversed(list(one.offsets.items()))), dict(reversed(list(one.topic_ids.items()))))
+    assert text == json.dumps(to_json(other))
     assert text == json.dumps(to_json(from_json(json.loads(text))))
-    assert list(json.loads(text)) == ["a", "b"]
+    assert list(json.loads(text)) == ["$ids", "a", "b"]
+    assert list(json.loads(text)["$ids"]) == ["a", "b"]
     assert list(json.loads(text)["a"]) == [str(partition) for partition in range(12)]
 
 
 def test_the_end_of_batch_0_says_where_it_began() -> None:
-    end = json.loads(json.dumps(to_json(offsets(t=[15]), start=offsets(t=[10]))))
-    asked_again = json.loads(json.dumps(initial_json(offsets(t=[20]))))
+    end = through_json(to_json(reached(t=[15]), start=reached(t=[10])))
+    asked_again = through_json(initial_json(reached(t=[20])))
     assert is_initial(asked_again)
     assert not is_initial(end)
-    assert began_at(asked_again, end) == offsets(t=[10])
-    assert from_json(end) == offsets(t=[15])
+    assert began_at(asked_again, end) == reached(t=[10])
+    assert from_json(end) == reached(t=[15])
 
 
 def test_a_batch_0_that_began_with_nothing_began_with_nothing() -> None:
-    end = json.loads(json.dumps(to_json(offsets(t=[5]), start={})))
-    assert began_at(initial_json(offsets(t=[5])), end) == {}
+    end = through_json(to_json(reached(t=[5]), start=Reached({})))
+    assert began_at(initial_json(reached(t=[5])), end) == Reached({})
 
 
 def test_a_later_batch_begins_where_its_start_says() -> None:
-    first_end = to_json(offsets(t=[15]), start=offsets(t=[10]))
-    assert began_at(first_end, to_json(offsets(t=[30]))) == offsets(t=[15])
+    first_end = to_json(reached(t=[15]), start=reached(t=[10]))
+    assert began_at(first_end, to_json(reached(t=[30]))) == reached(t=[15])
 
 
-def test_a_topic_may_be_called_like_the_mark_without_its_dollar() -> None:
-    assert from_json(initial_json(offsets(start=[1], _start=[2]))) == offsets(start=[1], _start=[2])
+def test_a_checkpoint_of_an_earlier_release_has_no_ids() -> None:
+    earlier = {"$start": {"t": {"0": 10}}, "t": {"0": 15}}
+    assert from_json(earlier) == Reached(offsets(t=[15]))
+    assert began_at({"$start": None, "t": {"0": 20}}, earlier) == Reached(offsets(t=[10]))
+    assert to_json(Reached(offsets(t=[15]))) == {"t": {"0": 15}}
+
+
+def test_a_topic_is_another_one_only_if_both_ids_are_known() -> None:
+    one = reached(t=[15])
+    assert one.is_another("t", b"u" * 16)
+    assert not one.is_another("t", b"t" * 16)
+    assert not one.is_another("t", None)
+    assert not one.is_another("unknown", b"u" * 16)
+    assert reached(t=[15], u=[1]).without(["u"]) == one
+
+
+def test_a_topic_may_be_called_like_a_mark_without_its_dollar() -> None:
+    named = reached(start=[1], _start=[2], ids=[3])
+    assert from_json(initial_json(named)) == named
 
 
 BACKLOGS = st.dictionaries(

@@ -230,14 +230,65 @@ def test_a_writer_refuses_what_it_cannot_honour(given: dict[str, str], message: 
         write_options(given, use)
 
 
-def test_the_sink_is_the_business_of_streams() -> None:
-    written = write_options(
-        {"topic": "t", "sinkId": "s", "sinkReset": "true", "checkpointLocation": "/c"}, Use.STREAM_WRITE
-    )
-    assert (written.sink_id, written.sink_reset) == ("s", True)
-    with pytest.raises(
-        InvalidArgument, match="option sinkId='s' is not allowed in a batch write, only in a stream write"
-    ):
-        write_options({"topic": "t", "sinkId": "s"}, Use.BATCH_WRITE)
+@pytest.mark.parametrize("use", WRITES)
+def test_a_sink_has_a_name_and_a_query_that_it_is_taken_over_from(use: Use) -> None:
+    written = write_options({"topic": "t", "sinkId": "s", "sinkReset": "q-1"}, use)
+    assert (written.sink_id, written.replaces_query_id) == ("s", "q-1")
+    assert not write_options({"topic": "t", "sinkId": "s", "sinkReset": "false"}, use).replaces_query_id
     with pytest.raises(InvalidArgument, match="option sinkId is 'a/b'"):
-        write_options({"topic": "t", "sinkId": "a/b"}, Use.STREAM_WRITE)
+        write_options({"topic": "t", "sinkId": "a/b"}, use)
+
+
+@pytest.mark.parametrize("value", ["true", "TRUE", "a/b"])
+def test_a_sink_is_not_taken_over_from_whichever_query_has_it(value: str) -> None:
+    with pytest.raises(
+        InvalidArgument,
+        match=f"option sinkReset is '{value}': allowed is the id of the query that is replaced",
+    ):
+        write_options({"topic": "t", "sinkId": "s", "sinkReset": value}, Use.STREAM_WRITE)
+
+
+def test_a_batch_write_may_say_which_batch_of_which_query_it_is() -> None:
+    written = write_options({"sinkId": "s", "queryId": "q", "batchId": "0"}, Use.BATCH_WRITE)
+    assert (written.query_id, written.batch_id) == ("q", 0)
+    unsaid = write_options({"sinkId": "s"}, Use.BATCH_WRITE)
+    assert (unsaid.query_id, unsaid.batch_id) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"queryId": "q", "batchId": "1"}, "option queryId='q' needs the option sinkId"),
+        ({"sinkId": "s", "batchId": "1"}, "options queryId and batchId go together"),
+        ({"sinkId": "s", "queryId": "q"}, "options queryId and batchId go together"),
+        (
+            {"sinkId": "s", "queryId": "q", "batchId": "-1"},
+            "option batchId is '-1': allowed is a whole number from 0 on",
+        ),
+        ({"sinkId": "s", "queryId": "a/b", "batchId": "1"}, "option queryId is 'a/b'"),
+    ],
+)
+def test_a_batch_is_named_completely(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        write_options(given, Use.BATCH_WRITE)
+
+
+def test_the_batch_of_a_stream_is_named_by_spark() -> None:
+    with pytest.raises(InvalidArgument, match="is not allowed in a stream write, only in a batch write"):
+        write_options({"sinkId": "s", "queryId": "q", "batchId": "1"}, Use.STREAM_WRITE)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ({}, (30, 120)),
+        ({"pixy.timeoutMs": "1000"}, (1, 120)),
+        ({"pixy.timeoutMs": "600000"}, (600, 600)),
+        ({"pixy.timeoutMs": "5000", "pixy.publishTimeoutMs": "1000"}, (5, 1)),
+    ],
+)
+def test_a_publication_is_tried_longer_than_other_calls(
+    given: dict[str, str], seconds: tuple[float, float]
+) -> None:
+    connection = write_options(given, Use.STREAM_WRITE).connection
+    assert (connection.timeout_seconds, connection.publish_timeout_seconds) == seconds

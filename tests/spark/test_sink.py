@@ -244,23 +244,70 @@ def test_a_batch_whose_write_fails_is_written_whole_by_the_next_start(
     assert Counter(log.values(target)) == Counter([b"%d" % number for number in range(100)] + [b"bad"])
 
 
-def test_a_new_checkpoint_on_an_old_sink_is_refused_unless_it_is_reset(
+def test_a_new_checkpoint_on_an_old_sink_is_refused_unless_it_names_the_old_query(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
     source, target = log.create(1), log.create(1)
     log.append(source, 0, [b"a"])
-    run(spark, log, source, tmp_path / "first", topic=target, sinkId="copies")
-    with pytest.raises(StreamingQueryException, match="FAILED_PRECONDITION"):
+    first = run(spark, log, source, tmp_path / "first", topic=target, sinkId="copies")
+    with pytest.raises(StreamingQueryException, match=f"belongs to query '{first.id}'"):
         run(spark, log, source, tmp_path / "second", topic=target, sinkId="copies")
     assert log.values(target) == [b"a"]
-    run(spark, log, source, tmp_path / "second", topic=target, sinkId="copies", sinkReset="true")
+    options = {"topic": target, "sinkId": "copies", "sinkReset": str(first.id)}
+    run(spark, log, source, tmp_path / "second", **options)
     assert log.values(target) == [b"a", b"a"]
     for file in ("0", ".0.crc"):
         (tmp_path / "second" / "commits" / file).unlink(missing_ok=True)
-    run(spark, log, source, tmp_path / "second", topic=target, sinkId="copies", sinkReset="true")
-    assert log.values(target) == [b"a", b"a"], (
-        "a reset that stays among the options does not forget what was published"
-    )
+    run(spark, log, source, tmp_path / "second", **options)
+    assert log.values(target) == [b"a", b"a"], "what names the old query may stay among the options"
+    log.append(source, 0, [b"b"])
+    with pytest.raises(StreamingQueryException, match="FAILED_PRECONDITION"):
+        run(spark, log, source, tmp_path / "first", **options)
+    assert log.values(target) == [b"a", b"a"], "the old query stays out, with the same options too"
+
+
+def test_a_write_in_foreach_batch_is_there_once_however_often_its_batch_comes(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    source, target, other = log.create(1), log.create(2), log.create(1)
+    calls: list[int] = []
+
+    def write(frame: DataFrame, batch: int) -> None:
+        calls.append(batch)
+        values = frame.select("value")
+        save(values, log, topic=target, sinkId="each-batch")
+        save(
+            values, log, topic=target, sinkId="each-batch"
+        )  # as after a failure that the function has caught
+        save(values, log, topic=other, sinkId="others")
+
+    def copy(checkpoint: str) -> None:
+        rows = spark.readStream.format("pixy").options(**log.options, subscribe=source)
+        writer = rows.option("startingOffsets", "earliest").load().writeStream.foreachBatch(write)
+        query = writer.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True)
+        query.start().awaitTermination(60)
+
+    log.append(source, 0, [b"a"])
+    copy("c")
+    for file in ("0", ".0.crc"):
+        (tmp_path / "c" / "commits" / file).unlink(missing_ok=True)
+    log.append(source, 0, [b"b"])
+    copy("c")
+    assert calls == [0, 0, 1]
+    assert sorted(log.values(target), key=str) == [b"a", b"b"]
+    assert log.values(other) == [b"a", b"b"]
+    with pytest.raises(StreamingQueryException, match="sink each-batch belongs to query"):
+        copy("another checkpoint")
+
+
+def test_a_batch_write_with_a_sink_says_which_batch_it_is(spark: SparkSession, log: Log) -> None:
+    topic = log.create(1)
+    rows = spark.sql("SELECT 'a' AS value")
+    with pytest.raises(PythonException, match="say it with queryId and batchId"):
+        save(rows, log, topic=topic, sinkId="nightly")
+    for batch in ("20260101", "20260101", "20260102"):
+        save(rows, log, topic=topic, sinkId="nightly", queryId="job", batchId=batch)
+    assert log.values(topic) == [b"a", b"a"]
 
 
 @pytest.mark.parametrize(

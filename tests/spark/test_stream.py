@@ -49,6 +49,11 @@ def reader_of(log: Log, clock: Callable[[], float] = time.monotonic, /, **option
     return StreamReader(read_options({**log.options, **options}, Use.STREAM_READ), clock, sleep)
 
 
+def offsets_of(offset: Any) -> Any:
+    """The offsets in it, without the ids of the topics."""
+    return {topic: partitions for topic, partitions in offset.items() if topic != "$ids"}
+
+
 def values_of(reader: StreamReader, start: Any, end: Any) -> list[bytes]:
     """What the tasks of a batch read."""
     tasks = reader.partitions(through_json(start), through_json(end))
@@ -151,7 +156,7 @@ def test_what_was_written_before_the_question_is_in_the_answer(log: Log) -> None
         assert reader.latestOffset(end, ReadAllAvailable()) is end
         log.append(topic, 0, [b"a"])
         end = through_json(reader.latestOffset(end, ReadAllAvailable()))
-        assert end == {topic: {"0": number}}
+        assert offsets_of(end) == {topic: {"0": number}}
 
 
 def test_a_limit_bounds_a_batch(log: Log) -> None:
@@ -194,7 +199,7 @@ def test_partitions_that_appear_are_read_from_their_beginning(log: Log) -> None:
     log.append(topic, 2, [b"a", b"b"])
     clock.now += 10
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert end == {topic: {"0": 0, "1": 0, "2": 2}}
+    assert offsets_of(end) == {topic: {"0": 0, "1": 0, "2": 2}}
     assert values_of(reader, start, end) == [b"a", b"b"]
 
 
@@ -234,11 +239,77 @@ def test_a_topic_that_is_gone_is_data_loss_and_never_forgotten(log: Log) -> None
     assert lax.latestOffset(start, ReadAllAvailable()) is start
     log.create_named(topic, 1)
     log.append(topic, 0, [b"b"])
-    with pytest.raises(OffsetOutOfRange, match=rf"{topic}-0 was read up to offset 3 and ends at 1"):
+    with pytest.raises(OffsetOutOfRange, match=rf"topic {topic} was deleted and created again"):
         reader_of(log, time.monotonic, **options).latestOffset(start, ReadAllAvailable())
     clock.now += 10
     end = lax.latestOffset(start, ReadAllAvailable())
     assert values_of(lax, start, end) == [b"b"]
+
+
+def remake(log: Log, topic: str, partitions: int, *values: bytes) -> None:
+    log.delete(topic)
+    log.create_named(topic, partitions)
+    log.append(topic, 0, values)
+
+
+def test_a_topic_that_was_made_anew_is_noticed_also_when_it_has_outgrown_the_old_offset(log: Log) -> None:
+    topic = log.create(2)
+    log.append(topic, 0, [b"a"] * 3)
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    strict, lax = (
+        reader_of(log, clock := Clock(), **options),
+        reader_of(log, clock, **options, failOnDataLoss="false"),
+    )
+    start = through_json(strict.latestOffset(through_json(strict.initialOffset()), ReadAllAvailable()))
+    assert strict.latestOffset(start, ReadAllAvailable()) is start
+    remake(log, topic, 1, *[b"b"] * 10)
+    clock.now += 10
+    with pytest.raises(
+        OffsetOutOfRange,
+        match=rf"topic {topic} was deleted and created again: it was read as topic [0-9a-f]{{32}} ",
+    ):
+        strict.latestOffset(start, ReadAllAvailable())
+    end = through_json(lax.latestOffset(start, ReadAllAvailable()))
+    assert offsets_of(end) == {topic: {"0": 10}}
+    assert values_of(lax, start, end) == [b"b"] * 10
+    assert lax.latestOffset(end, ReadAllAvailable()) is end
+    limited = lax.latestOffset(start, ReadMaxRows(4))
+    assert values_of(lax, start, limited) == [b"b"] * 4
+    # Planned with the new one, and read when that is gone as well.
+    remake(log, topic, 1, *[b"c"] * 20)
+    with pytest.raises(OffsetOutOfRange, match=rf"records of {topic}-0 are lost: .* made anew"):
+        values_of(strict, start, end)
+
+
+def test_a_batch_0_of_a_topic_that_was_made_anew_is_read_from_its_beginning(log: Log) -> None:
+    topic = log.create(1)
+    log.append(topic, 0, [b"a"] * 3)
+    reader = reader_of(log, clock := Clock(), subscribe=topic, failOnDataLoss="false")
+    initial = through_json(reader.initialOffset())
+    remake(log, topic, 1, *[b"b"] * 10)
+    clock.now += 10
+    end = through_json(reader.latestOffset(initial, ReadAllAvailable()))
+    assert values_of(reader, initial, end) == [b"b"] * 10
+    assert values_of(reader_of(log, subscribe=topic), initial, end) == [b"b"] * 10
+
+
+def test_a_checkpoint_without_ids_gets_them_with_what_is_new(log: Log) -> None:
+    topic = log.create(1)
+    log.append(topic, 0, [b"a"] * 3)
+    reader = reader_of(log, Clock(), subscribe=topic)
+    start = {topic: {"0": 3}}
+    assert reader.latestOffset(start, ReadAllAvailable()) is start
+    log.append(topic, 0, [b"b"])
+    end = through_json(reader.latestOffset(start, ReadAllAvailable()))
+    assert list(end) == ["$ids", topic]
+    assert values_of(reader, start, end) == [b"b"]
+
+
+def test_a_checkpoint_without_ids_notices_a_log_that_ends_before_it(log: Log) -> None:
+    topic = log.create(1)
+    log.append(topic, 0, [b"b"])
+    with pytest.raises(OffsetOutOfRange, match=rf"{topic}-0 was read up to offset 3 and ends at 1"):
+        reader_of(log, subscribe=topic).latestOffset({topic: {"0": 3}}, ReadAllAvailable())
 
 
 def test_available_now_reads_a_topic_that_was_made_anew_and_is_shorter(log: Log) -> None:
@@ -249,7 +320,7 @@ def test_available_now_reads_a_topic_that_was_made_anew_and_is_shorter(log: Log)
     reader = reader_of(log, time.monotonic, **options)
     reader.prepareForTriggerAvailableNow()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    assert (end, values_of(reader, start, end)) == ({topic: {"0": 1}}, [b"b"])
+    assert (offsets_of(end), values_of(reader, start, end)) == ({topic: {"0": 1}}, [b"b"])
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) is end
 
 
@@ -341,7 +412,9 @@ def test_a_query_reads_what_comes_and_goes_on_where_it_was(
     # foreachBatch is at least once: the batch that was stopped behind it comes again.
     assert sorted(set(values(found))) == ["0", "1", "2", "3", "4"]
     committed = json.loads((tmp_path / "c" / "offsets" / "0").read_text().splitlines()[-1])
-    assert committed == {"$start": {topic: {"0": 0, "1": 0}}, topic: {"0": 2, "1": 0}}
+    ids = {topic: log.topic_id(topic).hex()}
+    began = {"$ids": ids, topic: {"0": 0, "1": 0}}
+    assert committed == {"$start": began, "$ids": ids, topic: {"0": 2, "1": 0}}
 
 
 @pytest.mark.slow
