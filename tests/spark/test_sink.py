@@ -31,7 +31,7 @@ from tests.spark.log import Log, Written
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 VALUE_ONLY = WriteColumns(value=0, key=None, headers=None, topic=None, partition=None)
-NOBODY_ANSWERS = r"{}: pixy did not answer within {:g} s \(pixy\.timeoutMs\): {}: .*refused"
+NOBODY_ANSWERS = r"{}: pixy did not answer within {:g} s \(pixy\.{}\): {}: .*refused"
 
 
 def save(frame: DataFrame, log: Log, **options: str) -> None:
@@ -155,7 +155,7 @@ def test_the_save_mode_that_spark_takes_by_default_is_refused(spark: SparkSessio
 def test_a_dead_server_fails_a_task_with_one_error_with_address_and_cause(spark: SparkSession) -> None:
     dead = {"pixy.address": "127.0.0.1:1", "pixy.timeoutMs": "300", "topic": "t"}
     with pytest.raises(
-        PythonException, match=NOBODY_ANSWERS.format("DescribeTopics", 0.3, "127.0.0.1:1")
+        PythonException, match=NOBODY_ANSWERS.format("DescribeTopics", 0.3, "timeoutMs", "127.0.0.1:1")
     ) as raised:
         spark.sql("SELECT 'a' AS value").write.format("pixy").options(**dead).mode("append").save()
     assert str(raised.value).count("pixy did not answer") == 1
@@ -168,8 +168,9 @@ def test_a_server_that_dies_before_the_commit_fails_it_with_one_error_with_addre
     session = spark.newSession()
     session.dataSource.register(source_that_kills(daemon.process.pid))
     rows = session.sql("SELECT 'a' AS value").write.format("pixy")
-    options = {"pixy.address": daemon.address, "pixy.timeoutMs": "1000", "topic": topic}
-    with pytest.raises(PySparkException, match=NOBODY_ANSWERS.format("Publish", 1, daemon.address)) as raised:
+    options = {"pixy.address": daemon.address, "pixy.publishTimeoutMs": "1000", "topic": topic}
+    message = NOBODY_ANSWERS.format("Publish", 1, "publishTimeoutMs", daemon.address)
+    with pytest.raises(PySparkException, match=message) as raised:
         rows.options(**options).mode("append").save()
     daemon.restart()
     log.reconnect()
