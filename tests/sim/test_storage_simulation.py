@@ -19,7 +19,7 @@ def test_few_seeds_lose_invent_and_change_nothing() -> None:
         run_seed(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_is_lost_invented_or_changed() -> None:
     counts: Counter[str] = Counter()
     for seed in SEEDS:

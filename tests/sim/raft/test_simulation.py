@@ -34,7 +34,7 @@ def test_few_seeds_break_no_promise() -> None:
     run(FEW_SEEDS)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_promise_is_broken_and_everything_that_can_happen_does() -> None:
     counts = run(SEEDS)
     for kind in FaultKind:
