@@ -1,6 +1,7 @@
 import pytest
 
 from pixy.cli.output import Progress, json_bytes, print_json, print_table, readable_bytes, report_error
+from tests.fakes.clock import FakeClock
 
 
 def test_numbers_stand_to_the_right_and_texts_to_the_left(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,18 +24,11 @@ def test_each_line_of_an_error_is_marked(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr() == ("", "pixy: one\npixy: two\n")
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_progress_is_drawn_now_and_then_and_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = Clock()
-    progress = Progress(shown=True, clock=clock)
+    clock = FakeClock()
+    progress = Progress(shown=True, clock=clock.monotonic)
     for _ in range(4):
-        clock.now += 0.125
+        clock.advance(0.125)
         progress.add()
     progress.finish()
     drawn = "\r2 messages, 8/s \r4 messages, 8/s \r4 messages in 0.50 s, 8/s\n"
@@ -42,9 +36,9 @@ def test_progress_is_drawn_now_and_then_and_summed_up(capsys: pytest.CaptureFixt
 
 
 def test_where_progress_is_not_wanted_there_is_only_the_sum(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = Clock()
-    progress = Progress(shown=False, clock=clock)
-    clock.now += 0.5
+    clock = FakeClock()
+    progress = Progress(shown=False, clock=clock.monotonic)
+    clock.advance(0.5)
     progress.add()
     progress.finish()
     assert capsys.readouterr() == ("", "1 message in 0.50 s, 2/s\n")

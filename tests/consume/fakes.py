@@ -3,9 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from itertools import count
-from math import inf, nextafter
 from typing import Any
 
 from pixy.backend import (
@@ -26,52 +24,7 @@ from pixy.config import ConsumerConfig
 from pixy.consume import Cancellable, Consumers, Offer
 from pixy.errors import OffsetOutOfRange, PixyError, TopicMissing, UnknownPartition, UnknownTopic
 from pixy.records import NewRecord, Record, build_batch, patch_batch, read_header, unpack_records
-
-
-class FakeTimer:
-    """A timer of `FakeClock`."""
-
-    def __init__(self, callback: Callable[[], object]) -> None:
-        self.callback: Callable[[], object] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-
-class FakeClock:
-    """Stands still until it is told otherwise, and then runs the timers on the way."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self._timers: list[tuple[float, int, FakeTimer]] = []
-        self._count = 0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000
-
-    def call_later(self, seconds: float, callback: Callable[[], object]) -> FakeTimer:
-        timer = FakeTimer(callback)
-        self._count += 1
-        when = max(self.now + seconds, nextafter(self.now, inf)) if seconds > 0 else self.now
-        heappush(self._timers, (when, self._count, timer))
-        return timer
-
-    @property
-    def timers(self) -> int:
-        """How many timers are set."""
-        return sum(timer.callback is not None for _, _, timer in self._timers)
-
-    def advance(self, seconds: float) -> None:
-        end = self.now + seconds
-        while self._timers and self._timers[0][0] <= end:
-            when, _, timer = heappop(self._timers)
-            self.now = max(self.now, when)
-            if timer.callback is not None:
-                timer.callback()
-        self.now = end
+from tests.fakes.clock import FakeClock
 
 
 def make_batch(base: int, values: Sequence[bytes], key: bytes | None = None) -> bytes:

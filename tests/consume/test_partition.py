@@ -18,7 +18,8 @@ from pixy.consume.timers import Timers
 from pixy.consume.unpacking import Unpacker
 from pixy.consume.voided import VoidedOffsets
 from pixy.errors import AckBeyondEnd, InvalidAck, Unavailable
-from tests.consume.fakes import Answers, FakeBackend, FakeClock, FakeLog, settle
+from tests.consume.fakes import Answers, FakeBackend, FakeLog, settle
+from tests.fakes.clock import FakeClock
 
 T0 = TopicPartition("t", 0)
 ACK_TIMEOUT = 30.0
@@ -148,7 +149,7 @@ async def test_room_that_an_ack_makes_is_offered_to_who_waits(host: Host) -> Non
     live = host.make()
     await host.take(live, 3)
     answers = Answers()
-    host.dispatcher.consume(answers, False, None, host.clock.now)
+    host.dispatcher.consume(answers, False, None, host.clock.monotonic())
     assert answers.values == []
     live.ack(1)
     assert answers.values == [b"d"]
@@ -162,7 +163,7 @@ async def test_an_undelivered_offer_goes_to_who_waits(host: Host) -> None:
     live = host.make()
     (offer,) = await host.take(live, deliver=False)
     answers = Answers()
-    host.dispatcher.consume(answers, False, None, host.clock.now)
+    host.dispatcher.consume(answers, False, None, host.clock.monotonic())
     live.undelivered(offer)
     assert answers.values == [b"a"]
     live.undelivered(offer)
@@ -175,7 +176,7 @@ async def test_an_offer_that_is_not_acked_in_time_goes_to_who_waits(host: Host) 
     await host.take(live)
     await host.pass_time(ACK_TIMEOUT - 1)
     answers = Answers()
-    host.dispatcher.consume(answers, False, None, host.clock.now)
+    host.dispatcher.consume(answers, False, None, host.clock.monotonic())
     await host.pass_time(0.9)
     assert answers.values == []
     await host.pass_time(0.1)
@@ -247,7 +248,7 @@ async def test_a_host_that_watches_is_told_whenever_there_may_be_fewer_offers(ho
 async def test_records_that_arrive_go_to_who_waits(host: Host) -> None:
     host.make()
     answers = Answers()
-    host.dispatcher.consume(answers, False, None, host.clock.now)
+    host.dispatcher.consume(answers, False, None, host.clock.monotonic())
     await settle()
     host.log.append(b"a")
     await settle()

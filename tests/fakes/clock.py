@@ -1,27 +1,98 @@
-"""Time that stands still until a test moves it."""
+"""Time of the tests: it passes when a test says so, or with a simulated event loop, and its wall clock may be wrong."""
 
-__all__ = ["FakeClock"]
+import asyncio
+from collections.abc import Callable
+from heapq import heappop, heappush
+from math import inf, nextafter
+
+__all__ = ["FakeClock", "FakeTimer"]
+
+
+class FakeTimer:
+    """A timer of `FakeClock`."""
+
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self.callback: Callable[[], object] | None = callback
+
+    def cancel(self) -> None:
+        """Never call it."""
+        self.callback = None
 
 
 class FakeClock:
-    """Both clocks, moved by hand; the wall clock also jumps, either way, as that of a machine does."""
+    """Both clocks of a machine, and timers.
+
+    The wall clock shows the true time plus an error.
+    """
 
     def __init__(self, *, monotonic: float = 1000.0, wall_ms: int = 1_700_000_000_000) -> None:
-        self._monotonic = monotonic
-        self._wall_ms = wall_ms
+        self._passed = monotonic
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._epoch_ms = wall_ms - round(monotonic * 1000)
+        # The error of the wall clock from a true time on, oldest first.
+        self._errors: list[tuple[int, int]] = [(0, 0)]
+        # A heap of when, number, timer.
+        self._timers: list[tuple[float, int, FakeTimer]] = []
+        self._timers_made = 0
 
-    def monotonic(self) -> float:
-        return self._monotonic
-
-    def wall_ms(self) -> int:
-        return self._wall_ms
+    def follow(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Pass with the time of a loop that has just begun; None: with nothing, and only by `advance`."""
+        self._passed = self.monotonic()
+        self._loop = loop
 
     def advance(self, seconds: float) -> None:
-        """Let time pass on both clocks; `seconds` >= 0."""
+        """Let time pass on both clocks, and run the timers on the way; `seconds` >= 0."""
         assert seconds >= 0, f"the monotonic clock cannot run backwards by {seconds} s"
-        self._monotonic += seconds
-        self._wall_ms += round(seconds * 1000)
+        end = self._passed + seconds
+        while self._timers and self._timers[0][0] <= end:
+            when, _, timer = heappop(self._timers)
+            self._passed = max(self._passed, when)
+            if timer.callback is not None:
+                timer.callback()
+        self._passed = end
+
+    def monotonic(self) -> float:
+        """See `Clock`."""
+        return self._passed if self._loop is None else self._passed + self._loop.time()
+
+    # --- the wall clock ---------------------------------------------------------------------------------------------
+
+    def wall_ms(self) -> int:
+        """See `Clock`."""
+        return self.true_ms() + self._errors[-1][1]
+
+    def true_ms(self) -> int:
+        """What a right wall clock would show."""
+        return self._epoch_ms + round(self.monotonic() * 1000)
 
     def step_wall(self, ms: int) -> None:
         """Set the wall clock forward, or back if `ms` is negative. No time passes."""
-        self._wall_ms += ms
+        self.set_wall(self._errors[-1][1] + ms)
+
+    def set_wall(self, error_ms: int) -> None:
+        """Set the wall clock to the true time plus an error."""
+        self._errors.append((self.true_ms(), error_ms))
+
+    def latest_ms(self, since_ms: int) -> int:
+        """The latest time that the wall clock has shown since a true time, never more than was true."""
+        ends = [at for at, _ in self._errors[1:]] + [self.true_ms()]
+        return max(
+            end + min(0, error) for (_, error), end in zip(self._errors, ends, strict=True) if end >= since_ms
+        )
+
+    # --- timers -----------------------------------------------------------------------------------------------------
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> FakeTimer:
+        """Call back when so much time has passed; where no time has, not before the next `advance`."""
+        assert self._loop is None, "a loop has timers of its own"
+        timer = FakeTimer(callback)
+        self._timers_made += 1
+        now = self._passed
+        when = max(now + seconds, nextafter(now, inf)) if seconds > 0 else now
+        heappush(self._timers, (when, self._timers_made, timer))
+        return timer
+
+    @property
+    def timers(self) -> int:
+        """How many timers are set."""
+        return sum(timer.callback is not None for _, _, timer in self._timers)

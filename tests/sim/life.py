@@ -193,7 +193,7 @@ class Life:
     async def _check_quiet(self) -> None:
         """After a while in which nothing is asked, all that is to go has gone, and nothing else is left."""
         kept_ms = round(self._storage.offsets_retention * 1000)
-        self._clock.step_wall(0)
+        self._clock.set_wall(0)
         for _ in range(10):
             now_ms = self._clock.true_ms()
             begins = self._begins()
@@ -288,7 +288,7 @@ class Life:
         rng = self._rng
         if rng.random() < 0.1:
             # Less than an hour ahead, and not for long: what a node takes for a mistake.
-            self._clock.step_wall(rng.choice((0, 0, 100_000, 3_000_000, -100_000, -10_000_000)))
+            self._clock.set_wall(rng.choice((0, 0, 100_000, 3_000_000, -100_000, -10_000_000)))
         await asyncio.sleep(rng.choice((0.0, 0.0, 0.0, 0.001, 0.03, 0.03, 6.0, 6.0, 70.0)))
 
     # --- room on the disk ---------------------------------------------------------------------------------------

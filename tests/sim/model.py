@@ -15,7 +15,7 @@ from pixy.cluster.topic_config import log_options
 from pixy.config import StagingConfig, StorageConfig
 from pixy.records import OffsetCommit
 from pixy.storage import LogOptions
-from tests.sim.clock import SimulatedClock
+from tests.fakes.clock import FakeClock
 from tests.sim.model_offsets import OffsetsModel, PartitionId
 from tests.sim.model_partition import Allowed, PartitionModel, Sent
 from tests.sim.model_staging import StagingModel
@@ -72,7 +72,7 @@ class Model:
         clock: what time it is.
     """
 
-    def __init__(self, clock: SimulatedClock) -> None:
+    def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
         # What each process was told, and until when that has counted.
         self._storages: list[_Storage] = []

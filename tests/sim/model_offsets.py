@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pixy.records import OffsetCommit
-from tests.sim.clock import SimulatedClock
+from tests.fakes.clock import FakeClock
 
 __all__ = ["OffsetsModel", "PartitionId"]
 
@@ -41,7 +41,7 @@ class OffsetsModel:
         forgotten: how many offsets were found to be so.
     """
 
-    def __init__(self, clock: SimulatedClock) -> None:
+    def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         # How long offsets of a consumer group without activity are kept; 0: without end.
         self._kept_ms = 0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pixy.cluster.sinks import SinksState
 from pixy.proto.state_pb2 import PublishParts
-from tests.sim.clock import SimulatedClock
+from tests.fakes.clock import FakeClock
 from tests.sim.model_offsets import PartitionId
 from tests.sim.model_partition import PartitionModel, Sent
 
@@ -107,7 +107,7 @@ class StagingModel:
         clock: what time it is.
     """
 
-    def __init__(self, clock: SimulatedClock) -> None:
+    def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         self._expiry_ms = 0
         self._stages = 0

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pixy.cluster import MetadataState
 from pixy.cluster.metadata import FIRST_PARTITION_GROUP
 from pixy.errors import InvalidArgument, PixyError, TopicExists, UnknownTopic
-from tests.sim.clock import SimulatedClock
+from tests.fakes.clock import FakeClock
 from tests.sim.model_partition import PartitionModel
 
 __all__ = ["Change", "Config", "TopicModel", "TopicsModel"]
@@ -68,7 +68,7 @@ class _States:
 
     def _create(self, change: Change) -> _State:
         config = {name: value for name, value in change.config.items() if value is not None}
-        return self._put(change.name, 0, config, self._new_groups(change.partitions))
+        return self._put(change.name, 1, config, self._new_groups(change.partitions))
 
     def _alter(self, change: Change, before: _State) -> _State | type[PixyError]:
         more = (change.partitions or len(before.raft_groups)) - len(before.raft_groups)
@@ -133,7 +133,7 @@ class TopicsModel:
         unanswered: how many changes wait for an answer.
     """
 
-    def __init__(self, clock: SimulatedClock) -> None:
+    def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         self.live: dict[str, TopicModel] = {}
         self.deleted: list[TopicModel] = []

@@ -21,7 +21,7 @@ from unittest.mock import patch
 from structlog.testing import capture_logs
 
 from pixy.storage import log_writer, partition_log, segment
-from tests.sim.clock import SimulatedClock
+from tests.fakes.clock import FakeClock
 from tests.sim.disk import SimulatedDisk
 from tests.sim.life import Life
 from tests.sim.model import Model
@@ -53,7 +53,7 @@ class Simulation:
         rng = Random(seed)
         self.disk = SimulatedDisk(Random(rng.getrandbits(64)))
         self.disk.ignored = frozenset(ignored)
-        clock = SimulatedClock()
+        clock = FakeClock(monotonic=0.0)
         self._world = World(rng, self.disk, clock, Model(clock))
         self.counts: Counter[str] = self._world.counts
         self._lives = lives

@@ -13,7 +13,7 @@ from pixy.backend import EmbeddedBackend
 from pixy.cluster import Node, NodeOptions
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import PixyError
-from tests.sim.clock import SimulatedClock
+from tests.fakes.clock import FakeClock
 from tests.sim.disk import SimulatedDisk
 from tests.sim.model import Model
 from tests.sim.worker import SimulatedWorker
@@ -30,7 +30,7 @@ class TwoStarts:
     def __init__(self, seed: int, ignored: list[str]) -> None:
         disk = SimulatedDisk(Random(seed))
         disk.ignored = frozenset(ignored)
-        clock = SimulatedClock()
+        clock = FakeClock(monotonic=0.0)
         self.world = World(Random(seed), disk, clock, Model(clock))
         self.answered = False
         self.there = False

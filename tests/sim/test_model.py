@@ -9,7 +9,7 @@ from pixy.config import StorageConfig
 from pixy.errors import InvalidArgument, PixyError, TopicExists, UnknownTopic
 from pixy.records import OffsetCommit
 from pixy.storage import LogOptions
-from tests.sim.clock import SimulatedClock
+from tests.fakes.clock import FakeClock
 from tests.sim.model import Change, Found, FoundPartition, Model, PartitionId, Sent
 from tests.sim.model_partition import Allowed, PartitionModel
 from tests.sim.model_topics import TopicsModel
@@ -33,7 +33,7 @@ def metadata(*topics: Topic, next_raft_group: int | None = None) -> MetadataStat
 def topic(
     name: str = "topic",
     topic_id: bytes = ID,
-    version: int = 0,
+    version: int = 1,
     config: Mapping[str, str] | None = None,
     raft_groups: tuple[int, ...] = (1000,),
 ) -> Topic:
@@ -45,7 +45,7 @@ def topic(
 
 def model() -> Model:
     """Three batches of two records were sent and one was acknowledged; of two commits the first."""
-    made = Model(SimulatedClock())
+    made = Model(FakeClock(monotonic=0.0))
     made.begin_life(StorageConfig(retention=0.0))
     made.topics.send(Change("create", "topic", 1))
     made.see(metadata(topic()))
@@ -129,7 +129,7 @@ def test_offsets_of_a_deleted_topic_are_nothing_to_the_next_one_of_its_name() ->
 
 
 def test_answers_tell_what_has_happened() -> None:
-    made = TopicsModel(SimulatedClock())
+    made = TopicsModel(FakeClock(monotonic=0.0))
     for change, error in (
         (Change("delete", "topic"), UnknownTopic("")),
         (Change("create", "topic", 2), None),
@@ -140,7 +140,7 @@ def test_answers_tell_what_has_happened() -> None:
     ):
         made.send(change)
         made.answer(change, error)
-    made.see(metadata(topic(version=2, config={"segment_ms": "2"}, raft_groups=(1000, 1001, 1002))))
+    made.see(metadata(topic(version=3, config={"segment_ms": "2"}, raft_groups=(1000, 1001, 1002))))
     assert made.unanswered == 0
 
 
@@ -152,14 +152,14 @@ def test_answers_tell_what_has_happened() -> None:
     ],
 )
 def test_a_wrong_answer_is_noticed(change: Change, error: PixyError | None) -> None:
-    made = TopicsModel(SimulatedClock())
+    made = TopicsModel(FakeClock(monotonic=0.0))
     made.send(change)
     with pytest.raises(AssertionError, match="is answered with"):
         made.answer(change, error)
 
 
 def test_changes_happen_in_order_and_stay() -> None:
-    made = TopicsModel(SimulatedClock())
+    made = TopicsModel(FakeClock(monotonic=0.0))
     for name in ("a", "b"):
         made.send(Change("create", name, 1))
     with pytest.raises(AssertionError, match="leads to"):
@@ -171,7 +171,7 @@ def test_changes_happen_in_order_and_stay() -> None:
 
 
 def test_after_a_start_nothing_more_of_what_was_asked_happens() -> None:
-    made = TopicsModel(SimulatedClock())
+    made = TopicsModel(FakeClock(monotonic=0.0))
     made.send(Change("create", "topic", 1))
     made.adopt(metadata())
     with pytest.raises(AssertionError, match="leads to"):
@@ -179,7 +179,7 @@ def test_after_a_start_nothing_more_of_what_was_asked_happens() -> None:
 
 
 def test_ids_are_never_used_again() -> None:
-    made = TopicsModel(SimulatedClock())
+    made = TopicsModel(FakeClock(monotonic=0.0))
     made.send(Change("create", "topic", 1))
     made.see(metadata(topic()))
     made.send(Change("delete", "topic"))
@@ -255,15 +255,15 @@ def test_answers_out_of_order_are_noticed() -> None:
 
 
 def test_the_latest_time_is_that_of_a_wall_clock_which_may_be_behind() -> None:
-    clock = SimulatedClock()
+    clock = FakeClock(monotonic=0.0)
     began_ms = clock.true_ms()
     clock.advance(10)
-    clock.step_wall(-60_000)
+    clock.set_wall(-60_000)
     stamped_ms = clock.true_ms()
     clock.advance(20)
     assert clock.latest_ms(began_ms) == began_ms + 10_000
     assert clock.latest_ms(stamped_ms + 1) == clock.wall_ms() == began_ms + 30_000 - 60_000
-    clock.step_wall(5000)
+    clock.set_wall(5000)
     clock.advance(1)
     assert clock.latest_ms(stamped_ms + 1) == clock.true_ms()
 

@@ -22,7 +22,7 @@ from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import FailedPrecondition
 from pixy.storage import partition_log
 from tests.conformance.staged import piece_of, seal_of
-from tests.sim.clock import SimulatedClock
+from tests.fakes.clock import FakeClock
 from tests.sim.disk import SimulatedDisk
 from tests.sim.model import Model
 from tests.sim.reading import read_everything
@@ -92,7 +92,7 @@ class Try:
         """Raise AssertionError if anything is lost, or is there in part or twice."""
         disk = SimulatedDisk(Random(self.seed))
         disk.ignored = frozenset(self.ignored)
-        clock = SimulatedClock()
+        clock = FakeClock(monotonic=0.0)
         self.world = World(Random(self.seed), disk, clock, Model(clock))
         self._process(self._write)
         self.reached = disk.ended

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.sim.clock import SimulatedClock
+from tests.fakes.clock import FakeClock
 from tests.sim.disk import SimulatedDisk
 from tests.sim.loop import VirtualLoop
 from tests.sim.model import Model
@@ -31,7 +31,7 @@ class World:
 
     rng: Random
     disk: SimulatedDisk
-    clock: SimulatedClock
+    clock: FakeClock
     model: Model
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -47,7 +47,7 @@ def run_process(world: World, live: Callable[[], Coroutine[Any, Any, None]]) -> 
         loop = runner.get_loop()
         loop.set_exception_handler(lambda _, context: unhandled.append(context))
         world.clock.follow(loop)
-        world.clock.step_wall(0)
+        world.clock.set_wall(0)
         try:
             runner.run(_until_ended(world.disk, live))
         finally:

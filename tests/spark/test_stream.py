@@ -18,6 +18,7 @@ from pixy.errors import InvalidArgument, OffsetOutOfRange
 from pixy.spark.options import Use, read_options
 from pixy.spark.source import RangesPartition
 from pixy.spark.stream import StreamReader
+from tests.fakes.clock import FakeClock
 from tests.integration.daemon import Daemon
 from tests.spark.log import Log
 
@@ -26,27 +27,14 @@ pytestmark = [pytest.mark.process]
 SECONDS_MAX = 60.0
 
 
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def through_json(offset: Any) -> Any:
     """As Spark keeps offsets."""
     return json.loads(json.dumps(offset))
 
 
-def reader_of(log: Log, clock: Callable[[], float] = time.monotonic, /, **options: str) -> StreamReader:
-    sleep = clock.sleep if isinstance(clock, Clock) else time.sleep
-    return StreamReader(read_options({**log.options, **options}, Use.STREAM_READ), clock, sleep)
+def reader_of(log: Log, clock: FakeClock | None = None, /, **options: str) -> StreamReader:
+    monotonic, sleep = (clock.monotonic, clock.advance) if clock else (time.monotonic, time.sleep)
+    return StreamReader(read_options({**log.options, **options}, Use.STREAM_READ), monotonic, sleep)
 
 
 def offsets_of(offset: Any) -> Any:
@@ -71,11 +59,11 @@ def values_of(reader: StreamReader, start: Any, end: Any) -> list[bytes]:
 def test_records_that_come_between_the_calls_for_the_initial_offset_are_read(log: Log) -> None:
     topic = log.create(1)
     log.append(topic, 0, [b"old"] * 10)
-    reader = reader_of(log, clock := Clock(), subscribe=topic)
+    reader = reader_of(log, clock := FakeClock(), subscribe=topic)
     first = through_json(reader.initialOffset())
     log.append(topic, 0, [b"new"] * 5)
     assert through_json(reader.initialOffset()) == first
-    clock.now += 1
+    clock.advance(1)
     end = reader.latestOffset(first, ReadAllAvailable())
     assert values_of(reader, first, end) == [b"new"] * 5
 
@@ -108,14 +96,14 @@ def test_an_empty_batch_0_pins_the_start(log: Log) -> None:
 def test_without_anything_new_the_offset_is_the_same_text(log: Log) -> None:
     topic = log.create(12)
     other = log.create(2)
-    reader = reader_of(log, clock := Clock(), subscribe=f"{topic},{other}", startingOffsets="earliest")
+    reader = reader_of(log, clock := FakeClock(), subscribe=f"{topic},{other}", startingOffsets="earliest")
     start = reader.latestOffset(through_json(reader.initialOffset()), ReadAllAvailable())
     text = json.dumps(start)
     for _ in range(3):
-        clock.now += 10
+        clock.advance(10)
         assert json.dumps(reader.latestOffset(json.loads(text), ReadAllAvailable())) == text
     log.append(topic, 3, [b"a"])
-    clock.now += 10
+    clock.advance(10)
     moved = reader.latestOffset(json.loads(text), ReadAllAvailable())
     assert json.dumps(moved) != text
     assert json.dumps(
@@ -127,7 +115,7 @@ def test_an_idle_query_asks_the_daemon_a_few_times_a_second(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = log.create(1)
-    reader = reader_of(log, clock := Clock(), subscribe=topic)
+    reader = reader_of(log, clock := FakeClock(), subscribe=topic)
     start = reader.latestOffset(through_json(reader.initialOffset()), ReadAllAvailable())
     asked: list[str] = []
     from pixy.spark.client import LogClient
@@ -139,18 +127,18 @@ def test_an_idle_query_asks_the_daemon_a_few_times_a_second(
         return original(self, name, call)
 
     monkeypatch.setattr(LogClient, "_call", count)
-    until = clock.now + 1
-    while clock.now < until:
+    until = clock.monotonic() + 1
+    while clock.monotonic() < until:
         reader.latestOffset(start, ReadAllAvailable())
         reader.reportLatestOffset()
-        clock.now += 0.01  # after which Spark asks again
+        clock.advance(0.01)  # after which Spark asks again
     assert 5 <= asked.count("ListOffsets") <= 25
     assert asked.count("DescribeTopics") <= 1
 
 
 def test_what_was_written_before_the_question_is_in_the_answer(log: Log) -> None:
     topic = log.create(1)
-    reader = reader_of(log, Clock(), subscribe=topic)
+    reader = reader_of(log, FakeClock(), subscribe=topic)
     end = through_json(reader.latestOffset(through_json(reader.initialOffset()), ReadAllAvailable()))
     for number in range(1, 4):
         assert reader.latestOffset(end, ReadAllAvailable()) is end
@@ -178,26 +166,26 @@ def test_a_limit_bounds_a_batch(log: Log) -> None:
 def test_a_batch_waits_for_enough_records(log: Log) -> None:
     topic = log.create(1)
     reader = reader_of(
-        log, clock := Clock(), subscribe=topic, minOffsetsPerTrigger="10", maxTriggerDelay="60s"
+        log, clock := FakeClock(), subscribe=topic, minOffsetsPerTrigger="10", maxTriggerDelay="60s"
     )
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMinRows(10)
     start = through_json(reader.latestOffset(through_json(reader.initialOffset()), limit))
     log.append(topic, 0, [b"a"] * 9)
-    clock.now += 59
+    clock.advance(59)
     assert reader.latestOffset(start, limit) is start
-    clock.now += 1
+    clock.advance(1)
     end = reader.latestOffset(start, limit)
     assert values_of(reader, start, end) == [b"a"] * 9
 
 
 def test_partitions_that_appear_are_read_from_their_beginning(log: Log) -> None:
     topic = log.create(1)
-    reader = reader_of(log, clock := Clock(), subscribe=topic)
+    reader = reader_of(log, clock := FakeClock(), subscribe=topic)
     start = through_json(reader.latestOffset(through_json(reader.initialOffset()), ReadAllAvailable()))
     log.grow(topic, 3)
     log.append(topic, 2, [b"a", b"b"])
-    clock.now += 10
+    clock.advance(10)
     end = reader.latestOffset(start, ReadAllAvailable())
     assert offsets_of(end) == {topic: {"0": 0, "1": 0, "2": 2}}
     assert values_of(reader, start, end) == [b"a", b"b"]
@@ -207,17 +195,17 @@ def test_available_now_ends_where_the_log_ended(log: Log) -> None:
     topic = log.create(1)
     log.append(topic, 0, [b"a"] * 5)
     reader = reader_of(
-        log, clock := Clock(), subscribe=topic, startingOffsets="earliest", minOffsetsPerTrigger="100"
+        log, clock := FakeClock(), subscribe=topic, startingOffsets="earliest", minOffsetsPerTrigger="100"
     )
     reader.prepareForTriggerAvailableNow()
     log.append(topic, 0, [b"late"])
     log.grow(topic, 2)
     log.append(topic, 1, [b"later"])
-    clock.now += 10
+    clock.advance(10)
     start = through_json(reader.initialOffset())
     end = through_json(reader.latestOffset(start, reader.getDefaultReadLimit()))
     assert values_of(reader, start, end) == [b"a"] * 5
-    clock.now += 10
+    clock.advance(10)
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) is end
 
 
@@ -226,8 +214,8 @@ def test_a_topic_that_is_gone_is_data_loss_and_never_forgotten(log: Log) -> None
     log.append(topic, 0, [b"a"] * 3)
     options = {"subscribePattern": f"{topic}|{other}", "startingOffsets": "earliest"}
     strict, lax = (
-        reader_of(log, time.monotonic, **options),
-        reader_of(log, clock := Clock(), **options, failOnDataLoss="false"),
+        reader_of(log, **options),
+        reader_of(log, clock := FakeClock(), **options, failOnDataLoss="false"),
     )
     start = through_json(lax.latestOffset(through_json(lax.initialOffset()), ReadAllAvailable()))
     log.delete(topic)
@@ -235,13 +223,13 @@ def test_a_topic_that_is_gone_is_data_loss_and_never_forgotten(log: Log) -> None
         OffsetOutOfRange, match=rf"{topic}-0 was read up to offset 3 and is gone: .*failOnDataLoss=false"
     ):
         strict.latestOffset(start, ReadAllAvailable())
-    clock.now += 10
+    clock.advance(10)
     assert lax.latestOffset(start, ReadAllAvailable()) is start
     log.create_named(topic, 1)
     log.append(topic, 0, [b"b"])
     with pytest.raises(OffsetOutOfRange, match=rf"topic {topic} was deleted and created again"):
-        reader_of(log, time.monotonic, **options).latestOffset(start, ReadAllAvailable())
-    clock.now += 10
+        reader_of(log, **options).latestOffset(start, ReadAllAvailable())
+    clock.advance(10)
     end = lax.latestOffset(start, ReadAllAvailable())
     assert values_of(lax, start, end) == [b"b"]
 
@@ -257,13 +245,13 @@ def test_a_topic_that_was_made_anew_is_noticed_also_when_it_has_outgrown_the_old
     log.append(topic, 0, [b"a"] * 3)
     options = {"subscribe": topic, "startingOffsets": "earliest"}
     strict, lax = (
-        reader_of(log, clock := Clock(), **options),
+        reader_of(log, clock := FakeClock(), **options),
         reader_of(log, clock, **options, failOnDataLoss="false"),
     )
     start = through_json(strict.latestOffset(through_json(strict.initialOffset()), ReadAllAvailable()))
     assert strict.latestOffset(start, ReadAllAvailable()) is start
     remake(log, topic, 1, *[b"b"] * 10)
-    clock.now += 10
+    clock.advance(10)
     with pytest.raises(
         OffsetOutOfRange,
         match=rf"topic {topic} was deleted and created again: it was read as topic [0-9a-f]{{32}} ",
@@ -284,10 +272,10 @@ def test_a_topic_that_was_made_anew_is_noticed_also_when_it_has_outgrown_the_old
 def test_a_batch_0_of_a_topic_that_was_made_anew_is_read_from_its_beginning(log: Log) -> None:
     topic = log.create(1)
     log.append(topic, 0, [b"a"] * 3)
-    reader = reader_of(log, clock := Clock(), subscribe=topic, failOnDataLoss="false")
+    reader = reader_of(log, clock := FakeClock(), subscribe=topic, failOnDataLoss="false")
     initial = through_json(reader.initialOffset())
     remake(log, topic, 1, *[b"b"] * 10)
-    clock.now += 10
+    clock.advance(10)
     end = through_json(reader.latestOffset(initial, ReadAllAvailable()))
     assert values_of(reader, initial, end) == [b"b"] * 10
     assert values_of(reader_of(log, subscribe=topic), initial, end) == [b"b"] * 10
@@ -296,7 +284,7 @@ def test_a_batch_0_of_a_topic_that_was_made_anew_is_read_from_its_beginning(log:
 def test_a_checkpoint_without_ids_gets_them_with_what_is_new(log: Log) -> None:
     topic = log.create(1)
     log.append(topic, 0, [b"a"] * 3)
-    reader = reader_of(log, Clock(), subscribe=topic)
+    reader = reader_of(log, FakeClock(), subscribe=topic)
     start = {topic: {"0": 3}}
     assert reader.latestOffset(start, ReadAllAvailable()) is start
     log.append(topic, 0, [b"b"])
@@ -317,7 +305,7 @@ def test_available_now_reads_a_topic_that_was_made_anew_and_is_shorter(log: Log)
     start = {topic: {"0": 3}}
     log.append(topic, 0, [b"b"])
     options = {"subscribePattern": topic, "startingOffsets": "earliest", "failOnDataLoss": "false"}
-    reader = reader_of(log, time.monotonic, **options)
+    reader = reader_of(log, **options)
     reader.prepareForTriggerAvailableNow()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert (offsets_of(end), values_of(reader, start, end)) == ({topic: {"0": 1}}, [b"b"])
