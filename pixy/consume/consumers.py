@@ -121,7 +121,6 @@ class Consumers:
         group: str,
         topic: str,
         done: ConsumeDone,
-        *,
         auto_ack: bool = False,
         ack: tuple[int, int] | None = None,
         ack_if_offered: bool = False,

@@ -51,6 +51,7 @@ class Connection:
         "_sender",
         "_streams",
         "respond",
+        "respond_at_once",
     )
 
     def __init__(self, options: Options, now: float) -> None:
@@ -64,8 +65,9 @@ class Connection:
         self._draining = False
         # Whether a fault has ended everything.
         self._closed = False
-        # Send a whole answer: see `Sender.respond`. Bound here because it is called for every request.
+        # Send a whole answer: see `Sender`. Bound here because they are called for every request.
         self.respond = self._sender.respond
+        self.respond_at_once = self._sender.respond_at_once
         self._sender.control(frames.frame(FrameType.SETTINGS, 0, 0, our_settings(options)))
         if options.connection_window_bytes > DEFAULT_WINDOW_BYTES:
             increment = options.connection_window_bytes - DEFAULT_WINDOW_BYTES

@@ -36,6 +36,8 @@ _FIELDS_FACTOR = 4
 _KNOWN_BYTES_MAX = 4096
 """Bytes of blocks that are remembered per connection: some hundred requests of a usual client. A hostile one can make 150 KB of
 decoded fields of them."""
+_KEPT_BODY_BYTES = 1024
+"""The start of an answer is kept for bodies up to this size."""
 _LIKES_MAX = 8
 _LIKE_BYTES_MAX = 1024
 """Requests that are remembered by all fields but one, per connection, and bytes that each may have, counted as a header list's."""
@@ -347,7 +349,7 @@ class ResponseTemplate:
         ValueError: a field would be malformed, or a section needs more than one frame.
     """
 
-    __slots__ = ("headers", "headers_start", "trailers", "trailers_start")
+    __slots__ = ("headers", "headers_start", "headers_to_data", "trailers", "trailers_start")
 
     def __init__(self, headers: Sequence[Field], trailers: Sequence[Field]) -> None:
         # A section on the wire: the start of its frame up to the stream id, the stream id, the block.
@@ -355,6 +357,22 @@ class ResponseTemplate:
         self.trailers = encode_headers(trailers)
         self.headers_start = _frame_start(self.headers, b"\x01\x04")
         self.trailers_start = _frame_start(self.trailers, b"\x01\x05")
+        # By the size of the body: the header block, and the start of the DATA frame up to the stream id.
+        self.headers_to_data = _HeadersToData(self.headers).__getitem__
+
+
+class _HeadersToData(dict[int, bytes]):
+    """A header block and the start of the DATA frame behind it, by the size of the body; made when it is asked for first."""
+
+    def __init__(self, block: bytes) -> None:
+        super().__init__()
+        self._block = block
+
+    def __missing__(self, size: int) -> bytes:
+        made = self._block + (size << 16).to_bytes(5, "big")
+        if size <= _KEPT_BODY_BYTES:
+            self[size] = made
+        return made
 
 
 def _frame_start(block: bytes, type_and_flags: bytes) -> bytes:

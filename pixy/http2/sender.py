@@ -10,7 +10,7 @@ What the peer does not take is bounded by `Options.output_bytes`: data beyond it
 bytes at a time gets its answer in crumbs (CVE-2019-9511): frames that cost what any frame costs and bring it nowhere. So a crumb earns the
 peer no tokens, see `budget`, and is no sign that it takes what waits for it.
 
-The fast path is the first half of `respond`: a whole answer that fits every window becomes one run of bytes between constants.
+The fast path is `respond_at_once`: a whole answer that fits every window becomes one run of bytes between constants.
 """
 
 from collections import deque
@@ -118,16 +118,11 @@ class Sender:
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def respond(self, stream_id: int, template: ResponseTemplate, body: bytes) -> Delivery:
-        """Send a whole answer.
-
-        Args:
-            stream_id: of the request.
-            template: header and trailer section.
-            body: of one DATA frame, or as many as the windows demand.
+    def respond_at_once(self, stream_id: int, template: ResponseTemplate, body: bytes) -> bool:
+        """Send a whole answer if that takes one DATA frame and nothing keeps it from the output; else do nothing.
 
         Returns:
-            GONE also if so much cannot be queued; the stream was reset then.
+            True if it is SENT.
         """
         size = len(body)
         if (
@@ -140,17 +135,32 @@ class Sender:
             self._send_window -= size
             self.room -= size
             self.frames += 1
-            on_stream = stream_id.to_bytes(4, "big")
-            self.output += (
-                template.headers_start,
-                on_stream,
-                template.headers,
-                pack_head(size << 8, 0, stream_id),
-                body,
-                template.trailers_start,
-                on_stream,
-                template.trailers,
+            # The id of the stream stands between what is the same for all answers of this size.
+            self.output.append(
+                stream_id.to_bytes(4, "big").join(
+                    (
+                        template.headers_start,
+                        template.headers_to_data(size),
+                        body + template.trailers_start,
+                        template.trailers,
+                    )
+                )
             )
+            return True
+        return False
+
+    def respond(self, stream_id: int, template: ResponseTemplate, body: bytes) -> Delivery:
+        """Send a whole answer.
+
+        Args:
+            stream_id: of the request.
+            template: header and trailer section.
+            body: of one DATA frame, or as many as the windows demand.
+
+        Returns:
+            GONE also if so much cannot be queued; the stream was reset then.
+        """
+        if self.respond_at_once(stream_id, template, body):
             return Delivery.SENT
         if self.send_headers(stream_id, template.headers) is Delivery.GONE:
             return Delivery.GONE

@@ -203,7 +203,6 @@ class Proxy:
         group: str,
         topic: str,
         done: ConsumeDone,
-        *,
         auto_ack: bool = False,
         ack: tuple[int, int] | None = None,
         ack_if_offered: bool = False,
@@ -218,29 +217,12 @@ class Proxy:
             _check_group(group)
         consume = self._consumers.consume
         if self._backend.topic(topic) is not None:
-            return consume(
-                group,
-                topic,
-                done,
-                auto_ack=auto_ack,
-                ack=ack,
-                ack_if_offered=ack_if_offered,
-                deadline=deadline,
-            )
+            return consume(group, topic, done, auto_ack, ack, ack_if_offered, deadline)
         if self._config.consumer.disabled:
             raise ServiceDisabled
         if self._draining:
             raise ShuttingDown
-        later = partial(
-            consume,
-            group,
-            topic,
-            done,
-            auto_ack=auto_ack,
-            ack=ack,
-            ack_if_offered=ack_if_offered,
-            deadline=deadline,
-        )
+        later = partial(consume, group, topic, done, auto_ack, ack, ack_if_offered, deadline)
         return self._create_first(topic, 0, lambda _: later(), lambda error: done(None, error))
 
     def _create_first(

@@ -11,7 +11,7 @@ What a handler says afterwards is ignored. A receipt that it gives with its answ
 answer was handed to the transport, `undelivered` when the stream or the connection was gone before.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf.message import DecodeError
@@ -34,7 +34,7 @@ from pixy.http2 import Delivery, Field, ResponseTemplate
 if TYPE_CHECKING:
     from pixy.api.grpc.connection import GrpcConnection
 
-__all__ = ["NOT_A_MESSAGE", "Call", "Receipt", "UnaryCall"]
+__all__ = ["NOT_A_MESSAGE", "Call", "Receipt", "UnaryCall", "answer_all"]
 
 NOT_A_MESSAGE = GrpcError(Status.INTERNAL, "the request is not the message that the method takes")
 
@@ -244,6 +244,19 @@ class UnaryCall(Call):
         self._settle()
         connection.answered(self.stream_id, self._answer_with_additions(serialized), receipt)
 
+    def answer_packed(self, body: bytes, receipt: Receipt | None = None) -> None:
+        """As `answer`, with a message that is serialized and has its prefix (`pack_message`, not compressed)."""
+        if not self.running:
+            if receipt is not None:
+                receipt.undelivered()
+            return
+        if self._additions is None and not self.compress:
+            self.running = False
+            self._connection.respond(self, _OK, body, receipt)
+            return
+        self._settle()
+        self._connection.answered(self.stream_id, self._answer_with_additions(body[PREFIX_BYTES:]), receipt)
+
     def received(self, source: bytes, begin: int, end: int, *, ended: bool, credit: bool) -> None:
         """See `Call.received`. The fast path: one whole request in one piece."""
         size = end - begin - PREFIX_BYTES
@@ -325,3 +338,9 @@ class UnaryCall(Call):
         if core.send_data(stream_id, body) is Delivery.GONE:
             return Delivery.GONE
         return core.send_trailers(stream_id, self._trailers(OK_TRAILERS))
+
+
+def answer_all(calls: Sequence[UnaryCall], bodies: Iterable[bytes]) -> None:
+    """End many calls with status OK, of any connections; each as `UnaryCall.answer_packed` does."""
+    for call, body in zip(calls, bodies, strict=True):
+        call.answer_packed(body)

@@ -115,13 +115,13 @@ class GrpcConnection(Link):
         del self._calls[stream_id]
         if self._held_bytes and stream_id in self._held:
             self._held_bytes -= self._held.pop(stream_id)
-        if len(body) > self.core.room:
-            self.make_room()
-        delivery = self.core.respond(stream_id, template, body)
-        if receipt is not None and delivery is Delivery.SENT:
-            self._receipts.append(receipt)
-        elif receipt is not None:
-            self.answered(stream_id, delivery, receipt)
+        if self.core.respond_at_once(stream_id, template, body):
+            if receipt is not None:
+                self._receipts.append(receipt)
+        else:
+            if len(body) > self.core.room:
+                self.make_room()
+            self.answered(stream_id, self.core.respond(stream_id, template, body), receipt)
         if not self._touched:
             self.touch()
 

@@ -7,7 +7,8 @@ when the answer is with the transport, and goes to somebody else if it never get
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from pixy.api.grpc.call import UnaryCall
+from pixy.api.grpc.answers import consumed_message, produced_messages
+from pixy.api.grpc.call import UnaryCall, answer_all
 from pixy.api.grpc.methods import Cancellable, Handler, Service
 from pixy.api.grpc.refusals import proxy_of, translator
 from pixy.backend import OffsetCommit, TopicDescription
@@ -17,6 +18,10 @@ from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proxy import Proxy
 
 __all__ = ["KafkaPixyService"]
+
+
+_DEFAULT_ACK = (0, 0)
+"""What a request acks that says nothing of acks: old clients send it by accident."""
 
 
 class KafkaPixyService:
@@ -65,10 +70,10 @@ class KafkaPixyService:
             request.group,
             request.topic,
             partial(_consumed, call),
-            auto_ack=auto_ack and not no_ack,
-            ack=ack,
-            ack_if_offered=ack == (0, 0),
-            deadline=call.deadline,
+            auto_ack and not no_ack,
+            ack,
+            ack == _DEFAULT_ACK,
+            call.deadline,
         )
 
     def ack(self, request: pb.AckRq, call: UnaryCall) -> None:
@@ -131,26 +136,17 @@ class KafkaPixyService:
         return _topic_metadata(topic, request.with_partitions)
 
 
-# One for all answers: filling it in takes half as long as making another, and `answer` keeps nothing of it.
-_PRODUCED = pb.ProdRs()
-
-
 def _produced(calls: Sequence[UnaryCall], partition: int, offset: int, error: PixyError | None) -> None:
     if error is not None:
         for call in calls:
             call.fail(error)
         return
-    _PRODUCED.partition = partition
-    step = 1 if offset >= 0 else 0  # asynchronous ones have no offset
-    for call in calls:
-        _PRODUCED.offset = offset
-        call.answer(_PRODUCED)
-        offset += step
+    answer_all(calls, produced_messages(partition, offset, len(calls)))
 
 
 def _consumed(call: UnaryCall, offer: Offer | None, error: PixyError | None) -> None:
     if offer is not None:
-        call.answer(_message(offer), offer)
+        call.answer_packed(consumed_message(offer), offer)
     else:
         assert error is not None
         call.fail(error)
@@ -161,22 +157,6 @@ def _acked(call: UnaryCall, error: PixyError | None) -> None:
         call.answer(pb.AckRs())
     else:
         call.fail(error)
-
-
-def _message(offer: Offer) -> pb.ConsRs:
-    record = offer.record
-    # Field by field: with keywords for the constructor it takes half as long again.
-    message = pb.ConsRs()
-    message.partition = offer.partition
-    message.offset = record.offset
-    message.message = record.value or b""
-    if record.key is None:
-        message.key_undefined = True
-    else:
-        message.key_value = record.key
-    for name, value in record.headers:
-        message.headers.add(key=name, value=value or b"")
-    return message
 
 
 def _topic_metadata(topic: TopicDescription, with_partitions: bool) -> pb.GetTopicMetadataRs:
