@@ -301,7 +301,7 @@ async def test_a_message_that_arrives_when_the_caller_has_gone_is_put_back(
         def cancel(self) -> None:
             gone.set()
 
-    def hold(group: str, topic: str, done: Any, **options: Any) -> Waiting:
+    def hold(group: str, topic: str, done: Any, *options: Any) -> Waiting:
         answers.append(done)
         waiting.set()
         return Waiting()
