@@ -25,13 +25,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from pixy.api.grpc import GrpcServer
 from pixy.backend import Backend, EmbeddedBackend
-from pixy.backend.kafka import KafkaBackend, KafkaOptions, StagingPlace
 from pixy.clock import SystemClock
 from pixy.cluster import Node, NodeOptions
 from pixy.config import Config, ProxyConfig, effective_client_id
@@ -39,6 +38,9 @@ from pixy.errors import Internal
 from pixy.proxy import Proxy
 from pixy.scheduling import run_soon
 from pixy.storage import RealDisk, ThreadWorker
+
+if TYPE_CHECKING:
+    from pixy.backend.kafka import KafkaBackend
 
 __all__ = ["Daemon", "QuietCollections", "prepare_interpreter", "run", "settle_interpreter"]
 
@@ -232,10 +234,7 @@ class Daemon:
         client_id = effective_client_id(config.client_id)
         backend: Backend
         if config.kind == "kafka":
-            backend = self._kafka[name] = KafkaBackend(
-                KafkaOptions.from_config(config, client_id), self._staging_place(name, config), self.on_fault
-            )
-            backend.watch(partial(self._kafka_changed, name))
+            backend = self._kafka_backend(name, config, client_id)
             gathering = replace(config.producer, flush_frequency=config.producer.linger_ms / 1000)
             config = replace(config, producer=gathering)
         else:
@@ -250,9 +249,16 @@ class Daemon:
             on_fault=self.on_fault,
         )
 
-    def _staging_place(self, name: str, config: ProxyConfig) -> StagingPlace:
+    def _kafka_backend(self, name: str, config: ProxyConfig, client_id: str) -> "KafkaBackend":
+        # Late: a daemon with embedded clusters only does without Kafka's client.
+        from pixy.backend.kafka import KafkaBackend, KafkaOptions, StagingPlace
+
         directory = Path(self._config.data_dir) / name / "kafka"
-        return StagingPlace(RealDisk(), directory, ThreadWorker, self._clock, config.staging)
+        staging = StagingPlace(RealDisk(), directory, ThreadWorker, self._clock, config.staging)
+        backend = KafkaBackend(KafkaOptions.from_config(config, client_id), staging, self.on_fault)
+        backend.watch(partial(self._kafka_changed, name))
+        self._kafka[name] = backend
+        return backend
 
     def _node(self, name: str, config: ProxyConfig) -> Node:
         options = NodeOptions(

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -152,3 +154,37 @@ def test_a_process_that_does_nothing_collects_nothing(monkeypatch: pytest.Monkey
     monkeypatch.setattr(gc, "collect", collect)
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(test())
+
+
+_EMBEDDED_ONLY = """
+import asyncio, sys
+import pixy.cli
+from pixy.config import load_config
+from pixy.daemon import Daemon
+
+async def serve() -> None:
+    daemon = Daemon(load_config(None, {}, {"grpc_addr": "127.0.0.1:0", "data_dir": sys.argv[1]}))
+    await daemon.start()
+    proxy = daemon._proxies["default"]
+    for produced in (asyncio.Event(), asyncio.Event()):
+        proxy.produce("t", b"key", b"value", (), lambda *_: produced.set())
+        await produced.wait()
+    found = asyncio.get_running_loop().create_future()
+    proxy.consume("g", "t", lambda offer, error: found.set_result(offer or error), auto_ack=True)
+    offer = await found
+    assert offer.record.value == b"value", offer
+    offer.delivered()
+    await daemon.drain_and_stop()
+
+asyncio.run(serve())
+kafka = {name for name in sys.modules if name.split(".")[0] == "aiokafka" or name.startswith("pixy.backend.kafka")}
+print(*sorted(kafka))
+"""
+
+
+def test_a_daemon_with_embedded_clusters_only_does_not_import_aiokafka(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _EMBEDDED_ONLY, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    codec = {"aiokafka.codec", "aiokafka.errors", "aiokafka.record._crecords.cutil"}
+    assert set(run.stdout.splitlines()[-1].split()) == codec | {"aiokafka.record._crecords.default_records"}

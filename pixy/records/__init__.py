@@ -1,6 +1,6 @@
 """Kafka v2 record batches, the unit that is stored, replicated and fetched; and the choice of a partition.
 
-What needs aiokafka is imported when it is first asked for: the Spark connector runs in short-lived processes that do without it, and its
+What needs the codec is imported when it is first asked for: the Spark connector runs in short-lived processes that do without it, and its
 import would take longer than their work.
 """
 
@@ -96,7 +96,7 @@ _LATE = {
     ),
     **dict.fromkeys(("PARTITIONERS", "Partitioner", "make_partitioner"), "pixy.records.partitioner"),
 }
-"""Where names are that need aiokafka."""
+"""Where names are that need the codec, or are needed only with it."""
 
 
 if not TYPE_CHECKING:  # or every name would be known

@@ -23,12 +23,18 @@ from itertools import chain
 from typing import NamedTuple, Protocol
 
 import cramjam
-from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
-from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from pixy.errors import CorruptData, UnpackedTooLarge
 from pixy.records.batch import HEADER_BYTES, check_batch, mark_control, read_header
+from pixy.records.compiled import (
+    CorruptRecordException,
+    DefaultRecordBatch,
+    DefaultRecordBatchBuilder,
+    gzip_encode,
+    lz4_encode,
+    snappy_encode,
+    zstd_encode,
+)
 from pixy.records.unpack import UNPACKED_BYTES_MAX, UnpacksTooFarError, unpack
 
 __all__ = [

@@ -15,14 +15,14 @@ from functools import lru_cache
 from random import Random
 from typing import Protocol
 
-from aiokafka.partitioner import murmur2
-
 from pixy.errors import ConfigError
 
 __all__ = ["PARTITIONERS", "Partitioner", "make_partitioner"]
 
 _CACHED_KEYS_MAX = 8192
 _CACHED_KEY_BYTES_MAX = 64
+_32_BITS = 0xFFFFFFFF
+_MURMUR2 = 0x5BD1E995
 
 
 class Partitioner(Protocol):
@@ -51,9 +51,20 @@ def _fnv1a(key: bytes) -> int:
 
 
 def _murmur2(key: bytes) -> int:
-    """The key's hash as Kafka's Java client computes it, without the sign bit."""
-    value: int = murmur2(key)
-    return value & 0x7FFFFFFF
+    """The key's hash as Kafka's Java client computes it, without the sign bit: MurmurHash2, 32 bits, little-endian, with Kafka's seed."""
+    whole = len(key) & ~3
+    value = 0x9747B28C ^ len(key)
+    for at in range(0, whole, 4):
+        value = value * _MURMUR2 & _32_BITS ^ _murmur2_mix(int.from_bytes(key[at : at + 4], "little"))
+    if whole < len(key):
+        value = (value ^ int.from_bytes(key[whole:], "little")) * _MURMUR2 & _32_BITS
+    value = (value ^ value >> 13) * _MURMUR2 & _32_BITS
+    return (value ^ value >> 15) & 0x7FFFFFFF
+
+
+def _murmur2_mix(word: int) -> int:
+    word = word * _MURMUR2 & _32_BITS
+    return (word ^ word >> 24) * _MURMUR2 & _32_BITS
 
 
 class _RandomPartitioner:
