@@ -24,7 +24,6 @@ Road not taken: several requests in flight for a broker. It answers one after th
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any, NamedTuple
@@ -50,6 +49,7 @@ from pixy.backend.kafka.errors import (
 )
 from pixy.backend.kafka.messages import PRODUCE
 from pixy.backend.kafka.options import KafkaOptions
+from pixy.backend.kafka.produce_queue import PendingBatch, ProduceQueue, ProducerId
 from pixy.backend.kafka.tasks import OwnedTasks
 from pixy.backend.protocol import AppendDone, TopicPartition
 from pixy.errors import DeadlineExceeded, Internal, PixyError, ShuttingDown, Unavailable, UnknownPartition
@@ -76,70 +76,11 @@ _OUT_OF_STEP = frozenset(
 )
 
 
-class ProducerId(NamedTuple):
-    """Who we are for a broker that looks for repetitions."""
-
-    id: int
-    epoch: int
-
-
 class TransactionalId(NamedTuple):
     """Whose transaction batches belong to, and the producer id and epoch that the coordinator gave."""
 
     name: str
     producer: ProducerId
-
-
-class _Pending:
-    """A batch that is not answered yet."""
-
-    __slots__ = ("answered", "batch", "deadline", "done", "maybe_written", "records", "sequenced")
-
-    def __init__(self, batch: bytearray, records: int, done: AppendDone, deadline: float) -> None:
-        self.batch = batch
-        self.records = records
-        self.done = done
-        self.deadline = deadline
-        # Whether its header has the producer's id and the sequence of its partition.
-        self.sequenced = False
-        # Whether an attempt may have been written that was not answered.
-        self.maybe_written = False
-        # Its time ran out while it was in flight.
-        self.answered = False
-
-
-class _Queue:
-    """The batches of one partition, in order; the first one may be in flight."""
-
-    __slots__ = (
-        "backoff_s",
-        "in_flight",
-        "not_before",
-        "partition",
-        "pending",
-        "producer",
-        "reason",
-        "sent",
-        "sequence",
-        "topic_id",
-    )
-
-    def __init__(self, partition: TopicPartition, topic_id: bytes) -> None:
-        self.partition = partition
-        self.topic_id = topic_id
-        # Invariant: deadlines ascend.
-        self.pending: deque[_Pending] = deque()
-        self.in_flight = False
-        # Whether the attempt under way has left us.
-        self.sent = False
-        # None: the next batch to be sequenced starts with a new id.
-        self.producer: ProducerId | None = None
-        # Of the next record. Invariant: one past the last record that is known to be written with this id.
-        self.sequence = 0
-        # Why the first batch is not written yet, and when it is tried again.
-        self.reason = ""
-        self.backoff_s = 0.0
-        self.not_before = 0.0
 
 
 class Producer:
@@ -169,9 +110,9 @@ class Producer:
         self._purpose = PURPOSE if transaction is None else TRANSACTIONS
         self._loop = asyncio.get_running_loop()
         self._attempt_s = max(options.delivery_timeout_s / _ATTEMPTS_MIN, _ATTEMPT_MIN_S)
-        self._queues: dict[TopicPartition, _Queue] = {}
+        self._queues: dict[TopicPartition, ProduceQueue] = {}
         # Queues whose first batch may be sent as soon as there is a leader and its connection is free, in order of arrival.
-        self._ready: dict[_Queue, None] = {}
+        self._ready: dict[ProduceQueue, None] = {}
         # Brokers with a request in flight.
         self._busy: set[int] = set()
         self._scheduled = False
@@ -210,12 +151,12 @@ class Producer:
             return
         queue = self._queues.get(partition)
         if queue is None or queue.topic_id != known.topic_id:
-            queue = self._queues[partition] = _Queue(partition, known.topic_id)
+            queue = self._queues[partition] = ProduceQueue(partition, known.topic_id)
         now = self._loop.time()
         deadline = now + self._options.delivery_timeout_s - age_s
         if queue.pending:
             deadline = max(deadline, queue.pending[-1].deadline)
-        pending = _Pending(batch, records, done, deadline)
+        pending = PendingBatch(batch, records, done, deadline)
         if deadline <= now:
             done(-1, self._time_is_over(queue, pending))
             return
@@ -238,7 +179,7 @@ class Producer:
 
     # --- out ------------------------------------------------------------------------------------------------------
 
-    def _make_ready(self, queue: _Queue) -> None:
+    def _make_ready(self, queue: ProduceQueue) -> None:
         if queue.pending and not queue.in_flight:
             self._ready[queue] = None
             self._schedule()
@@ -252,7 +193,7 @@ class Producer:
         """One request for every broker that has none in flight, with what is ready for it."""
         self._scheduled = False
         leader_of = self._client.metadata.leader
-        requests: dict[int, list[_Queue]] = {}
+        requests: dict[int, list[ProduceQueue]] = {}
         sizes: dict[int, int] = {}
         for queue in list(self._ready):
             leader = leader_of(*queue.partition)
@@ -271,7 +212,7 @@ class Producer:
                 queue.in_flight, queue.sent = True, False
             self._tasks.spawn(self._send(leader, queues), f"produce to broker {leader}")
 
-    def _no_leader(self, queue: _Queue) -> None:
+    def _no_leader(self, queue: ProduceQueue) -> None:
         """The first batch waits; a change of metadata makes it look again."""
         fault = self._client.fault
         queue.reason = f"no Kafka broker can be reached: {fault}" if fault else "the partition has no leader"
@@ -279,23 +220,18 @@ class Producer:
             self._back_off(queue)
             self._client.request_refresh([queue.partition.topic])
 
-    async def _send(self, leader: int, queues: list[_Queue]) -> None:
+    async def _send(self, leader: int, queues: list[ProduceQueue]) -> None:
         """One request and its answer."""
         try:
             await self._sequence(queues)
             await self._client.connect(leader, self._purpose, self._attempt_s)
-            for queue in queues:
-                queue.sent = True
-            answer = await self._client.send(leader, self._request(queues), self._purpose, self._attempt_s)
-            answers = {
-                TopicPartition(topic, number): (error, offset, message)
-                for topic, partitions in answer.topics
-                for number, error, offset, _, _, _, message in partitions
-            }
+            queues = self._drop_late(queues)
+            answers = await self._exchange(leader, queues) if queues else {}
         except PixyError as error:
             # Who stops while a request is under way waits for its batches; the client goes after them.
+            maybe_sent = isinstance(error, BrokerFault) and error.sent
             for queue in queues:
-                self._failed(queue, str(error), maybe_written=isinstance(error, BrokerFault) and error.sent)
+                self._failed(queue, str(error), maybe_written=queue.sent and maybe_sent)
             self._client.request_refresh({queue.partition.topic for queue in queues})
         else:
             for queue in queues:
@@ -304,14 +240,38 @@ class Producer:
             self._busy.discard(leader)
             self._schedule()
 
-    def _request(self, queues: Iterable[_Queue]) -> Any:
+    def _drop_late(self, queues: Iterable[ProduceQueue]) -> list[ProduceQueue]:
+        """The queues whose first batch still waits for its answer. A batch that was answered while its request was prepared must not be
+        written any more."""
+        in_time = []
+        for queue in queues:
+            if queue.pending[0].answered:
+                self._give_up(queue)
+            else:
+                in_time.append(queue)
+        return in_time
+
+    async def _exchange(
+        self, leader: int, queues: list[ProduceQueue]
+    ) -> dict[TopicPartition, tuple[int, int, str | None]]:
+        """Code, offset and message for each partition in the answer. Does not suspend before the batches are out."""
+        for queue in queues:
+            queue.sent = True
+        answer = await self._client.send(leader, self._request(queues), self._purpose, self._attempt_s)
+        return {
+            TopicPartition(topic, number): (error, offset, message)
+            for topic, partitions in answer.topics
+            for number, error, offset, _, _, _, message in partitions
+        }
+
+    def _request(self, queues: Iterable[ProduceQueue]) -> Any:
         topics: dict[str, list[tuple[int, bytearray]]] = {}
         for queue in queues:
             topic, number = queue.partition
             topics.setdefault(topic, []).append((number, queue.pending[0].batch))
         return PRODUCE(self._transactional_id, self._acks, int(self._attempt_s * 1000), list(topics.items()))
 
-    async def _sequence(self, queues: Iterable[_Queue]) -> None:
+    async def _sequence(self, queues: Iterable[ProduceQueue]) -> None:
         """Write id and sequence into the batches that have none yet."""
         for queue in queues:
             if queue.producer is None:
@@ -336,7 +296,7 @@ class Producer:
 
     # --- answers --------------------------------------------------------------------------------------------------
 
-    def _answered(self, queue: _Queue, code: int, offset: int, message: str | None) -> None:
+    def _answered(self, queue: ProduceQueue, code: int, offset: int, message: str | None) -> None:
         """The broker has said what came of the first batch."""
         if code == 0:
             pending = queue.pending[0]
@@ -354,7 +314,7 @@ class Producer:
         else:
             self._refused(queue, code, message)
 
-    def _refused(self, queue: _Queue, code: int, message: str | None) -> None:
+    def _refused(self, queue: ProduceQueue, code: int, message: str | None) -> None:
         topic, number = queue.partition
         if code == DUPLICATE_SEQUENCE_NUMBER:
             self._start_over(queue)
@@ -366,7 +326,7 @@ class Producer:
             self._start_over(queue)
         self._settle(queue, -1, error_for_code(code, f"cannot write to {topic}-{number}", message))
 
-    def _failed(self, queue: _Queue, reason: str, maybe_written: bool) -> None:
+    def _failed(self, queue: ProduceQueue, reason: str, maybe_written: bool) -> None:
         """An attempt came to nothing: the batch is tried again, unless its time is over."""
         queue.in_flight = False
         queue.reason = reason
@@ -377,14 +337,14 @@ class Producer:
             return
         self._back_off(queue)
 
-    def _back_off(self, queue: _Queue) -> None:
+    def _back_off(self, queue: ProduceQueue) -> None:
         longest = self._options.retry_backoff_s
         queue.backoff_s = min(max(2 * queue.backoff_s, longest / 100), longest)
         queue.not_before = self._loop.time() + queue.backoff_s
         self._ready.pop(queue, None)
         self._loop.call_later(queue.backoff_s, self._make_ready, queue)
 
-    def _start_over(self, queue: _Queue) -> None:
+    def _start_over(self, queue: ProduceQueue) -> None:
         """The partition goes on with a new producer id."""
         if self._transactional_id is None and self._producer == queue.producer:
             self._producer = None
@@ -392,7 +352,7 @@ class Producer:
         if queue.pending:
             queue.pending[0].sequenced = False
 
-    def _settle(self, queue: _Queue, offset: int, error: PixyError | None) -> None:
+    def _settle(self, queue: ProduceQueue, offset: int, error: PixyError | None) -> None:
         """The first batch is done with; the next one may go."""
         pending = queue.pending.popleft()
         self._ready.pop(queue, None)
@@ -408,7 +368,7 @@ class Producer:
             self._make_ready(queue)
         self._answer(pending, offset, error)
 
-    def _answer(self, pending: _Pending, offset: int, error: PixyError | None) -> None:
+    def _answer(self, pending: PendingBatch, offset: int, error: PixyError | None) -> None:
         if not pending.answered:
             pending.answered = True
             pending.done(offset, error)
@@ -438,7 +398,7 @@ class Producer:
                     break
                 self._run_out(queue, pending)
 
-    def _run_out(self, queue: _Queue, pending: _Pending) -> None:
+    def _run_out(self, queue: ProduceQueue, pending: PendingBatch) -> None:
         if queue.in_flight and queue.pending[0] is pending:
             # What the attempt under way comes to is for the sequence only.
             pending.maybe_written |= queue.sent
@@ -451,7 +411,7 @@ class Producer:
         self.buffered_bytes -= len(pending.batch)
         self._answer(pending, -1, self._time_is_over(queue, pending))
 
-    def _give_up(self, queue: _Queue) -> None:
+    def _give_up(self, queue: ProduceQueue) -> None:
         """The first batch will not be tried again."""
         pending = queue.pending[0]
         if pending.maybe_written:
@@ -459,7 +419,7 @@ class Producer:
         gone = self._is_gone(queue)
         self._settle(queue, -1, self._deleted(queue) if gone else self._time_is_over(queue, pending))
 
-    def _time_is_over(self, queue: _Queue, pending: _Pending) -> PixyError:
+    def _time_is_over(self, queue: ProduceQueue, pending: PendingBatch) -> PixyError:
         topic, number = queue.partition
         limit = f"{self._options.delivery_timeout_s:g} s"
         reason = queue.reason or self._client.fault or "the broker has not answered"
@@ -478,12 +438,12 @@ class Producer:
             else:
                 self._make_ready(queue)  # its leader may have moved
 
-    def _is_gone(self, queue: _Queue) -> bool:
+    def _is_gone(self, queue: ProduceQueue) -> bool:
         topic, number = queue.partition
         known = self._client.metadata.topics.get(topic)
         return known is None or known.topic_id != queue.topic_id or number >= len(known.partitions)
 
-    def _fail_all(self, queue: _Queue) -> None:
+    def _fail_all(self, queue: ProduceQueue) -> None:
         """The topic was deleted; nothing of it is in flight."""
         self._ready.pop(queue, None)
         if self._queues.get(queue.partition) is queue:
@@ -496,5 +456,5 @@ class Producer:
             self._empty.set()
 
     @staticmethod
-    def _deleted(queue: _Queue) -> UnknownPartition:
+    def _deleted(queue: ProduceQueue) -> UnknownPartition:
         return UnknownPartition(f"topic {queue.partition.topic} was deleted")

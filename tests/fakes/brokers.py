@@ -1,0 +1,134 @@
+"""A Kafka cluster that is a script: what each broker answers to each kind of request, without sockets and on any event loop.
+
+Give `Brokers.dial` to a backend or a client. Metadata is answered from `topics`, coordinators are broker 0; everything else by the handlers
+that a test sets with `on`, an answer being the fields of the response in their order. A handler may be a coroutine, which answers when it
+likes; requests that nobody handles are never answered. A connection that is cut, or that the client closes, breaks what waits on it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from inspect import isawaitable
+from typing import Any
+
+from aiokafka.conn import CloseReason
+from aiokafka.errors import KafkaConnectionError
+
+from pixy.backend.kafka import KafkaOptions
+
+__all__ = ["FIND_COORDINATOR", "INIT_PRODUCER_ID", "METADATA", "PRODUCE", "Brokers"]
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
+FIND_COORDINATOR, INIT_PRODUCER_ID = 10, 22
+
+Handler = Callable[[Any], Any]
+"""From a request, aiokafka's struct, to the fields of its answer, or to a coroutine that returns them."""
+
+
+class Brokers:
+    """The cluster.
+
+    Attributes:
+        topics: the leader of each partition, by topic; -1: none.
+        before_dial: awaited before a connection is made, with the node id; a test replaces it.
+        requests: what came, in order: the kind and the struct.
+    """
+
+    def __init__(self, topics: dict[str, list[int]], nodes: int = 1) -> None:
+        self.topics = topics
+        self.nodes = range(nodes)
+        self.requests: list[tuple[int, Any]] = []
+        self.connections: list[_Connection] = []
+        self.before_dial: Callable[[int], Any] = lambda _: None
+        self._handlers: dict[int, Handler] = {METADATA: self._metadata, FIND_COORDINATOR: _coordinator}
+
+    def on(self, key: int, handler: Handler) -> None:
+        """Have requests of a kind answered by `handler` from now on."""
+        self._handlers[key] = handler
+
+    def count(self, key: int) -> int:
+        """How many requests of a kind came."""
+        return sum(each == key for each, _ in self.requests)
+
+    def options(self, **changed: Any) -> KafkaOptions:
+        """Options for this cluster."""
+        return KafkaOptions(**{"seed_peers": ("broker-0:9092",), "client_id": "tests", **changed})
+
+    async def dial(self, host: str, port: int, **_: Any) -> "_Connection":
+        """As aiokafka's `create_conn`."""
+        waiting = self.before_dial(int(host.removeprefix("broker-")))
+        if isawaitable(waiting):
+            await waiting
+        connection = _Connection(self, host, port)
+        self.connections.append(connection)
+        return connection
+
+    def cut(self) -> None:
+        """Break all connections."""
+        for connection in self.connections:
+            connection.close(CloseReason.CONNECTION_BROKEN)
+
+    async def answer(self, struct: Any) -> Any:
+        """What a broker says to a request."""
+        self.requests.append((struct.API_KEY, struct))
+        handler = self._handlers.get(struct.API_KEY)
+        if handler is None:
+            await asyncio.Event().wait()
+        assert handler is not None
+        fields = handler(struct)
+        if isawaitable(fields):
+            fields = await fields
+        # Through bytes and back, as from the wire.
+        return struct.RESPONSE_TYPE.decode(struct.RESPONSE_TYPE(*fields).encode())
+
+    def _metadata(self, request: Any) -> tuple[Any, ...]:
+        named = self.topics if request.topics is None else [name for _, name, *_ in request.topics]
+        brokers: list[Any] = [(node, f"broker-{node}", 9092, None, {}) for node in self.nodes]
+        return 0, brokers, "scripted", 0, [self._describe(name) for name in named], {}
+
+    def _describe(self, name: str) -> tuple[Any, ...]:
+        leaders: Iterable[int] | None = self.topics.get(name)
+        if leaders is None:
+            return 3, name, bytes(16), False, [], 0, {}
+        partitions: list[Any] = [
+            (0 if leader >= 0 else 5, number, leader, 0, list(self.nodes), [], [], {})
+            for number, leader in enumerate(leaders)
+        ]
+        return 0, name, name.encode().ljust(16, b"\0"), False, partitions, 0, {}
+
+
+def _coordinator(_: Any) -> tuple[Any, ...]:
+    return 0, 0, None, 0, "broker-0", 9092
+
+
+class _Connection:
+    def __init__(self, brokers: Brokers, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self._brokers = brokers
+        self._waiting: set[asyncio.Task[Any]] = set()
+        self._open = True
+
+    def connected(self) -> bool:
+        return self._open
+
+    def send(self, request: Any) -> Any:
+        if not self._open:
+            raise KafkaConnectionError("the connection is closed")
+        struct = request.prepare(dict.fromkeys(range(100), (0, 99)))
+        answer = asyncio.ensure_future(self._brokers.answer(struct))
+        self._waiting.add(answer)
+        answer.add_done_callback(self._waiting.discard)
+        return _broken_if_cut(answer)
+
+    def close(self, reason: Any = None) -> None:
+        self._open = False
+        for answer in self._waiting:
+            answer.cancel("cut")
+
+
+async def _broken_if_cut(answer: "asyncio.Future[Any]") -> Any:
+    try:
+        return await asyncio.shield(answer)
+    except asyncio.CancelledError:
+        if answer.cancelled():
+            raise KafkaConnectionError("the connection was cut") from None
+        raise
