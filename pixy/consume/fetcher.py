@@ -10,7 +10,8 @@ What goes wrong:
     group is                            the next fetch, so what is in memory by then may still be offered
     offset above the end                start over at the end with what still exists; said once
     the topic was deleted               tried again without a word; the assignment that ends this is on its way
-    anything else, also damaged data    said once per error, tried again with increasing delay; who waits in vain is told
+    anything else, also damaged data    said once per error, tried again with increasing delay; who waits in vain is told until a
+                                        fetch, which does not wait for records then, is answered
 
 A batch that cannot be decoded is not passed over: a consumer group skips no record that it was not told of. Its partition waits there, the
 others of the group go on. The error names topic, partition, and the offset behind the batch, which is where to set the group's offset.
@@ -24,13 +25,15 @@ import structlog
 from pixy.backend import TopicPartition
 from pixy.consume.environment import Environment
 from pixy.consume.offers import PartitionOffers
-from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, UnknownPartition
+from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, Unavailable, UnknownPartition
 from pixy.records import Record
 
 __all__ = ["Fetcher"]
 
 _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
+_UNAVAILABLE_BACKOFF_MAX = 1.0
+"""The backend has waited itself before it says so."""
 
 _log = structlog.get_logger()
 
@@ -132,7 +135,10 @@ class Fetcher:
         self._fetching = True
         try:
             result = await self._environment.backend.fetch(
-                self._partition, offset, max_bytes=offers.fetch_bytes
+                self._partition,
+                offset,
+                max_bytes=offers.fetch_bytes,
+                max_wait=0.0 if self._failing else None,
             )
         except OffsetOutOfRange as error:
             self._fetching = False
@@ -200,7 +206,8 @@ class Fetcher:
             self._on_failing(error)
             self._warn("cannot fetch, trying again", offset=self._offers.fetch_offset, error=self._failing)
         delay = self._backoff
-        self._backoff = min(delay * 2, _BACKOFF_MAX)
+        longest = _UNAVAILABLE_BACKOFF_MAX if isinstance(error, Unavailable) else _BACKOFF_MAX
+        self._backoff = min(delay * 2, longest)
         await self._environment.timers.sleep(delay)
 
     def _located(self, fault: CorruptData) -> CorruptData:

@@ -189,7 +189,7 @@ class FakeBackend:
                 raise UnknownPartition(f"{partition} was deleted")
             if not log.begin <= offset <= log.end:
                 raise OffsetOutOfRange(f"{offset} is not in {log.begin}..{log.end}", log.begin, log.end)
-            if offset < log.end:
+            if offset < log.end or max_wait == 0:
                 break
             log.changed.clear()
             await log.changed.wait()

@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit
-from pixy.errors import Unavailable, UnpackedTooLarge
+from pixy.errors import LongPollTimeout, Unavailable, UnpackedTooLarge
 from pixy.records import COMPRESSION, NewRecord, build_batch, patch_batch
 from tests.consume.conftest import MakeWorld
 from tests.consume.fakes import make_batch
@@ -98,13 +98,28 @@ async def test_a_failing_fetch_is_said_once_and_tried_with_increasing_delay(make
         answers = await world.consume()
         for _ in range(100):
             await world.pass_time(0.1)
-        assert 5 <= world.backend.fetches <= 9
+        assert 8 <= world.backend.fetches <= 16
         assert [entry["error"] for entry in logs if "cannot fetch" in entry["event"]] == ["no leader"]
         assert len(answers.errors) == 1
         world.backend.failures.clear()
         await world.pass_time(5)
         assert [entry["event"] for entry in logs].count("fetching again") == 1
     assert (await world.consume()).values == [b"a"]
+
+
+async def test_who_polls_is_told_of_a_failing_partition_until_it_can_be_read_also_if_it_is_empty(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(subscription_timeout=60.0, long_polling_timeout=3.0)
+    world.backend.failures["fetch"] = Unavailable("no leader")
+    answers = await world.consume()
+    await world.pass_time(3)
+    assert [str(error) for error in answers.errors] == ["no leader"]
+    world.backend.failures.clear()
+    await world.pass_time(1)
+    answers = await world.consume()
+    await world.pass_time(3)
+    assert [type(error) for error in answers.errors] == [LongPollTimeout]
 
 
 async def test_the_end_of_a_deleted_topic_is_not_said_before_the_assignment_says_it(

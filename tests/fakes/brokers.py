@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from pixy.backend.kafka import KafkaOptions
 
-__all__ = ["FIND_COORDINATOR", "INIT_PRODUCER_ID", "METADATA", "PRODUCE", "Brokers"]
+__all__ = ["FETCH", "FIND_COORDINATOR", "INIT_PRODUCER_ID", "LIST_OFFSETS", "METADATA", "PRODUCE", "Brokers"]
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 FIND_COORDINATOR, INIT_PRODUCER_ID = 10, 22

@@ -7,8 +7,9 @@ of its own. A purpose is any name; there are as many connections to a broker as 
 Road not taken: `AIOKafkaClient`, which has one lock for all attempts to connect (a broker that hangs keeps everybody from the others), asks
 for topics in a way that creates them, and knows no topic ids.
 
-Metadata is asked for every `metadata_max_age_s`, and when somebody has found it out of date (`request_refresh`). A broker that does not
-answer is passed over, after a time that grows while none answers. While none does, `fault` says why, and whoever needs a broker gets
+Metadata is asked for every `metadata_max_age_s`, and when somebody has found it out of date (`request_refresh`): at once the first time,
+and in intervals that grow to `retry_backoff_s` as long as the answers bring nothing new. A broker that does not answer is passed over,
+after a time that grows while none answers. While none does, `fault` says why, and whoever needs a broker gets
 `BrokerFault` at once instead of waiting for another attempt to fail.
 """
 
@@ -26,6 +27,7 @@ from pixy.backend.kafka.messages import METADATA
 from pixy.backend.kafka.metadata import Broker, Metadata
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.errors import ShuttingDown, Unavailable
+from pixy.records import TopicPartition
 
 __all__ = ["CONTROL", "Dial", "KafkaClient"]
 
@@ -103,6 +105,10 @@ class KafkaClient:
         # Who asks while one is under way shares the next one.
         self._next_refresh: _Refresh | None = None
         self._wake = asyncio.Event()
+        # How many answers have brought something new.
+        self._changes = 0
+        # Partitions that somebody needs and that have no leader: each is logged once.
+        self._leaderless: set[TopicPartition] = set()
         # What the next refresh asks for; None: all topics.
         self._stale: set[str] | None = None
         self._attempt_s = min(_ATTEMPT_S, options.dial_timeout_s)
@@ -251,6 +257,7 @@ class KafkaClient:
     def _apply(self, answer: Any, topics: Collection[str] | None) -> None:
         if self.fault:
             _log.info("Kafka can be reached", brokers=len(answer.brokers))
+            self._changes += 1
         self._set_fault("")
         self.reached.set()
         self._attempt_s = min(_ATTEMPT_S, self._options.dial_timeout_s)
@@ -260,6 +267,8 @@ class KafkaClient:
             self._drop_moved()
         elif not changed:
             return
+        self._changes += 1
+        self._forget_leaderless(changed)
         self.tell(changed)
 
     def tell(self, changed: set[str]) -> None:
@@ -267,9 +276,29 @@ class KafkaClient:
         for listener in self.listeners:
             listener(changed)
 
+    def no_leader(self, partition: TopicPartition) -> str:
+        """Somebody needs a partition that has no leader: ask for metadata soon, log it once. Returns the reason to be told."""
+        self.request_refresh([partition.topic])
+        if self.fault:
+            return f"no Kafka broker can be reached: {self.fault}"
+        if partition not in self._leaderless:
+            self._leaderless.add(partition)
+            _log.warning("a partition has no leader", topic=partition.topic, partition=partition.partition)
+        return "the partition has no leader"
+
+    def _forget_leaderless(self, topics: Collection[str]) -> None:
+        for partition in [each for each in self._leaderless if each.topic in topics]:
+            gone = partition.topic not in self.metadata.topics
+            if gone or self.metadata.leader(*partition) >= 0:
+                self._leaderless.discard(partition)
+                if not gone:
+                    topic, number = partition
+                    _log.info("a partition has a leader again", topic=topic, partition=number)
+
     async def _keep_fresh(self) -> None:
-        pause_s = _BACKOFF_MIN_S
+        pause_s, longest_s = _BACKOFF_MIN_S, self._options.retry_backoff_s
         while True:
+            before, since = self._changes, self._loop.time()
             try:
                 async with asyncio.timeout(self._options.metadata_max_age_s):
                     await self._wake.wait()
@@ -277,13 +306,14 @@ class KafkaClient:
             except TimeoutError:
                 topics = None
             self._wake.clear()
+            rested = self._loop.time() - since >= longest_s
             try:
                 await self.refresh(topics)
-                pause_s = _BACKOFF_MIN_S
             except Unavailable:
                 self._stale = None
                 self._wake.set()
-                pause_s = min(2 * pause_s, self._options.retry_backoff_s)
+            useful = rested or self._changes > before
+            pause_s = _BACKOFF_MIN_S if useful else min(2 * pause_s, longest_s)
             await asyncio.sleep(pause_s)  # however many find it out of date, they share the next answer
 
     async def _ask_anybody(self, request: Any) -> Any:

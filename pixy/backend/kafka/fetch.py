@@ -13,7 +13,8 @@ What comes back are whole batches, checked and read-committed: control batches a
 `next_offset` passes them as it passes what compaction removed. The end of what is served is the last stable offset.
 
 Errors that may pass (no leader, no connection, a broker that is behind) are waited out as part of the fetch's wait, or `Unavailable` if
-that is over, after `_PATIENCE_S` at the earliest.
+that is over, after `_PATIENCE_S` at the earliest. A fetch that waits as long as it takes has the same patience with a partition without a
+leader, and `_SILENCE_S` with a broker that does not answer: others take its partitions over before.
 """
 
 import asyncio
@@ -44,6 +45,7 @@ _ANSWER_S = 5.0
 """What an answer may take beyond the time that the broker may hold the request."""
 _REGROUP_S = 0.002
 _PATIENCE_S = 3.0
+_SILENCE_S = 15.0
 _BACKOFF_S = 0.1
 _REQUEST_BYTES = 16 << 20
 _ABORT = 0
@@ -63,7 +65,7 @@ class Fetched(NamedTuple):
 class _Waiter:
     """One call of `fetch`."""
 
-    __slots__ = ("give_up_at", "max_bytes", "offset", "partition", "result", "topic_id", "until")
+    __slots__ = ("failing_since", "max_bytes", "offset", "partition", "result", "topic_id", "until")
 
     def __init__(
         self, partition: TopicPartition, topic_id: bytes, offset: int, max_bytes: int, until: float | None
@@ -74,15 +76,21 @@ class _Waiter:
         self.max_bytes = max_bytes
         # When its wait is over, None: never.
         self.until = until
-        # When errors that may pass are told; set at the first one.
-        self.give_up_at: float | None = None
+        # When the first error came that may pass, since there was an answer.
+        self.failing_since: float | None = None
         self.result: asyncio.Future[FetchResult] = asyncio.get_running_loop().create_future()
 
-    def have_patience(self, now: float) -> bool:
-        """Something keeps it from its answer that should not last; whether to go on waiting."""
-        if self.give_up_at is None:
-            self.give_up_at = now + _PATIENCE_S
-        return self.until is None or max(self.until, self.give_up_at) > now
+    def have_patience(self, now: float, silence_s: float = _PATIENCE_S) -> bool:
+        """Something keeps it from its answer that should not last; whether to go on waiting.
+
+        Args:
+            silence_s: patience of a fetch that waits as long as it takes.
+        """
+        if self.failing_since is None:
+            self.failing_since = now
+        if self.until is None:
+            return self.failing_since + silence_s > now
+        return max(self.until, self.failing_since + _PATIENCE_S) > now
 
 
 class _Entry:
@@ -167,8 +175,7 @@ class Fetcher:
         """Put a fetch into the lane of its partition's leader."""
         leader = self._client.metadata.leader(*waiter.partition)
         if leader < 0:
-            self._client.request_refresh([waiter.partition.topic])
-            self._later(waiter, self._client.fault or "the partition has no leader")
+            self._later(waiter, self._client.no_leader(waiter.partition), _PATIENCE_S)
             return
         lane = self._lanes.get(leader)
         if lane is None:
@@ -291,7 +298,7 @@ class Fetcher:
                         Unavailable(f"{topic}-{number} cannot be read: the broker gives nothing of it"),
                     )
                 continue
-            waiter.give_up_at = None
+            waiter.failing_since = None
             if next_offset == entry.offset and (waiter.until is None or waiter.until > now):
                 waiting.append(waiter)
             else:
@@ -309,9 +316,9 @@ class Fetcher:
         else:
             reject(waiter.result, error_for_code(code, f"cannot read {topic}-{number}"))
 
-    def _later(self, waiter: _Waiter, reason: str) -> None:
+    def _later(self, waiter: _Waiter, reason: str, silence_s: float = _SILENCE_S) -> None:
         """Try again after a pause, or tell if there was patience enough."""
-        if not waiter.have_patience(self._loop.time()):
+        if not waiter.have_patience(self._loop.time(), silence_s):
             topic, number = waiter.partition
             reject(waiter.result, Unavailable(f"{topic}-{number} cannot be read: {reason}"))
         elif not waiter.result.done():

@@ -79,7 +79,7 @@ async def _list(
 
 async def _ask(client: KafkaClient, leader: int, partitions: Iterable[TopicPartition], timestamp: int) -> Any:
     if leader < 0:
-        raise Unavailable(client.fault or "a partition has no leader")
+        raise Unavailable(client.no_leader(min(partitions)))
     topics: dict[str, list[tuple[int, int]]] = {}
     for topic, number in sorted(partitions):
         topics.setdefault(topic, []).append((number, timestamp))

@@ -214,11 +214,9 @@ class Producer:
 
     def _no_leader(self, queue: ProduceQueue) -> None:
         """The first batch waits; a change of metadata makes it look again."""
-        fault = self._client.fault
-        queue.reason = f"no Kafka broker can be reached: {fault}" if fault else "the partition has no leader"
+        queue.reason = self._client.no_leader(queue.partition)
         if self._loop.time() >= queue.not_before:
             self._back_off(queue)
-            self._client.request_refresh([queue.partition.topic])
 
     async def _send(self, leader: int, queues: list[ProduceQueue]) -> None:
         """One request and its answer."""

@@ -1,11 +1,9 @@
 """pixy/backend/kafka/produce.py at bad moments: a batch's time ends while its request is being prepared."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-
-import pytest
 
 from pixy.backend import TopicPartition
 from pixy.backend.kafka.client import KafkaClient
@@ -14,16 +12,9 @@ from pixy.errors import DeadlineExceeded, PixyError, Unavailable
 from pixy.records import read_records
 from tests.conformance.support import make_batch
 from tests.fakes.brokers import INIT_PRODUCER_ID, PRODUCE, Brokers
-from tests.sim.loop import VirtualLoop
 
 T0 = TopicPartition("t", 0)
 LIMIT_S = 2.0
-
-
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        yield runner
 
 
 class Log(Brokers):
@@ -73,9 +64,9 @@ async def open_writer(log: Log) -> AsyncIterator[Writer]:
 
 
 def test_a_batch_whose_time_ends_while_a_producer_id_is_asked_for_is_not_written(
-    runner: asyncio.Runner,
+    virtual: asyncio.Runner,
 ) -> None:
-    runner.run(_end_while_waiting_for_an_id())
+    virtual.run(_end_while_waiting_for_an_id())
 
 
 async def _end_while_waiting_for_an_id() -> None:
@@ -99,9 +90,9 @@ async def _end_while_waiting_for_an_id() -> None:
 
 
 def test_a_batch_whose_time_ends_while_the_leader_is_connected_to_is_not_written(
-    runner: asyncio.Runner,
+    virtual: asyncio.Runner,
 ) -> None:
-    runner.run(_end_while_connecting())
+    virtual.run(_end_while_connecting())
 
 
 async def _end_while_connecting() -> None:
@@ -123,8 +114,8 @@ async def _end_while_connecting() -> None:
         assert writer.answers[b"next"] == 1
 
 
-def test_a_batch_that_was_sent_before_its_time_ended_is_in_doubt(runner: asyncio.Runner) -> None:
-    runner.run(_end_while_sent())
+def test_a_batch_that_was_sent_before_its_time_ended_is_in_doubt(virtual: asyncio.Runner) -> None:
+    virtual.run(_end_while_sent())
 
 
 async def _end_while_sent() -> None:
