@@ -32,6 +32,7 @@ __all__ = [
     "NotFound",
     "OffsetOutOfRange",
     "OwnedElsewhere",
+    "OwnerUndecided",
     "PartitionNotFound",
     "PixyError",
     "ResourceExhausted",
@@ -259,6 +260,10 @@ class ShuttingDown(Unavailable):
 
     def __init__(self) -> None:
         super().__init__("service is shutting down")
+
+
+class OwnerUndecided(Unavailable):
+    """A consumer group is being rebalanced: nobody knows who gets a partition."""
 
 
 class OwnedElsewhere(Unavailable):

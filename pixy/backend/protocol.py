@@ -258,6 +258,7 @@ class Backend(Protocol):
             UnknownPartition: there is no such partition.
             OffsetOutOfRange: `offset` is below the log begin offset or above the high watermark.
             CorruptData: what is stored there cannot be read.
+            Unavailable: the partition has had no leader for some seconds, however long the fetch may wait.
         """
 
     async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
@@ -366,7 +367,11 @@ class Backend(Protocol):
         """Who consumes a topic: group -> client id -> partitions, ascending; also members that have got none."""
 
     async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
-        """Client id of the member of a consumer group that has a partition; None: nobody, or it is being decided."""
+        """Client id of the member of a consumer group that has a partition; None: nobody.
+
+        Raises:
+            OwnerUndecided: the group is being rebalanced.
+        """
 
     async def consumer_group_exists(self, group: str) -> bool:
         """Whether a consumer group has any member."""

@@ -26,6 +26,7 @@ from pixy.consume.unpacking import Unpack, Unpacker
 from pixy.errors import (
     InvalidAck,
     InvalidOffset,
+    OwnerUndecided,
     PixyError,
     ServiceDisabled,
     ShuttingDown,
@@ -39,6 +40,10 @@ __all__ = ["NEWEST", "OLDEST", "Consumers"]
 NEWEST = -1
 OLDEST = -2
 """Offsets that `set_offsets` takes instead of a position: behind the last record, and the first record."""
+
+
+_OWNER_PAUSE_S = 0.25
+"""How often it is asked who has a partition while that is being decided."""
 
 
 class _State(Enum):
@@ -195,9 +200,10 @@ class Consumers:
         subscription.ack(partition, offset, done, only_if_offered)
 
     def _ack_unsubscribed(self, group: str, topic: str, ack: tuple[int, int], done: AckDone) -> None:
-        """An ack for what is not consumed here: refuse it if somebody else has it, else begin to consume.
+        """An ack for what is not consumed here: refuse it if somebody else has it, begin to consume if nobody has.
 
-        To join first would take partitions away from those who handed the record out.
+        To join first would take partitions away from those who handed the record out. While the group is being rebalanced the ack waits,
+        at most a long polling timeout.
         """
         try:
             check_ack(self._environment.backend, topic, ack)
@@ -219,8 +225,7 @@ class Consumers:
     async def _look_up(self, group: str, partition: TopicPartition, offset: int, done: AckDone) -> None:
         owner: str | None = None
         try:
-            if (group, partition.topic) not in self._subscriptions:
-                owner = await self._environment.backend.partition_owner(group, partition)
+            owner = await self._owner(group, partition)
         except PixyError as error:
             done(error)
             return
@@ -238,6 +243,23 @@ class Consumers:
                 done(error)
             else:
                 subscription.ack(partition.partition, offset, done, False)
+
+    async def _owner(self, group: str, partition: TopicPartition) -> str | None:
+        """Who has a partition that is not consumed here; None: nobody, or it is consumed here by now.
+
+        Raises:
+            OwnerUndecided: that was not decided within a long polling timeout.
+        """
+        timers = self._environment.timers
+        until = timers.monotonic() + self._environment.options.long_polling_timeout
+        while (group, partition.topic) not in self._subscriptions:
+            try:
+                return await self._environment.backend.partition_owner(group, partition)
+            except OwnerUndecided:
+                if timers.monotonic() + _OWNER_PAUSE_S > until:
+                    raise
+            await timers.sleep(_OWNER_PAUSE_S)
+        return None
 
     async def set_offsets(self, group: str, topic: str, offsets: Mapping[int, OffsetCommit]) -> None:
         """Make a consumer group continue somewhere else. All partitions change, or none.

@@ -85,6 +85,8 @@ class ConsumerGroup:
         self._topics: list[str] = []
         # What is assigned. None for a topic that is subscribed to: not known yet.
         self._assignment: dict[str, frozenset[int]] = {}
+        # How often assignments have begun to change, or have changed.
+        self._rebalances = 0
         # Live partitions with something to commit, in order of becoming so.
         self._dirty: dict[LivePartition, None] = {}
         # What partitions that are not live any more have left to commit.
@@ -140,6 +142,7 @@ class ConsumerGroup:
 
     def _assigned(self, assignment: Mapping[str, Sequence[int]]) -> None:
         """What the backend calls with the whole assignment."""
+        self._rebalances += 1
         self._assignment = {topic: frozenset(partitions) for topic, partitions in assignment.items()}
         for topic in self._topics:
             self._assignment.setdefault(topic, frozenset())
@@ -180,6 +183,7 @@ class ConsumerGroup:
         """What the backend calls before partitions may go to another process."""
         timers = self._environment.timers
         until = timers.monotonic() + seconds
+        self._rebalances += 1
         self._revoking = True
         for subscription in self.subscriptions:
             subscription.pause()
@@ -277,21 +281,38 @@ class ConsumerGroup:
             self._membership = None
             self._assignment = {}
         elif self._membership is None:
+            before = self._rebalances
             self._membership = await environment.backend.join_consumer_group(
                 self.name, environment.client_id, topics, self._assigned, self._revoke
             )
+            if self._rebalances != before:
+                self._know_what_is_elsewhere(topics)
         else:
             await self._membership.subscribe(topics)
         self._topics = topics
         if topics != sorted(self._subscriptions):
             self._work.set()
 
+    def _know_what_is_elsewhere(self, topics: Sequence[str]) -> None:
+        """The first assignment came before the join was over; topics that it lacks are others'. Acks that wait are told."""
+        for topic in topics:
+            if topic not in self._assignment:
+                self._assignment[topic] = frozenset()
+                if topic in self._subscriptions:
+                    self._subscriptions[topic].notify()
+
     async def _start(self, subscription: Subscription, partitions: Sequence[int], topic_id: bytes) -> None:
-        """Make partitions live where the group is."""
+        """Make partitions live where the group is.
+
+        A rebalance that overtakes this ends it, and nothing is committed: another process may have had the partitions and be further.
+        """
         backend, topic = self._environment.backend, subscription.topic
+        begun = self._rebalances
         async with self._lock:
             committed = await backend.committed_offsets(self.name, topic)
             ranges = await backend.offset_ranges(topic)
+            if self._rebalances != begun:
+                return
             starts: dict[int, OffsetTracker] = {}
             changes: dict[TopicPartition, OffsetCommit] = {}
             remarks: list[Remark] = []
@@ -308,6 +329,8 @@ class ConsumerGroup:
                     changes[TopicPartition(topic, partition)] = commit
             if changes and self._is_there(topic, topic_id):
                 await backend.commit_offsets(self.name, changes)
+            if self._rebalances != begun:
+                return
             for remark in remarks:
                 self._warn(remark)
             self._add(subscription, topic_id, starts, ranges)

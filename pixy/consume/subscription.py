@@ -39,6 +39,7 @@ from pixy.errors import (
     AckElsewhere,
     InvalidAck,
     InvalidArgument,
+    OwnerUndecided,
     PixyError,
     ShuttingDown,
     TooManyRequests,
@@ -344,7 +345,10 @@ class Subscription:
     async def _refuse_elsewhere(self, partition: int, changed: asyncio.Event) -> None:
         """Say who has a partition, if that is somebody else and nothing has changed meanwhile."""
         key = TopicPartition(self.topic, partition)
-        owner = await self._environment.backend.partition_owner(self.group_name, key)
+        try:
+            owner = await self._environment.backend.partition_owner(self.group_name, key)
+        except OwnerUndecided:
+            return
         if owner is not None and not changed.is_set():
             raise ack_elsewhere(self.group_name, key, owner)
 

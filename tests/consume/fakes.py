@@ -153,16 +153,14 @@ class FakeBackend:
             raise self.failures[name]
 
     def assign(self, group: str) -> None:
+        """Give a member what is not withheld; topics of which it has nothing are not named, as with Kafka."""
         member = self.members[group]
-        member.on_assignment(
-            {
-                topic: [
-                    p for p in range(len(self.logs[topic])) if TopicPartition(topic, p) not in self.withheld
-                ]
-                for topic in member.topics
-                if topic in self.logs
-            }
-        )
+        assigned = {
+            topic: [p for p in range(len(self.logs[topic])) if TopicPartition(topic, p) not in self.withheld]
+            for topic in member.topics
+            if topic in self.logs
+        }
+        member.on_assignment({topic: partitions for topic, partitions in assigned.items() if partitions})
 
     async def rebalance(self, group: str, seconds: float = 10.0) -> None:
         """Assign again, with the step before it in which the member settles what it has."""

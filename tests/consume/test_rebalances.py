@@ -6,7 +6,7 @@ from collections.abc import Callable
 from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.errors import AckElsewhere, Unavailable
+from pixy.errors import AckElsewhere, OwnerUndecided, Unavailable
 from tests.consume.fakes import World, settle
 
 MakeWorld = Callable[..., World]
@@ -188,6 +188,95 @@ async def test_an_ack_here_of_what_another_process_has_names_it(make_world: Make
     (outcome,) = await world.ack(1, 0)
     assert isinstance(outcome, AckElsewhere)
     assert str(outcome) == "ack not accepted: t/1 of g is consumed by pixy-b; ack it there"
+
+
+async def test_the_owner_is_named_also_where_no_partition_was_got(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log(0).append(b"x")
+    world.backend.withheld.add(T0)
+    world.backend.owners[T0] = "pixy-b"
+    await world.consume()
+    (outcome,) = await world.ack(0, 0)
+    assert isinstance(outcome, AckElsewhere)
+    assert "consumed by pixy-b" in str(outcome)
+
+
+async def test_an_ack_without_a_member_here_waits_while_the_owner_is_being_decided(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.log(0).append(b"x")
+    world.backend.failures["owner"] = OwnerUndecided("a rebalance")
+    outcome = await world.ack(0, 0)
+    await world.pass_time(1)
+    assert outcome == []
+    world.backend.failures.clear()
+    world.backend.owners[T0] = "pixy-b"
+    await world.pass_time(1)
+    assert [type(each) for each in outcome] == [AckElsewhere]
+    assert world.backend.members == {}
+
+
+async def test_an_ack_without_a_member_here_is_refused_if_the_owner_stays_undecided(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(long_polling_timeout=3.0)
+    world.log(0).append(b"x")
+    world.backend.failures["owner"] = OwnerUndecided("a rebalance")
+    outcome = await world.ack(0, 0)
+    for _ in range(40):
+        await world.pass_time(0.1)
+    assert [type(each) for each in outcome] == [OwnerUndecided]
+    assert world.backend.members == {}
+
+
+async def test_an_ack_counts_here_if_the_topic_is_consumed_before_its_owner_is_decided(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.log(0).append(b"x")
+    world.backend.failures["owner"] = OwnerUndecided("a rebalance")
+    outcome = await world.ack(0, 0)
+    await world.consume()
+    await world.pass_time(1)
+    assert outcome == [None]
+
+
+async def test_a_start_that_loses_its_partition_and_gets_it_back_commits_nothing_that_it_read_before(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.log(0).append(b"a", b"b", b"c")
+    world.backend.commits["g"] = {T0: OffsetCommit(9)}  # beyond the end: a start commits where it goes on
+    gate = world.backend.gates["offset_ranges"] = asyncio.Event()
+    answers = await world.consume()
+    world.backend.withheld.add(T0)
+    world.backend.assign("g")
+    world.backend.commits["g"] = {T0: OffsetCommit(1)}  # by whoever had it in between
+    world.backend.withheld.clear()
+    world.backend.assign("g")
+    gate.set()
+    await settle()
+    assert world.backend.commit_calls == []
+    assert answers.offsets == [1]
+
+
+async def test_a_start_that_a_rebalance_overtakes_commits_nothing(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.log(0).append(b"a")
+    gate = world.backend.gates["offset_ranges"] = asyncio.Event()
+    answers = await world.consume()
+    on_revocation = world.backend.members["g"].on_revocation
+    assert on_revocation is not None
+    revoking = asyncio.ensure_future(on_revocation(0))
+    await settle()
+    gate.set()
+    await revoking
+    await settle()
+    assert (world.backend.commit_calls, answers.offsets) == ([], [])
+    world.backend.assign("g")
+    await settle()
+    assert answers.offsets == [0]
 
 
 async def test_an_ack_of_what_another_process_has_does_not_join_the_group(make_world: MakeWorld) -> None:

@@ -15,10 +15,10 @@ from aiokafka.errors import KafkaConnectionError
 
 from pixy.backend.kafka import KafkaOptions
 
-__all__ = ["FETCH", "FIND_COORDINATOR", "INIT_PRODUCER_ID", "LIST_OFFSETS", "METADATA", "PRODUCE", "Brokers"]
+__all__ = ["DESCRIBE_GROUPS", "FETCH", "INIT_PRODUCER_ID", "METADATA", "OFFSET_FETCH", "PRODUCE", "Brokers"]
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
-FIND_COORDINATOR, INIT_PRODUCER_ID = 10, 22
+PRODUCE, FETCH, METADATA = 0, 1, 3
+OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, INIT_PRODUCER_ID = 9, 10, 15, 22
 
 Handler = Callable[[Any], Any]
 """From a request, aiokafka's struct, to the fields of its answer, or to a coroutine that returns them."""

@@ -64,20 +64,32 @@ class Coordinators:
         self._nodes: dict[str, int] = {}
 
     async def ask(
-        self, group: str, request: Any, what: str, code_of: CodeOf = top_code, patience_s: float = PATIENCE_S
+        self,
+        group: str,
+        request: Any,
+        what: str,
+        code_of: CodeOf = top_code,
+        patience_s: float = PATIENCE_S,
+        later: frozenset[int] = frozenset(),
     ) -> Any:
         """Ask the coordinator of a group, wherever it moves meanwhile. For what may be done twice.
 
         Args:
             what: what is asked, for errors.
             code_of: finds the code in the answer that tells of the coordinator.
+            later: further codes that are taken for "not yet".
 
         Raises:
             Unavailable: there was none for `patience_s` seconds.
         """
-        return await _patiently(
-            lambda: self.ask_once(group, request, what, code_of), patience_s, self._pause_s
-        )
+
+        async def ask() -> Any:
+            answer = await self.ask_once(group, request, what, code_of)
+            if (code := code_of(answer)) in later:
+                raise _Later(str(error_for_code(code, what)))
+            return answer
+
+        return await _patiently(ask, patience_s, self._pause_s)
 
     async def ask_broker(self, node_id: int, request: Any, what: str, code_of: CodeOf = top_code) -> Any:
         """Ask a broker about the groups that it coordinates, when it has read what it must know of them.

@@ -1,7 +1,8 @@
 """Who is a member of which consumer group, as the brokers know it: all members, whatever program they are.
 
 A group is described by its coordinator. Groups of KIP-848's protocol are not among those that the older request describes, so what it does
-not know is asked for by the newer one. While a group is being rebalanced nobody knows who has what, and nobody has anything.
+not know is asked for by the newer one. While a group of the classic protocol is being rebalanced nobody has anything; one of the newer
+protocol moves its partitions one by one.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from pixy.backend.kafka.errors import error_for_code
 from pixy.backend.kafka.group_messages import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS, LIST_GROUPS
 from pixy.backend.kafka.members import PROTOCOL_TYPE, Partitions, decode_assignment, decode_subscription
 from pixy.backend.protocol import TopicDescription
-from pixy.errors import Unavailable
+from pixy.errors import OwnerUndecided, Unavailable
 from pixy.records import TopicPartition
 
 __all__ = ["GroupList", "GroupMember"]
@@ -22,6 +23,9 @@ __all__ = ["GroupList", "GroupMember"]
 _GROUP_ID_NOT_FOUND = 69
 _UNSUPPORTED_VERSION = 35
 _GROUPS_PER_REQUEST = 100
+_UNDECIDED = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
+"""States of groups in which partitions change hands: two of the classic protocol, two of KIP-848's."""
+
 _OWNER_PATIENCE_S = 2.0
 """How long the coordinator is looked for on behalf of an ack: a client waits for the answer."""
 
@@ -32,6 +36,13 @@ class GroupMember(NamedTuple):
     client_id: str
     topics: frozenset[str]
     assigned: Partitions
+
+
+class _Group(NamedTuple):
+    """Members of one group, and whether what they have is about to change."""
+
+    members: Sequence[GroupMember] = ()
+    undecided: bool = False
 
 
 class GroupList:
@@ -52,6 +63,23 @@ class GroupList:
         Raises:
             Unavailable: its coordinator cannot be asked.
         """
+        return (await self._describe(group, patience_s)).members
+
+    async def owner(self, group: str, partition: TopicPartition) -> str | None:
+        """Client id of the member that has a partition; None: nobody.
+
+        Raises:
+            OwnerUndecided: nobody has it, and the group is being rebalanced.
+        """
+        described = await self._describe(group, _OWNER_PATIENCE_S)
+        for member in described.members:
+            if partition.partition in member.assigned.get(partition.topic, ()):
+                return member.client_id
+        if described.undecided:
+            raise OwnerUndecided(f"the consumer group {group} is being rebalanced; try again")
+        return None
+
+    async def _describe(self, group: str, patience_s: float) -> _Group:
         what = f"describe the consumer group {group}"
         request = DESCRIBE_GROUPS([group], False, {})
         answer = await self._coordinators.ask(group, request, what, _first_code, patience_s)
@@ -59,15 +87,8 @@ class GroupList:
         if found[0] not in (0, _GROUP_ID_NOT_FOUND):
             raise error_for_code(found[0], what)
         if found[5]:
-            return [_classic_member(each) for each in found[5]]
-        return (await self._newer_members(await self._coordinators.find(group), [group])).get(group, ())
-
-    async def owner(self, group: str, partition: TopicPartition) -> str | None:
-        """Client id of the member that has a partition; None: nobody, or it is being decided."""
-        for member in await self.members(group, _OWNER_PATIENCE_S):
-            if partition.partition in member.assigned.get(partition.topic, ()):
-                return member.client_id
-        return None
+            return _Group([_classic_member(each) for each in found[5]], found[2] in _UNDECIDED)
+        return (await self._newer_groups(await self._coordinators.find(group), [group])).get(group, _Group())
 
     async def consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         """See `Backend.list_consumers`.
@@ -98,13 +119,12 @@ class GroupList:
             for _, name, _, _, _, members, *_ in described.groups:
                 found[name] = [_classic_member(each) for each in members]
             empty = [name for name in some if not found.get(name)]
-            found.update(await self._newer_members(node_id, empty))
+            newer = await self._newer_groups(node_id, empty)
+            found.update({name: group.members for name, group in newer.items()})
         return found
 
-    async def _newer_members(
-        self, node_id: int, groups: Sequence[str]
-    ) -> Mapping[str, Sequence[GroupMember]]:
-        """Members of groups of KIP-848's protocol; groups of the other kind, and all if the broker lacks it, are missing."""
+    async def _newer_groups(self, node_id: int, groups: Sequence[str]) -> Mapping[str, _Group]:
+        """Groups of KIP-848's protocol; groups of the other kind, and all if the broker lacks it, are missing."""
         if not groups:
             return {}
         try:
@@ -114,8 +134,8 @@ class GroupList:
                 return {}
             raise
         return {
-            name: [_newer_member(each) for each in members]
-            for code, _, name, _, _, _, _, members, *_ in answer.groups
+            name: _Group([_newer_member(each) for each in members], state in _UNDECIDED)
+            for code, _, name, state, _, _, _, members, *_ in answer.groups
             if not code
         }
 

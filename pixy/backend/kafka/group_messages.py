@@ -34,7 +34,6 @@ __all__ = [
     "LIST_GROUPS",
     "OFFSET_COMMIT",
     "OFFSET_FETCH",
-    "STABLE_OFFSET_FETCH",
     "SYNC_GROUP",
     "TRANSACTION_COORDINATOR",
 ]
@@ -162,37 +161,6 @@ OFFSET_COMMIT = Api(
 )
 
 OFFSET_FETCH = Api(
-    "OffsetFetch",
-    9,
-    5,
-    Schema(
-        ("group", _OLD_TEXT),
-        ("topics", Array(("topic", _OLD_TEXT), ("partitions", Array(Int32)))),
-    ),
-    Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "topics",
-            Array(
-                ("topic", _OLD_TEXT),
-                (
-                    "partitions",
-                    Array(
-                        ("partition", Int32),
-                        ("offset", Int64),
-                        ("leader_epoch", Int32),
-                        ("metadata", _OLD_TEXT),
-                        ("error_code", Int16),
-                    ),
-                ),
-            ),
-        ),
-        ("error_code", Int16),
-    ),
-    flexible=False,
-)
-
-STABLE_OFFSET_FETCH = Api(
     "OffsetFetch",
     9,
     7,

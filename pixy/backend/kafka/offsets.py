@@ -16,24 +16,27 @@ members, and the coordinator refuses it if there is one.
 Kafka forgets what was committed in a topic when the topic is deleted, but not a commit that overtakes that on its way, and the next
 topic of the name would begin with it. So commits and deletions of a topic by this process exclude each other.
 
+Offsets are read when no transaction is about to change them (KIP-447: `require_stable`): a program that consumes and produces in
+transactions may share the group, and its partitions come here when it dies.
+
 What was not answered is committed again: that changes nothing, because commits of a group are made one after the other.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import structlog
 
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.coordinators import Coordinators
-from pixy.backend.kafka.errors import UNKNOWN_TOPIC_OR_PARTITION, error_for_code
+from pixy.backend.kafka.errors import UNKNOWN_TOPIC_OR_PARTITION, UNSTABLE_OFFSET_COMMIT, error_for_code
 from pixy.backend.kafka.group_list import GroupList
 from pixy.backend.kafka.group_messages import OFFSET_COMMIT, OFFSET_FETCH
 from pixy.backend.kafka.groups import Generation, Groups
-from pixy.errors import OwnedElsewhere, PixyError, Unavailable, UnknownPartition
+from pixy.errors import OwnedElsewhere, OwnerUndecided, PixyError, Unavailable, UnknownPartition
 from pixy.records import OffsetCommit, TopicPartition
 
 __all__ = ["GroupOffsets"]
@@ -126,12 +129,14 @@ class GroupOffsets:
             return {}
         numbers = [each.partition for each in known.partitions]
         what = f"read the offsets of {topic} that {group} has committed"
-        answer = await self._coordinators.ask(group, OFFSET_FETCH(group, [(topic, numbers)]), what)
+        request = OFFSET_FETCH(group, [(topic, numbers, {})], True, {})
+        unsettled = frozenset({UNSTABLE_OFFSET_COMMIT})
+        answer = await self._coordinators.ask(group, request, what, _fetch_code, later=unsettled)
         if answer.error_code:
             raise error_for_code(answer.error_code, what)
         found = {}
-        for _, partitions in answer.topics:
-            for number, offset, _, metadata, code in partitions:
+        for _, partitions, _ in answer.topics:
+            for number, offset, _, metadata, code, _ in partitions:
                 if code not in (0, UNKNOWN_TOPIC_OR_PARTITION):
                     raise error_for_code(code, what)
                 if offset >= 0 and not code:
@@ -159,9 +164,10 @@ class GroupOffsets:
         if generation is None:
             raise Unavailable(f"the consumer group {group} is being joined; try again")
         for partition in [each for each in partitions if not member.owns(each)]:
-            owner = await self._group_list.owner(group, partition)
-            if owner is not None:
-                raise _owned(group, partition, owner)
+            with suppress(OwnerUndecided):  # before a rebalance any member may commit what it had
+                owner = await self._group_list.owner(group, partition)
+                if owner is not None:
+                    raise _owned(group, partition, owner)
         return generation
 
     async def _commit(
@@ -212,3 +218,10 @@ def _any_code(answer: Any) -> int:
     """What concerns the coordinator is said of every partition."""
     code: int = answer.topics[0][1][0][1]
     return code
+
+
+def _fetch_code(answer: Any) -> int:
+    """What concerns the whole group, or that a transaction is about to change one of the offsets."""
+    codes = [code for _, partitions, _ in answer.topics for _, _, _, _, code, _ in partitions]
+    unsettled = UNSTABLE_OFFSET_COMMIT if UNSTABLE_OFFSET_COMMIT in codes else 0
+    return answer.error_code or unsettled

@@ -41,7 +41,7 @@ from pixy.backend.kafka.errors import (
     UNSTABLE_OFFSET_COMMIT,
     error_for_code,
 )
-from pixy.backend.kafka.group_messages import STABLE_OFFSET_FETCH, TRANSACTION_COORDINATOR
+from pixy.backend.kafka.group_messages import OFFSET_FETCH, TRANSACTION_COORDINATOR
 from pixy.backend.kafka.produce import ProducerId, TransactionalId
 from pixy.cluster import Sink
 from pixy.errors import Unavailable
@@ -104,7 +104,7 @@ class SinkTransactions:
         """
         name = _name(sink_id)
         what = f"read the last epoch of sink {sink_id}"
-        request = STABLE_OFFSET_FETCH(name, [(_EPOCHS.topic, [_EPOCHS.partition], {})], True, {})
+        request = OFFSET_FETCH(name, [(_EPOCHS.topic, [_EPOCHS.partition], {})], True, {})
         if wait:
             answer = await self._settled.ask(name, request, what, _fetch_code)
         else:

@@ -1,0 +1,95 @@
+"""pixy/backend/kafka: groups in the middle of a rebalance or of a transaction, on scripted brokers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from pixy.backend import TopicPartition
+from pixy.backend.kafka.client import KafkaClient
+from pixy.backend.kafka.coordinators import Coordinators
+from pixy.backend.kafka.group_list import GroupList
+from pixy.backend.kafka.groups import GroupEnvironment, Groups
+from pixy.backend.kafka.offsets import GroupOffsets
+from pixy.errors import OwnerUndecided, Unavailable
+from tests.fakes.brokers import DESCRIBE_GROUPS, OFFSET_FETCH, Brokers
+
+T0 = TopicPartition("t", 0)
+_UNSTABLE = 88
+
+
+@asynccontextmanager
+async def open_groups(brokers: Brokers) -> AsyncIterator[tuple[GroupList, GroupOffsets]]:
+    options = brokers.options()
+    client = KafkaClient(options, brokers.dial)
+    await client.start()
+    coordinators = Coordinators(client)
+    groups = Groups(GroupEnvironment(client, coordinators, options, lambda _: None))
+    group_list = GroupList(client, coordinators)
+    try:
+        yield group_list, GroupOffsets(client, coordinators, groups, group_list)
+    finally:
+        await client.stop()
+
+
+def described(state: str) -> tuple[Any, ...]:
+    """A group with one member, that has been told nothing."""
+    member = ("id", None, "pixy-b", "/127.0.0.1", b"", b"", {})
+    return 0, [(0, "g", state, "consumer", "range", [member], 0, {})], {}
+
+
+@pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance"])
+def test_the_owner_is_undecided_while_a_group_is_rebalanced(virtual: asyncio.Runner, state: str) -> None:
+    virtual.run(_undecided(state))
+
+
+async def _undecided(state: str) -> None:
+    brokers = Brokers({"t": [0]})
+    brokers.on(DESCRIBE_GROUPS, lambda _: described(state))
+    async with open_groups(brokers) as (group_list, _):
+        with pytest.raises(OwnerUndecided, match="consumer group g is being rebalanced"):
+            await group_list.owner("g", T0)
+
+
+def test_nobody_owns_what_a_stable_group_has_not_assigned(virtual: asyncio.Runner) -> None:
+    virtual.run(_nobody())
+
+
+async def _nobody() -> None:
+    brokers = Brokers({"t": [0]})
+    brokers.on(DESCRIBE_GROUPS, lambda _: described("Stable"))
+    async with open_groups(brokers) as (group_list, _):
+        assert await group_list.owner("g", T0) is None
+
+
+def test_offsets_that_a_transaction_is_about_to_change_are_waited_for(virtual: asyncio.Runner) -> None:
+    virtual.run(_settled())
+
+
+async def _settled() -> None:
+    brokers = Brokers({"t": [0, 0]})
+    codes = [_UNSTABLE, _UNSTABLE, 0]
+
+    def offsets(request: Any) -> tuple[Any, ...]:
+        assert request.require_stable
+        partitions: list[Any] = [(0, 3, -1, "", 0, {}), (1, 4, -1, "", codes.pop(0), {})]
+        return 0, [("t", partitions, {})], 0, {}
+
+    brokers.on(OFFSET_FETCH, offsets)
+    async with open_groups(brokers) as (_, group_offsets):
+        assert await group_offsets.committed("g", "t") == {0: (3, ""), 1: (4, "")}
+    assert codes == []
+
+
+def test_offsets_of_a_transaction_that_does_not_end_are_not_read(virtual: asyncio.Runner) -> None:
+    virtual.run(_never_settled())
+
+
+async def _never_settled() -> None:
+    brokers = Brokers({"t": [0]})
+    brokers.on(OFFSET_FETCH, lambda _: (0, [("t", [(0, 3, -1, "", _UNSTABLE, {})], {})], 0, {}))
+    async with open_groups(brokers) as (_, group_offsets):
+        with pytest.raises(Unavailable, match="UnstableOffsetCommit"):
+            await group_offsets.committed("g", "t")
