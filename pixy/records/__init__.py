@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pixy.records.batch import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
+    MAGIC,
     BatchHeader,
     base_offset,
     batch_bytes,
@@ -45,6 +46,7 @@ __all__ = [
     "COMPRESSION",
     "HEADER_BYTES",
     "LENGTH_PREFIX_BYTES",
+    "MAGIC",
     "PARTITIONERS",
     "UNPACKED_BYTES_MAX",
     "BatchHeader",

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.errors import OFFSET_OUT_OF_RANGE, code_name, error_for_code, is_retriable, is_stale
+from pixy.backend.kafka.legacy_messages import MAGIC_AT, Message, pack_messages, read_messages
 from pixy.backend.kafka.messages import FETCH, READ_COMMITTED
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.tasks import OwnedTasks
@@ -30,8 +31,8 @@ from pixy.backend.protocol import FetchResult, TopicPartition
 from pixy.errors import CorruptData, PixyError, ShuttingDown, Unavailable, UnknownPartition
 from pixy.futures import reject, resolve
 from pixy.records import (
-    HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
+    MAGIC,
     batch_bytes,
     check_batch,
     read_control_record,
@@ -49,6 +50,8 @@ _SILENCE_S = 15.0
 _BACKOFF_S = 0.1
 _REQUEST_BYTES = 16 << 20
 _ABORT = 0
+_MESSAGES_MAX = 1000
+"""Messages of formats 0 and 1 in one answer: they are read one by one, which takes microseconds each."""
 
 
 class OutOfRange(Exception):
@@ -345,7 +348,7 @@ def read_batches(
     """The whole batches that a broker has sent for one partition, without control batches and what was aborted.
 
     Args:
-        records: batches back to back; the last one may be cut off.
+        records: batches back to back; the last one may be cut off. Messages of formats 0 and 1 become batches.
         offset: what was asked for.
         max_bytes: no batch that ends beyond is returned, except for the first.
         aborted: (producer id, first offset) of the aborted transactions among them (KIP-98).
@@ -353,34 +356,72 @@ def read_batches(
     Raises:
         CorruptData: the first batch is damaged. A later one ends what is returned.
     """
-    pending = sorted((first_offset, producer_id) for producer_id, first_offset, *_ in aborted)
-    aborting: set[int] = set()
-    batches: list[memoryview] = []
-    next_offset, at, view = offset, 0, memoryview(records)
-    while at + HEADER_BYTES <= len(records):
+    answer = _Answer(offset, aborted)
+    at, view = 0, memoryview(records)
+    while at + MAGIC_AT < len(records):
         size = batch_bytes(records, at)
         if size < LENGTH_PREFIX_BYTES or at + size > len(records) or (at and at + size > max_bytes):
             if size < LENGTH_PREFIX_BYTES and not at:
                 raise CorruptData(f"the record batch behind offset {offset} says it has {size} bytes")
             break
-        batch = view[at : at + size]
         try:
-            check_batch(batch)
+            if records[at + MAGIC_AT] < MAGIC:
+                answer.take_messages(view[at : at + size])
+            else:
+                answer.take_batch(view[at : at + size])
         except CorruptData:
             if at:
                 break
             raise
+        if len(answer.messages) >= _MESSAGES_MAX:
+            break
+        at += size
+    return answer.finished()
+
+
+class _Answer:
+    """What was read of an answer so far.
+
+    Args:
+        offset: what was asked for.
+        aborted: see `read_batches`.
+    """
+
+    def __init__(self, offset: int, aborted: Iterable[tuple[int, int, Any]]) -> None:
+        self._asked = self._next_offset = offset
+        self._aborted = sorted((first_offset, producer_id) for producer_id, first_offset, *_ in aborted)
+        self._aborting: set[int] = set()
+        self._batches: list[memoryview] = []
+        # Of formats 0 and 1, not packed yet. Invariant: at most `_MESSAGES_MAX`, behind all that `_batches` has.
+        self.messages: list[Message] = []
+
+    def take_batch(self, batch: memoryview) -> None:
+        check_batch(batch)
         header = read_header(batch)
-        while pending and pending[0][0] < header.next_offset:
-            aborting.add(pending.pop(0)[1])
+        while self._aborted and self._aborted[0][0] < header.next_offset:
+            self._aborting.add(self._aborted.pop(0)[1])
         if header.is_control:
             if read_control_record(batch)[0] == _ABORT:
-                aborting.discard(header.producer_id)
-        elif not (header.is_transactional and header.producer_id in aborting):
-            batches.append(batch)
-        next_offset = max(next_offset, header.next_offset)
-        at += size
-    return Fetched(batches, next_offset)
+                self._aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in self._aborting):
+            self._pack()
+            self._batches.append(batch)
+        self._next_offset = max(self._next_offset, header.next_offset)
+
+    def take_messages(self, entry: memoryview) -> None:
+        wanted = [each for each in read_messages(entry) if each.offset >= self._asked]
+        self.messages += wanted[: _MESSAGES_MAX - len(self.messages)]
+        if self.messages:
+            self._next_offset = self.messages[-1].offset + 1
+
+    def finished(self) -> Fetched:
+        self._pack()
+        return Fetched(self._batches, self._next_offset)
+
+    def _pack(self) -> None:
+        if self.messages:
+            self._batches += pack_messages(self.messages)
+            self.messages = []
 
 
 def _request(entries: _Entries, hold_s: float) -> Any:

@@ -36,7 +36,7 @@ async def open_groups(brokers: Brokers) -> AsyncIterator[tuple[GroupList, GroupO
 
 def described(state: str) -> tuple[Any, ...]:
     """A group with one member, that has been told nothing."""
-    member = ("id", None, "pixy-b", "/127.0.0.1", b"", b"", {})
+    member: Any = ("id", None, "pixy-b", "/127.0.0.1", b"", b"", {})
     return 0, [(0, "g", state, "consumer", "range", [member], 0, {})], {}
 
 

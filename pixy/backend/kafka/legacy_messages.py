@@ -1,0 +1,150 @@
+"""Messages in Kafka's formats 0 and 1, as topics hold them that were written before Kafka 0.11: read, and packed into record batches. Pure.
+
+    byte  size  field
+    0     8     offset; of a wrapper the last one inside
+    8     4     length of what follows
+    12    4     CRC-32 of bytes 16..end
+    16    1     magic, 0 or 1
+    17    1     attributes: bits 0-2 codec, 3 timestamp type
+    18    8     timestamp, with magic 1 only
+    ...         length of the key and key, length of the value and value; length -1: none
+
+Brokers hand out what they have, whatever the version of the request (KIP-724). A compressed message is a wrapper: its value is messages
+again, whose offsets count from 0 with magic 1, and are the real ones with magic 0.
+
+    what is wrong                                 CorruptData names the offset
+    length, checksum, magic, a wrapper in one     damaged
+    codec that does not unpack it                 damaged; so is lz4 with magic 0, whose frames have wrong checksums (KAFKA-3160)
+
+Magic 0 has no timestamp: 0 is what such a record has then, because the first record of a batch needs one.
+"""
+
+import struct
+from binascii import crc32
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from pixy.errors import CorruptData
+from pixy.records import build_batch, decompress_records, patch_batch
+
+__all__ = ["MAGIC_AT", "Message", "pack_messages", "read_messages"]
+
+MAGIC_AT = 16
+"""Place of the byte that tells the format, in this one as in that of record batches."""
+
+_HEAD = struct.Struct(">qiIbb")
+_TIMESTAMP = struct.Struct(">q")
+_LENGTH = struct.Struct(">i")
+_CODEC_BITS = 0x07
+_LOG_APPEND_TIME = 0x08
+_NO_LEADER_EPOCH = -1
+
+
+class Message(NamedTuple):
+    """A message that is not compressed."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+class _Raw(NamedTuple):
+    message: Message
+    magic: int
+    attributes: int
+
+
+def read_messages(entry: memoryview) -> list[Message]:
+    """The messages of one entry of a log: itself, or what it wraps, in order of offset.
+
+    Raises:
+        CorruptData: it is damaged.
+    """
+    outer = _read(entry)
+    codec = outer.attributes & _CODEC_BITS
+    if not codec:
+        return [outer.message]
+    try:
+        unpacked = memoryview(decompress_records(outer.message.value or b"", codec))
+        inner = [_read(unpacked[begin:end]) for begin, end in _entries(unpacked)]
+    except CorruptData as error:
+        raise CorruptData(
+            f"the messages of format {outer.magic} up to offset {outer.message.offset} cannot be read: {error}"
+        ) from error
+    if not inner or any(each.attributes & _CODEC_BITS for each in inner):
+        raise CorruptData(f"the message at offset {outer.message.offset} wraps no messages, or wrappers")
+    return list(_placed(outer, [each.message for each in inner]))
+
+
+def pack_messages(messages: Iterable[Message]) -> list[memoryview]:
+    """Record batches with these messages: one for each run of offsets without a gap."""
+    batches: list[memoryview] = []
+    run: list[Message] = []
+    for message in messages:
+        if run and message.offset != run[-1].offset + 1:
+            batches.append(_pack(run))
+            run = []
+        run.append(message)
+    if run:
+        batches.append(_pack(run))
+    return batches
+
+
+def _placed(outer: _Raw, inner: list[Message]) -> Iterator[Message]:
+    """With the offsets and times that they have in the log."""
+    first = outer.message.offset - inner[-1].offset if outer.magic else 0
+    for message in inner:
+        at_ms = outer.message.timestamp_ms if outer.attributes & _LOG_APPEND_TIME else message.timestamp_ms
+        yield message._replace(offset=first + message.offset, timestamp_ms=at_ms)
+
+
+def _pack(run: list[Message]) -> memoryview:
+    batch = build_batch([(each.key, each.value, (), max(each.timestamp_ms, 0)) for each in run])
+    patch_batch(batch, run[0].offset, _NO_LEADER_EPOCH)
+    return memoryview(batch).toreadonly()
+
+
+def _entries(messages: memoryview) -> Iterator[tuple[int, int]]:
+    """Where each entry begins and ends."""
+    begin = 0
+    while begin < len(messages):
+        try:
+            end = begin + _LENGTH.size + 8 + _LENGTH.unpack_from(messages, begin + 8)[0]
+        except struct.error:
+            end = 0
+        if not begin < end <= len(messages):
+            raise CorruptData(f"a message at byte {begin} of a wrapper of {len(messages)} bytes is cut off")
+        yield begin, end
+        begin = end
+
+
+def _read(entry: memoryview) -> _Raw:
+    try:
+        offset, _, crc, magic, attributes = _HEAD.unpack_from(entry)
+        at, timestamp_ms = _HEAD.size, 0
+        if magic == 1:
+            (timestamp_ms,) = _TIMESTAMP.unpack_from(entry, at)
+            at += _TIMESTAMP.size
+        key, at = _field(entry, at)
+        value, at = _field(entry, at)
+    except (struct.error, ValueError):
+        raise CorruptData(f"a message of {len(entry)} bytes ends before its fields") from None
+    actual = crc32(entry[MAGIC_AT:])
+    if magic not in (0, 1) or actual != crc or at != len(entry):
+        raise CorruptData(
+            f"the message at offset {offset} is damaged: magic {magic}, CRC-32 {actual:#010x} instead of {crc:#010x}, "
+            f"{len(entry)} bytes instead of {at}"
+        )
+    return _Raw(Message(offset, timestamp_ms, key, value), magic, attributes)
+
+
+def _field(entry: memoryview, at: int) -> tuple[bytes | None, int]:
+    """Key or value, and where the next field begins."""
+    (length,) = _LENGTH.unpack_from(entry, at)
+    at += _LENGTH.size
+    if length < 0:
+        return None, at
+    if at + length > len(entry):
+        raise ValueError
+    return bytes(entry[at : at + length]), at + length
