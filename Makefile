@@ -6,7 +6,7 @@ CACHE := .cache
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-rest test-fast check format demo demo-spark bench bench-kafka fuzz attacks proto clean
+.PHONY: help run test test-all test-rest test-fast test-lowest check format demo demo-spark bench bench-kafka fuzz attacks proto clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,9 @@ test-rest: $(BIN)/.pixy-dev  ## what make test-all has beyond make test
 # The modules are compiled once, whatever the environment says: for all of them that takes each of the cores ten seconds.
 test-fast: $(BIN)/.pixy-dev  ## the tests that start no processes and take no time
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses auto --dist worksteal -m "not process and not slow and not long" $(ARGS)
+
+test-lowest: $(BIN)/.pixy-dev  ## the tests that meet each dependency, with its lowest version
+	@$(BIN)/python -m tests.lowest
 
 check: $(BIN)/.pixy-dev  ## format, lint, types, import rules, generated files
 	$(BIN)/ruff format --check .
