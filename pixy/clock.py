@@ -19,12 +19,16 @@ class Clock(Protocol):
     def wall_ms(self) -> int:
         """Milliseconds since the Unix epoch; may jump either way."""
 
+    def wall_ns(self) -> int:
+        """The same in nanoseconds."""
+
 
 class SystemClock:
     """The clock of the machine."""
 
-    # Asked for every message: without a function of our own around it, this takes half the time.
+    # Asked for every message: without a function of our own around them, these take half the time.
     monotonic = staticmethod(time.monotonic)
+    wall_ns = staticmethod(time.time_ns)
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -201,8 +201,9 @@ class Accumulators:
     ) -> None:
         self._backend = backend
         self._options = options
+        self._records_max, self._bytes_max = options.channel_buffer_size, options.buffer_bytes
         self._partitioner = partitioner
-        self._wall_ms = clock.wall_ms
+        self._wall_ns = clock.wall_ns
         self._monotonic = clock.monotonic
         self._compression = COMPRESSION[options.compression]
         self._loop = asyncio.get_running_loop()
@@ -249,7 +250,12 @@ class Accumulators:
         Raises:
             Unavailable: the queue for room in the buffer is full.
         """
-        if self._waiting or not self._has_room(size):
+        # As `_has_room`, without a call.
+        if (
+            self._waiting
+            or self.buffered >= self._records_max
+            or (self.buffered_bytes + size > self._bytes_max and self.buffered)
+        ):
             return self._wait((description, key, value, headers, size, done, waiter, sync))
         self._add(description, key, value, headers, size, done, waiter, sync)
         return None
@@ -269,8 +275,8 @@ class Accumulators:
     # --- into the buffer ----------------------------------------------------------------------------------------
 
     def _has_room(self, size: int) -> bool:
-        return self.buffered < self._options.channel_buffer_size and (
-            self.buffered_bytes + size <= self._options.buffer_bytes or not self.buffered
+        return self.buffered < self._records_max and (
+            self.buffered_bytes + size <= self._bytes_max or not self.buffered
         )
 
     def _wait(self, produce: Produce) -> _Waiting:
@@ -315,18 +321,20 @@ class Accumulators:
         batch_bytes = size + _RECORD_OVERHEAD_BYTES
         if headers:
             batch_bytes += _HEADER_OVERHEAD_BYTES * len(headers)
-        if accumulator.dirty and accumulator.batch_bytes + batch_bytes > self._options.flush_bytes:
+        dirty = accumulator.dirty
+        if dirty and accumulator.batch_bytes + batch_bytes > self._options.flush_bytes:
             self._flush(accumulator)
+            dirty = False
         if not accumulator.records:
             accumulator.since = self._monotonic()
-        accumulator.records.append((key, value, headers, self._wall_ms()))
+        accumulator.records.append((key, value, headers, self._wall_ns() // 1_000_000))
         accumulator.bytes += size
         accumulator.batch_bytes += batch_bytes
         if not self.buffered:
             self._empty.clear()
         self.buffered += 1
         self.buffered_bytes += size
-        if not accumulator.dirty and not accumulator.in_flight:
+        if not dirty and not accumulator.in_flight:
             accumulator.dirty = True
             self._dirty.append(accumulator)
             if not self._flush_scheduled:

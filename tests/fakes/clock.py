@@ -61,6 +61,10 @@ class FakeClock:
         """See `Clock`."""
         return self.true_ms() + self._errors[-1][1]
 
+    def wall_ns(self) -> int:
+        """See `Clock`."""
+        return self.wall_ms() * 1_000_000
+
     def true_ms(self) -> int:
         """What a right wall clock would show."""
         return self._epoch_ms + round(self.monotonic() * 1000)
