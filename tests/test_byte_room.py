@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pixy.byte_room import ByteRoom
+from tests.fakes.waiting import settle
 
 
 async def start(*work: Coroutine[Any, Any, None]) -> list[asyncio.Task[None]]:
@@ -15,11 +16,6 @@ async def start(*work: Coroutine[Any, Any, None]) -> list[asyncio.Task[None]]:
     for _ in range(3):
         await asyncio.sleep(0)
     return tasks
-
-
-async def turns() -> None:
-    for _ in range(3):
-        await asyncio.sleep(0)
 
 
 async def test_there_is_so_much_room_and_no_more() -> None:
@@ -40,7 +36,7 @@ async def test_nobody_overtakes_even_if_it_would_fit() -> None:
     assert not room.has(1)
     assert (large.done(), small.done()) == (False, False)
     room.give_back(8)
-    await turns()
+    await settle()
     assert (large.done(), small.done(), room.taken) == (True, True, 6)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import InlineWorker
 
-__all__ = ["Cluster", "commit_command", "copy_of", "prompt_writer", "turns_until"]
+__all__ = ["Cluster", "commit_command", "copy_of", "prompt_writer"]
 
 
 _LIVES = count()
@@ -164,12 +164,3 @@ def prompt_writer() -> Iterator[None]:
     """The log writer gathers nothing and syncs at once when it rests."""
     with patch.object(log_writer, "_GATHER_S", 0), patch.object(log_writer, "_SYNC_AFTER_S", 0):
         yield
-
-
-async def turns_until(holds: Callable[[], bool]) -> None:
-    """Let the loop turn until something holds."""
-    for _ in range(10_000):
-        if holds():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it did not come to hold")

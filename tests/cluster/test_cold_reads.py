@@ -10,8 +10,9 @@ import pytest
 
 from pixy.cluster.cold_reads import ColdReads
 from pixy.errors import CorruptData
-from tests.cluster.nodes import Cluster, turns_until
+from tests.cluster.nodes import Cluster
 from tests.fakes.disk import RecordingDisk
+from tests.fakes.waiting import until
 from tests.fakes.worker import InlineWorker
 from tests.sim.disk import SimulatedDisk
 from tests.sim.loop import VirtualLoop
@@ -147,5 +148,5 @@ async def test_a_node_paces_reads_while_its_journal_is_written_and_not_later(tmp
         read.cancel()
         cluster.node._journal.flushed_at -= 1.0
         unpaced = asyncio.create_task(cluster.node.read(lambda: "records"))
-        await turns_until(unpaced.done)
+        await until(unpaced.done)
         assert unpaced.result() == "records"

@@ -8,9 +8,10 @@ import pytest
 from pixy.cluster import compaction
 from pixy.cluster.compaction import Compaction
 from pixy.storage import JournalRecord
-from tests.cluster.nodes import Cluster, copy_of, turns_until
+from tests.cluster.nodes import Cluster, copy_of
 from tests.cluster.staging import piece_of, publish, stage
 from tests.fakes.disk import full
+from tests.fakes.waiting import until
 
 VALUES = [b"%d" % number for number in range(30)]
 
@@ -133,4 +134,4 @@ async def test_a_checkpoint_that_found_no_room_is_tried_again_though_nothing_els
         files = len(cluster.journal_files())
         assert files > 10
         cluster.disk.heal()
-        await turns_until(lambda: len(cluster.journal_files()) < 8)
+        await until(lambda: len(cluster.journal_files()) < 8)

@@ -22,8 +22,9 @@ from pixy.proto.state_pb2 import HardState
 from pixy.records import TopicPartition
 from pixy.storage import RealDisk, RecoveredJournal, log_writer, recover_journal
 from pixy.storage import journal as journal_module
-from tests.cluster.nodes import Cluster, copy_of, prompt_writer, turns_until
+from tests.cluster.nodes import Cluster, copy_of, prompt_writer
 from tests.fakes.disk import RecordingDisk, full
+from tests.fakes.waiting import until
 
 PATIENCE = 10
 
@@ -140,7 +141,7 @@ async def test_a_topic_whose_hard_states_a_crash_left_out_gets_them(tmp_path: Pa
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.settle()
         creating = asyncio.create_task(cluster.create_topic("topic", 3))
-        await turns_until(lambda: "topic" in cluster.node.metadata.topics)
+        await until(lambda: "topic" in cluster.node.metadata.topics)
         copy = copy_of(cluster.directory, "killed")
         assert set(
             hard_states(recover_journal(RealDisk(), copy / "journal", cluster.node._journal._owner))
@@ -419,7 +420,7 @@ async def test_a_failed_sync_of_a_checkpoint_or_its_directory_is_a_fault(
     cluster.disk.fail(call, ending, errno.EIO)
     await cluster.create_topic("second")
     await cluster.create_topic("third")
-    await turns_until(lambda: bool(cluster.faults))
+    await until(lambda: bool(cluster.faults))
     assert [type(fault) for fault in cluster.faults] == [OSError]
     await cluster.node.stop()
 
@@ -451,7 +452,7 @@ async def test_a_full_disk_refuses_commands_with_the_reason_and_service_comes_ba
         await cluster.create_topic()
         full(cluster.disk, "allocate", ".journal")
         waiting = cluster.append_nowait(b"x" * 2000)
-        await turns_until(lambda: cluster.node.blocked is not None)
+        await until(lambda: cluster.node.blocked is not None)
         for _ in range(2):
             with pytest.raises(Unavailable, match="the disk is full") as caught:
                 await cluster.commit(1)
@@ -473,11 +474,11 @@ async def test_segments_without_room_are_said_and_offsets_can_still_be_committed
             await cluster.create_topic()
             full(cluster.disk, "create", ".log")
             await cluster.append(b"value")
-            await turns_until(lambda: cluster.node.blocked is not None)
+            await until(lambda: cluster.node.blocked is not None)
             assert "the disk is full" in str(cluster.node.blocked)
             await cluster.commit(1)
             cluster.disk.heal()
-            await turns_until(lambda: cluster.node.blocked is None)
+            await until(lambda: cluster.node.blocked is None)
             assert cluster.values() == [b"value"]
 
 
@@ -524,7 +525,7 @@ async def test_after_a_fault_of_a_segment_nothing_is_answered_either(tmp_path: P
     cluster.disk.fail("write", ".log", errno.EIO)
     with prompt_writer():
         await cluster.append(b"first")
-        await turns_until(lambda: bool(cluster.faults))
+        await until(lambda: bool(cluster.faults))
         waiting = cluster.append_nowait(b"second")
         for _ in range(10):
             await asyncio.sleep(0)
@@ -578,7 +579,7 @@ async def test_what_is_held_when_the_node_stops_is_written_first(tmp_path: Path)
     async with Cluster(tmp_path / "data", max_unapplied_bytes=1000).running() as cluster:
         await cluster.create_topic()
         answers = [cluster.append_nowait(b"x" * 2000)]
-        await turns_until(answers[0].done)
+        await until(answers[0].done)
         answers += [cluster.append_nowait(b"y") for _ in range(3)]
         await cluster.node.stop()
         assert [answer.result() for answer in answers] == [0, 1, 2, 3]

@@ -11,9 +11,10 @@ from pixy.cluster import reserve as reserve_module
 from pixy.errors import StorageFault, Unavailable
 from pixy.storage import journal as journal_module
 from pixy.storage import log_writer
-from tests.cluster.nodes import Cluster, prompt_writer, turns_until
+from tests.cluster.nodes import Cluster, prompt_writer
 from tests.cluster.staging import piece_of, stage
 from tests.fakes.disk import Call, RecordingDisk, full
+from tests.fakes.waiting import until
 
 RESERVE = 1 << 16
 PATIENCE = 10
@@ -72,15 +73,13 @@ async def test_without_room_for_anything_the_reserve_goes_and_what_was_accepted_
                 )
                 await cluster.commit(number)
             await cluster.sync()
-            await turns_until(
-                lambda: cluster.node.blocked is not None and not (directory / "reserve").exists()
-            )
+            await until(lambda: cluster.node.blocked is not None and not (directory / "reserve").exists())
             assert "the disk is full" in str(cluster.node.blocked)
             assert await accepted == 0
             await cluster.commit(7)
             assert cluster.committed() == {0: 7}
             disk.full = False
-            await turns_until(lambda: cluster.node.blocked is None)
+            await until(lambda: cluster.node.blocked is None)
             assert (directory / "reserve").stat().st_size == RESERVE
     async with Cluster(directory).running() as again:
         assert (again.values(), again.committed()) == ([b"x" * 5000], {0: 7})
@@ -118,7 +117,7 @@ async def test_a_sync_that_fails_for_want_of_room_has_failed_and_is_not_tried_ag
         for _ in range(6):
             cluster.append_nowait(b"x" * 1000)
         more = [asyncio.create_task(cluster.create_topic(f"more-{number}")) for number in range(6)]
-        await turns_until(lambda: bool(cluster.faults))
+        await until(lambda: bool(cluster.faults))
         assert (len(failed), len(cluster.faults)) == (1, 1)
         await cluster.node.stop()
     for task in more:
@@ -145,7 +144,7 @@ async def test_while_the_journal_waits_for_segments_commits_are_refused_and_a_st
         full(cluster.disk, "create", ".log")
         async with asyncio.timeout(PATIENCE):
             accepted = [cluster.append_nowait(b"x" * 400)]
-            await turns_until(lambda: cluster.node._writer.blocked is not None)
+            await until(lambda: cluster.node._writer.blocked is not None)
             accepted.append(cluster.append_nowait(b"y"))
             with pytest.raises(Unavailable, match=r"the disk is full"):
                 await cluster.commit(1)
@@ -173,7 +172,7 @@ async def test_retention_goes_on_to_make_room(tmp_path: Path) -> None:
         await cluster.sync()
         assert [path.name for path in (directory / "topics" / "topic-0").glob("*.log")] == [f"{4:020d}.log"]
         disk.full = False
-        await turns_until(lambda: cluster.node.blocked is None)
+        await until(lambda: cluster.node.blocked is None)
 
 
 async def test_offsets_in_a_deleted_topic_are_forgotten_as_soon_as_there_is_room_for_that(
@@ -203,11 +202,11 @@ async def test_a_start_on_a_full_disk_refuses_messages_until_there_is_room(tmp_p
     disk = SmallDisk(directory, "create", ".log")
     disk.full = True
     async with Cluster(directory, disk=disk, reserve_bytes=RESERVE).running() as again:
-        await turns_until(lambda: again.node.blocked is not None)
+        await until(lambda: again.node.blocked is not None)
         assert again.values() == [b"value"]
         await again.commit(1)
         disk.full = False
-        await turns_until(lambda: again.node.blocked is None)
+        await until(lambda: again.node.blocked is None)
         await again.append(b"next")
 
 

@@ -11,8 +11,9 @@ from pixy.cluster import NodeObserver, PartitionReplica
 from pixy.errors import CorruptData, DataDirectoryError, TopicExists, UnknownPartition, UnknownTopic
 from pixy.records import TopicPartition
 from pixy.storage import read_partition_identity
-from tests.cluster.nodes import Cluster, copy_of, turns_until
+from tests.cluster.nodes import Cluster, copy_of
 from tests.fakes.disk import RecordingDisk
+from tests.fakes.waiting import until
 
 LARGE = b"x" * 900  # two to a segment
 
@@ -178,7 +179,7 @@ async def test_files_that_cannot_be_renamed_are_a_fault(tmp_path: Path) -> None:
     await cluster.sync()
     cluster.disk.fail("rename", "-deleted", errno.EIO)
     await cluster.node.delete_topic("topic")
-    await turns_until(lambda: bool(cluster.faults))
+    await until(lambda: bool(cluster.faults))
     await cluster.node.stop()
     async with Cluster(tmp_path / "data").running() as again:
         assert (again.node.metadata.topics, directories(again)) == ({}, [])

@@ -13,9 +13,10 @@ from pixy.cluster.replica import Replica
 from pixy.errors import CorruptData, FailedPrecondition
 from pixy.records import TopicPartition
 from pixy.storage import ReadOnlyDisk, Verdict, log_writer, partition_log
-from tests.cluster.nodes import Cluster, copy_of, prompt_writer, turns_until
+from tests.cluster.nodes import Cluster, copy_of, prompt_writer
 from tests.cluster.staging import finished, piece_of, publications, publish, stage, staged, start
 from tests.cluster.stopped import wrong
+from tests.fakes.waiting import until
 from tests.fakes.worker import StepWorker
 
 HOUR_S = 3600.0
@@ -276,7 +277,7 @@ async def test_a_topic_may_be_deleted_while_its_part_waits_to_be_written(tmp_pat
         await publish(cluster, 0, "a")
         await writer._worker.wait()
         await cluster.node.delete_topic("topic")
-        await turns_until(lambda: not staged(cluster))
+        await until(lambda: not staged(cluster))
         while writer._worker:
             writer._worker.step()
         writer._worker = thread
@@ -413,7 +414,7 @@ async def test_a_stage_is_not_dropped_while_it_is_being_published(
         propose = cluster.node.publisher._propose
         monkeypatch.setattr(cluster.node.publisher, "_propose", lambda *args: held.append(args))
         publishing = asyncio.create_task(publish(cluster, 0, "a"))
-        await turns_until(lambda: bool(held))
+        await until(lambda: bool(held))
         await cluster.node.publisher.discard("sink", ["a"])
         monkeypatch.setattr(cluster.node.publisher, "_propose", propose)
         propose(*held[0])

@@ -13,8 +13,9 @@ from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import GroupsCommand
 from pixy.records import TopicPartition
 from pixy.storage import EntryType
-from tests.cluster.nodes import Cluster, copy_of, turns_until
+from tests.cluster.nodes import Cluster, copy_of
 from tests.fakes.disk import full
+from tests.fakes.waiting import until
 
 DAY = 86_400
 VALUE = b"v" * 550  # three to a segment
@@ -150,7 +151,7 @@ async def test_it_is_looked_again_and_again_until_the_node_stops(tmp_path: Path)
             await cluster.append(*[VALUE] * 3)
             await cluster.sync()
             end = replica(cluster).log.end_offset
-            await turns_until(lambda end=end: replica(cluster).log.begin_offset == end - 3)  # type: ignore[misc]
+            await until(lambda end=end: replica(cluster).log.begin_offset == end - 3)  # type: ignore[misc]
         timer = cluster.node._retention._timer
     assert timer is not None
     await asyncio.sleep(0)
@@ -191,7 +192,7 @@ async def test_nothing_is_proposed_while_the_journal_has_no_room(tmp_path: Path)
         await cluster.sync()
         full(cluster.disk, "allocate", ".journal")
         waiting = cluster.append_nowait(b"x" * 40_000)
-        await turns_until(lambda: cluster.node._journal.blocked is not None)
+        await until(lambda: cluster.node._journal.blocked is not None)
         last = replica(cluster).last
         cluster.node._retention._look()
         assert replica(cluster).last == last

@@ -8,9 +8,10 @@ import pytest
 
 from pixy.cluster import Seal, StageName, stages
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, StorageFault, Unavailable
-from tests.cluster.nodes import Cluster, copy_of, turns_until
+from tests.cluster.nodes import Cluster, copy_of
 from tests.cluster.staging import finished, piece_of, publish, seal_of, stage, staged
 from tests.fakes.disk import full
+from tests.fakes.waiting import until
 from tests.fakes.worker import InlineWorker, StepWorker
 
 
@@ -178,7 +179,7 @@ async def test_a_seal_waits_for_pieces_that_come_while_it_waits_and_is_refused_i
         ]
         await asyncio.sleep(0)
         worker.step()
-        await turns_until(asked[0].done)
+        await until(asked[0].done)
         await asyncio.sleep(0)
         full(cluster.disk, "write", ".batches")
         while worker:

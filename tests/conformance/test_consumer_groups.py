@@ -10,6 +10,7 @@ from pixy.backend import Backend, ConsumerMembership, OffsetCommit, TopicPartiti
 from pixy.errors import PixyError
 from tests.conformance.implementations import Capability
 from tests.conformance.support import PATIENCE, Assignments
+from tests.fakes.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -298,7 +299,6 @@ async def test_no_partition_has_two_owners_at_any_moment(backend: Backend) -> No
         # The newest member last: it gets its own when the others have given it up.
         for each in watches[:joined]:
             await each.wait_until(partial(fair, joined))
-    async with asyncio.timeout(PATIENCE):
-        while sorted(owners) != [0, 1, 2, 3]:  # noqa: ASYNC110 - any of the three may be the last to be told
-            await asyncio.sleep(0.01)
+    # Any of the three may be the last to be told.
+    await until(lambda: sorted(owners) == [0, 1, 2, 3])
     assert violations == []

@@ -25,6 +25,7 @@ from pixy.consume import Cancellable, Consumers, Offer
 from pixy.errors import OffsetOutOfRange, PixyError, TopicMissing, UnknownPartition, UnknownTopic
 from pixy.records import NewRecord, Record, build_batch, patch_batch, read_header, unpack_records
 from tests.fakes.clock import FakeClock
+from tests.fakes.waiting import settle
 
 
 def make_batch(base: int, values: Sequence[bytes], key: bytes | None = None) -> bytes:
@@ -353,12 +354,6 @@ class Answers:
     @property
     def offsets(self) -> list[int]:
         return [offer.record.offset for offer in self.offers]
-
-
-async def settle() -> None:
-    """Let everything that can run without the clock moving run."""
-    for _ in range(30):
-        await asyncio.sleep(0)
 
 
 class World:

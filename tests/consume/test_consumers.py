@@ -6,7 +6,7 @@ from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume import NEWEST, OLDEST
 from pixy.errors import InvalidOffset, ServiceDisabled, ShuttingDown, TooManyRequests, UnknownPartition
 from tests.consume.conftest import MakeWorld
-from tests.consume.fakes import settle
+from tests.fakes.waiting import settle
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -6,7 +6,8 @@ from structlog.testing import capture_logs
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.errors import Unavailable
 from tests.consume.conftest import MakeWorld
-from tests.consume.fakes import FakeLog, settle
+from tests.consume.fakes import FakeLog
+from tests.fakes.waiting import settle
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -18,8 +18,9 @@ from pixy.consume.timers import Timers
 from pixy.consume.unpacking import Unpacker
 from pixy.consume.voided import VoidedOffsets
 from pixy.errors import AckBeyondEnd, InvalidAck, Unavailable
-from tests.consume.fakes import Answers, FakeBackend, FakeLog, settle
+from tests.consume.fakes import Answers, FakeBackend, FakeLog
 from tests.fakes.clock import FakeClock
+from tests.fakes.waiting import settle
 
 T0 = TopicPartition("t", 0)
 ACK_TIMEOUT = 30.0

@@ -7,7 +7,8 @@ from structlog.testing import capture_logs
 
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.errors import AckElsewhere, OwnerUndecided, Unavailable
-from tests.consume.fakes import World, settle
+from tests.consume.fakes import World
+from tests.fakes.waiting import settle
 
 MakeWorld = Callable[..., World]
 

@@ -1,7 +1,7 @@
 import asyncio
 
 from pixy.consume.tasks import Tasks
-from tests.consume.fakes import settle
+from tests.fakes.waiting import settle
 
 
 async def forever() -> None:

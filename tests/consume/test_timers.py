@@ -3,8 +3,8 @@ from math import inf
 
 from pixy.clock import SystemClock
 from pixy.consume.timers import Alarm, Timers
-from tests.consume.fakes import settle
 from tests.fakes.clock import FakeClock
+from tests.fakes.waiting import settle
 
 
 def alarm_on(clock: FakeClock) -> tuple[Alarm, list[float]]:

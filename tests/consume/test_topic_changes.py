@@ -11,7 +11,8 @@ from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume import Offer
 from pixy.errors import TopicMissing, Unavailable, UnknownTopic
 from tests.consume.conftest import MakeWorld
-from tests.consume.fakes import World, settle
+from tests.consume.fakes import World
+from tests.fakes.waiting import settle
 
 T0 = TopicPartition("t", 0)
 

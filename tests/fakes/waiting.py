@@ -6,9 +6,9 @@ How long that takes is up to the machine. `PATIENCE_S` only ends a test that wou
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
-__all__ = ["PATIENCE_S", "turns", "until", "until_blocking"]
+__all__ = ["PATIENCE_S", "settle", "until", "until_blocking"]
 
 PATIENCE_S = 120.0
 
@@ -16,14 +16,17 @@ _TURNS = 100
 _LOOK_EVERY_S = 0.002
 
 
-async def turns(count: int = 30) -> None:
+async def settle(turns: int = 30) -> None:
     """Let everything run that can without the clock moving: so many turns of the event loop."""
-    for _ in range(count):
+    for _ in range(turns):
         await asyncio.sleep(0)
 
 
-async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Return when a condition holds. It is looked at in each turn of the event loop, and every 2 ms if that takes long."""
+async def until(holds: Callable[[], object]) -> None:
+    """Return when a condition holds, which may be a coroutine function.
+
+    It is looked at in each turn of the event loop, and every 2 ms if that takes long.
+    """
     looks = 0
     async with asyncio.timeout(PATIENCE_S):
         while True:

@@ -13,6 +13,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.fakes.waiting import until_blocking
 from tests.integration.daemon import Daemon
 from tests.kafka.cluster import KafkaCluster, free_ports
 
@@ -40,10 +41,7 @@ def late_kafka(tmp_path: Path) -> Iterator[KafkaCluster]:
 
 def wait_logged(daemon: Daemon, words: str) -> None:
     """Return when the daemon has logged something."""
-    give_up_at = time.monotonic() + _PATIENCE_S
-    while words not in daemon.log():
-        assert time.monotonic() < give_up_at, f"nothing of {words!r} in the log:\n{daemon.log()}"
-        time.sleep(0.05)  # a log tells nobody that it grows
+    until_blocking(lambda: words in daemon.log(), daemon.log)
 
 
 def health(daemon: Daemon) -> int:

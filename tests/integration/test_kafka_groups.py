@@ -21,9 +21,10 @@ from pixy.errors import (
     Unavailable,
     UnknownGroup,
 )
+from tests.fakes.waiting import until
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.controls import KafkaControls
-from tests.kafka.pixies import PATIENCE, Pixy, open_pixy, wait_until
+from tests.kafka.pixies import PATIENCE, Pixy, open_pixy
 
 pytestmark = pytest.mark.process
 
@@ -196,7 +197,7 @@ async def test_nothing_is_skipped_and_nothing_acked_comes_again_while_pixies_com
                 owner = await visitor.backend.partition_owner(group, TopicPartition(topic, 3))
                 return owner == client_id
 
-            await wait_until(has_the_last)
+            await until(has_the_last)
             stop.set()
             await working
 
@@ -274,7 +275,7 @@ async def _wait_rebalance(pixy: Pixy, group: str, topic: str) -> None:
     async def paused() -> bool:
         return pixy.proxy._consumers._subscriptions[group, topic].paused
 
-    await wait_until(paused)
+    await until(paused)
 
 
 # --- offsets ------------------------------------------------------------------------------------------------------
@@ -349,7 +350,7 @@ async def test_consuming_goes_on_when_the_coordinator_moves(
         async def all_acked() -> bool:
             return sum(commit.offset for commit in (await a.committed(group, topic)).values()) == 20
 
-        await wait_until(all_acked)
+        await until(all_acked)
 
 
 # --- several pixies -----------------------------------------------------------------------------------------------
@@ -476,7 +477,7 @@ async def test_consumers_resume_when_all_brokers_were_gone_for_longer_than_a_ses
         async def all_acked() -> bool:
             return sum(commit.offset for commit in (await a.committed(group, topic)).values()) == 10
 
-        await wait_until(all_acked)
+        await until(all_acked)
         held = await a.consume_some(group, topic)
         for broker in kafka_three.brokers:
             broker.kill()
@@ -484,7 +485,7 @@ async def test_consumers_resume_when_all_brokers_were_gone_for_longer_than_a_ses
         async def put_out() -> bool:
             return not a.proxy._consumers.outstanding
 
-        await wait_until(put_out)
+        await until(put_out)
         with pytest.raises(Unavailable):
             await a.ack_offer(group, held)
         kafka_three.start_again_nowait()

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -14,6 +14,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from pixy.backend import TopicPartition
 from pixy.proto import kafkapixy_pb2 as pb
 from tests.backend.kafka.test_failover import read
+from tests.fakes.waiting import until
 from tests.integration.conftest import MakeDaemon
 from tests.integration.daemon import Daemon
 from tests.kafka.backends import open_kafka, start_again
@@ -139,12 +140,6 @@ class HealthWatch:
         assert self.said[-1] == status, self.said
 
 
-async def wait_until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await holds():  # noqa: ASYNC110 - a daemon tells nobody how far its groups are
-            await asyncio.sleep(0.05)
-
-
 @pytest.fixture
 def daemon(make_daemon: MakeDaemon, kafka_three: KafkaCluster) -> Daemon:
     """With two entries for the same brokers, one of which gives up during the outage, and the other one does not."""
@@ -219,7 +214,7 @@ async def test_half_a_minute_without_any_broker_loses_nothing(
             # The ack of the last message rides on a request that comes back when its long poll is over.
             return await clients.lag(group) == 0
 
-        await wait_until(all_acked)
+        await until(all_acked)
         memory = daemon.rss_bytes()
 
         kafka_three.kill()
@@ -238,7 +233,7 @@ async def test_half_a_minute_without_any_broker_loses_nothing(
         await kept
         await clients.produce_some("hasty", 100)
         assert clients.refused == []
-        await wait_until(all_acked)
+        await until(all_acked)
         consuming.cancel()
         await asyncio.gather(consuming, return_exceptions=True)
     daemon.stop()

@@ -14,11 +14,11 @@ import pytest
 
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proto.pixy_log_pb2_grpc import LogStub
+from tests.fakes.waiting import until
 from tests.integration.conftest import MakeDaemon
 from tests.integration.daemon import Daemon, proxy_config
 from tests.integration.test_staged_writes import PARTITIONS, SINKS, Sink, check, run_sinks
 from tests.kafka.cluster import KafkaCluster
-from tests.kafka.pixies import wait_until
 
 if TYPE_CHECKING:
     from pixy.proto.pixy_log_pb2_grpc import LogAsyncStub
@@ -61,4 +61,4 @@ async def wait_settled(daemon: Daemon) -> None:
     async def settled() -> bool:
         return not list((daemon.folder / "data" / "default" / "kafka" / "publishing").iterdir())
 
-    await wait_until(settled)
+    await until(settled)

@@ -15,6 +15,7 @@ from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnReque
 from pixy.backend import TopicPartition
 from pixy.backend.kafka.client import KafkaClient
 from pixy.records import HEADER_BYTES, batch_bytes, read_header
+from tests.fakes.waiting import until
 from tests.kafka.backends import kafka_options
 from tests.kafka.cluster import KafkaCluster
 
@@ -100,9 +101,11 @@ class KafkaControls:
 
     async def _wait_end(self, partition: TopicPartition, end: int) -> None:
         """Return when a transaction's end is in the partition: it is written behind the answer."""
-        async with asyncio.timeout(_PATIENCE_S):
-            while await self._end(partition) != end:  # noqa: ASYNC110 - the broker tells nobody
-                await asyncio.sleep(0.02)
+
+        async def is_there() -> bool:
+            return await self._end(partition) == end
+
+        await until(is_there)
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[KafkaClient]:

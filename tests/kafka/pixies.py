@@ -4,7 +4,7 @@ Several share a group as several daemons would: each has its own connections, it
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +19,11 @@ from pixy.config import ConsumerConfig, KafkaConfig, ProducerConfig, ProxyConfig
 from pixy.consume import Offer
 from pixy.errors import LongPollTimeout, PixyError
 from pixy.proxy import Proxy
+from tests.fakes.waiting import until
 from tests.kafka.backends import staging_place
 from tests.kafka.cluster import KafkaCluster
 
-__all__ = ["PATIENCE", "Pixy", "open_pixy", "wait_until"]
+__all__ = ["PATIENCE", "Pixy", "open_pixy"]
 
 Answer = asyncio.Future[tuple[int, int]]
 
@@ -150,7 +151,7 @@ class Pixy:
             return found == expected
 
         try:
-            await wait_until(is_there)
+            await until(is_there)
         except TimeoutError:
             raise AssertionError(f"committed is {found}, not {expected}") from None
 
@@ -173,10 +174,3 @@ async def open_pixy(
         await pixy.proxy.drain(0)
         await pixy.stop()
         assert pixy.faults == []
-
-
-async def wait_until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Return when something holds that nobody tells of."""
-    async with asyncio.timeout(PATIENCE):
-        while not await holds():  # noqa: ASYNC110 - what is waited for belongs to a broker or another process
-            await asyncio.sleep(0.02)

@@ -15,6 +15,7 @@ from pixy.proxy.accumulator import Accumulators, ProduceDone
 from pixy.records import make_partitioner, read_header, read_records
 from tests.fakes.backend import FakeBackend
 from tests.fakes.clock import FakeClock
+from tests.fakes.waiting import settle
 from tests.proxy.producing import TOPIC, Answers, append, batches, flat, make
 
 
@@ -41,16 +42,11 @@ async def test_records_gather_while_a_batch_of_their_partition_is_in_flight() ->
     assert await batches(backend) == [[b"first"], [b"a", b"b"]]
 
 
-async def turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
 async def test_a_lone_record_goes_out_at_the_end_of_the_turn() -> None:
     accumulators, backend, answers = await make()
     backend.hold_appends()
     append(accumulators, b"a", answers)
-    await turns(2)
+    await settle(2)
     assert backend.held_appends == 1
     backend.release_appends()
     await answers.wait(1)
@@ -65,10 +61,10 @@ async def test_in_company_a_flush_waits_for_as_many_records_as_came_before() -> 
     backend.hold_appends()
     for value in (b"d", b"e"):
         append(accumulators, value, answers)
-        await turns(3)
+        await settle(3)
     assert backend.held_appends == 0
     append(accumulators, b"f", answers)
-    await turns(2)
+    await settle(2)
     assert backend.held_appends == 1
     backend.release_appends()
     await answers.wait(6)
@@ -84,7 +80,7 @@ async def test_company_that_does_not_come_again_is_not_waited_for_long_and_not_t
     await answers.wait(4)
     backend.hold_appends()
     append(accumulators, b"e", answers)
-    await turns(2)
+    await settle(2)
     assert backend.held_appends == 1
     backend.release_appends()
     await answers.wait(5)

@@ -21,6 +21,7 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.door import open_door
+from tests.fakes.waiting import settle
 
 T0 = TopicPartition("t", 0)
 BATCH = batch_of(b"value")
@@ -48,17 +49,11 @@ def append(log: Log, batches: int = 1, version: int | None = None) -> "asyncio.T
     return asyncio.create_task(log.append([PartitionBatches(T0, BATCH * batches)], versions))
 
 
-async def turns() -> None:
-    """Let everything go as far as it can."""
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
 async def test_what_is_written_at_a_time_is_bounded_and_so_is_what_waits() -> None:
     log, backend = await make(room=2 * SIZE)
     backend.hold_appends()
     first, second, third = append(log, 2), append(log), append(log)
-    await turns()
+    await settle()
     assert backend.held_appends == 2
     text = f"{2 * SIZE} bytes of batches are being written and {2 * SIZE} wait"
     with pytest.raises(Unavailable, match=text):
@@ -81,9 +76,9 @@ async def test_who_gives_up_while_it_is_written_frees_no_room_before_that_has_en
     log, backend = await make(room=2 * SIZE)
     backend.hold_appends()
     first, second = append(log, 2), append(log)
-    await turns()
+    await settle()
     first.cancel()
-    await turns()
+    await settle()
     assert backend.held_appends == 2
     backend.release_appends()
     assert await second == [Appended(2, None)]
@@ -93,11 +88,11 @@ async def test_who_gives_up_while_it_waits_writes_nothing() -> None:
     log, backend = await make(room=SIZE)
     backend.hold_appends()
     first, second = append(log), append(log)
-    await turns()
+    await settle()
     second.cancel()
     backend.release_appends()
     await first
-    await turns()
+    await settle()
     assert (await backend.offset_ranges("t"))[0].end == 1
     assert await append(log) == [Appended(1, None)]
 
@@ -107,7 +102,7 @@ async def test_the_version_that_counts_is_that_of_the_moment_of_writing() -> Non
     version = (await backend.describe_topic("t")).version
     backend.hold_appends()
     first, second = append(log, version=version), append(log, version=version)
-    await turns()
+    await settle()
     await backend.alter_topic("t", partitions=3)
     backend.release_appends()
     assert await first == [Appended(0, None)]
@@ -120,10 +115,10 @@ async def test_a_drain_waits_for_what_was_taken_and_refuses_what_waits() -> None
     log, backend = await make(room=SIZE)
     backend.hold_appends()
     first, second = append(log), append(log)
-    await turns()
+    await settle()
     log.begin_drain()
     drained = asyncio.create_task(log.drained())
-    await turns()
+    await settle()
     assert not drained.done()
     backend.release_appends()
     await drained
@@ -138,12 +133,12 @@ async def test_the_drain_of_the_cluster_waits_for_it_as_long_as_it_may() -> None
         await door.backend.create_topic("t", 1)
         door.backend.hold_appends()
         appending = append(door.proxy.log)
-        await turns()
+        await settle()
         # One record is not known to be written when the time is over.
         assert await door.proxy.drain(0.05) == 1
         assert not appending.done()
         drain = asyncio.create_task(door.proxy.drain(60))
-        await turns()
+        await settle()
         door.backend.release_appends()
         assert (await drain, await appending) == (0, [Appended(0, None)])
 
@@ -152,7 +147,7 @@ async def test_a_topic_that_is_deleted_while_it_is_written_to_is_not_found() -> 
     log, backend = await make()
     backend.hold_appends()
     appending = append(log)
-    await turns()
+    await settle()
     await backend.delete_topic("t")
     ((base_offset, error),) = await appending
     assert (base_offset, type(error)) == (-1, PartitionNotFound)
@@ -191,9 +186,9 @@ async def test_a_batch_that_fails_fails_its_partition() -> None:
     log, backend = await make()
     backend.hold_appends()
     appending = append(log, 3)
-    await turns()
+    await settle()
     backend.release_appends(1)
-    await turns()
+    await settle()
     await backend.delete_topic("t")
     ((base_offset, error),) = await appending
     assert (base_offset, type(error)) == (-1, PartitionNotFound)

@@ -36,9 +36,10 @@ from pixy.errors import (
 from pixy.proxy import Proxy
 from tests.fakes.backend import FakeBackend
 from tests.fakes.node import make_embedded
+from tests.fakes.waiting import until
 
 Open = Callable[..., Awaitable[Proxy]]
-CONSUMER = replace(ConsumerConfig(), long_polling_timeout=0.5, offsets_commit_interval=0.01)
+CONSUMER = replace(ConsumerConfig(), long_polling_timeout=60, offsets_commit_interval=0.01)
 
 
 @pytest.fixture
@@ -111,6 +112,7 @@ async def consume(
     auto_ack: bool = False,
     ack: tuple[int, int] | None = None,
     if_offered: bool = False,
+    patience_s: float | None = None,
 ) -> Offer:
     answer: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
 
@@ -121,7 +123,10 @@ async def consume(
             assert error is not None
             answer.set_exception(error)
 
-    proxy.consume(group, topic, done, auto_ack=auto_ack, ack=ack, ack_if_offered=if_offered)
+    deadline = SystemClock().monotonic() + patience_s if patience_s is not None else None
+    proxy.consume(
+        group, topic, done, auto_ack=auto_ack, ack=ack, ack_if_offered=if_offered, deadline=deadline
+    )
     offer = await answer
     offer.delivered()
     return offer
@@ -142,9 +147,11 @@ async def ack(proxy: Proxy, offset: int, partition: int = 0, topic: str = "t", g
 
 async def committed(proxy: Proxy, offset: int, group: str = "g") -> None:
     """Wait until the group's commit of partition 0 has reached `offset`."""
-    async with asyncio.timeout(5):
-        while (await proxy.get_offsets(group, "t"))[0].offset != offset:  # noqa: ASYNC110 - nothing announces a commit
-            await asyncio.sleep(0.005)
+
+    async def is_committed() -> bool:
+        return (await proxy.get_offsets(group, "t"))[0].offset == offset
+
+    await until(is_committed)
 
 
 async def test_a_message_comes_back_with_key_value_and_place(open_proxy: Open) -> None:
@@ -172,7 +179,7 @@ async def test_produce_and_consume_create_a_missing_topic_with_the_default_parti
     proxy = await open_proxy(default_partitions=4)
     await produce(proxy, b"x", topic="produced")
     with pytest.raises(LongPollTimeout):
-        await consume(proxy, topic="consumed")
+        await consume(proxy, topic="consumed", patience_s=0.05)
     assert {topic.name: len(topic.partitions) for topic in await proxy.list_topics()} == {
         "consumed": 4,
         "produced": 4,
@@ -302,7 +309,7 @@ async def test_a_new_group_starts_at_the_newest_if_the_configuration_says_so(ope
     proxy = await open_proxy(consumer=replace(CONSUMER, initial_offset="newest"))
     await produce(proxy, b"x")
     with pytest.raises(LongPollTimeout):
-        await consume(proxy)
+        await consume(proxy, patience_s=0.05)
     await committed(proxy, 1)
 
 
@@ -352,7 +359,7 @@ async def test_set_offsets_moves_a_live_group_back_and_forth(open_proxy: Open) -
     assert (await consume(proxy)).record.value == b"0"
     await proxy.set_offsets("g", "t", [(0, OffsetCommit(NEWEST))])
     with pytest.raises(LongPollTimeout):
-        await consume(proxy)
+        await consume(proxy, patience_s=0.05)
     await proxy.set_offsets("g", "t", [(0, OffsetCommit(1, "BB"))])
     assert [(await consume(proxy)).record.value for _ in range(2)] == [b"1", b"3"]
 
@@ -415,8 +422,7 @@ async def test_a_drain_waits_for_the_ack_of_what_is_offered_and_commits_it(
     await asyncio.sleep(0)
     assert not draining.done()
     await ack(proxy, 0)
-    async with asyncio.timeout(5):
-        await draining
+    await draining
     assert (await proxy.get_offsets("g", "t"))[0].offset == 1
 
 

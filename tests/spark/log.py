@@ -1,7 +1,6 @@
 """A daemon's log as the tests of the connector need it: topics that are made, changed and filled, and read back without Spark."""
 
 import itertools
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.proto.pixy_log_pb2_grpc import LogStub
 from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 from pixy.records import Header, NewRecord, batch_bytes, build_batch, read_records
+from tests.fakes.waiting import until_blocking
 from tests.integration.daemon import Daemon
 
 __all__ = ["Log", "Stored", "Written"]
@@ -120,10 +120,7 @@ class Log:
         answers = self.stub.ListOffsets(pb.ListOffsetsRequest(queries=queries)).answers
         return sum(each.offset for each in answers)
 
-    def wait_for_retention(self, topic: str, seconds: float = 20.0) -> int:
+    def wait_for_retention(self, topic: str) -> int:
         """Wait until the first records are gone; returns the first offset that is left."""
-        until = time.monotonic() + seconds
-        while (earliest := self.earliest(topic)) == 0:
-            assert time.monotonic() < until, f"retention took nothing of {topic} in {seconds} s"
-            time.sleep(0.05)
-        return earliest
+        until_blocking(lambda: self.earliest(topic))
+        return self.earliest(topic)

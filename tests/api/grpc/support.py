@@ -1,9 +1,8 @@
 """What tests of several parts of the gRPC layer need."""
 
 import asyncio
-from typing import Any
 
-__all__ = ["NotedReceipt", "wait_until"]
+__all__ = ["NotedReceipt"]
 
 
 class NotedReceipt:
@@ -27,10 +26,3 @@ class NotedReceipt:
         """See `Receipt`."""
         self.said.append("undelivered")
         self.spoken.set()
-
-
-async def wait_until(condition: Any) -> None:
-    """Wait for what nobody tells; the condition takes no arguments."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - these things have no event
-            await asyncio.sleep(0.001)

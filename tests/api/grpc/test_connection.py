@@ -7,11 +7,12 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from pixy.api.grpc import ServerOptions, Status
+from pixy.api.grpc.connection import GrpcConnection
 from pixy.http2 import BudgetOptions, ErrorCode, Options
-from tests.api.grpc.support import wait_until
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import open_client, prefixed
+from tests.fakes.waiting import until
 
 UNARY, REPEAT = "/test.Echo/Unary", "/test.Echo/Repeat"
 
@@ -60,7 +61,7 @@ async def test_of_a_section_that_differs_in_its_timeout_that_alone_is_read() -> 
     async with open_echo() as echo, open_client(echo.address) as client:
         for seconds in range(100, 110):
             client.request(UNARY, value(b"hold"), [("grpc-timeout", f"{seconds}S")])
-        await wait_until(lambda: len(echo.echo.held) == 10)
+        await until(lambda: len(echo.echo.held) == 10)
         calls = [call for call, _ in echo.echo.held]
         assert len({id(call.head) for call in calls[1:]}) == 1
         deadlines = [call.deadline for call in calls if call.deadline is not None]
@@ -129,13 +130,13 @@ async def test_a_client_that_does_not_read_is_not_read_and_cut_off_in_the_end() 
     async with open_echo(options) as echo, open_client(echo.address, window=2**31 - 1) as slow:
         slow.open_window(0, 2**30)
         slow.request(REPEAT, value(b"3000 100000"))
-        await wait_until(lambda: any(not each._writable for each in echo.server._connections))
+        await until(lambda: any(not each._writable for each in echo.server._connections))
         before = echo.server.counters.calls
         for _ in range(20):
             slow.request(UNARY, value(b"unread"))
         await still_serves(echo)
         assert echo.server.counters.calls == before + 1
-        await wait_until(lambda: not echo.server.connections)
+        await until(lambda: not echo.server.connections)
         assert echo.echo.sent < 1000
 
 
@@ -147,7 +148,7 @@ async def test_one_connection_too_many_is_closed_at_once() -> None:
                 await second.until_closed()
             assert (echo.server.counters.accepted, echo.server.counters.refused) == (1, 1)
             assert (await first.call(UNARY, value(b"x"))).status == 0
-        await wait_until(lambda: not echo.server.connections)
+        await until(lambda: not echo.server.connections)
         await still_serves(echo)
 
 
@@ -186,10 +187,10 @@ async def test_unread_bytes_behind_the_end_do_not_keep_a_connection() -> None:
     async with open_echo(options) as echo, open_client(echo.address, window=2**31 - 1) as slow:
         slow.open_window(0, 2**30)
         slow.request(REPEAT, value(b"3000 100000"))
-        await wait_until(lambda: any(not each._writable for each in echo.server._connections))
+        await until(lambda: any(not each._writable for each in echo.server._connections))
         for connection in list(echo.server._connections):
             connection.end()
-        await wait_until(lambda: not echo.server.connections)
+        await until(lambda: not echo.server.connections)
 
 
 async def test_data_behind_an_answer_that_came_early_are_ignored() -> None:
@@ -204,6 +205,16 @@ async def test_data_behind_an_answer_that_came_early_are_ignored() -> None:
 # --- resets ---------------------------------------------------------------------------------------------------------
 
 
+async def held(echo: EchoServer, calls: int) -> None:
+    """Return when so many calls are held."""
+    await until(lambda: len(echo.echo.held) == calls)
+
+
+async def settled(connection: GrpcConnection, resets: int) -> None:
+    """Return when so many resets were received, or the connection is closed."""
+    await until(lambda: connection.resets_received == resets or connection.core.closed)
+
+
 async def reset_some(lived_s: float, timeout: str) -> list[int]:
     """Reset 40 calls, each after a time, where 10 are too many; returns what the server says to that."""
     few, clock = BudgetOptions(burst=10, per_second=0, per_frame=0), FakeClock()
@@ -215,12 +226,10 @@ async def reset_some(lived_s: float, timeout: str) -> list[int]:
         (connection,) = echo.server._connections
         for number in range(1, 41):
             stream_id = client.request(UNARY, value(b"hold"), [("grpc-timeout", timeout)])
-            await wait_until(lambda number=number: len(echo.echo.held) == number)
+            await held(echo, number)
             clock.advance(lived_s)
             client.reset(stream_id)
-            await wait_until(
-                lambda number=number: connection.resets_received == number or connection.core.closed
-            )
+            await settled(connection, number)
             if connection.core.closed:
                 await client.until_closed()
                 break

@@ -14,6 +14,7 @@ from pixy.errors import PixyError
 from pixy.proto import kafkapixy_pb2 as pb
 from tests.api.grpc.conftest import Door
 from tests.fakes.grpc_client import open_client
+from tests.fakes.waiting import until
 
 if TYPE_CHECKING:
     # Exists for type checkers only.
@@ -67,12 +68,15 @@ async def test_an_ack_rides_on_the_next_request(stub: KafkaPixyAsyncStub) -> Non
 
 
 async def committed(stub: KafkaPixyAsyncStub, offset: int) -> pb.PartitionOffset:
-    async with asyncio.timeout(5):
-        while True:
-            (of_partition,) = (await stub.GetOffsets(pb.GetOffsetsRq(topic="t", group="g"))).offsets
-            if of_partition.offset == offset:
-                return of_partition
-            await asyncio.sleep(0.01)
+    found = pb.PartitionOffset()
+
+    async def is_committed() -> bool:
+        nonlocal found
+        (found,) = (await stub.GetOffsets(pb.GetOffsetsRq(topic="t", group="g"))).offsets
+        return found.offset == offset
+
+    await until(is_committed)
+    return found
 
 
 async def test_a_request_with_every_ack_field_at_its_default_does_not_ack_what_nobody_was_offered(

@@ -16,10 +16,11 @@ from pixy.api.grpc import ServerOptions, Status
 from pixy.api.grpc.turns import CREDIT_S, TURN_S
 from pixy.http2 import ErrorCode, Options
 from pixy.http2.frames import PREFACE, FrameType, frame, goaway, rst_stream, unpack_head, window_update
-from tests.api.grpc.support import NotedReceipt, wait_until
+from tests.api.grpc.support import NotedReceipt
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, messages_in, open_client, prefixed
+from tests.fakes.waiting import until
 
 UNARY, REPEAT, COLLECT, CHAT = (
     "/test.Echo/Unary",
@@ -154,7 +155,7 @@ async def bring(connection: Any, data: bytes) -> None:
     """What a transport does with bytes that have come."""
     connection.get_buffer(-1)[: len(data)] = data
     connection.buffer_updated(len(data))
-    await wait_until(lambda: not (connection._waiting or connection.core.pending))
+    await until(lambda: not (connection._waiting or connection.core.pending))
 
 
 async def test_what_a_transport_brings_although_it_was_told_not_to_is_served_behind_the_rest() -> None:
@@ -163,7 +164,7 @@ async def test_what_a_transport_brings_although_it_was_told_not_to_is_served_beh
         connection.received(PRIORITY * 2000)
         assert connection.core.pending
         connection.received(frame(FrameType.PING, 0, 0, b"the last"))
-        await wait_until(lambda: not connection._waiting)
+        await until(lambda: not connection._waiting)
         assert transport.written.endswith(b"the last")
         connection.connection_lost(None)
 
@@ -183,7 +184,7 @@ async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served
         calm.received(ping)
         assert transport.written.endswith(b"12345678")
         assert calm.waits == 0
-        await wait_until(lambda: not busy._waiting)
+        await until(lambda: not busy._waiting)
         clock.advance(10 * CREDIT_S)
         busy._credit_s = -CREDIT_S / 2
         busy.received(ping)
@@ -227,7 +228,7 @@ async def test_nothing_is_served_while_the_transport_has_enough_and_all_of_it_af
         await asyncio.sleep(0)
         assert not transport.written.endswith(b"12345678")
         connection.resume_writing()
-        await wait_until(lambda: transport.written.endswith(b"12345678"))
+        await until(lambda: transport.written.endswith(b"12345678"))
         assert transport.said[-1] == "resume"
         connection.connection_lost(None)
 
@@ -248,7 +249,7 @@ async def test_large_compressed_messages_are_unpacked_over_several_turns_while_o
             streams.append(client.begin(UNARY, [("grpc-encoding", "gzip")]))
             client.data(streams[-1], prefixed(compressed, flag=1), end=True)
         waits, served = echo.server.counters.waits, 0
-        await wait_until(lambda: any(each._jobs for each in echo.server._connections))
+        await until(lambda: any(each._jobs for each in echo.server._connections))
         while any(each._jobs for each in echo.server._connections):
             assert (await other.call(UNARY, value(b"y"))).status == Status.OK
             served += 1
@@ -374,7 +375,7 @@ async def test_answers_that_wait_for_the_clients_windows_are_refused_beyond_the_
     options = ServerOptions(http2=Options(output_bytes=1_000_000))
     async with open_echo(options) as echo, open_client(echo.address) as client:
         streams = [client.request(UNARY, value(b"hold")) for _ in range(12)]
-        await wait_until(lambda: len(echo.echo.held) == 12)
+        await until(lambda: len(echo.echo.held) == 12)
         for call, _ in echo.echo.held:
             call.answer(big(300_000))
         resets = [(await client.answer(stream_id)).reset for stream_id in streams[3:]]
@@ -424,7 +425,7 @@ async def test_goaway_arrives_although_the_client_still_sends() -> None:
                 await loop.sock_sendall(sock, bytes(500_000))
                 received = await read_to_the_end(sock)
                 assert list(frames(received))[-1] == FrameType.GOAWAY
-        await wait_until(lambda: not echo.server.connections)
+        await until(lambda: not echo.server.connections)
 
 
 async def test_goaway_arrives_although_the_client_sends_more_than_anybody_reads() -> None:
@@ -434,7 +435,7 @@ async def test_goaway_arrives_although_the_client_sends_more_than_anybody_reads(
         with closing(socket.create_connection((host, int(port)))) as sock:
             sock.setblocking(False)
             sock.send(GREETING + frame(FrameType.DATA, 0, 0, b"x"))
-            await wait_until(lambda: echo.server.counters.faulty)
+            await until(lambda: echo.server.counters.faulty)
             (connection,) = echo.server._connections
             sent = 0
             # Until the system takes no more: no error tells the client that its connection was cut off.
@@ -445,7 +446,7 @@ async def test_goaway_arrives_although_the_client_sends_more_than_anybody_reads(
             assert connection._discarded_bytes <= DISCARDED_BYTES + 32_768
             received = await read_to_the_end(sock)
             assert list(frames(received))[-1] == FrameType.GOAWAY
-        await wait_until(lambda: not echo.server.connections)
+        await until(lambda: not echo.server.connections)
 
 
 def connection_is_full(sock: socket.socket) -> bool:
@@ -491,7 +492,7 @@ async def test_a_connection_tells_what_happened_on_it_and_the_server_what_happen
         client.reset(held)
         client.writer.write(rst_stream(half, 8) + window_update(99, 0))
         await client.until_closed()
-        await wait_until(lambda: not echo.server.connections)
+        await until(lambda: not echo.server.connections)
         all_ = echo.server.counters
         assert (all_.calls, all_.resets_received, all_.faulty, all_.open, all_.accepted) == (4, 2, 1, 0, 1)
         with pytest.raises(AttributeError):

@@ -24,10 +24,11 @@ from pixy.api.grpc.listeners import Listener, TlsFiles
 from pixy.config import TlsConfig
 from pixy.errors import StartError
 from pixy.http2 import Options
-from tests.api.grpc.support import NotedReceipt, wait_until
+from tests.api.grpc.support import NotedReceipt
 from tests.conftest import require
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client
+from tests.fakes.waiting import until
 
 UNARY = "/test.Echo/Unary"
 
@@ -110,11 +111,13 @@ async def test_a_changed_certificate_that_cannot_be_used_leaves_the_old_one(
 ) -> None:
     async with open_echo(tls=tls) as echo:
         write(tls.certificate_path, "not a certificate")
-        said = ""
-        async with asyncio.timeout(10):
-            while "cannot be used; the old ones stay" not in said:
-                await asyncio.sleep(0.01)
-                said += capsys.readouterr().out
+        said: list[str] = []
+
+        def is_said() -> bool:
+            said.append(capsys.readouterr().out)
+            return "cannot be used; the old ones stay" in "".join(said)
+
+        await until(is_said)
         async with open_client(echo.address, tls=trusting(certificates, "one")) as client:
             assert (await client.call(UNARY, value(b"x"))).status == 0
 
@@ -140,7 +143,7 @@ async def test_a_fault_while_certificates_are_read_is_logged_and_they_are_read_a
         (listener,) = echo.server._listeners
         before = listener._context
         use(certificates, tmp_path, "two")
-        await wait_until(lambda: listener._context is not before)
+        await until(lambda: listener._context is not before)
         assert "a fault while certificates were read" in capsys.readouterr().out
 
 
@@ -239,7 +242,7 @@ async def test_connections_in_their_handshake_count_until_it_fails_or_takes_too_
         async with open_client(echo.address, tls=trusted) as client:
             assert (await client.call(UNARY, value(b"x"))).status == 0
             silent = [await connect(echo.address) for _ in range(2)]
-            await wait_until(lambda: echo.server.connections == 3)
+            await until(lambda: echo.server.connections == 3)
             # One too many is closed at once, and counted.
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 async with open_client(echo.address, tls=trusted):
@@ -247,10 +250,10 @@ async def test_connections_in_their_handshake_count_until_it_fails_or_takes_too_
             assert (echo.server.counters.refused, echo.server.counters.open) == (1, 3)
             # What is no handshake ends it at once.
             await asyncio.get_running_loop().sock_sendall(silent[0], b"GET / HTTP/1.1\r\n\r\n")
-            await wait_until(lambda: echo.server.counters.handshakes_failed == 1)
+            await until(lambda: echo.server.counters.handshakes_failed == 1)
             assert echo.server.connections == 2
             # Silence ends it in time.
-            await wait_until(lambda: echo.server.connections == 1)
+            await until(lambda: echo.server.connections == 1)
             assert echo.server.counters.handshakes_failed == 2
             assert (await client.call(UNARY, value(b"x"))).status == 0
             for sock in silent:
@@ -261,7 +264,7 @@ async def test_connections_in_their_handshake_count_until_it_fails_or_takes_too_
 async def test_a_server_that_stops_gives_up_handshakes(tls: TlsConfig) -> None:
     async with open_echo(tls=tls) as echo:
         silent = await connect(echo.address)
-        await wait_until(lambda: echo.server.connections == 1)
+        await until(lambda: echo.server.connections == 1)
         await echo.server.stop(10)
         assert echo.server.connections == 0
         assert await asyncio.get_running_loop().sock_recv(silent, 1) == b""
@@ -293,11 +296,11 @@ async def test_a_storm_of_connections_is_accepted_some_in_each_turn() -> None:
         loop.remove_reader(listener._socket.fileno())
         storm = [await connect(echo.address) for _ in range(30)]
         loop.add_reader(listener._socket.fileno(), watched, listener)
-        await wait_until(lambda: echo.server.connections == 30)
+        await until(lambda: echo.server.connections == 30)
         assert max(seen) == 4
         for sock in storm:
             sock.close()
-        await wait_until(lambda: not echo.server.connections)
+        await until(lambda: not echo.server.connections)
 
 
 async def test_a_system_without_room_is_asked_again_later(
@@ -363,11 +366,11 @@ def test_answers_behind_the_end_of_a_client_that_ends_without_a_word_of_tls_are_
             client.open_window(0, 2**30)
             for _ in range(1200):
                 client.request(UNARY, value(b"hold"))
-            await wait_until(lambda: len(echo.echo.held) == 1200)
+            await until(lambda: len(echo.echo.held) == 1200)
             calls = iter([call for call, _ in echo.echo.held])
             before = NotedReceipt()
             next(calls).answer(BytesValue(value=b"before"), before)
-            await wait_until(lambda: before.said == ["delivered"])
+            await until(lambda: before.said == ["delivered"])
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # those of sockets read, too
             await answer_until_the_system_takes_no_more(echo, calls)
             end_without_tls(client.writer)
@@ -379,7 +382,7 @@ def test_answers_behind_the_end_of_a_client_that_ends_without_a_word_of_tls_are_
             client.writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
             await client.until_closed()
             assert not any(b"behind" in answer.body for answer in client.answers.values())
-            await wait_until(lambda: not echo.server.connections)
+            await until(lambda: not echo.server.connections)
             assert all(receipt.said == ["undelivered"] for receipt in receipts)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:

@@ -1,7 +1,7 @@
 """Members of consumer groups on a real cluster: one process's worth of what the backend makes of `groups`, `offsets` and `group_list`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,9 +13,10 @@ from pixy.backend.kafka.messages import CREATE_TOPICS
 from pixy.backend.kafka.offsets import GroupOffsets
 from pixy.backend.kafka.options import KafkaOptions
 from tests.conformance.support import PATIENCE, Assignments
+from tests.fakes.waiting import until
 from tests.kafka.cluster import KafkaCluster
 
-__all__ = ["Process", "create_topic", "open_process", "wait_until"]
+__all__ = ["Process", "create_topic", "open_process"]
 
 
 class Process:
@@ -62,14 +63,9 @@ async def create_topic(process: Process, name: str, partitions: int) -> None:
         CREATE_TOPICS([(name, partitions, -1, [], [], {})], 10_000, False, {})
     )
     assert created.topics[0][2] == 0, created
-    async with asyncio.timeout(PATIENCE):
-        while process.client.metadata.leader(name, partitions - 1) < 0:
-            await process.client.refresh([name])
-            await asyncio.sleep(0.02)  # brokers hear of it one after the other
 
+    async def is_led() -> bool:  # brokers hear of it one after the other
+        await process.client.refresh([name])
+        return process.client.metadata.leader(name, partitions - 1) >= 0
 
-async def wait_until(holds: Callable[[], bool]) -> None:
-    """Return when something holds that nobody tells of."""
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110 - what is waited for belongs to a broker, or to a task that sets no event
-            await asyncio.sleep(0.02)
+    await until(is_led)

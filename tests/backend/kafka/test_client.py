@@ -12,6 +12,7 @@ from pixy.backend.kafka.client import CONTROL, KafkaClient
 from pixy.backend.kafka.errors import BrokerFault
 from pixy.backend.kafka.messages import METADATA, Api
 from pixy.errors import ShuttingDown, Unavailable
+from tests.fakes.waiting import until
 from tests.kafka.backends import kafka_options, open_kafka
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.relay import Relay
@@ -130,14 +131,16 @@ async def test_what_others_change_is_noticed_in_time(
     name = kafka_name("grows")
     async with open_kafka(kafka) as other, open_kafka(kafka, metadata_max_age_s=0.05) as backend:
         await other.create_topic(name, 1)
-        async with asyncio.timeout(PATIENCE_S):
-            for partitions in (1, 3):
-                await other.alter_topic(name, partitions=partitions)
-                while count(backend, name) != partitions:  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0.01)
-            await other.delete_topic(name)
-            while count(backend, name):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
+        for partitions in (1, 3):
+            await other.alter_topic(name, partitions=partitions)
+            await counted(backend, name, partitions)
+        await other.delete_topic(name)
+        await counted(backend, name, 0)
+
+
+async def counted(backend: KafkaBackend, topic: str, partitions: int) -> None:
+    """Return when so many partitions are known."""
+    await until(lambda: count(backend, topic) == partitions)
 
 
 def count(backend: KafkaBackend, topic: str) -> int:

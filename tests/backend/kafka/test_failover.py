@@ -14,6 +14,7 @@ from pixy.backend import Backend, TopicPartition
 from pixy.backend.kafka import KafkaBackend
 from pixy.errors import DeadlineExceeded, PixyError, Unavailable
 from tests.conformance.support import append, append_nowait, fetch_now, make_batch, offsets, values
+from tests.fakes.waiting import until
 from tests.kafka.backends import open_kafka, start_again
 from tests.kafka.cluster import Broker, KafkaCluster
 
@@ -218,9 +219,7 @@ async def test_without_any_broker_writes_end_with_the_reason_and_go_on_afterward
         await writer.wait_written(100)
         assert backend.fault == ""
         await writer.stop()
-        async with asyncio.timeout(PATIENCE_S):
-            while max(writer.written) not in found:  # noqa: ASYNC110 - the reader tells nobody
-                await asyncio.sleep(0.01)
+        await until(lambda: max(writer.written) in found)
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
         assert writer.written.items() <= found.items()

@@ -21,6 +21,7 @@ from pixy.records import (
 )
 from pixy.records.batch import mark_control
 from tests.conformance.support import append, append_nowait, fetch_now, make_batch, offsets, values
+from tests.fakes.waiting import until
 from tests.kafka.backends import open_kafka
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.controls import transaction
@@ -191,10 +192,12 @@ async def test_what_compaction_took_is_a_gap(backend: KafkaBackend, kafka_name: 
     for number in range(20):
         record = NewRecord(b"key", b"%d" % number, (), now + 10 * number)  # each in a segment of its own
         await append_batch(backend, partition, build_batch([record]))
-    async with asyncio.timeout(PATIENCE_S):
-        while offsets(first := await fetch_now(backend, partition, 0)) == [0]:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # Kafka tells nobody when it has compacted
-    assert first.next_offset > 1
+
+    async def is_compacted() -> bool:
+        return offsets(await fetch_now(backend, partition, 0)) != [0]
+
+    await until(is_compacted)
+    assert (await fetch_now(backend, partition, 0)).next_offset > 1
     found, offset = [], 0
     while offset < 20:
         result = await fetch_now(backend, partition, offset)

@@ -8,9 +8,9 @@ import pytest
 from pixy.backend import OffsetCommit, TopicPartition
 from tests.backend.kafka.member import Process, create_topic, open_process
 from tests.conftest import require
+from tests.fakes.waiting import until
 from tests.integration.kafka_tools import kafka_libs
 from tests.kafka.cluster import KafkaCluster
-from tests.kafka.pixies import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -52,7 +52,7 @@ async def test_members_of_both_of_kafkas_protocols_are_listed(
         async def listed() -> bool:
             return (await process.group_list.consumers(topic)).get(group) == {f"java-{protocol}": [0, 1]}
 
-        await wait_until(listed)
+        await until(listed)
         assert await process.group_list.owner(group, TopicPartition(topic, 1)) == f"java-{protocol}"
     finally:
         consumer.kill()
@@ -93,7 +93,7 @@ async def test_a_group_is_shared_with_a_consumer_of_the_newer_protocol(
             found = (await process.group_list.consumers(topic)).get(group, {})
             return found == {"pixy-1": [ours], "java-consumer": [1 - ours]}
 
-        await wait_until(listed)
+        await until(listed)
     finally:
         consumer.kill()
         consumer.wait()

@@ -15,8 +15,9 @@ from aiokafka.protocol.admin import CreatePartitionsRequest
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.backend.kafka.group_messages import LEAVE_GROUP
 from pixy.errors import FailedPrecondition
-from tests.backend.kafka.member import Process, create_topic, open_process, wait_until
+from tests.backend.kafka.member import Process, create_topic, open_process
 from tests.conformance.support import PATIENCE
+from tests.fakes.waiting import until
 from tests.kafka.cluster import KafkaCluster
 
 pytestmark = pytest.mark.process
@@ -132,7 +133,7 @@ async def test_what_was_handed_out_is_settled_before_another_member_has_it(
 
     await process.join(group, [topic], "first", settle)
     joining = asyncio.create_task(other.join(group, [topic], "second"))
-    await wait_until(lambda: bool(asked))
+    await until(lambda: bool(asked))
     assert asked == [3.0]
     assert not joining.done()
     acked.set()
@@ -251,7 +252,7 @@ async def test_a_coordinator_that_ends_is_replaced_and_the_member_stays(
         await process.offsets.commit(group, {TopicPartition(topic, 0): OffsetCommit(3)})
         assert await process.offsets.committed(group, topic) == {0: (3, "")}
         heard = member._heard_at
-        await wait_until(lambda: member._heard_at > heard)
+        await until(lambda: member._heard_at > heard)
         assert member.generation == before
         assert assignments.last == {topic: [0, 1]}
         kafka_three.start_again()

@@ -18,6 +18,7 @@ from pixy.errors import (
 )
 from pixy.records import NewRecord, build_batch, read_header
 from tests.conformance.support import append, append_nowait, fetch_now, make_batch, offsets, values
+from tests.fakes.waiting import until
 from tests.kafka.backends import open_kafka
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.relay import Relay
@@ -155,8 +156,7 @@ async def test_what_a_batch_has_waited_already_is_taken_from_its_time(
     append_aged("old", 1.5)
     append_aged("older than the one before it", 1.9)
     append_aged("young", 0.0)
-    while len(answered) < 4:  # noqa: ASYNC110 - the clock of the backend is the loop's
-        await asyncio.sleep(0.01)
+    await until(lambda: len(answered) == 4)
     names, errors, seconds = zip(*answered, strict=True)
     assert names == ("too old", "old", "older than the one before it", "young")
     assert errors == (Unavailable, DeadlineExceeded, Unavailable, DeadlineExceeded)

@@ -13,10 +13,10 @@ from pixy.config import StagingConfig
 from pixy.errors import DataDirectoryError, FailedPrecondition, ResourceExhausted, Unavailable
 from tests.conformance.staged import piece_of, stage_values
 from tests.conformance.support import fetch_now, values
+from tests.fakes.waiting import until
 from tests.kafka.backends import kafka_options, make_kafka, open_kafka, staging_place
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.consumer import consumed
-from tests.kafka.pixies import wait_until
 from tests.kafka.relay import PRODUCE, Relay
 
 pytestmark = pytest.mark.process
@@ -101,7 +101,7 @@ async def wait_gone(directory: Path) -> None:
     async def gone() -> bool:
         return files(directory) == []
 
-    await wait_until(gone)
+    await until(gone)
 
 
 async def test_a_start_ends_what_the_last_process_left_open(
@@ -121,7 +121,7 @@ async def test_a_start_ends_what_the_last_process_left_open(
         async def settled() -> bool:
             return len(files(tmp_path / "second")) == 1
 
-        await wait_until(settled)
+        await until(settled)
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         piece = piece_of({TopicPartition(topic, 0): [b"behind"]})
         second.append(
