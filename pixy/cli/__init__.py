@@ -15,6 +15,7 @@ from pixy.cli.config import config
 from pixy.cli.messages import ack, consume, produce
 from pixy.cli.offsets import offsets
 from pixy.cli.output import report_error
+from pixy.cli.peek import peek
 from pixy.cli.serve import serve
 from pixy.cli.storage import storage
 from pixy.cli.topics import consumers, topics
@@ -54,5 +55,5 @@ def main() -> None:
     """
 
 
-for command in (serve, produce, consume, ack, offsets, topics, consumers, config, storage):
+for command in (serve, produce, consume, peek, ack, offsets, topics, consumers, config, storage):
     main.add_command(command)

@@ -33,15 +33,21 @@ def check(file: Path | None) -> None:
 
 
 @config.command("print")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "--config", "file", type=click.Path(path_type=Path), help="Configuration file. [env: PIXY_CONFIG]"
+    "--config", "option", type=click.Path(path_type=Path), help="The same as FILE, as of `pixy serve`."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def print_(file: Path | None, as_json: bool) -> None:
-    """Print the effective configuration: file, environment and defaults as one; secrets are masked."""
+def print_(file: Path | None, option: Path | None, as_json: bool) -> None:
+    """Print the effective configuration: FILE, environment and defaults as one; secrets are masked.
+
+    Without FILE: the file that PIXY_CONFIG names, or the defaults.
+    """
     from pixy.config import config_values, load_config, render_config
 
-    loaded = load_config(file, os.environ, {})
+    if file is not None and option is not None:
+        raise click.UsageError("FILE and --config exclude each other")
+    loaded = load_config(file or option, os.environ, {})
     if as_json:
         print_json(config_values(loaded), indent=2)
     else:

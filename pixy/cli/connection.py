@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import grpc
 
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+    from pixy.proto.pixy_log_pb2_grpc import LogStub
     from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 
 __all__ = ["CallFailed", "Connection", "client_command", "status_name"]
@@ -74,6 +75,14 @@ class Connection:
 
         with self._connect() as channel:
             yield TopicsStub(channel)
+
+    @contextmanager
+    def open_log(self) -> "Iterator[LogStub]":
+        """As `open`, for the service that moves record batches."""
+        from pixy.proto.pixy_log_pb2_grpc import LogStub
+
+        with self._connect() as channel:
+            yield LogStub(channel)
 
     def failure(self, error: "grpc.RpcError") -> CallFailed:
         """An error of gRPC in one line, with a hint if the daemon was not reached."""

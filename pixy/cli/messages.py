@@ -5,16 +5,25 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, TYPE_CHECKING
 
 import click
 
 from pixy.cli.connection import CallFailed, Connection, client_command, status_name
-from pixy.cli.output import Progress, json_bytes, print_json, print_line, readable_bytes, report_error
-from pixy.cli.pipeline import IN_FLIGHT_MAX, Pipeline
+from pixy.cli.line_writer import LineWriter, Messages, Written, split_messages
+from pixy.cli.output import (
+    Progress,
+    json_bytes,
+    message_line,
+    print_json,
+    print_line,
+    readable_bytes,
+    report_error,
+)
 
 if TYPE_CHECKING:
-    from pixy.proto.kafkapixy_pb2 import ConsNAckRq, ConsRs, ProdRq, ProdRs
+    from pixy.proto.kafkapixy_pb2 import ConsNAckRq, ConsRs
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 
 __all__ = ["ack", "consume", "produce"]
@@ -24,7 +33,6 @@ NO_MESSAGE = 3
 
 _WAIT_SECONDS = 10.0
 _LAST_ACK_SECONDS = 5.0
-_CHUNK_BYTES = 65536
 
 
 class Header(click.ParamType[tuple[str, bytes]]):
@@ -51,18 +59,23 @@ class Header(click.ParamType[tuple[str, bytes]]):
     "--header", "-H", "headers", multiple=True, type=Header(), help="Header, NAME=VALUE; may be repeated."
 )
 @click.option(
-    "--async", "asynchronous", is_flag=True, help="Do not wait until it is written (partition, offset: -1)."
+    "--async",
+    "asynchronous",
+    is_flag=True,
+    help="Do not wait until VALUE is written (partition, offset: -1).",
 )
 @click.option(
     "--null-separated", "-0", is_flag=True, help="A null byte ends each message of the input, not a newline."
 )
 @click.option(
-    "--in-flight",
-    type=click.IntRange(1, IN_FLIGHT_MAX),
-    help=f"Messages of the input that may be on their way at once. [default: 1 with --key, else {IN_FLIGHT_MAX}]",
+    "--spread",
+    is_flag=True,
+    help="Write the input to all partitions in turn; the order holds in each of them.",
 )
+@click.option("--verbose", "-v", is_flag=True, help="Print where each message of the input went.")
 @client_command
 def produce(
+    *,
     connection: Connection,
     topic: str,
     value: str | None,
@@ -70,90 +83,75 @@ def produce(
     headers: tuple[tuple[str, bytes], ...],
     asynchronous: bool,
     null_separated: bool,
-    in_flight: int | None,
+    spread: bool,
+    verbose: bool,
 ) -> None:
     """Produce VALUE to TOPIC, or each line of the standard input if VALUE is missing or -.
 
-    Every line of the input is a message, an empty one too. Messages that are on their way together may be written in
-    another order; with --key, one at a time is, so they keep theirs. Prints where each message went, in the order of
-    the input, unless standard output is a terminal; with --json an object per line: topic, partition, offset. The
-    summary goes to standard error. The first failure ends it, with the number of the line and how many messages were
-    written.
+    Every line of the input is a message, an empty one too. They are written in the order of the input, without a key to
+    one partition that is chosen anew for each run, and are durable when this ends. The summary goes to standard error;
+    with --verbose a line per message says where it went, with --json as an object: topic, partition, offset. The first
+    failure ends it, with the number of the line and how many messages were written.
     """
+    if value is None or value == "-":
+        messages = Messages(topic, connection.cluster, _encoded(key), headers, spread)
+        _produce_input(connection, messages, null_separated, verbose)
+        return
     from pixy.proto import kafkapixy_pb2
 
-    def request(message: bytes) -> "ProdRq":
-        return kafkapixy_pb2.ProdRq(
-            cluster=connection.cluster,
-            topic=topic,
-            key_value=b"" if key is None else os.fsencode(key),
-            key_undefined=key is None,
-            message=message,
-            async_mode=asynchronous,
-            headers=[kafkapixy_pb2.RecordHeader(key=name, value=text) for name, text in headers],
-        )
-
-    def report(answer: "ProdRs") -> None:
-        if connection.as_json:
-            print_json({"topic": topic, "partition": answer.partition, "offset": answer.offset})
-        else:
-            print_line(f"topic={topic} partition={answer.partition} offset={answer.offset}")
-
-    if value is not None and value != "-":
-        with connection.open() as stub:
-            report(stub.Produce(request(os.fsencode(value)), timeout=connection.timeout))
-        return
-    separator = b"\0" if null_separated else b"\n"
-    requests = map(request, split_messages(sys.stdin.buffer, separator))
-    in_flight = in_flight or (1 if key is not None else IN_FLIGHT_MAX)
-    _produce_all(connection, requests, report, "message" if null_separated else "line", in_flight)
-
-
-def split_messages(stream: IO[bytes], separator: bytes) -> Iterator[bytes]:
-    """The messages of an input, each ended by the separator; the last one also by the end."""
-    if separator == b"\n":
-        for line in stream:
-            yield line.removesuffix(b"\n")
-        return
-    rest = b""
-    while chunk := stream.read(_CHUNK_BYTES):
-        *messages, rest = (rest + chunk).split(separator)
-        yield from messages
-    if rest:
-        yield rest
-
-
-def _produce_all(
-    connection: Connection,
-    requests: "Iterator[ProdRq]",
-    report: "Callable[[ProdRs], None]",
-    unit: str,
-    in_flight: int,
-) -> None:
-    # A person at a terminal wants to see how far it is, a program where each message went.
-    person = sys.stdout.isatty() and not connection.as_json
-    progress = Progress(shown=sys.stderr.isatty() and (person or not sys.stdout.isatty()))
-
-    def report_and_count(answer: "ProdRs") -> None:
-        if not person:
-            report(answer)
-        progress.add()
-
+    request = kafkapixy_pb2.ProdRq(
+        cluster=connection.cluster,
+        topic=topic,
+        key_value=_encoded(key) or b"",
+        key_undefined=key is None,
+        message=os.fsencode(value),
+        async_mode=asynchronous,
+        headers=[kafkapixy_pb2.RecordHeader(key=name, value=text) for name, text in headers],
+    )
     with connection.open() as stub:
-        pipeline = Pipeline(stub, connection.timeout, report_and_count, in_flight)
-        pipeline.run(requests)
-    if progress.count or pipeline.failure is None:
+        answer = stub.Produce(request, timeout=connection.timeout)
+    _print_written(connection, topic, answer.partition, answer.offset)
+
+
+def _encoded(key: str | None) -> bytes | None:
+    return None if key is None else os.fsencode(key)
+
+
+def _print_written(connection: Connection, topic: str, partition: int, offset: int) -> None:
+    if connection.as_json:
+        print_json({"topic": topic, "partition": partition, "offset": offset})
+    else:
+        print_line(f"topic={topic} partition={partition} offset={offset}")
+
+
+def _produce_input(connection: Connection, messages: Messages, null_separated: bool, verbose: bool) -> None:
+    progress = Progress(shown=sys.stderr.isatty() and not (verbose and sys.stdout.isatty()))
+
+    def report(written: Written) -> None:
+        if verbose:
+            for offset in range(written.offset, written.offset + written.count):
+                _print_written(connection, messages.topic, written.partition, offset)
+        progress.add(written.count)
+
+    with connection.open_log() as stub:
+        writer = LineWriter(stub, messages, connection.timeout, report)
+        writer.run(split_messages(_reader(sys.stdin.buffer), b"\0" if null_separated else b"\n"))
+    failure = writer.failure
+    if progress.count or failure is None:
         progress.finish()
-    if pipeline.failure is not None:
-        behind = ""
-        if pipeline.sent_after:
-            behind = (
-                f", {pipeline.written_after} of the {pipeline.sent_after} that were on their way behind it"
-            )
-        why = connection.failure(pipeline.failure)
-        raise CallFailed(
-            f"{unit} {pipeline.failed_number}: {why}; {pipeline.written} written before it{behind}"
-        )
+    if failure is not None:
+        unit = "message" if null_separated else "line"
+        why = failure if isinstance(failure, CallFailed) else connection.failure(failure)
+        doubt = f", {writer.in_doubt} from it on perhaps" if writer.in_doubt else ""
+        raise CallFailed(f"{unit} {writer.written + 1}: {why}; {writer.written} written before it{doubt}")
+
+
+def _reader(stream: IO[bytes]) -> Callable[[int], bytes]:
+    """Reads what has arrived."""
+    try:
+        return partial(os.read, stream.fileno())
+    except OSError:  # an input without a file, in tests
+        return stream.read
 
 
 @click.command()
@@ -177,8 +175,11 @@ def _produce_all(
     metavar="SECONDS",
     help=f"How long to wait for each message. [default: {_WAIT_SECONDS:g}, with -n 0 without end]",
 )
+@click.option("--create", is_flag=True, help="Create TOPIC if it does not exist.")
+@click.option("--verbose", "-v", is_flag=True, help="Print partition, offset and key before each message.")
 @client_command
 def consume(
+    *,
     connection: Connection,
     topic: str,
     group: str,
@@ -186,6 +187,8 @@ def consume(
     no_ack: bool,
     auto_ack: bool,
     wait: float | None,
+    create: bool,
+    verbose: bool,
 ) -> None:
     """Consume messages of TOPIC on behalf of a consumer group.
 
@@ -193,16 +196,22 @@ def consume(
     UTF-8. With --json an object per line: topic, partition, offset, key (null: none), value, headers (a list of objects
     with key and value); bytes that are not UTF-8 are {"base64": "..."}.
 
+    A topic that does not exist is not created, unless by --create.
+
     Ends with 3 if fewer messages came than were asked for (with -n 0: none).
     """
     if no_ack and auto_ack:
         raise click.UsageError("--no-ack and --auto-ack exclude each other")
     wait = _WAIT_SECONDS if wait is None and count else wait
     printed = 0
+    if create:
+        _create(connection, topic)
     with connection.open() as stub:
+        if not create:
+            _check_topic(connection, stub, topic)
         with_acks = _Consumer(connection, stub, topic, group, no_ack=no_ack, auto_ack=auto_ack)
         for message in with_acks.messages(wait):
-            _print_message(connection, topic, message)
+            _print_message(connection, topic, message, verbose)
             with_acks.printed(message)
             printed += 1
             if printed == count:
@@ -212,6 +221,35 @@ def consume(
         asked = f"{printed} of {count} messages" if printed else "no message"
         report_error(f"{asked} in {topic} for {group} within {wait:g} s")
         click.get_current_context().exit(NO_MESSAGE)
+
+
+def _check_topic(connection: Connection, stub: "KafkaPixyStub", topic: str) -> None:
+    """Refuse a topic that does not exist, because consuming would create it."""
+    import grpc
+
+    from pixy.proto import kafkapixy_pb2
+
+    request = kafkapixy_pb2.GetTopicMetadataRq(cluster=connection.cluster, topic=topic)
+    try:
+        stub.GetTopicMetadata(request, timeout=connection.timeout)
+    except grpc.RpcError as error:
+        if status_name(error) != "NOT_FOUND":
+            raise
+        raise CallFailed(f"topic {topic} does not exist; with --create it is created") from None
+
+
+def _create(connection: Connection, topic: str) -> None:
+    import grpc
+
+    from pixy.proto import pixy_topics_pb2
+
+    request = pixy_topics_pb2.CreateTopicRequest(cluster=connection.cluster, topic=topic)
+    with connection.open_topics() as stub:
+        try:
+            stub.CreateTopic(request, timeout=connection.timeout)
+        except grpc.RpcError as error:
+            if status_name(error) != "ALREADY_EXISTS":
+                raise
 
 
 @dataclass(slots=True)
@@ -301,9 +339,14 @@ def _position(message: "ConsRs") -> tuple[int, int]:
     return message.partition, message.offset
 
 
-def _print_message(connection: Connection, topic: str, message: "ConsRs") -> None:
+def _print_message(connection: Connection, topic: str, message: "ConsRs", verbose: bool) -> None:
     if not connection.as_json:
-        print_line(readable_bytes(message.message))
+        key = [] if message.key_undefined else [b"key=" + readable_bytes(message.key_value)]
+        print_line(
+            message_line(message.partition, message.offset, key, message.message)
+            if verbose
+            else readable_bytes(message.message)
+        )
         return
     print_json(
         {

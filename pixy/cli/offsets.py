@@ -1,14 +1,19 @@
 """`pixy offsets`: where a consumer group stands, and moving it."""
 
 import re
+from typing import TYPE_CHECKING
 
 import click
 
 from pixy.cli.connection import Connection, client_command
 from pixy.cli.output import print_json, print_line, print_table
 
+if TYPE_CHECKING:
+    from pixy.proto import kafkapixy_pb2
+
 __all__ = ["offsets"]
 
+_NOTHING_COMMITTED = -1
 _WORDS = {"oldest": -2, "newest": -1}
 _FIELDS = ("partition", "begin", "end", "count", "offset", "lag", "metadata", "sparse_acks")
 _COLUMNS = ("partition", "begin", "end", "count", "offset", "lag", "sparse_acks")
@@ -43,8 +48,8 @@ def offsets() -> None:
 def get(connection: Connection, topic: str, group: str) -> None:
     """Show what each partition of TOPIC holds and how far a consumer group has come.
 
-    Offset -1: the group has committed nothing. With --json a list of objects with partition, begin, end, count,
-    offset, lag, metadata and sparse_acks.
+    Offset -1: the group has committed nothing, so it has no lag: -. With --json a list of objects with partition,
+    begin, end, count, offset, lag (null: none), metadata and sparse_acks.
     """
     from pixy.proto import kafkapixy_pb2
 
@@ -52,12 +57,19 @@ def get(connection: Connection, topic: str, group: str) -> None:
     with connection.open() as stub:
         found = stub.GetOffsets(request, timeout=connection.timeout).offsets
     if connection.as_json:
-        print_json([{name: getattr(entry, name) for name in _FIELDS} for entry in found])
+        print_json([_values(entry, _FIELDS, None) for entry in found])
     else:
-        print_table(
-            [name.upper() for name in _COLUMNS],
-            [[getattr(entry, name) for name in _COLUMNS] for entry in found],
-        )
+        rows = [list(_values(entry, _COLUMNS, "-").values()) for entry in found]
+        print_table([name.upper() for name in _COLUMNS], rows)
+
+
+def _values(
+    entry: "kafkapixy_pb2.PartitionOffset", names: tuple[str, ...], no_lag: object
+) -> dict[str, object]:
+    values = {name: getattr(entry, name) for name in names}
+    if entry.offset == _NOTHING_COMMITTED:
+        values["lag"] = no_lag
+    return values
 
 
 @offsets.command("set")

@@ -14,6 +14,7 @@ import click
 __all__ = [
     "Progress",
     "json_bytes",
+    "message_line",
     "print_json",
     "print_line",
     "print_table",
@@ -70,6 +71,12 @@ def json_bytes(value: bytes) -> str | dict[str, str]:
         return {"base64": base64.b64encode(value).decode()}
 
 
+def message_line(partition: int, offset: int, fields: Sequence[bytes], value: bytes) -> bytes:
+    """A message and what is known of it on one line, the message behind a tab."""
+    known = [f"partition={partition} offset={offset}".encode(), *fields]
+    return b" ".join(known) + b"\t" + readable_bytes(value)
+
+
 class Progress:
     """Counts messages; shows count and rate on standard error while it goes on, if that is wanted.
 
@@ -85,9 +92,9 @@ class Progress:
         self._started = clock()
         self._drawn = self._started
 
-    def add(self) -> None:
-        """One more message is done."""
-        self.count += 1
+    def add(self, count: int) -> None:
+        """So many more messages are done."""
+        self.count += count
         if self._shown and self._clock() - self._drawn >= _PROGRESS_SECONDS:
             self._drawn = self._clock()
             click.echo(f"\r{self.count} messages, {self._rate()}/s ", nl=False, err=True)

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pixy.cli.connection import CallFailed, Connection, client_command
+from pixy.cli.connection import CallFailed, Connection, client_command, status_name
 from pixy.cli.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from pixy.proto.kafkapixy_pb2 import GetTopicMetadataRs
+    from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
     from pixy.proto.pixy_topics_pb2 import PartitionDescription, TopicDescription
 
 __all__ = ["consumers", "topics"]
@@ -203,32 +204,81 @@ def delete(connection: Connection, topic: str, yes: bool, force: bool) -> None:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", required=False)
 @click.option("--group", "-g", default="", help="Only this consumer group.")
 @client_command
-def consumers(connection: Connection, topic: str, group: str) -> None:
-    """List who consumes TOPIC, and which partitions each consumer has.
+def consumers(connection: Connection, topic: str | None, group: str) -> None:
+    """List who consumes TOPIC, or any topic, and which partitions each consumer has.
 
-    With --json an object: consumer group -> client -> partitions.
+    With --json an object: consumer group -> client -> partitions; without TOPIC: consumer group -> topic -> client ->
+    partitions.
     """
-    from pixy.proto import kafkapixy_pb2
-
-    request = kafkapixy_pb2.ListConsumersRq(cluster=connection.cluster, topic=topic, group=group)
     with connection.open() as stub:
-        groups = stub.ListConsumers(request, timeout=connection.timeout).groups
-    found = {
-        name: {client: sorted(held.partitions) for client, held in sorted(members.consumers.items())}
-        for name, members in sorted(groups.items())
-    }
+        if topic is not None:
+            _print_consumers(connection, _consumers(connection, stub, topic, group))
+            return
+        by_topic = {
+            name: _consumers_of_any(connection, stub, name) for name in sorted(_topic_names(connection, stub))
+        }
+    groups = sorted({name for found in by_topic.values() for name in found if group in ("", name)})
+    if group and not groups:
+        raise CallFailed(f"consumer group {group} consumes nothing")
+    found = {name: {topic: held[name] for topic, held in by_topic.items() if name in held} for name in groups}
     if connection.as_json:
         print_json(found)
     else:
         rows = [
-            [name, client, _numbers(held)]
-            for name, held_by in found.items()
+            [name, topic, client, _numbers(held)]
+            for name, topics in found.items()
+            for topic, held_by in topics.items()
             for client, held in held_by.items()
         ]
-        print_table(["GROUP", "CLIENT", "PARTITIONS"], rows)
+        print_table(["GROUP", "TOPIC", "CLIENT", "PARTITIONS"], rows)
+
+
+def _topic_names(connection: Connection, stub: "KafkaPixyStub") -> list[str]:
+    from pixy.proto import kafkapixy_pb2
+
+    request = kafkapixy_pb2.ListTopicRq(cluster=connection.cluster)
+    return list(stub.ListTopics(request, timeout=connection.timeout).topics)
+
+
+def _consumers(
+    connection: Connection, stub: "KafkaPixyStub", topic: str, group: str
+) -> dict[str, dict[str, list[int]]]:
+    """Consumer group -> client -> partitions of a topic."""
+    from pixy.proto import kafkapixy_pb2
+
+    request = kafkapixy_pb2.ListConsumersRq(cluster=connection.cluster, topic=topic, group=group)
+    groups = stub.ListConsumers(request, timeout=connection.timeout).groups
+    return {
+        name: {client: sorted(held.partitions) for client, held in sorted(members.consumers.items())}
+        for name, members in sorted(groups.items())
+    }
+
+
+def _consumers_of_any(
+    connection: Connection, stub: "KafkaPixyStub", topic: str
+) -> dict[str, dict[str, list[int]]]:
+    """As `_consumers`, of every group; nothing if the topic has been deleted meanwhile."""
+    import grpc
+
+    try:
+        return _consumers(connection, stub, topic, "")
+    except grpc.RpcError as error:
+        if status_name(error) != "NOT_FOUND":
+            raise
+        return {}
+
+
+def _print_consumers(connection: Connection, found: dict[str, dict[str, list[int]]]) -> None:
+    if connection.as_json:
+        print_json(found)
+        return
+    rows = [
+        [name, client, _numbers(held)] for name, held_by in found.items() for client, held in held_by.items()
+    ]
+    print_table(["GROUP", "CLIENT", "PARTITIONS"], rows)
 
 
 def _ask(topic: str) -> None:

@@ -1,5 +1,6 @@
 """A real gRPC server on a free port of loopback whose answers a test scripts."""
 
+from collections.abc import Iterator
 from concurrent import futures
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,8 +8,11 @@ from typing import Any
 import grpc
 
 from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_log_pb2 as log_pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyServicer, add_KafkaPixyServicer_to_server
+from pixy.proto.pixy_log_pb2_grpc import LogServicer, add_LogServicer_to_server
 from pixy.proto.pixy_topics_pb2_grpc import TopicsServicer, add_TopicsServicer_to_server
+from pixy.records import NewRecord, Record, build_batch, patch_batch, read_records
 
 
 class Refused(Exception):
@@ -20,16 +24,24 @@ class Refused(Exception):
 
 
 @dataclass
-class FakePixy(KafkaPixyServicer, TopicsServicer):
+class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer):
     """Records every request and answers what the test put into `answers`: a message, or a function of the request."""
 
     calls: list[tuple[str, Any]] = field(default_factory=list)
     answers: dict[str, Any] = field(default_factory=dict)
     queue: list[pb.ConsRs] = field(default_factory=list)
     address: str = ""
+    partitions: int = 1
+    # What was appended, by partition. Invariant: a record's place is its offset.
+    log: dict[int, list[Record]] = field(default_factory=dict)
 
     def named(self, method: str) -> list[Any]:
         return [request for name, request in self.calls if name == method]
+
+    @property
+    def consuming(self) -> list[tuple[str, Any]]:
+        """The calls but for the one that asks whether the topic exists."""
+        return [call for call in self.calls if call[0] != "GetTopicMetadata"]
 
     def _answer(self, method: str, request: Any, context: Any) -> Any:
         self.calls.append((method, request))
@@ -61,6 +73,63 @@ class FakePixy(KafkaPixyServicer, TopicsServicer):
     def SetOffsets(self, request: Any, context: Any) -> Any:
         return self._answer("SetOffsets", request, context)
 
+    def DescribeTopics(self, request: Any, context: Any) -> Any:
+        self.answers.setdefault("DescribeTopics", self._describe)
+        return self._answer("DescribeTopics", request, context)
+
+    def _describe(self, request: log_pb.DescribeTopicsRequest) -> log_pb.DescribeTopicsResponse:
+        topics = [
+            log_pb.Topic(topic=name, topic_id=b"i" * 16, version=1, partitions=self.partitions)
+            for name in request.topics
+        ]
+        return log_pb.DescribeTopicsResponse(topics=topics, partitioner="hash")
+
+    def Append(self, request: Any, context: Any) -> Any:
+        self.answers.setdefault("Append", self.append)
+        return self._answer("Append", request, context)
+
+    def append(self, request: log_pb.AppendRequest) -> log_pb.AppendResponse:
+        (entry,) = request.partitions
+        records = self.log.setdefault(entry.partition, [])
+        base = len(records)
+        records += read_records(entry.batches)
+        return log_pb.AppendResponse(results=[log_pb.AppendResult(base_offset=base)])
+
+    def values(self, partition: int = 0) -> list[bytes | None]:
+        return [record.value for record in self.log.get(partition, [])]
+
+    def ListOffsets(self, request: Any, context: Any) -> Any:
+        self.answers.setdefault("ListOffsets", self._list_offsets)
+        return self._answer("ListOffsets", request, context)
+
+    def _list_offsets(self, request: log_pb.ListOffsetsRequest) -> log_pb.ListOffsetsResponse:
+        return log_pb.ListOffsetsResponse(
+            answers=[
+                log_pb.OffsetAnswer(offset=len(self.log.get(query.partition, [])) if query.latest else 0)
+                for query in request.queries
+            ]
+        )
+
+    def Stage(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+    def Publish(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+    def Discard(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+    def Fetch(self, request: Any, context: Any) -> Iterator[log_pb.FetchResponse]:
+        if "Fetch" in self.answers:
+            yield self._answer("Fetch", request, context)
+            return
+        self.calls.append(("Fetch", request))
+        (wanted,) = request.ranges
+        records = self.log.get(wanted.partition, [])
+        batch = build_batch([NewRecord(r.key, r.value, r.headers, r.timestamp) for r in records])
+        patch_batch(batch, 0, 0)
+        yield log_pb.FetchResponse(batches=bytes(batch), next_offset=len(records), state=log_pb.END_OF_RANGE)
+
     def ListTopics(self, request: Any, context: Any) -> Any:
         return self._answer("ListTopics", request, context)
 
@@ -68,6 +137,7 @@ class FakePixy(KafkaPixyServicer, TopicsServicer):
         return self._answer("ListConsumers", request, context)
 
     def GetTopicMetadata(self, request: Any, context: Any) -> Any:
+        self.answers.setdefault("GetTopicMetadata", pb.GetTopicMetadataRs())
         return self._answer("GetTopicMetadata", request, context)
 
     def CreateTopic(self, request: Any, context: Any) -> Any:
@@ -88,6 +158,7 @@ def start(fake: FakePixy) -> grpc.Server:
     server = grpc.server(futures.ThreadPoolExecutor(8))
     add_KafkaPixyServicer_to_server(fake, server)
     add_TopicsServicer_to_server(fake, server)
+    add_LogServicer_to_server(fake, server)
     fake.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     return server

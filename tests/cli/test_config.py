@@ -50,3 +50,9 @@ def test_the_effective_configuration_is_printed_as_yaml_and_json(file: Path, run
     assert printed["proxies"]["a"]["consumer"]["ack_timeout"] == "1m30s"
     as_json = run_alone("config", "print", "--config", "c.yaml", "--json", PIXY_DATA_DIR="elsewhere").stdout
     assert json.loads(as_json) == printed
+
+
+def test_the_file_of_print_stands_where_that_of_check_does(file: Path, run_alone: Run) -> None:
+    file.write_text("data_dir: elsewhere\n")
+    assert yaml.safe_load(run_alone("config", "print", "c.yaml").stdout)["data_dir"] == "elsewhere"
+    assert run_alone("config", "print", "c.yaml", "--config", "c.yaml").exit_code == 2

@@ -1,14 +1,16 @@
 import io
 import json
-import threading
 from typing import Any
 
 import grpc
 import pytest
 
 from pixy.cli import messages
-from pixy.cli.messages import split_messages
+from pixy.cli.line_writer import split_messages
 from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto import pixy_log_pb2 as log_pb
+from pixy.proto import pixy_topics_pb2 as topics_pb
+from pixy.records import read_records
 
 from .conftest import Run
 from .fake_server import FakePixy, Refused
@@ -63,76 +65,152 @@ def test_a_header_without_a_value_is_wrong_usage(run: Run) -> None:
 
 
 @pytest.mark.parametrize("value", [[], ["-"]])
-def test_each_line_of_the_input_is_a_message_and_they_are_reported_in_order(
+def test_each_line_of_the_input_is_a_message_and_their_order_is_kept_in_one_partition(
     pixy: FakePixy, run: Run, value: list[str]
 ) -> None:
-    pixy.answers["Produce"] = lambda request: pb.ProdRs(offset=int(request.message or b"-5"))
-    lines = [str(number) for number in range(1000)]
+    pixy.partitions = 4
+    lines = [str(number) for number in range(30_000)]
     lines[500] = ""
-    result = run("produce", "foo", *value, stdin="\n".join(lines) + "\n")
-    assert result.exit_code == 0
-    assert result.stdout.splitlines() == [f"topic=foo partition=0 offset={line or -5}" for line in lines]
-    assert result.stderr.startswith("1000 messages in ")
+    result = run("produce", "foo", *value, "-H", "a=1", stdin="\n".join(lines) + "\n")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("30000 messages in ")
     assert result.stderr.endswith("/s\n")
+    (partition,) = pixy.log
+    assert pixy.values(partition) == [line.encode() for line in lines]
+    assert {(record.key, *record.headers) for record in pixy.log[partition]} == {(None, ("a", b"1"))}
 
 
-def test_many_messages_are_on_their_way_at_once(pixy: FakePixy, run: Run) -> None:
-    together = threading.Barrier(8)
+def test_spread_lines_are_in_order_in_each_partition(pixy: FakePixy, run: Run) -> None:
+    pixy.partitions = 2
+    lines = [b"%d" % number for number in range(30_000)]
+    run("produce", "foo", "--spread", stdin=b"\n".join(lines))
+    both = [[int(value or b"") for value in pixy.values(number)] for number in range(2)]
+    assert all(both)
+    assert both == [sorted(numbers) for numbers in both]
+    assert sorted(both[0] + both[1]) == list(range(30_000))
 
-    def answer(_: pb.ProdRq) -> pb.ProdRs:
-        together.wait(10)  # the server has eight threads: all of them must have a request
-        return pb.ProdRs()
 
-    pixy.answers["Produce"] = answer
-    assert run("produce", "foo", stdin="x\n" * 16).exit_code == 0
+def test_with_a_key_lines_go_where_the_key_says(pixy: FakePixy, run: Run) -> None:
+    pixy.partitions = 4
+    run("produce", "foo", "--key", "bar", stdin="a\nb\n")
+    assert pixy.values(2) == [b"a", b"b"]
+    assert pixy.log[2][0].key == b"bar"
 
 
-def test_a_failure_stops_with_the_line_and_how_many_were_written(pixy: FakePixy, run: Run) -> None:
-    def answer(request: pb.ProdRq) -> pb.ProdRs:
-        if request.message == b"bad":
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "too large")
-        return pb.ProdRs()
+def test_verbose_says_where_each_line_went(pixy: FakePixy, run: Run) -> None:
+    result = run("produce", "foo", "-v", stdin="a\nb\n")
+    assert result.stdout == "topic=foo partition=0 offset=0\ntopic=foo partition=0 offset=1\n"
+    result = run("produce", "foo", "--verbose", "--json", stdin="c\n")
+    assert json.loads(result.stdout) == {"topic": "foo", "partition": 0, "offset": 2}
 
-    pixy.answers["Produce"] = answer
-    result = run("produce", "foo", stdin="a\nb\nbad\nc\nd\n")
+
+def test_lines_after_a_change_of_the_topic_go_where_the_key_says_then(pixy: FakePixy, run: Run) -> None:
+    def answer(request: log_pb.AppendRequest) -> log_pb.AppendResponse:
+        if len(pixy.named("Append")) == 1:
+            pixy.partitions = 12
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "topic foo has version 2")
+        return pixy.append(request)
+
+    pixy.partitions = 4
+    pixy.answers["Append"] = answer
+    assert run("produce", "foo", "--key", "B", stdin="a\nb\n").exit_code == 0
+    assert pixy.values(7) == [b"a", b"b"]
+
+
+def refuse_bad(request: log_pb.AppendRequest, pixy: FakePixy) -> log_pb.AppendResponse:
+    if any(record.value == b"bad" for record in read_records(request.partitions[0].batches)):
+        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "too large")
+    return pixy.append(request)
+
+
+def test_a_line_that_is_refused_is_named_and_those_before_it_are_written(pixy: FakePixy, run: Run) -> None:
+    pixy.answers["Append"] = lambda request: refuse_bad(request, pixy)
+    result = run("produce", "foo", stdin="a\nb\nc\nbad\nd\ne\n")
     assert result.exit_code == 1
-    assert len(result.stdout.splitlines()) == 2
+    assert pixy.values() == [b"a", b"b", b"c"]
+    assert result.stderr.splitlines()[-1] == "pixy: line 4: INVALID_ARGUMENT: too large; 3 written before it"
+
+
+def test_after_a_failure_nothing_more_is_sent(pixy: FakePixy, run: Run) -> None:
+    def answer(request: log_pb.AppendRequest) -> log_pb.AppendResponse:
+        if pixy.log:
+            result = log_pb.AppendResult(base_offset=-1, code=14, message="no leader")
+            return log_pb.AppendResponse(results=[result])
+        return pixy.append(request)
+
+    pixy.answers["Append"] = answer
+    result = run("produce", "foo", stdin="x\n" * 100_000)
+    written = len(pixy.values())
+    assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith(
-        "pixy: line 3: INVALID_ARGUMENT: too large; 2 written before it, "
+        f"pixy: line {written + 1}: UNAVAILABLE: no leader; {written} written before it, "
     )
-    assert len(pixy.named("Produce")) <= 5
+    assert len(pixy.named("Append")) == 2
 
 
-def test_after_a_failure_the_rest_of_a_long_input_is_not_sent(pixy: FakePixy, run: Run) -> None:
-    def answer(_: pb.ProdRq) -> pb.ProdRs:
-        raise Refused(grpc.StatusCode.UNAVAILABLE, "service is shutting down")
-
-    pixy.answers["Produce"] = answer
-    result = run("produce", "foo", stdin="x\n" * 5000)
-    assert result.exit_code == 1
-    assert (
-        "pixy: line 1: UNAVAILABLE: service is shutting down; 0 written before it, 0 of the " in result.stderr
+def test_a_topic_that_produce_must_not_create_is_told(pixy: FakePixy, run: Run) -> None:
+    pixy.answers["DescribeTopics"] = log_pb.DescribeTopicsResponse()
+    result = run("produce", "foo", stdin="x\n")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "pixy: line 1: topic foo does not exist; 0 written before it\n",
     )
-    assert len(pixy.named("Produce")) < 5000
 
 
 @pytest.mark.parametrize("text", [b"a\n\0\0b", b"a\n\0\0b\0"])
 def test_messages_may_end_with_a_null_byte(pixy: FakePixy, run: Run, text: bytes) -> None:
-    pixy.answers["Produce"] = pb.ProdRs()
     assert run("produce", "foo", "-0", stdin=text).exit_code == 0
-    assert sorted(request.message for request in pixy.named("Produce")) == [b"", b"a\n", b"b"]
+    assert pixy.values() == [b"a\n", b"", b"b"]
 
 
-def test_null_separated_messages_may_be_longer_than_what_is_read_at_once() -> None:
+def test_messages_may_be_longer_than_what_is_read_at_once() -> None:
     long = b"x" * 200_000
-    assert list(split_messages(io.BytesIO(long + b"\0y\0"), b"\0")) == [long, b"y"]
+    found = list(split_messages(io.BytesIO(long + b"\0y\0").read, b"\0"))
+    assert [message for messages in found for message in messages] == [long, b"y"]
+
+
+def test_what_has_arrived_is_told_before_more_comes() -> None:
+    pieces = [b"a\nb", b"c\n", b"\n", b""]
+    assert list(split_messages(lambda _: pieces.pop(0), b"\n")) == [[b"a"], [b"bc"], [b""]]
+
+
+def test_consume_of_a_missing_topic_says_so_and_creates_nothing(pixy: FakePixy, run: Run) -> None:
+    def missing(_: pb.GetTopicMetadataRq) -> pb.GetTopicMetadataRs:
+        raise Refused(grpc.StatusCode.NOT_FOUND, "unknown topic foo")
+
+    pixy.answers["GetTopicMetadata"] = missing
+    result = run("consume", "foo", "-g", "bar")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "pixy: topic foo does not exist; with --create it is created\n"
+    assert [name for name, _ in pixy.calls] == ["GetTopicMetadata"]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_consume_creates_a_missing_topic_if_told_to(pixy: FakePixy, run: Run, exists: bool) -> None:
+    def create(request: topics_pb.CreateTopicRequest) -> topics_pb.TopicDescription:
+        if exists:
+            raise Refused(grpc.StatusCode.ALREADY_EXISTS, "there is foo")
+        return topics_pb.TopicDescription(topic=request.topic)
+
+    pixy.answers["CreateTopic"] = create
+    pixy.queue = [message(2, 5, b"hello")]
+    result = run("consume", "foo", "-g", "bar", "--create")
+    assert (result.exit_code, result.stdout) == (0, "hello\n")
+    assert [name for name, _ in pixy.calls] == ["CreateTopic", "ConsumeNAck", "Ack"]
+
+
+def test_consume_shows_key_and_offset_when_verbose(pixy: FakePixy, run: Run) -> None:
+    pixy.queue = [message(2, 5, b"hello", key_value=b"k"), message(2, 6, b"\xff", key_undefined=True)]
+    assert run("consume", "foo", "-g", "bar", "-v", "-n", "2").stdout == (
+        "partition=2 offset=5 key=k\thello\npartition=2 offset=6\tbase64:/w==\n"
+    )
 
 
 def test_consume_prints_one_message_and_acknowledges_it(pixy: FakePixy, run: Run) -> None:
     pixy.queue = [message(2, 5, b"hello"), message(2, 6, b"more")]
     result = run("consume", "foo", "-g", "bar")
     assert (result.exit_code, result.stdout) == (0, "hello\n")
-    assert pixy.calls == [
+    assert pixy.consuming == [
         ("ConsumeNAck", pb.ConsNAckRq(topic="foo", group="bar", no_ack=True)),
         ("Ack", pb.AckRq(topic="foo", group="bar", partition=2, offset=5)),
     ]
@@ -141,7 +219,7 @@ def test_consume_prints_one_message_and_acknowledges_it(pixy: FakePixy, run: Run
 def test_the_ack_of_a_message_rides_on_the_request_for_the_next(pixy: FakePixy, run: Run) -> None:
     pixy.queue = [message(0, 0, b"a"), message(1, 3, b"b")]
     assert run("consume", "foo", "-g", "bar", "-n", "2").stdout == "a\nb\n"
-    assert pixy.calls == [
+    assert pixy.consuming == [
         ("ConsumeNAck", pb.ConsNAckRq(topic="foo", group="bar", no_ack=True)),
         ("ConsumeNAck", pb.ConsNAckRq(topic="foo", group="bar", ack_partition=0, ack_offset=0)),
         ("Ack", pb.AckRq(topic="foo", group="bar", partition=1, offset=3)),
@@ -152,7 +230,7 @@ def test_no_ack_and_auto_ack_send_no_acks(pixy: FakePixy, run: Run) -> None:
     pixy.queue = [message(0, 0, b"a"), message(0, 1, b"b")]
     run("consume", "foo", "-g", "bar", "--no-ack")
     run("consume", "foo", "-g", "bar", "--auto-ack")
-    assert pixy.calls == [
+    assert pixy.consuming == [
         ("ConsumeNAck", pb.ConsNAckRq(topic="foo", group="bar", no_ack=True)),
         ("ConsumeNAck", pb.ConsNAckRq(topic="foo", group="bar", auto_ack=True)),
     ]
@@ -161,13 +239,13 @@ def test_no_ack_and_auto_ack_send_no_acks(pixy: FakePixy, run: Run) -> None:
 
 def test_an_empty_poll_is_repeated_until_a_message_comes(pixy: FakePixy, run: Run) -> None:
     def answer(_: pb.ConsNAckRq) -> pb.ConsRs:
-        if len(pixy.calls) < 3:
+        if len(pixy.consuming) < 3:
             raise Refused(grpc.StatusCode.NOT_FOUND, "long polling timeout")
         return message(0, 0, b"late")
 
     pixy.answers["ConsumeNAck"] = answer
     assert run("consume", "foo", "-g", "bar", "--no-ack").stdout == "late\n"
-    assert len(pixy.calls) == 3
+    assert len(pixy.consuming) == 3
 
 
 def test_when_no_message_comes_in_time_it_says_so_and_ends_with_3(run: Run) -> None:
@@ -221,7 +299,7 @@ def test_if_the_next_poll_fails_the_printed_message_is_acknowledged_on_its_own(
     pixy: FakePixy, run: Run
 ) -> None:
     def answer(_: pb.ConsNAckRq) -> pb.ConsRs:
-        if len(pixy.calls) == 1:
+        if len(pixy.consuming) == 1:
             return message(0, 4, b"a")
         raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many")
 
@@ -272,8 +350,7 @@ def test_a_reader_that_closes_the_pipe_ends_produce_quietly(
         raise BrokenPipeError(32, "Broken pipe")
 
     monkeypatch.setattr(messages, "print_line", closed)
-    pixy.answers["Produce"] = pb.ProdRs()
-    result = run("produce", "foo", stdin="x\n" * 2000)
+    result = run("produce", "foo", "-v", stdin="x\n" * 2000)
     assert (result.exit_code, result.stderr) == (1, "")
 
 
@@ -283,7 +360,7 @@ def test_ack_names_one_message(pixy: FakePixy, run: Run) -> None:
         0,
         "acknowledged topic=foo partition=3 offset=14 group=bar\n",
     )
-    assert pixy.calls == [("Ack", pb.AckRq(topic="foo", group="bar", partition=3, offset=14))]
+    assert pixy.consuming == [("Ack", pb.AckRq(topic="foo", group="bar", partition=3, offset=14))]
 
 
 def test_ack_of_an_impossible_position_is_wrong_usage(run: Run) -> None:

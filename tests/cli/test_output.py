@@ -29,7 +29,7 @@ def test_progress_is_drawn_now_and_then_and_summed_up(capsys: pytest.CaptureFixt
     progress = Progress(shown=True, clock=clock.monotonic)
     for _ in range(4):
         clock.advance(0.125)
-        progress.add()
+        progress.add(1)
     progress.finish()
     drawn = "\r2 messages, 8/s \r4 messages, 8/s \r4 messages in 0.50 s, 8/s\n"
     assert capsys.readouterr() == ("", drawn)
@@ -39,6 +39,6 @@ def test_where_progress_is_not_wanted_there_is_only_the_sum(capsys: pytest.Captu
     clock = FakeClock()
     progress = Progress(shown=False, clock=clock.monotonic)
     clock.advance(0.5)
-    progress.add()
+    progress.add(1)
     progress.finish()
     assert capsys.readouterr() == ("", "1 message in 0.50 s, 2/s\n")

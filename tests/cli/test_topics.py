@@ -22,7 +22,7 @@ from tests.conformance.staged import piece_of
 from tests.fakes.door import FakeDoor, open_door
 
 from .conftest import Run
-from .fake_server import FakePixy
+from .fake_server import FakePixy, Refused
 
 SECONDS = 20.0
 
@@ -314,3 +314,23 @@ def test_consumers_tells_who_has_which_partitions(pixy: FakePixy, run: Run) -> N
     )
     assert json.loads(run("consumers", "foo", "--json").stdout) == {"g": {"c1": [0, 1], "c2": [2]}}
     assert pixy.calls[0] == ("ListConsumers", pb.ListConsumersRq(topic="foo", group="g"))
+
+
+def test_consumers_without_a_topic_lists_all_groups(pixy: FakePixy, run: Run) -> None:
+    def consumers(request: pb.ListConsumersRq) -> pb.ListConsumersRs:
+        if request.topic == "gone":
+            raise Refused(grpc.StatusCode.NOT_FOUND, "unknown topic gone")
+        held = pb.ConsumerGroups(consumers={"c": pb.ConsumerPartitions(partitions=[1, 0])})
+        return pb.ListConsumersRs(groups={"g": held} if request.topic == "bar" else {"h": held, "g": held})
+
+    topics = {name: pb.GetTopicMetadataRs() for name in ("foo", "bar", "gone")}
+    pixy.answers |= {"ListTopics": pb.ListTopicRs(topics=topics), "ListConsumers": consumers}
+    assert run("consumers").stdout == (
+        "GROUP  TOPIC  CLIENT  PARTITIONS\n"
+        "g      bar    c       0,1\n"
+        "g      foo    c       0,1\n"
+        "h      foo    c       0,1\n"
+    )
+    assert json.loads(run("consumers", "--json", "-g", "h").stdout) == {"h": {"foo": {"c": [0, 1]}}}
+    refused = run("consumers", "-g", "i")
+    assert (refused.exit_code, refused.stderr) == (1, "pixy: consumer group i consumes nothing\n")

@@ -1,0 +1,271 @@
+"""Messages of an input, appended in its order.
+
+Order is kept by having one append on its way: with two, the second could be written although the first was not. What arrives while
+one is on its way goes together in the next, so that throughput needs no second one; the next is encoded meanwhile.
+
+Messages without a key go to one partition, chosen at random per run, so that whoever consumes gets them in the order of the input.
+With `spread` each append goes to the next partition: then the order holds within each partition. A key decides the partition as
+`Produce` would; it is looked up with the topic's version, and anew when the topic has been changed.
+
+A reader thread splits the input into messages as it comes. It reads the file descriptor, because a thread that is blocked in a buffered
+reader keeps the process from ending.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from pixy.cli.connection import CallFailed, status_name
+
+if TYPE_CHECKING:
+    import grpc
+
+    from pixy.proto.pixy_log_pb2 import AppendRequest, AppendResponse, Topic
+    from pixy.proto.pixy_log_pb2_grpc import LogStub
+
+__all__ = ["LineWriter", "Messages", "Written", "split_messages"]
+
+_BATCH_BYTES = 256 << 10
+_RECORD_BYTES = 32
+"""What a record takes beside its message, at most."""
+_CHUNK_BYTES = 64 << 10
+_CHUNKS_WAITING = 64
+_DESCRIPTIONS_MAX = 10
+"""How often one append is tried with another version of its topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """What all messages of a run have in common. `spread`: they go to all partitions in turn."""
+
+    topic: str
+    cluster: str
+    key: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    spread: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Consecutive messages of the input that were written, `count` of them from this offset on."""
+
+    partition: int
+    offset: int
+    count: int
+
+
+class _Append(NamedTuple):
+    """One append on its way."""
+
+    values: Sequence[bytes]
+    partition: int
+    answer: "grpc.Future[AppendResponse]"
+    descriptions: int
+
+
+def split_messages(read: Callable[[int], bytes], separator: bytes) -> Iterator[list[bytes]]:
+    """The messages of an input, as many at once as have arrived; each is ended by the separator, the last one also by the end."""
+    rest: list[bytes] = []
+    while chunk := read(_CHUNK_BYTES):
+        first, *others = chunk.split(separator)
+        rest.append(first)
+        if others:
+            yield [b"".join(rest), *others[:-1]]
+            rest = [others[-1]]
+    if last := b"".join(rest):
+        yield [last]
+
+
+class LineWriter:
+    """Appends messages until the first failure.
+
+    Args:
+        stub: of the daemon.
+        messages: what they have in common.
+        timeout: seconds that one call may take.
+        report: called with what was written, in order.
+        rng: chooses the partition.
+        wall_ms: the time that messages get, in milliseconds.
+    """
+
+    def __init__(
+        self,
+        stub: "LogStub",
+        messages: Messages,
+        timeout: float,
+        report: Callable[[Written], None],
+        *,
+        rng: Random | None = None,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.written = 0
+        """Messages that were written, all before the first failure."""
+        self.in_doubt = 0
+        """Messages of the append that failed."""
+        self.failure: grpc.RpcError | CallFailed | None = None
+        self._stub = stub
+        self._messages = messages
+        self._timeout = timeout
+        self._report = report
+        self._rng = rng or Random()
+        self._wall_ms = wall_ms
+        self._topic: Topic | None = None
+        self._partition = 0
+        self._on_way: _Append | None = None
+
+    def run(self, chunks: Iterator[list[bytes]]) -> None:
+        """Append everything, and return when the last append is answered.
+
+        Raises:
+            whatever reading the input or `report` raised.
+        """
+        import grpc
+
+        gathered: queue.Queue[list[bytes] | Exception | None] = queue.Queue(_CHUNKS_WAITING)
+        threading.Thread(
+            target=_gather, args=(chunks, gathered), name="pixy-produce-read", daemon=True
+        ).start()
+        try:
+            self._describe()
+            for batch in self._batches(gathered):
+                self._send(batch)
+            self._settle()
+        except (grpc.RpcError, CallFailed) as error:
+            self.failure = error
+
+    def _batches(self, gathered: "queue.Queue[list[bytes] | Exception | None]") -> Iterator[list[bytes]]:
+        """What has arrived, in pieces of about `_BATCH_BYTES`."""
+        batch: list[bytes] = []
+        size = 0
+        while True:
+            if batch and gathered.empty():
+                yield batch
+                batch, size = [], 0
+                continue  # More may have come while that waited for the one before.
+            if gathered.empty():
+                self._settle()
+            chunk = gathered.get()
+            if isinstance(chunk, Exception):
+                raise chunk
+            if chunk is None:
+                break
+            for value in chunk:
+                if batch and size + len(value) + _RECORD_BYTES > _BATCH_BYTES:
+                    yield batch
+                    batch, size = [], 0
+                batch.append(value)
+                size += len(value) + _RECORD_BYTES
+        if batch:
+            yield batch
+
+    def _send(self, values: Sequence[bytes]) -> None:
+        """Append, behind the append that is on its way."""
+        request = self._request(values)
+        self._settle()
+        self._start(values, request)
+
+    def _start(self, values: Sequence[bytes], request: "AppendRequest", descriptions: int = 0) -> None:
+        answer = self._stub.Append.future(request, timeout=self._timeout)
+        self._on_way = _Append(values, request.partitions[0].partition, answer, descriptions)
+
+    def _settle(self) -> None:
+        """Wait for the append that is on its way; one that was refused as a whole is tried again as far as that can help."""
+        import grpc
+
+        while (sent := self._on_way) is not None:
+            self._on_way = None
+            self.in_doubt = len(sent.values)
+            try:
+                (result,) = sent.answer.result().results
+            except grpc.RpcError as error:
+                self._try_again(sent, error)
+                continue
+            if result.code:
+                raise CallFailed(f"{_status(result.code)}: {result.message}")
+            self.in_doubt = 0
+            self.written += len(sent.values)
+            self._report(Written(sent.partition, result.base_offset, len(sent.values)))
+
+    def _try_again(self, sent: _Append, error: "grpc.RpcError") -> None:
+        """Send again what was refused because of the topic's version, or, in halves, because of one of the messages.
+
+        Raises:
+            grpc.RpcError: `error`, if neither is so.
+        """
+        status = status_name(error)
+        if status == "FAILED_PRECONDITION" and sent.descriptions < _DESCRIPTIONS_MAX:
+            self._describe()
+            self._start(sent.values, self._request(sent.values), sent.descriptions + 1)
+        elif status == "INVALID_ARGUMENT" and len(sent.values) > 1:
+            half = len(sent.values) // 2
+            for values in (sent.values[:half], sent.values[half:]):
+                self._send(values)
+        else:
+            if status == "INVALID_ARGUMENT":
+                self.in_doubt = 0
+            raise error
+
+    def _describe(self) -> None:
+        """Look up the topic, which is created as producing to it would, and choose the partition."""
+        from pixy.proto import pixy_log_pb2
+        from pixy.records import make_partitioner
+
+        messages = self._messages
+        request = pixy_log_pb2.DescribeTopicsRequest(
+            cluster=messages.cluster, topics=[messages.topic], create_missing=True
+        )
+        answer = self._stub.DescribeTopics(request, timeout=self._timeout)
+        if not answer.topics:
+            raise CallFailed(f"topic {messages.topic} does not exist")
+        known, self._topic = self._topic, answer.topics[0]
+        partitions = self._topic.partitions
+        if messages.key is not None:
+            self._partition = make_partitioner(answer.partitioner, self._rng)(messages.key, partitions)
+        elif known is None or self._partition >= partitions:
+            self._partition = self._rng.randrange(partitions)
+
+    def _request(self, values: Sequence[bytes]) -> "AppendRequest":
+        from pixy.proto import pixy_log_pb2
+        from pixy.records import NewRecord, build_batch
+
+        messages, topic, now = self._messages, self._topic, self._wall_ms()
+        assert topic is not None
+        key, headers = messages.key, messages.headers
+        batch = build_batch([NewRecord(key, value, headers, now) for value in values])
+        if messages.spread:
+            self._partition = (self._partition + 1) % topic.partitions
+        return pixy_log_pb2.AppendRequest(
+            cluster=messages.cluster,
+            partitions=[
+                pixy_log_pb2.PartitionBatches(
+                    topic=messages.topic, partition=self._partition, batches=bytes(batch)
+                )
+            ],
+            versions=[
+                pixy_log_pb2.TopicVersion(
+                    topic=messages.topic, version=topic.version, topic_id=topic.topic_id
+                )
+            ],
+        )
+
+
+def _gather(chunks: Iterator[list[bytes]], gathered: "queue.Queue[list[bytes] | Exception | None]") -> None:
+    """What the reader thread does."""
+    try:
+        for chunk in chunks:
+            gathered.put(chunk)
+    except Exception as error:
+        gathered.put(error)
+    else:
+        gathered.put(None)
+
+
+def _status(code: int) -> str:
+    import grpc
+
+    names = {status.value[0]: status.name for status in grpc.StatusCode}
+    return names.get(code, str(code))

@@ -1,0 +1,109 @@
+import json
+
+import pytest
+
+from pixy.proto import pixy_log_pb2 as pb
+from pixy.records import NewRecord, build_batch, patch_batch
+
+from .conftest import Run
+from .fake_server import FakePixy
+
+NOW_MS = 1_700_000_000_123
+
+
+@pytest.fixture(autouse=True)
+def log(pixy: FakePixy) -> None:
+    """Two partitions with three messages and one."""
+    pixy.partitions = 2
+    records = [
+        NewRecord(b"k", b"first", [("lang", b"en")], NOW_MS),
+        NewRecord(None, b"second", (), NOW_MS),
+        NewRecord(b"", None, (), NOW_MS),
+    ]
+    for partition, batch in ((0, records), (1, [NewRecord(None, b"\xff", (), NOW_MS)])):
+        entry = pb.PartitionBatches(partition=partition, batches=bytes(build_batch(batch)))
+        pixy.append(pb.AppendRequest(partitions=[entry]))
+
+
+def test_peek_shows_every_message_with_what_is_known_of_it(pixy: FakePixy, run: Run) -> None:
+    time = "time=2023-11-14T22:13:20.123Z"
+    assert run("peek", "foo").stdout.splitlines() == [
+        f"partition=0 offset=0 {time} key=k lang=en\tfirst",
+        f"partition=0 offset=1 {time}\tsecond",
+        f"partition=0 offset=2 {time} key=\t",
+        f"partition=1 offset=0 {time}\tbase64:/w==",
+    ]
+    assert {name for name, _ in pixy.calls} == {"DescribeTopics", "ListOffsets", "Fetch"}
+    assert not pixy.named("DescribeTopics")[0].create_missing
+
+
+def test_peek_prints_json(run: Run) -> None:
+    first, _, last = map(json.loads, run("peek", "foo", "--json", "--partition", "0").stdout.splitlines())
+    assert first == {
+        "topic": "foo",
+        "partition": 0,
+        "offset": 0,
+        "timestamp_ms": NOW_MS,
+        "key": "k",
+        "value": "first",
+        "headers": [{"key": "lang", "value": "en"}],
+    }
+    assert (last["key"], last["value"]) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [
+        (["--partition", "0", "--offset", "1"], [(0, 1), (0, 2)]),
+        (["-p", "0", "-o", "3"], []),
+        (["--from-end", "1"], [(0, 2), (1, 0)]),
+        (["--from-end", "2"], [(0, 1), (0, 2), (1, 0)]),
+        (["--from-end", "0"], []),
+    ],
+)
+def test_peek_begins_where_it_is_told_to(run: Run, args: list[str], shown: list[tuple[int, int]]) -> None:
+    result = run("peek", "foo", "--json", *args)
+    assert result.exit_code == 0
+    found = map(json.loads, result.stdout.splitlines())
+    assert [(entry["partition"], entry["offset"]) for entry in found] == shown
+
+
+def test_follow_goes_on_behind_the_end_of_each_partition(pixy: FakePixy, run: Run) -> None:
+    def fetch(request: pb.FetchRequest) -> pb.FetchResponse:
+        (wanted,) = request.ranges
+        assert (wanted.from_offset, wanted.to_offset) in {(3, -1), (4, -1), (1, -1)}
+        if wanted.partition == 0 and wanted.from_offset == 3:
+            batch = build_batch([NewRecord(None, b"new", (), NOW_MS)])
+            patch_batch(batch, 3, 0)
+            return pb.FetchResponse(batches=bytes(batch), next_offset=4, state=pb.END_OF_RANGE)
+        if wanted.partition == 1:
+            return pb.FetchResponse(state=pb.END_OF_RANGE)
+        return pb.FetchResponse(state=pb.UNKNOWN_PARTITION)
+
+    pixy.answers["Fetch"] = fetch
+    result = run("peek", "foo", "--follow", "--from-end", "0")
+    assert (result.exit_code, result.stdout) == (
+        1,
+        "partition=0 offset=3 time=2023-11-14T22:13:20.123Z\tnew\n",
+    )
+    assert result.stderr == "pixy: foo/0 was deleted\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "error"),
+    [
+        (["--partition", "2"], 1, "topic foo has no partition 2, only 0 to 1"),
+        (["--partition", "0", "--offset", "4"], 1, "foo/0 does not have offset 4: expected 0 to 3"),
+        (["--offset", "1"], 2, "--offset needs --partition"),
+        (["-p", "0", "--offset", "1", "--from-end", "1"], 2, "exclude each other"),
+    ],
+)
+def test_peek_says_what_it_cannot_show(run: Run, args: list[str], code: int, error: str) -> None:
+    result = run("peek", "foo", *args)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert error in result.stderr
+
+
+def test_peek_does_not_create_a_topic(pixy: FakePixy, run: Run) -> None:
+    pixy.answers["DescribeTopics"] = pb.DescribeTopicsResponse()
+    assert run("peek", "foo").stderr == "pixy: topic foo does not exist\n"
