@@ -21,7 +21,7 @@ from concurrent.futures import wait as wait_for_all
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-__all__ = ["SUITES", "Lane", "closing_line", "lanes_of", "run_beside"]
+__all__ = ["SUITES", "Lane", "closing_line", "interrupt_on_signals", "lanes_of", "run_beside"]
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / ".cache" / "lanes"
@@ -175,9 +175,14 @@ def _interrupted(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-if __name__ == "__main__":
+def interrupt_on_signals() -> None:
+    """Let SIGINT and SIGTERM interrupt the main thread. What it starts does not ignore SIGINT then, as in the background of a shell."""
     signal.signal(signal.SIGTERM, _interrupted)
     signal.signal(signal.SIGINT, _interrupted)
+
+
+if __name__ == "__main__":
+    interrupt_on_signals()
     try:
         sys.exit(main(*sys.argv[1:]))
     except KeyboardInterrupt:

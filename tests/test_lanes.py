@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.waiting import PATIENCE_S
 from tests.lanes import ALONE, BESIDE, ROOT, SUITES, Lane, closing_line, lanes_of, run_beside
 
 MARKS = ("process", "kafka", "spark", "alone", "long")
@@ -58,8 +59,8 @@ def test_a_signal_interrupts_all_lanes(tmp_path: Path) -> None:
     code = "import pathlib, os, signal; pathlib.Path({!r}).write_text(str(os.getpid())); signal.pause()"
     lanes = [lane(tmp_path, name, code.format(str(tmp_path / name))) for name in ("one", "two")]
     program = (
-        "import signal\nfrom pathlib import PosixPath\nfrom tests.lanes import Lane, _interrupted, run_beside\n"
-        f"signal.signal(signal.SIGTERM, _interrupted)\nrun_beside({lanes!r})"
+        "from pathlib import PosixPath\nfrom tests.lanes import Lane, interrupt_on_signals, run_beside\n"
+        f"interrupt_on_signals()\nrun_beside({lanes!r})"
     )
     runner = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.DEVNULL)
     files = [tmp_path / each.name for each in lanes]
@@ -68,7 +69,7 @@ def test_a_signal_interrupts_all_lanes(tmp_path: Path) -> None:
             assert runner.poll() is None
             time.sleep(0.01)  # nobody tells when a process has started
         runner.send_signal(signal.SIGTERM)
-        assert runner.wait(60) != 0
+        assert runner.wait(PATIENCE_S) != 0
     finally:
         runner.kill()
         runner.wait()

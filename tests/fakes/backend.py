@@ -203,7 +203,7 @@ class FakeBackend:
         await asyncio.sleep(0)
         if name in self._topics:
             raise TopicExists(f"topic {name} exists already")
-        description = TopicDescription(name, next(self._topic_ids).to_bytes(16, "big"), 0, dict(config), ())
+        description = TopicDescription(name, next(self._topic_ids).to_bytes(16, "big"), 1, dict(config), ())
         return self._set_topic(self._grown(description, partitions))
 
     async def alter_topic(

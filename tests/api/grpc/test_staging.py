@@ -118,10 +118,10 @@ async def test_a_discarded_stage_cannot_be_published(client: Client) -> None:
 
 
 async def test_a_stale_version_of_a_topic_is_refused_and_a_new_one_taken(client: Client) -> None:
-    request = stage_of(batches_of(b"1"), versions=[pb.TopicVersion(topic="t", version=0)])
+    request = stage_of(batches_of(b"1"), versions=[pb.TopicVersion(topic="t", version=1)])
     await client.backend.alter_topic("t", partitions=3)
     await fails(client.log.Stage(request), CODE.FAILED_PRECONDITION, "version")
-    request.versions[0].version = 1
+    request.versions[0].version = 2
     await client.log.Stage(request)
 
 
@@ -131,7 +131,7 @@ async def test_a_piece_for_a_deleted_topic_of_the_same_name_and_version_is_refus
     new = await client.backend.create_topic("t", 2)
     assert new.version == old.version
     request = stage_of(
-        batches_of(b"1"), versions=[pb.TopicVersion(topic="t", version=0, topic_id=old.topic_id)]
+        batches_of(b"1"), versions=[pb.TopicVersion(topic="t", version=old.version, topic_id=old.topic_id)]
     )
     text = f"topic t has id {new.topic_id.hex()}, the request was made for {old.topic_id.hex()}"
     await fails(client.log.Stage(request), CODE.FAILED_PRECONDITION, text)
