@@ -383,6 +383,7 @@ class Conversation:
                 self.client.increment_flow_control_window(100_000, stream_id)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 def test_any_conversation_with_h2_ends_with_what_both_sides_said(seed: int) -> None:
     talk = Conversation(seed)

@@ -174,6 +174,7 @@ def test_a_conversation_in_single_bytes_says_the_same() -> None:
     assert peer.frames() == whole.frames()
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_conversation_in_any_chunks_says_the_same(draw: st.DataObject) -> None:
     whole, peer = Peer(greet=False), Peer(greet=False)

@@ -322,8 +322,9 @@ async def start_with_deaths(crashes: Crashes) -> None:
     daemon.start()
 
 
-async def test_nothing_is_lost(make_daemon: MakeDaemon) -> None:
-    cycles = int(os.environ.get("PIXY_CRASH_CYCLES", "15"))
+@pytest.mark.parametrize("cycles", [4, pytest.param(15, marks=pytest.mark.long)])
+async def test_nothing_is_lost(make_daemon: MakeDaemon, cycles: int) -> None:
+    cycles = int(os.environ.get("PIXY_CRASH_CYCLES", str(cycles)))
     seed = int(os.environ.get("PIXY_CRASH_SEED", str(random.SystemRandom().randrange(1 << 32))))
     print(f"repeat with PIXY_CRASH_SEED={seed} PIXY_CRASH_CYCLES={cycles}", file=sys.stderr)
     crashes = Crashes(make_daemon({"shutdown_timeout": "1s", **proxy_config(**CONFIG)}), random.Random(seed))

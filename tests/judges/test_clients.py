@@ -77,18 +77,25 @@ def trusted(certificate: Certificate | None) -> grpc.ChannelCredentials | None:
     return grpc.ssl_channel_credentials(certificate.path.read_bytes()) if certificate else None
 
 
+LONG = {"grpc-go", "grpc-java"}
+"""Clients that take their time to be built or to start."""
 CLIENTS = {"grpcio": talk_grpcio, "grpcio-aio": talk_grpcio_aio, "grpc-go": talk_go, "grpc-java": talk_java}
 
 
+named = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in CLIENTS]
+)
+
+
 @pytest.mark.parametrize("deadlines", [False, True], ids=["no-deadlines", "deadlines"])
-@pytest.mark.parametrize("name", CLIENTS)
+@named
 def test_a_client_in_the_clear_gets_every_answer(plain_daemon: Daemon, name: str, deadlines: bool) -> None:
     topic = f"{name}-{deadlines}"
     lines = CLIENTS[name](plain_daemon, topic, deadlines=deadlines, certificate=None)
     check(lines, topic)
 
 
-@pytest.mark.parametrize("name", CLIENTS)
+@named
 def test_a_client_on_tls_gets_every_answer(tls_daemon: Daemon, certificate: Certificate, name: str) -> None:
     lines = CLIENTS[name](tls_daemon, name, deadlines=True, certificate=certificate)
     check(lines, name)

@@ -88,6 +88,7 @@ def losses(ignored: list[str]) -> Iterator[tuple[int, int]]:
                 yield operation, seed
 
 
+@pytest.mark.slow
 def test_nothing_that_a_second_start_answered_is_lost() -> None:
     assert list(losses([])) == []
 

@@ -242,9 +242,8 @@ def test_it_is_there_whole_and_once_wherever_the_process_ends() -> None:
     assert 60 < reached < OPERATIONS - 2, f"{reached} operations were tried"
 
 
-@pytest.mark.parametrize(
-    "at", [*(pytest.param(at, marks=pytest.mark.slow) for at in COMMITTED[:-1]), COMMITTED[-1]]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("at", COMMITTED)
 def test_a_publication_is_rolled_forward_wherever_that_ends_too(at: int) -> None:
     reached = 0
     with large_parts_are_linked(), capture_logs():

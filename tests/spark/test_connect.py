@@ -10,7 +10,7 @@ import pytest
 from tests.spark.conftest import ROOT
 from tests.spark.log import Log
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 SECONDS_MAX = 240.0
 

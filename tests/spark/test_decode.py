@@ -68,6 +68,7 @@ RECORDS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.lists(RECORDS, min_size=1, max_size=40), st.sampled_from(sorted(COMPRESSION.values()))),
@@ -116,6 +117,7 @@ def test_only_the_offsets_that_are_wanted_come() -> None:
     assert decoded_rows(batches[0], Span("events", 3, 10, 20)) == []
 
 
+@pytest.mark.slow
 def test_what_is_unpacked_comes_some_batches_at_a_time() -> None:
     batches = [
         batch_at(base, [NewRecord(None, bytes(900_000), (), NOW)] * 5, COMPRESSION["zstd"])

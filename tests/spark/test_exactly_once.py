@@ -24,7 +24,7 @@ from tests.spark.conftest import ROOT, over_both
 from tests.spark.copy_job import start_copy
 from tests.spark.log import Log, Written
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, over_both]
+pytestmark = [pytest.mark.process, pytest.mark.long, over_both]
 
 ROWS = 100_000
 PARTITIONS = 4

@@ -23,7 +23,7 @@ from tests.spark.conftest import ROOT
 from tests.spark.jvm import jvm_options
 from tests.spark.log import Log, Written
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 SECONDS_MAX = 120.0
 LOOK_EVERY_S = 0.005

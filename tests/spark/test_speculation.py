@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType
 from tests.spark.conftest import start_session, stop_session
 from tests.spark.log import Log
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 TASKS = 4
 ROWS = 20_000

@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType
 from tests.spark.conftest import start_session, stop_session
 from tests.spark.log import Log
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

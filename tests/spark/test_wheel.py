@@ -20,7 +20,7 @@ from tests.spark.conftest import ROOT
 from tests.spark.jvm import jvm_options
 from tests.spark.log import Log
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 SECONDS_MAX = 240.0
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]

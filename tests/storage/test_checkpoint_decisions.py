@@ -176,6 +176,7 @@ def test_version_below_0(state: Path) -> None:
 # --- damage -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_short(state: Path) -> None:
     whole = (state / NEW.file_name).read_bytes()
     for size in (*range(100), *range(100, len(whole), 4999), *range(len(whole) - 80, len(whole))):
@@ -208,6 +209,7 @@ def test_torn(state: Path) -> None:
         damaged(state, whole[:at] + bytes(512) + whole[at + 512 :])
 
 
+@pytest.mark.slow
 def test_bad_checksum(state: Path) -> None:
     CheckpointStore(RealDisk(), state).write(NEW, RECORDS[:5], TIME)
     whole = (state / NEW.file_name).read_bytes()

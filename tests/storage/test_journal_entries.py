@@ -160,7 +160,11 @@ class History:
 
 
 @pytest.mark.parametrize(
-    "first_seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (40, 80))]
+    "first_seed",
+    [
+        pytest.param(0, marks=pytest.mark.slow),
+        *(pytest.param(seed, marks=pytest.mark.long) for seed in (40, 80)),
+    ],
 )
 def test_recovery_finds_the_log_of_every_group_after_every_history(tmp_path: Path, first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 40):

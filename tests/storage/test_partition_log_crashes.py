@@ -112,7 +112,11 @@ class Life:
 
 
 @pytest.mark.parametrize(
-    "seeds", [0, *(pytest.param(seeds, marks=pytest.mark.long) for seeds in range(1, 5))]
+    "seeds",
+    [
+        pytest.param(0, marks=pytest.mark.slow),
+        *(pytest.param(seeds, marks=pytest.mark.long) for seeds in range(1, 5)),
+    ],
 )
 def test_nothing_is_lost_whenever_it_crashes(seeds: int) -> None:
     ended = 0

@@ -5,8 +5,13 @@ import pytest
 from tests.sim.raft import RaftFailure, Simulation
 from tests.sim.raft.rules import RULES, switched_off
 
+SLOW = "only entries of the own term are committed by counting"
+"""Takes many seeds to be noticed."""
 
-@pytest.mark.parametrize("rule", RULES)
+
+@pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=[pytest.mark.slow] if rule == SLOW else []) for rule in RULES]
+)
 def test_a_rule_that_does_not_hold_is_noticed(rule: str) -> None:
     with switched_off(rule):
         for seed in (RULES[rule].seed, *range(1, 101)):
