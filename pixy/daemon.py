@@ -5,8 +5,8 @@
             UNAVAILABLE with the reason
     serve   until SIGTERM or SIGINT, or until something is broken that only a restart mends. While no broker of a Kafka cluster can
             be reached, health says NOT_SERVING again, as at the start
-    drain   health says NOT_SERVING; nothing is offered or taken any more; acks are taken while offers are out, at most
-            `shutdown_timeout`; offsets are committed and everything is written
+    drain   health says NOT_SERVING and connections get GOAWAY; nothing is offered or taken any more; acks are taken while offers are
+            out, at most `shutdown_timeout`, also on new connections; offsets are committed and everything is written
     stop    the door closes, the clusters are released, the process ends with 0
 
 A second signal ends the process at once, as a crash would: nothing that was acknowledged is lost by it.
@@ -222,6 +222,7 @@ class Daemon:
         proxies = list(self._proxies.values())
         for proxy in proxies:
             proxy.begin_drain()
+        self._server.begin_drain()
         in_doubt = await asyncio.gather(*(proxy.drain(self._config.shutdown_timeout) for proxy in proxies))
         await self._server.stop(grace=1.0)
         for proxy in proxies:

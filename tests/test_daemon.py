@@ -11,6 +11,8 @@ import pytest
 
 from pixy.config import ProducerConfig, ProxyConfig, load_config
 from pixy.daemon import Daemon, DaemonFault, QuietCollections
+from pixy.proto import kafkapixy_pb2 as pb
+from tests.fakes.grpc_client import messages_in, open_client
 from tests.sim.loop import VirtualLoop
 
 
@@ -63,6 +65,34 @@ async def test_an_exception_in_somebody_elses_callback_is_only_logged(handled: D
     await asyncio.sleep(0)
     handled.request_stop()
     await handled.wait()
+
+
+async def test_a_drain_tells_connections_at_once_and_takes_acks_on_old_and_new_ones(
+    tmp_path: Path,
+) -> None:
+    flags = {"grpc_addr": "127.0.0.1:0", "data_dir": str(tmp_path)}
+    daemon = Daemon(load_config(None, {}, flags))
+    address = (await daemon.start())["grpc"]
+    async with open_client(address) as client:
+        for _ in range(2):
+            produced = await client.call(
+                "/KafkaPixy/Produce", pb.ProdRq(topic="t", key_value=b"k").SerializeToString()
+            )
+            assert produced.status == 0
+        acks = []
+        for _ in range(2):
+            request = pb.ConsNAckRq(topic="t", group="g", no_ack=True)
+            answer = await client.call("/KafkaPixy/ConsumeNAck", request.SerializeToString())
+            ((_, message),) = messages_in(answer.body)
+            offered = pb.ConsRs.FromString(message)
+            acks.append(pb.AckRq(topic="t", group="g", partition=offered.partition, offset=offered.offset))
+        drain = asyncio.create_task(daemon.drain_and_stop())
+        await client.until(lambda: bool(client.goaways))
+        assert client.goaways[0].last_stream_id == 2**31 - 1
+        assert (await client.call("/KafkaPixy/Ack", acks[0].SerializeToString())).status == 0
+        async with open_client(address) as other:
+            assert (await other.call("/KafkaPixy/Ack", acks[1].SerializeToString())).status == 0
+            await drain
 
 
 async def test_a_fault_during_the_drain_is_not_a_good_end(

@@ -43,6 +43,7 @@ class Connection:
     """
 
     __slots__ = (
+        "_announced",
         "_closed",
         "_draining",
         "_liveness",
@@ -61,8 +62,8 @@ class Connection:
         self._sender = Sender(self._streams, window, options)
         self._receiver = Receiver(self._streams, window, self._sender, options, now)
         self._liveness = Liveness(options, now)
-        # Whether a drain has begun.
-        self._draining = False
+        # Whether the client was told to open no more streams, and whether a drain has begun.
+        self._announced = self._draining = False
         # Whether a fault has ended everything.
         self._closed = False
         # Send a whole answer: see `Sender`. Bound here because they are called for every request.
@@ -218,17 +219,26 @@ class Connection:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def begin_drain(self) -> None:
+    def announce_drain(self) -> None:
+        """Send the first GOAWAY of a drain (RFC 9113 §6.8): clients open new streams elsewhere. Those that come nevertheless are served."""
+        if not self._announced and not self._closed:
+            self._announced = True
+            self._sender.control(frames.goaway(STREAM_ID_MAX, ErrorCode.NO_ERROR))
+
+    def begin_drain(self, now: float) -> None:
         """Let running calls finish and take no new ones (RFC 9113 §6.8).
 
         The first GOAWAY lets everything pass that the client has sent by the time it reads it; the PING behind it tells when that
         is. Then the final one follows, and the connection is `closed` behind the last answer.
+
+        Args:
+            now: seconds of the clock.
         """
         if self._draining or self._closed:
             return
         self._draining = True
-        self._liveness.drain_began_at = self._receiver.now
-        self._sender.control(frames.goaway(STREAM_ID_MAX, ErrorCode.NO_ERROR))
+        self._liveness.drain_began_at = now
+        self.announce_drain()
         self._sender.control(frames.ping(DRAIN_PING, ack=False))
 
     def terminate(self, code: ErrorCode, reason: str) -> None:
@@ -265,6 +275,9 @@ class Connection:
     def _end_silence(self) -> None:
         raise Http2ConnectionError(ErrorCode.NO_ERROR, "no sign of life")
 
+    def _end_idleness(self) -> None:
+        self.begin_drain(self._receiver.now)
+
     def check_invariants(self) -> None:
         """Prove what the fields promise."""
         self._sender.check_invariants()
@@ -278,6 +291,6 @@ _DUE_HANDLERS: dict[Due, Callable[[Connection], None]] = {
     Due.HEADER_BLOCK_TIMEOUT: Connection._end_block,
     Due.PING: Connection._send_keepalive,
     Due.DEAD: Connection._end_silence,
-    Due.IDLE: Connection.begin_drain,
+    Due.IDLE: Connection._end_idleness,
     Due.DRAIN_TIMEOUT: Connection._end_drain,
 }

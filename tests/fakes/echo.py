@@ -1,7 +1,7 @@
 """A service with every kind of method, described by hand: what a generated descriptor would be."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -75,6 +75,7 @@ class Echo:
         arrived: set when one is held.
         cancelled: streaming calls and tasks whose handlers were cancelled.
         received, sent: messages of streaming calls.
+        spend: called for each call of `Task` and each message of `Chat`, for instance to let time pass.
     """
 
     held: list[tuple[UnaryCall, Work]] = field(default_factory=list)
@@ -82,6 +83,7 @@ class Echo:
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     received: int = 0
     sent: int = 0
+    spend: Callable[[], None] = lambda: None
 
     def service(self) -> Service:
         """What serves this."""
@@ -117,6 +119,7 @@ class Echo:
 
     async def task(self, request: BytesValue, call: UnaryCall) -> BytesValue:
         """`hold` waits for ever, `fail` fails, `bug` breaks, all else is echoed."""
+        self.spend()
         if request.value == b"hold":
             await self._for_ever()
         if request.value == b"fail":
@@ -151,6 +154,7 @@ class Echo:
         """Echoes each message as it comes; `fail` fails."""
         async for message in call:
             self.received += 1
+            self.spend()
             if message.value == b"fail":
                 call.add_trailing_metadata("late", "yes")
                 raise GrpcError(Status.ABORTED, "no")

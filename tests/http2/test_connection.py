@@ -64,8 +64,8 @@ def test_settings_are_acknowledged_and_pings_answered() -> None:
 def test_a_drain_says_goaway_twice_and_waits_for_running_calls() -> None:
     peer = Peer()
     peer.send(peer.request(1))
-    peer.connection.begin_drain()
-    peer.connection.begin_drain()
+    peer.connection.begin_drain(peer.now)
+    peer.connection.begin_drain(peer.now)
     first, ping = peer.frames()
     assert (f.read_code(first.payload), f.read_code(first.payload[4:])) == (
         f.STREAM_ID_MAX,
@@ -88,7 +88,7 @@ def test_a_drain_says_goaway_twice_and_waits_for_running_calls() -> None:
 
 def test_a_drain_goes_on_without_the_answer_to_its_ping() -> None:
     peer = Peer(Options(drain_ping_s=1))
-    peer.connection.begin_drain()
+    peer.connection.begin_drain(peer.now)
     peer.frames()
     assert peer.pass_time(0.9) == []
     assert not peer.connection.closed
@@ -97,9 +97,29 @@ def test_a_drain_goes_on_without_the_answer_to_its_ping() -> None:
     assert peer.pass_time(1) == []
 
 
+def test_a_drain_of_a_silent_connection_waits_for_the_answer_to_its_ping_as_well() -> None:
+    peer = Peer(Options(drain_ping_s=1))
+    peer.now += 30
+    peer.connection.begin_drain(peer.now)
+    peer.pass_time(0.1)
+    assert peer.sent() == [("GOAWAY", 0), ("PING", 0)]
+
+
+def test_a_drain_that_is_announced_serves_everything_until_it_begins() -> None:
+    peer = Peer()
+    peer.connection.announce_drain()
+    peer.connection.announce_drain()
+    (first,) = peer.frames()
+    assert f.read_code(first.payload) == f.STREAM_ID_MAX
+    assert peer.pass_time(5) == []
+    assert len(peer.send(peer.request(1))) == 1
+    peer.connection.begin_drain(peer.now)
+    assert [each.type for each in peer.frames()] == [FrameType.PING]
+
+
 def test_another_ping_does_not_end_a_drain() -> None:
     peer = Peer()
-    peer.connection.begin_drain()
+    peer.connection.begin_drain(peer.now)
     peer.send(frame(FrameType.PING, f.ACK, 0, bytes(8)))
     assert not peer.connection.closed
 
@@ -120,7 +140,7 @@ def test_who_is_terminated_gets_goaway_and_nothing_more() -> None:
     assert peer.connection.respond(1, OK, b"") is Delivery.GONE
     (last,) = peer.frames()
     assert last.payload == bytes((0, 0, 0, 1, 0, 0, 0, 2)) + b"a bug"
-    peer.connection.begin_drain()
+    peer.connection.begin_drain(peer.now)
     assert [*peer.pass_time(1000), *peer.send(GREETING), *peer.frames()] == []
 
 

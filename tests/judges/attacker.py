@@ -25,6 +25,7 @@ _READ_BYTES = 1 << 20
 _GOAWAY_CODE_AT = 4
 _PREPARED_CHUNKS = 64
 _ANSWER_SECONDS_MAX = 60.0
+_FIRST_WINDOW_BYTES = 65_535
 
 
 class Attacker:
@@ -68,8 +69,9 @@ class Attacker:
     async def _attack_once(self) -> None:
         reader, writer = await asyncio.open_connection(self._host, self._port)
         self.opened += 1
-        reading = asyncio.create_task(self._read(reader))
-        sending = asyncio.create_task(self._send(writer))
+        window = _Window(_FIRST_WINDOW_BYTES if self._attack.windowed else None)
+        reading = asyncio.create_task(self._read(reader, window))
+        sending = asyncio.create_task(self._send(writer, window))
         try:
             await asyncio.wait({reading})
             self.ended += 1
@@ -80,8 +82,9 @@ class Attacker:
             await asyncio.gather(reading, sending, return_exceptions=True)
             writer.transport.abort()
 
-    async def _send(self, writer: asyncio.StreamWriter) -> None:
+    async def _send(self, writer: asyncio.StreamWriter, window: "_Window") -> None:
         async for chunk in self._chunks():
+            await window.take(len(chunk))
             writer.write(chunk)
             self.sent_bytes += len(chunk)
             await writer.drain()
@@ -97,20 +100,20 @@ class Attacker:
             else:
                 yield chunk
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
+    async def _read(self, reader: asyncio.StreamReader, window: "_Window") -> None:
         """Read until the connection ends, and note why."""
         if not self._attack.reads:
             await asyncio.Event().wait()
         rest = b""
         with contextlib.suppress(ConnectionError):
             while chunk := await reader.read(_READ_BYTES):
-                rest = self._note(rest + chunk)
+                rest = self._note(rest + chunk, window)
 
-    def _note(self, received: bytes) -> bytes:
+    def _note(self, received: bytes, window: "_Window") -> bytes:
         """Look at the frames that are whole; returns what follows them."""
         at = 0
         while len(received) - at >= FRAME_HEAD_BYTES:
-            head = unpack_head(received, at)[0]
+            head, _, stream_id = unpack_head(received, at)
             payload_at = at + FRAME_HEAD_BYTES
             if payload_at + (head >> 8) > len(received):
                 break
@@ -120,8 +123,36 @@ class Attacker:
                 self.resets[_code(received, payload_at)] += 1
                 if self._attack.refused_by is not None:
                     self._answered.set()
+            elif head & 0xFF == FrameType.WINDOW_UPDATE and not stream_id:
+                window.open(int.from_bytes(received[payload_at : payload_at + 4], "big"))
             at = payload_at + (head >> 8)
         return received[at:]
+
+
+class _Window:
+    """What the server lets a connection send.
+
+    Args:
+        size: bytes at first, None for an attacker that does not care.
+    """
+
+    def __init__(self, size: int | None) -> None:
+        self._left = size
+        self._opened = asyncio.Event()
+
+    def open(self, size: int) -> None:
+        """The server takes more."""
+        if self._left is not None:
+            self._left += size
+            self._opened.set()
+
+    async def take(self, size: int) -> None:
+        """Wait until so many bytes can be sent. Those of frames' heads count as data."""
+        if self._left is not None:
+            while self._left < size:
+                self._opened.clear()
+                await self._opened.wait()
+            self._left -= size
 
 
 def _code(received: bytes, at: int) -> str:

@@ -48,6 +48,7 @@ class Attack:
         refused_by: what the server's RST_STREAM must say; None if no stream need be reset.
         connections: how many there are at a time.
         reads: whether the attacker reads what it is sent.
+        windowed: it sends no more than the connection's window allows, so that it can go on for ever.
         pause_s: what it waits between two chunks.
         alone: it makes the daemon hold much memory, which is allowed, for instance messages that are offered and not acked.
         big_answers: it consumes `BIG_TOPIC`.
@@ -59,6 +60,7 @@ class Attack:
     refused_by: ErrorCode | None = None
     connections: int = 4
     reads: bool = True
+    windowed: bool = False
     pause_s: float = 0
     alone: bool = False
     big_answers: bool = False
@@ -131,6 +133,31 @@ def _rapid_reset(stream_id: int) -> bytes:
 
 def _made_to_reset(stream_id: int) -> bytes:
     return _begin(stream_id) + frame(FrameType.WINDOW_UPDATE, 0, stream_id, _NOTHING_OF_STREAM)
+
+
+_REFLECTION = encode(_fields("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"))
+_OPEN_WINDOWS = (
+    PREFACE
+    + frame(FrameType.SETTINGS, 0, 0, b"\x00\x04" + _LAST_STREAM.to_bytes(4, "big"))
+    + frame(FrameType.SETTINGS, ACK, 0)
+    + window_update(0, 2**30)
+)
+"""A greeting that lets the server answer as much as it likes."""
+
+
+def _small_messages() -> Iterator[bytes]:
+    """Streams of 13 000 empty messages, each of which makes the handler answer."""
+    messages = _message(b"") * 3200
+    for stream_id in range(1, _LAST_STREAM, 2):
+        yield _begin(stream_id, _REFLECTION)
+        for flags in (0, 0, 0, END_STREAM):
+            yield frame(FrameType.DATA, flags, stream_id, messages)
+
+
+def _streams_that_are_dropped() -> Iterator[bytes]:
+    """Many streams whose handlers are cancelled together, because a fault ends the connection. Each takes 10 KB of the daemon's memory."""
+    yield from (_begin(stream_id, _REFLECTION) for stream_id in range(1, 2000, 2))
+    yield frame(FrameType.PUSH_PROMISE, END_HEADERS, 1, bytes(4))
 
 
 def _bomb() -> Iterator[bytes]:
@@ -267,5 +294,14 @@ ATTACKS: dict[str, Attack] = {
     "random bytes": Attack(_random_bytes(b""), _NOT_HTTP2),
     "random bytes behind a greeting": Attack(_random_bytes(GREETING), _GARBLED),
     "requests that are never complete": Attack(_for_each_stream(_incomplete), connections=1, alone=True),
+    "small messages on one stream after the other": Attack(
+        lambda: _in_chunks(_small_messages(), greeting=_OPEN_WINDOWS), connections=1, windowed=True
+    ),
+    "small messages on streams of four connections": Attack(
+        lambda: _in_chunks(_small_messages(), greeting=_OPEN_WINDOWS), windowed=True
+    ),
+    "streams that end with their connection": Attack(
+        lambda: _in_chunks(_streams_that_are_dropped()), _NOT_HTTP2, connections=1
+    ),
     "gzip bombs": Attack(_for_each_stream(_gzip_bomb()), alone=True),
 }

@@ -11,7 +11,7 @@ What a handler says afterwards is ignored. A receipt that it gives with its answ
 answer was handed to the transport, `undelivered` when the stream or the connection was gone before.
 """
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf.message import DecodeError
@@ -173,11 +173,15 @@ class Call:
         self._over()
 
     def deadline_exceeded(self) -> None:
-        """The deadline has come."""
-        self._connection.environment.counters.deadlines += 1
-        self._abort(GrpcError(Status.DEADLINE_EXCEEDED, "the deadline was exceeded"))
+        """The deadline has come: the call ends in its connection's turn."""
+        self._connection.in_turn(self._end_at_deadline)
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _end_at_deadline(self) -> None:
+        if self.running:
+            self._connection.environment.counters.deadlines += 1
+            self._abort(GrpcError(Status.DEADLINE_EXCEEDED, "the deadline was exceeded"))
 
     def _added(self) -> tuple[list[Field], list[Field]]:
         if self._additions is None:
@@ -313,18 +317,17 @@ class UnaryCall(Call):
             if method.unary is not None:
                 work = method.unary(request, self)
             else:
-                assert method.coroutine is not None
-                answering = self._answer_with(method.coroutine(request, self))
-                work = self._connection.environment.spawn(answering, method.name)
+                work = self._connection.spawn(self._answer_with(request), method.name)
         except Exception as error:
             self.fail(error)
         else:
             # A handler that has spoken already, and works on, is not disturbed.
             self._work = work if self.running else None
 
-    async def _answer_with(self, work: Awaitable[Message]) -> None:
+    async def _answer_with(self, request: Message) -> None:
+        assert self.method.coroutine is not None
         try:
-            self.answer(await work)
+            self.answer(await self.method.coroutine(request, self))
         except Exception as error:
             self.fail(error)
 

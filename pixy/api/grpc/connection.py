@@ -6,7 +6,8 @@ and written is the business of `link`, whose fields this class has; what is here
 Bytes of requests that are not complete are bounded by `request_bytes_max`; the call that exceeds it is refused.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -24,6 +25,7 @@ from pixy.api.grpc.headers import (
 )
 from pixy.api.grpc.link import Link
 from pixy.api.grpc.status import GrpcError, Status
+from pixy.api.grpc.steps import Steps
 from pixy.api.grpc.stream import StreamCall
 from pixy.api.grpc.unpacking import Unpacker
 from pixy.byte_room import ByteRoom
@@ -48,6 +50,7 @@ log = structlog.get_logger(__name__)
 _PATIENT_S = 0.5
 _EARLY_PART = 0.2
 """A reset at the deadline of a call counts against no budget if the deadline was so far away; how much of that it may come too early."""
+_DROPPED_PER_SLICE = 64
 
 
 class GrpcConnection(Link):
@@ -56,10 +59,12 @@ class GrpcConnection(Link):
     __slots__ = (
         "_answer_room",
         "_calls",
+        "_dropping",
         "_held",
         "_held_bytes",
         "_queued",
         "_rejected",
+        "_unsent",
         "_watched",
         "calls",
         "resets_received",
@@ -75,6 +80,9 @@ class GrpcConnection(Link):
         self._rejected: dict[int, Refusal] = {}
         # Who wants to know of an answer that waits for the client's window.
         self._queued: dict[int, Receipt] = {}
+        # Who is to be told that an answer was in the output when the connection was lost; and whether all calls are being told of the end.
+        self._unsent: list[Receipt] = []
+        self._dropping = False
         # Bytes of requests that are not complete, by stream. Invariant: _held_bytes is their sum; none is 0.
         self._held: dict[int, int] = {}
         self._held_bytes = 0
@@ -162,6 +170,15 @@ class GrpcConnection(Link):
             reason = f"requests of this connection that are not complete have more than {limit} bytes"
             raise GrpcError(Status.RESOURCE_EXHAUSTED, reason)
 
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run a handler in a task, in the turns of this connection."""
+        return self.environment.spawn(Steps(work, self), name)
+
+    async def pause(self) -> None:
+        """Let others have their turn if the step that runs has taken its time."""
+        if self.step_over:
+            await asyncio.sleep(0)
+
     def unpack(self, call: Call, packed: Unpacker) -> None:
         """Unpack a message of a call step by step, and give it `Call.unpacked`."""
 
@@ -207,18 +224,39 @@ class GrpcConnection(Link):
                 receipt.delivered()
 
     def _drop(self) -> None:
-        for call in list(self._calls.values()):
-            call.gone()
-        queued, self._queued = self._queued, {}
-        for receipt in queued.values():
-            receipt.undelivered()
+        if not self._dropping:
+            self._dropping = True
+            self.in_turn(self._drop_some)
+
+    def _drop_some(self) -> None:
+        """Tell a slice of all calls and receipts that the client is gone."""
+        try:
+            for _ in range(_DROPPED_PER_SLICE):
+                if not self._drop_one():
+                    break
+        finally:
+            if self._calls or self._queued or self._unsent:
+                self.queue(self._drop_some)
+            else:
+                self._dropping = False
+                self._dropped()
+
+    def _drop_one(self) -> bool:
+        if self._calls:
+            # The last one, because a dictionary is slow to find its first behind many that were taken out.
+            next(reversed(self._calls.values())).gone()
+        elif self._queued:
+            self._queued.popitem()[1].undelivered()
+        elif self._unsent:
+            self._unsent.pop().undelivered()
+        else:
+            return False
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
+        self._unsent, self._receipts = self._receipts, []
         super().connection_lost(exc)
-        receipts, self._receipts = self._receipts, []
-        for receipt in receipts:
-            receipt.undelivered()
 
     @property
     def answer_room(self) -> ByteRoom:

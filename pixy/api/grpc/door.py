@@ -83,6 +83,10 @@ class GrpcServer:
         """Tell everybody that requests are served, or to go elsewhere."""
         self._health.set_all(serving)
 
+    def begin_drain(self) -> None:
+        """See `RpcServer.begin_drain`."""
+        self._server.begin_drain()
+
     async def stop(self, grace: float) -> None:
         """Let running calls finish for at most `grace` seconds, then close everything."""
         await self._server.stop(grace)

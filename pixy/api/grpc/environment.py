@@ -50,6 +50,8 @@ class Flushable(Protocol):
 
     def flush(self) -> None: ...
 
+    def charge(self, seconds: float) -> None: ...
+
 
 class Environment:
     """Shared by the connections of one server in the running event loop.
@@ -95,8 +97,12 @@ class Environment:
 
     def _flush(self) -> None:
         connections, self._unflushed = self._unflushed, []
+        begun = self.monotonic()
         for connection in connections:
             connection.flush()
+            ended = self.monotonic()
+            connection.charge(ended - begun)
+            begun = ended
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a handler in a task that the server owns. It must not raise."""

@@ -6,7 +6,7 @@ leaves in one write. Answers that come later are gathered over all connections, 
 What keeps one connection from harming the others:
 
 - One read brings 32 KiB at most, or what is left of a DATA frame, up to 64 KiB. Of that `turn_bytes` are served, then the others have
-  their turn. A connection that has used up its share of the loop waits in line (`turns`), and nothing is read from it until
+  their turn. A connection that has used up its share of the loop waits in line (`workload`, `turns`), and nothing is read from it until
   everything that it has sent was served.
 - While the transport has more to write than it likes, nothing is read, served or taken from the core. What a client does not read counts as
   part of the core's `output_bytes` wherever it is.
@@ -22,6 +22,7 @@ An exception of the core is a bug that concerns this connection alone: it is log
 
 import asyncio
 import contextlib
+import select
 import socket
 import sys
 from collections.abc import Callable
@@ -32,9 +33,9 @@ import structlog
 
 from pixy.api.grpc.call import Receipt
 from pixy.api.grpc.environment import Environment
-from pixy.api.grpc.turns import CREDIT_S, SHARE, TURN_S
+from pixy.api.grpc.workload import Workload
 from pixy.futures import resolve
-from pixy.http2 import Connection, ErrorCode, Event
+from pixy.http2 import ErrorCode, Event
 
 __all__ = ["Link"]
 
@@ -54,14 +55,14 @@ class _Phase(Enum):
     """In the handshake of TLS."""
     SERVING = auto()
     DRAINING = auto()
-    """GOAWAY was sent; what runs may finish."""
+    """No more calls are taken; what runs may finish."""
     CLOSING = auto()
     """Everything has ended; the transport writes what is left, and what comes is thrown away."""
     CLOSED = auto()
     """The transport is gone."""
 
 
-class Link(asyncio.BufferedProtocol):
+class Link(Workload):
     """A connection from its first byte to its last.
 
     Args:
@@ -73,60 +74,38 @@ class Link(asyncio.BufferedProtocol):
     __slots__ = (
         "_blocked_since",
         "_closed",
-        "_credit_s",
         "_discarded_bytes",
         "_drain_at",
         "_end_at",
         "_eof",
-        "_held_back",
-        "_jobs",
         "_phase",
         "_receipts",
         "_room_waiters",
         "_secure",
-        "_served_s",
         "_socket",
         "_touched",
         "_transport",
         "_unflushed_bytes",
-        "_unserved",
-        "_waiting",
         "_writable",
         "accepted_at",
         "bytes_in",
         "bytes_out",
-        "core",
-        "environment",
-        "now",
         "peer",
-        "waits",
     )
 
     def __init__(self, environment: Environment, closed: Callable[["Link"], None], *, secure: bool) -> None:
-        self.environment = environment
+        super().__init__(environment)
         self._closed = closed
         self._secure = secure
         self._transport: Any = None
-        # What is below TLS, None without it; and whether the client has said over TLS that it sends no more.
+        # The socket below; and whether the client has said that it sends no more.
         self._socket: Any = None
         self._eof = False
         self.peer = ""
-        # When the last slice of work began, in seconds on the server's clock.
-        self.now = self.accepted_at = environment.monotonic()
-        self.core = Connection(environment.options.http2, self.now)
+        self.accepted_at = self.now
         self._phase = _Phase.OPENING
         # See `ConnectionCounters`.
-        self.bytes_in = self.bytes_out = self.waits = 0
-        # What was left of this connection's share of the loop at `now`, in seconds; less than 0 if it has used more, or is new.
-        self._credit_s = -CREDIT_S
-        # How long the last slice of work took.
-        self._served_s = 0.0
-        # Chunks that the core has not seen, and work that must be over before it sees more: each job does a step, and returns whether it
-        # is done. Invariant: while there is work that nothing keeps from being done, _waiting.
-        self._unserved: list[bytes] = []
-        self._jobs: list[Callable[[], bool]] = []
-        # Whether it stands in line for its turn, and whether nothing is read because that takes long.
-        self._waiting = self._held_back = False
+        self.bytes_in = self.bytes_out = 0
         # Whether a flush is sure to come.
         self._touched = False
         # Whether the transport wants more; since when not.
@@ -153,24 +132,19 @@ class Link(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def _drop(self) -> None:
-        """Nobody waits for any answer any more."""
+        """Nobody waits for any answer any more: tell all calls, in the connection's turns, and `_dropped` when that is done."""
         raise NotImplementedError
+
+    def _dropped(self) -> None:
+        """All calls were told of the end."""
+        if self._phase is _Phase.CLOSED:
+            self._closed(self)
 
     def touch(self) -> None:
         """There is something to write, which happens once at the end of the turn."""
         if not self._touched:
             self._touched = True
             self.environment.flush_later(self)
-
-    def do(self, job: Callable[[], bool]) -> None:
-        """Do work in steps. The client's next bytes are not looked at before it is done.
-
-        Args:
-            job: does one step, of a fraction of a millisecond; returns whether it was the last one.
-        """
-        if self._jobs or self.environment.monotonic() - self.now >= TURN_S or not job():
-            self._jobs.append(job)
-            self._wait_turn()
 
     async def wait_room(self, size: int) -> None:
         """Streaming calls go on here when the transport takes more. `size` bytes were sent."""
@@ -209,8 +183,7 @@ class Link(asyncio.BufferedProtocol):
         environment.counters.accepted += 1
         self._phase = _Phase.SERVING
         self.peer = _address(transport.get_extra_info("peername"))
-        if self._secure:
-            self._socket = transport.get_extra_info("socket")
+        self._socket = transport.get_extra_info("socket")
         age_s = environment.options.age_s
         if age_s:
             self._drain_at = environment.monotonic() + age_s * environment.rng.uniform(0.9, 1.1)
@@ -239,25 +212,7 @@ class Link(asyncio.BufferedProtocol):
     def received(self, chunk: bytes) -> None:
         """The transport has brought bytes, which are kept and never changed."""
         self.bytes_in += len(chunk)
-        if self._waiting or not self._writable:
-            # A transport may bring more of what it has, although it was told to read nothing.
-            self._unserved.append(chunk)
-            return
-        now = self.environment.monotonic()
-        # Credit comes with time.
-        self._credit_s = min(self._credit_s + (now - self.now) * SHARE, CREDIT_S)
-        turns = self.environment.turns
-        if self._credit_s > 0:
-            self._serve(chunk, now)
-        elif turns.free:
-            self._serve(chunk, now)
-            turns.charge(self._served_s)
-        else:
-            self._unserved.append(chunk)
-            self._wait_turn()
-            return
-        if self.core.pending:
-            self._wait_turn()
+        self._take(chunk)
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -268,7 +223,7 @@ class Link(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self._writable = True
-        if self._unserved or self._jobs or self.core.pending:
+        if self._has_input():
             self._wait_turn()
         self._regulate()
         self.touch()
@@ -280,10 +235,13 @@ class Link(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._phase = _Phase.CLOSED
-        self._forget_work()
-        self._drop()
-        self._wake_room_waiters()
-        self._closed(self)
+        self._forget_input()
+        try:
+            # What is answered from here on goes nowhere.
+            self.core.terminate(ErrorCode.NO_ERROR, "the connection is lost")
+        finally:
+            self._wake_room_waiters()
+            self._drop()
 
     def never_made(self) -> None:
         """The handshake of TLS has failed."""
@@ -293,51 +251,10 @@ class Link(asyncio.BufferedProtocol):
 
     # --- work -------------------------------------------------------------------------------------------------------
 
-    def work(self) -> bool:
-        """See `Worker`."""
-        if self._phase in _OVER or not self._writable:
-            # With a transport that wants nothing it stands in line again when that is over.
-            self._waiting = False
-            return False
-        if self._jobs:
-            self._do_step()
-        else:
-            chunk = self._unserved.pop(0) if self._unserved and not self.core.pending else b""
-            self._serve(chunk, self.environment.monotonic())
-        self._waiting = bool(self._jobs or self._unserved or self.core.pending) and self._phase not in _OVER
-        if not self._waiting and self._held_back:
-            self._held_back = False
-            self._regulate()
-        return self._waiting
-
-    def hold_back(self) -> None:
-        """See `Worker`."""
-        if self._waiting and not self._held_back:
-            self._held_back = True
-            self._regulate()
-
-    def _wait_turn(self) -> None:
-        if not self._waiting:
-            self._waiting = True
-            self.waits += 1
-            self.environment.turns.wait(self)
-
-    def _do_step(self) -> None:
-        self.now = self.environment.monotonic()
-        try:
-            if self._jobs[0]():
-                del self._jobs[0]
-        except Exception as bug:
-            self._faulty(bug)
-        self._spend()
-
-    def _spend(self) -> None:
-        """The work since `now` is charged."""
-        self._served_s = served_s = self.environment.monotonic() - self.now
-        self._credit_s = max(self._credit_s - served_s, -CREDIT_S)
+    def _takes_input(self) -> bool:
+        return self._writable and self._phase not in _OVER
 
     def _serve(self, chunk: bytes, now: float) -> None:
-        """Let the core look at as much as one slice has, act on it, and write what was answered."""
         self.now = now
         try:
             events = self.core.receive(chunk, now, self.environment.options.turn_bytes)
@@ -359,18 +276,21 @@ class Link(asyncio.BufferedProtocol):
         self._phase = _Phase.CLOSING
         self._transport.abort()
 
-    def _forget_work(self) -> None:
-        self._unserved.clear()
-        self._jobs.clear()
-
     # --- life -------------------------------------------------------------------------------------------------------
+
+    def announce_drain(self) -> None:
+        """Tell the client to make new calls elsewhere. Those that come here are served."""
+        if self._phase is _Phase.SERVING:
+            self.core.announce_drain()
+            self.touch()
 
     def begin_drain(self, grace_s: float) -> None:
         """Take no more calls, and end when those that run are over, at the latest `grace_s` seconds from now."""
-        self._end_at = min(self._end_at, self.environment.monotonic() + grace_s)
+        now = self.environment.monotonic()
+        self._end_at = min(self._end_at, now + grace_s)
         if self._phase is _Phase.SERVING:
             self._phase = _Phase.DRAINING
-            self.core.begin_drain()
+            self.core.begin_drain(now)
             self.touch()
 
     def tick(self, now: float) -> None:
@@ -414,7 +334,7 @@ class Link(asyncio.BufferedProtocol):
         """Everything was said: end, and let the client read the last bytes."""
         self._phase = _Phase.CLOSING
         self._end_at = self.environment.monotonic() + self.environment.options.linger_s
-        self._forget_work()
+        self._forget_input()
         self._wake_room_waiters()
         if self._secure or not self._transport.can_write_eof():
             self._transport.close()
@@ -454,21 +374,15 @@ class Link(asyncio.BufferedProtocol):
             self._close()
 
     def _takes(self) -> bool:
-        """Whether the transport has taken what was just written.
+        """True when the transport has taken what was just written, and the client has not closed.
 
-        One that is closing throws it away. Those of TLS do not say so when the client has closed without a word of TLS, so the socket is
-        asked: as long as it knows of no end, the transport cannot know of one. HTTP/2 has no use for a client that only reads.
+        A transport that is closing throws it away. One that has not read the client's end yet, or has paused reading, does not know of it,
+        nor does one of TLS whose client has closed without a word of TLS: so the socket is asked. HTTP/2 has no use for a client that
+        only reads.
         """
         if self._eof or self._transport.is_closing():
             return False
-        if self._socket is None or sys.platform != "linux":
-            return True
-        try:
-            state: bytes = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
-        except (OSError, ValueError):
-            # It was closed: asyncio's has no descriptor any more, uvloop's a negative one.
-            return False
-        return state[0] == _TCP_ESTABLISHED
+        return self._socket is None or sys.platform != "linux" or not _peer_has_closed(self._socket)
 
     def _after_write(self) -> None:
         if self._writable:
@@ -505,6 +419,20 @@ class Link(asyncio.BufferedProtocol):
 
 
 _OVER = frozenset((_Phase.CLOSING, _Phase.CLOSED))
+
+
+def _peer_has_closed(below: socket.socket) -> bool:
+    """True when the other side of a socket has closed, or this one has."""
+    try:
+        if below.family == socket.AF_UNIX:
+            poll = select.poll()
+            poll.register(below.fileno(), select.POLLRDHUP)
+            return bool(poll.poll(0))
+        state: bytes = below.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    except (OSError, ValueError):
+        # It was closed: asyncio's has no descriptor any more, uvloop's a negative one.
+        return True
+    return state[0] != _TCP_ESTABLISHED
 
 
 def _address(peername: object) -> str:

@@ -165,6 +165,8 @@ class Listener:
         if path:
             with suppress(FileNotFoundError):
                 os.unlink(path)
+        # Those that were accepted in this turn must begin, or their cancellation would tell nobody.
+        await asyncio.sleep(0)
         opening = set(self._opening)
         for task in opening:
             task.cancel()

@@ -1,6 +1,7 @@
 """A gRPC server: any services, any number of listeners, and the life of their connections.
 
     start    listeners accept
+    drain    each connection is told that it is to open no more streams; those that come are served, and new connections too
     stop     listeners close; each connection is told to go, twice (RFC 9113 §6.8); calls that run may finish within the grace; what is
              left is cut off
 
@@ -109,6 +110,12 @@ class RpcServer:
         self._listen(Listener(sock, address, self))
         return address
 
+    def begin_drain(self) -> None:
+        """Tell the clients that are connected to make new calls elsewhere (GOAWAY). Everything is served as before, on new connections too,
+        until `stop`."""
+        for connection in self._connections:
+            connection.announce_drain()
+
     async def stop(self, grace: float) -> None:
         """Let running calls finish for at most `grace` seconds, then close everything."""
         for listener in self._listeners:
@@ -196,5 +203,10 @@ class RpcServer:
         self._ticks = (self._ticks + 1) % _TICK_PARTS
         parts_left = (_TICK_PARTS - self._ticks) % _TICK_PARTS
         now = self._environment.monotonic()
+        begun = now
         for _ in range(len(self._unticked) - len(self._unticked) * parts_left // (parts_left + 1)):
-            self._unticked.pop().tick(now)
+            connection = self._unticked.pop()
+            connection.tick(now)
+            ended = self._environment.monotonic()
+            connection.charge(ended - begun)
+            begun = ended

@@ -59,7 +59,7 @@ class StreamCall(Call):
 
     def start(self) -> None:
         """Run the handler."""
-        self._work = self._connection.environment.spawn(self._serve(), self.method.name)
+        self._work = self._connection.spawn(self._serve(), self.method.name)
 
     # --- for handlers -----------------------------------------------------------------------------------------------
 
@@ -79,6 +79,7 @@ class StreamCall(Call):
         Raises:
             GrpcError: the request breaks a rule or a limit; let it pass.
         """
+        await self._connection.pause()
         body = self._take()
         while body is None:
             if self._ended:
@@ -161,6 +162,7 @@ class StreamCall(Call):
             finally:
                 self._left = None
         await connection.wait_room(size)
+        await connection.pause()
 
     # --- for the connection -----------------------------------------------------------------------------------------
 

@@ -80,9 +80,10 @@ class Turns:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._scheduled, self._spent_s = False, 0.0
         line = self._line
-        until = self._monotonic() + TURN_S
+        # Of the millisecond, what was charged before is gone. Whoever is in front is served in any case.
+        until = self._monotonic() + TURN_S - self._spent_s
+        self._scheduled, self._spent_s = False, 0.0
         while line:
             worker = line[0]
             more = worker.work()

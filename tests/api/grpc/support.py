@@ -1,8 +1,15 @@
 """What tests of several parts of the gRPC layer need."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["NotedReceipt"]
+from pixy.http2.frames import PREFACE, FrameType, frame
+from tests.fakes.echo import EchoServer
+
+__all__ = ["GREETING", "FakeTransport", "NotedReceipt", "connected"]
+
+GREETING = PREFACE + frame(FrameType.SETTINGS, 0, 0) + frame(FrameType.SETTINGS, 1, 0)
 
 
 class NotedReceipt:
@@ -26,3 +33,51 @@ class NotedReceipt:
         """See `Receipt`."""
         self.said.append("undelivered")
         self.spoken.set()
+
+
+class FakeTransport(asyncio.Transport):
+    """Notes what it is told; takes everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+        self.written = bytearray()
+        # Called when something was written, as by a transport that has enough.
+        self.full: Callable[[], None] = lambda: None
+
+    def pause_reading(self) -> None:
+        self.said.append("pause")
+
+    def resume_reading(self) -> None:
+        self.said.append("resume")
+
+    def write(self, data: Any) -> None:
+        self.written += data
+        self.full()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.said.append("eof")
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        self.said.append("abort")
+
+    def close(self) -> None:
+        self.said.append("close")
+
+
+def connected(echo: EchoServer) -> tuple[Any, FakeTransport]:
+    """A connection of the server on a transport that is none."""
+    connection, transport = echo.server.maybe_open(secure=False), FakeTransport()
+    assert connection is not None
+    connection.connection_made(transport)
+    connection.received(GREETING)
+    return connection, transport

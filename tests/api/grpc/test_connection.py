@@ -118,6 +118,9 @@ async def test_a_fault_of_the_core_ends_its_connection_alone(monkeypatch: pytest
             def receive(self, data: bytes, now: float, work: int) -> None:
                 raise AssertionError("a bug")
 
+            def terminate(self, code: ErrorCode, reason: str) -> None:
+                pass
+
         connection.core = Broken()  # type: ignore[assignment]  # all that is used
         client.request(UNARY, value(b"x"))
         await client.until_closed()

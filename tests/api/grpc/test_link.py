@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from typing import Any
@@ -15,8 +15,8 @@ from hpack import Encoder
 from pixy.api.grpc import ServerOptions, Status
 from pixy.api.grpc.turns import CREDIT_S, TURN_S
 from pixy.http2 import ErrorCode, Options
-from pixy.http2.frames import PREFACE, FrameType, frame, goaway, rst_stream, unpack_head, window_update
-from tests.api.grpc.support import NotedReceipt
+from pixy.http2.frames import FrameType, frame, goaway, rst_stream, unpack_head, window_update
+from tests.api.grpc.support import GREETING, NotedReceipt, connected
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, messages_in, open_client, prefixed
@@ -29,47 +29,7 @@ UNARY, REPEAT, COLLECT, CHAT = (
     "/test.Echo/Chat",
 )
 DISCARDED_BYTES = 1_048_576
-GREETING = PREFACE + frame(FrameType.SETTINGS, 0, 0) + frame(FrameType.SETTINGS, 1, 0)
 PRIORITY = frame(FrameType.PRIORITY, 0, 1, bytes(5))
-
-
-class FakeTransport(asyncio.Transport):
-    """Notes what it is told; takes everything."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: list[str] = []
-        self.written = bytearray()
-        # Called when something was written, as by a transport that has enough.
-        self.full: Callable[[], None] = lambda: None
-
-    def pause_reading(self) -> None:
-        self.said.append("pause")
-
-    def resume_reading(self) -> None:
-        self.said.append("resume")
-
-    def write(self, data: Any) -> None:
-        self.written += data
-        self.full()
-
-    def get_write_buffer_size(self) -> int:
-        return len(self.written)
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        self.said.append("eof")
-
-    def is_closing(self) -> bool:
-        return False
-
-    def abort(self) -> None:
-        self.said.append("abort")
-
-    def close(self) -> None:
-        self.said.append("close")
 
 
 class SlowClock(FakeClock):
@@ -79,15 +39,6 @@ class SlowClock(FakeClock):
         """See `Clock`."""
         self.advance(0.6 * TURN_S)
         return super().monotonic()
-
-
-def connected(echo: EchoServer) -> tuple[Any, FakeTransport]:
-    """A connection of the server on a transport that is none."""
-    connection, transport = echo.server.maybe_open(secure=False), FakeTransport()
-    assert connection is not None
-    connection.connection_made(transport)
-    connection.received(GREETING)
-    return connection, transport
 
 
 def frames(written: bytes | bytearray) -> Iterator[int]:

@@ -354,6 +354,31 @@ async def answer_until_the_system_takes_no_more(echo: EchoServer, calls: Iterato
     assert connection._writable
 
 
+@pytest.mark.parametrize("unix", [False, True])
+@pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_answers_to_a_client_that_has_closed_are_not_delivered(
+    tmp_path: Path, new_loop: Any, unix: bool
+) -> None:
+    async def scenario() -> None:
+        path = str(tmp_path / "pixy.sock") if unix else ""
+        async with open_echo(unix=path) as echo, open_client(echo.address) as client:
+            for _ in range(2):
+                client.request(UNARY, value(b"hold"))
+            await until(lambda: len(echo.echo.held) == 2)
+            (before, _), (behind, _) = echo.echo.held
+            receipts = [NotedReceipt(), NotedReceipt()]
+            before.answer(BytesValue(value=b"before"), receipts[0])
+            await receipts[0].spoken.wait()
+            end_without_tls(client.writer)
+            # The loop has not looked at the socket since.
+            behind.answer(BytesValue(value=b"behind"), receipts[1])
+            await receipts[1].spoken.wait()
+            assert [receipt.said for receipt in receipts] == [["delivered"], ["undelivered"]]
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scenario())
+
+
 @pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
 def test_answers_behind_the_end_of_a_client_that_ends_without_a_word_of_tls_are_not_delivered(
     tls: TlsConfig, certificates: Path, new_loop: Any

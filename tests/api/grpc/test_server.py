@@ -8,6 +8,8 @@ from dataclasses import replace
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from pixy.api.grpc import ServerOptions
+from pixy.api.grpc.link import Link
+from pixy.api.grpc.listeners import Listener, bind_tcp
 from pixy.http2 import Options
 from tests.fakes.echo import open_echo, value
 from tests.fakes.grpc_client import open_client
@@ -48,6 +50,48 @@ async def test_stop_waits_no_longer_than_the_grace_and_cancels_what_still_runs()
         assert echo.server.connections == 0
         await client.until_closed()
         assert client.goaways[-1].debug == b"the time to finish is over"
+
+
+async def test_a_drain_sends_calls_elsewhere_and_serves_those_that_come_until_the_stop() -> None:
+    async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as before:
+        await before.call(UNARY, value(b"x"))
+        echo.server.begin_drain()
+        await before.until(lambda: bool(before.goaways))
+        assert (await before.call(UNARY, value(b"ack"))).status == 0
+        # Clients of gRPC open another connection; with a GOAWAY of its own they would never get through.
+        async with open_client(echo.address) as behind:
+            assert (await behind.call(UNARY, value(b"ack"))).status == 0
+            assert behind.goaways == []
+            stopping = asyncio.create_task(echo.server.stop(10))
+            await before.until_closed()
+            await behind.until_closed()
+            await stopping
+        last = 2**31 - 1
+        assert [goaway.last_stream_id for goaway in before.goaways] == [last, 3]
+        assert [goaway.last_stream_id for goaway in behind.goaways] == [last, 1]
+
+
+async def test_a_stop_in_the_turn_of_an_accept_does_not_wait_for_the_connection() -> None:
+    async with open_echo() as echo:
+        sock, address = bind_tcp("127.0.0.1:0")
+        stops: list[asyncio.Task[None]] = []
+
+        class Stopping:
+            """Stops the server when a connection was accepted, before it is made."""
+
+            options = echo.server.options
+
+            def maybe_open(self, *, secure: bool) -> Link | None:
+                stops.append(asyncio.create_task(listener.close()))
+                stops.append(asyncio.create_task(echo.server.stop(3600)))
+                return echo.server.maybe_open(secure=secure)
+
+        listener = Listener(sock, address, Stopping())
+        listener.start()
+        async with open_client(address) as client, asyncio.timeout(30):
+            await client.until_closed()
+            await asyncio.gather(*stops)
+        assert echo.server.connections == 0
 
 
 async def test_stop_without_connections_is_at_once_and_may_come_twice() -> None:
