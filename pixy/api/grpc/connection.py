@@ -7,7 +7,8 @@ Bytes of requests that are not complete are bounded by `request_bytes_max`; the 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import structlog
@@ -47,9 +48,8 @@ __all__ = ["GrpcConnection"]
 
 log = structlog.get_logger(__name__)
 
-_PATIENT_S = 0.5
-_EARLY_PART = 0.2
-"""A reset at the deadline of a call counts against no budget if the deadline was so far away; how much of that it may come too early."""
+_PATIENT_PART = 0.5
+"""A reset counts against no budget if the call had a deadline and lived for this part of the time until then."""
 _DROPPED_PER_SLICE = 64
 
 
@@ -211,11 +211,26 @@ class GrpcConnection(Link):
     # --- for the link -----------------------------------------------------------------------------------------------
 
     def _act(self, events: list[Event]) -> None:
+        left = iter(events)
+        if self._act_on(left):
+            return
+        if type(events[-1]) is ConnectionTerminated:
+            # Nothing that came before is of use.
+            self._on_terminated(events[-1])
+        else:
+            self.do_later(partial(self._act_on, left))
+
+    def _act_on(self, events: Iterator[Event]) -> bool:
+        """Act on events until the slice is over; returns whether that was all. Plain unary calls are bounded by `turn_bytes` alone."""
         for event in events:
             if type(event) is RequestReceived:
-                self._on_request(event)
+                if self._on_request(event) and self.step_over:
+                    return False
             else:
                 _HANDLERS[type(event)](self, event)
+                if self.step_over:
+                    return False
+        return True
 
     def _written(self) -> None:
         if self._takes():
@@ -267,7 +282,8 @@ class GrpcConnection(Link):
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def _on_request(self, event: RequestReceived) -> None:
+    def _on_request(self, event: RequestReceived) -> bool:
+        """Begin a call; returns whether its handler is a task, which is dear."""
         stream_id, headers, buffer, begin, end, ended, differs = event
         head = headers.memo
         if not isinstance(head, CallHeaders):
@@ -282,7 +298,7 @@ class GrpcConnection(Link):
         if method is None:
             assert head.refusal is not None
             self._reject(stream_id, head.refusal, ended=ended)
-            return
+            return False
         self.calls += 1
         if timeout_s is not None and not self._watched:
             self._watched = True
@@ -291,11 +307,12 @@ class GrpcConnection(Link):
             call = self._calls[stream_id] = UnaryCall(self, stream_id, head, method, timeout_s)
             if end or ended:
                 call.received(buffer, begin, end, ended=ended, credit=False)
-            return
+            return method.unary is None
         streaming = self._calls[stream_id] = StreamCall(self, stream_id, head, method, timeout_s)
         streaming.start()
         if end or ended:
             streaming.received(buffer, begin, end, ended=ended, credit=False)
+        return True
 
     def _reject(self, stream_id: int, refusal: Refusal, *, ended: bool) -> None:
         """Answer a request that has no handler. Who does not speak gRPC is answered when the request is complete."""
@@ -346,7 +363,7 @@ class GrpcConnection(Link):
             self.resets_received += 1
         call = self._calls.get(event.stream_id)
         if call is not None:
-            if event.by_client and self._at_deadline(call):
+            if event.by_client and self._was_patient(call):
                 self.core.pardon_reset()
             call.gone()
         elif event.stream_id in self._queued:
@@ -354,15 +371,16 @@ class GrpcConnection(Link):
         else:
             self._rejected.pop(event.stream_id, None)
 
-    def _at_deadline(self, call: Call) -> bool:
-        """Whether a call that has lived for a while is near its deadline, at which every client of gRPC resets the stream.
+    def _was_patient(self, call: Call) -> bool:
+        """True for a call that was given up near its deadline, at which every client of gRPC resets the stream.
 
-        The client's clock began before ours. No rapid reset has patience.
+        The client's clock began before ours. However short the deadline, such a call has had a place among the connection's streams for its
+        time, and its work is charged: many of them gain nothing over calls that are answered. No rapid reset lives so long.
         """
         timeout_s, deadline = call.timeout_s, call.deadline
-        if timeout_s is None or deadline is None or timeout_s < _PATIENT_S:
+        if not timeout_s or deadline is None:
             return False
-        return self.now >= deadline - timeout_s * _EARLY_PART
+        return self.now >= deadline - timeout_s * (1 - _PATIENT_PART)
 
     def _on_terminated(self, event: ConnectionTerminated) -> None:
         if event.code is not ErrorCode.NO_ERROR:
@@ -372,7 +390,6 @@ class GrpcConnection(Link):
 
 
 _HANDLERS: dict[type, Callable[[GrpcConnection, Any], None]] = {
-    RequestReceived: GrpcConnection._on_request,
     DataReceived: GrpcConnection._on_data,
     TrailersReceived: GrpcConnection._on_trailers,
     DataSent: GrpcConnection._on_sent,

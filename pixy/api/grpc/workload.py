@@ -127,8 +127,12 @@ class Workload(asyncio.BufferedProtocol):
             job: does one step, of a fraction of a millisecond; returns whether it was the last one.
         """
         if self._jobs or self.environment.monotonic() - self.now >= TURN_S or not job():
-            self._jobs.append(job)
-            self._wait_turn()
+            self.do_later(job)
+
+    def do_later(self, job: Callable[[], bool]) -> None:
+        """As `do`, from the connection's next turn on."""
+        self._jobs.append(job)
+        self._wait_turn()
 
     def in_turn(self, step: Callable[[], None]) -> None:
         """Run a step as soon as it is the connection's turn: at once, or later in line."""
