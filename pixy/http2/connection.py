@@ -152,6 +152,18 @@ class Connection:
         if stream is not None:
             self._sender.consumed(stream, size)
 
+    def withhold(self, stream_id: int, size: int) -> None:
+        """As `consumed` for all other streams: this one waits for `grant`."""
+        stream = self._streams.of.get(stream_id)
+        if stream is not None:
+            self._sender.withhold(stream, size)
+
+    def grant(self, stream_id: int, size: int) -> None:
+        """Let the client send so many bytes on a stream that were withheld."""
+        stream = self._streams.of.get(stream_id)
+        if stream is not None:
+            self._sender.grant(stream, size)
+
     def pardon_reset(self) -> None:
         """A reset by the client, which its `StreamReset` has told, was no sign of an attack: it does not count."""
         self._receiver.pardon_reset()

@@ -242,8 +242,17 @@ class Sender:
         assert size <= stream.unconsumed_bytes, (
             f"{size} bytes consumed of {stream.unconsumed_bytes} on stream {stream.stream_id}"
         )
+        self.withhold(stream, size)
+        self.grant(stream, size)
+
+    def withhold(self, stream: Stream, size: int) -> None:
+        """Bytes that were received on a stream stay in memory: let the client send as many on other streams, not on this one."""
+        assert size <= stream.unconsumed_bytes
         stream.unconsumed_bytes -= size
         self._receive_window.owed += size
+
+    def grant(self, stream: Stream, size: int) -> None:
+        """Let the client send so many bytes more on a stream, which were withheld before."""
         if stream.receive_window is not None:
             stream.receive_window.owed += size
             due = stream.receive_window.due()

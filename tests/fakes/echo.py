@@ -97,8 +97,10 @@ class Echo:
         return Service(DESCRIPTOR, handlers)
 
     def unary(self, request: BytesValue, call: UnaryCall) -> Work | None:
-        """`hold` is held, `fail` fails, `bug` breaks, `metadata` sends metadata back, all else is echoed."""
+        """`hold` is held, `fail` fails, `bug` breaks, `metadata` sends metadata back, `drop...` drops it, all else is echoed."""
         command = request.value
+        if command.startswith(b"drop"):
+            request = BytesValue()
         if command == b"hold":
             work = Work()
             self.held.append((call, work))
@@ -129,11 +131,12 @@ class Echo:
         return request
 
     async def collect(self, call: StreamCall) -> None:
-        """Answers all messages joined; `wait` as first one waits before the next is received."""
+        """Answers all messages joined, but for those that are `drop...`; `wait` waits before the next is received."""
         parts = []
         async for message in call:
             self.received += 1
-            parts.append(message.value)
+            if not message.value.startswith(b"drop"):
+                parts.append(message.value)
             if message.value == b"wait":
                 await self._for_ever()
         await call.send(BytesValue(value=b",".join(parts)))

@@ -156,7 +156,7 @@ def _small_messages() -> Iterator[bytes]:
 
 def _streams_that_are_dropped() -> Iterator[bytes]:
     """Many streams whose handlers are cancelled together, because a fault ends the connection. Each takes 10 KB of the daemon's memory."""
-    yield from (_begin(stream_id, _REFLECTION) for stream_id in range(1, 2000, 2))
+    yield from (_begin(stream_id, _REFLECTION) for stream_id in range(1, 1000, 2))
     yield frame(FrameType.PUSH_PROMISE, END_HEADERS, 1, bytes(4))
 
 
@@ -210,7 +210,7 @@ def _random_bytes(first: bytes) -> Callable[[], Iterator[bytes]]:
 
 
 def _one_byte_at_a_time() -> Iterator[bytes]:
-    whole = GREETING + b"".join(_consume(stream_id) for stream_id in range(1, 2000, 2))
+    whole = GREETING + b"".join(_consume(stream_id) for stream_id in range(1, 1000, 2))
     return (whole[at : at + 1] for at in range(len(whole)))
 
 

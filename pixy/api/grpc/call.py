@@ -278,13 +278,15 @@ class UnaryCall(Call):
             most = connection.environment.options.message_bytes_max
             reader = self._partial = MessageReader(self.head.encoding, most)
         reader.feed(source, begin, end)
-        if credit:
-            connection.consumed(self.stream_id, end - begin)
         try:
             connection.hold(self.stream_id, reader.size)
             if not ended:
                 reader.check_only()
+                if credit:
+                    connection.receive_part(self.stream_id, reader.expected, end - begin)
                 return
+            if credit:
+                connection.consumed(self.stream_id, end - begin)
             message = reader.take_only()
         except GrpcError as error:
             self._abort(error)

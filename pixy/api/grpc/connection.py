@@ -29,6 +29,7 @@ from pixy.api.grpc.status import GrpcError, Status
 from pixy.api.grpc.steps import Steps
 from pixy.api.grpc.stream import StreamCall
 from pixy.api.grpc.unpacking import Unpacker
+from pixy.api.grpc.uploads import Uploads
 from pixy.byte_room import ByteRoom
 from pixy.http2 import (
     ConnectionTerminated,
@@ -50,6 +51,8 @@ log = structlog.get_logger(__name__)
 
 _PATIENT_PART = 0.5
 """A reset counts against no budget if the call had a deadline and lived for this part of the time until then."""
+_UPLOADS_PART = 2
+"""Of what requests may keep, half is for large ones that are admitted. The other half has the first bytes of those that wait."""
 _DROPPED_PER_SLICE = 64
 
 
@@ -65,6 +68,7 @@ class GrpcConnection(Link):
         "_queued",
         "_rejected",
         "_unsent",
+        "_uploads",
         "_watched",
         "calls",
         "resets_received",
@@ -86,6 +90,8 @@ class GrpcConnection(Link):
         # Bytes of requests that are not complete, by stream. Invariant: _held_bytes is their sum; none is 0.
         self._held: dict[int, int] = {}
         self._held_bytes = 0
+        # Requests that are larger than the window of a stream; None until there is one.
+        self._uploads: Uploads | None = None
         # See `ConnectionCounters`.
         self.calls = self.resets_received = 0
         # What large answers of streaming calls take; None until there is one.
@@ -115,14 +121,14 @@ class GrpcConnection(Link):
         stream_id = call.stream_id
         del self._calls[stream_id]
         if stream_id in self._held:
-            self._held_bytes -= self._held.pop(stream_id)
+            self._let_go(stream_id)
 
     def respond(self, call: Call, template: ResponseTemplate, body: bytes, receipt: Receipt | None) -> None:
         """A call ends with its whole answer. The fast path of `forget` and `answered` in one."""
         stream_id = call.stream_id
         del self._calls[stream_id]
         if self._held_bytes and stream_id in self._held:
-            self._held_bytes -= self._held.pop(stream_id)
+            self._let_go(stream_id)
         if self.core.respond_at_once(stream_id, template, body):
             if receipt is not None:
                 self._receipts.append(receipt)
@@ -162,9 +168,11 @@ class GrpcConnection(Link):
         Raises:
             GrpcError: RESOURCE_EXHAUSTED, all calls of the connection together keep too many.
         """
-        self._held_bytes += size - self._held.pop(stream_id, 0)
-        if size:
-            self._held[stream_id] = size
+        if not size:
+            self._let_go(stream_id)
+            return
+        self._held_bytes += size - self._held.get(stream_id, 0)
+        self._held[stream_id] = size
         limit = self.environment.options.request_bytes_max
         if self._held_bytes > limit:
             reason = f"requests of this connection that are not complete have more than {limit} bytes"
@@ -178,6 +186,34 @@ class GrpcConnection(Link):
         """Let others have their turn if the step that runs has taken its time."""
         if self.step_over:
             await asyncio.sleep(0)
+
+    def receive_part(self, stream_id: int, size: int, part: int) -> None:
+        """A part of a message has come, which stays until the message is complete: let the client go on, now or when there is room.
+
+        Args:
+            stream_id: of the call.
+            size: bytes of the whole message, 0 if that is not known.
+            part: bytes that have come.
+        """
+        if size <= self.environment.options.http2.stream_window_bytes:
+            self.consumed(stream_id, part)
+            return
+        if self._uploads is None:
+            room = self.environment.options.request_bytes_max // _UPLOADS_PART
+            self._uploads = Uploads(room, self.environment.upload_room, self.core.grant)
+        self.core.withhold(stream_id, part)
+        self._uploads.receive(stream_id, size, part)
+        self.touch()
+
+    def end_part(self, stream_id: int) -> None:
+        """The message is complete, or given up."""
+        if self._uploads is not None:
+            self._uploads.end(stream_id)
+
+    def _let_go(self, stream_id: int) -> None:
+        """Nothing is kept of a request any more."""
+        self._held_bytes -= self._held.pop(stream_id, 0)
+        self.end_part(stream_id)
 
     def unpack(self, call: Call, packed: Unpacker) -> None:
         """Unpack a message of a call step by step, and give it `Call.unpacked`."""

@@ -10,6 +10,7 @@ from pixy.api.grpc.counters import Totals
 from pixy.api.grpc.deadlines import Deadlines
 from pixy.api.grpc.methods import Method
 from pixy.api.grpc.turns import Turns
+from pixy.api.grpc.uploads import UploadRoom
 from pixy.clock import Clock
 from pixy.http2 import Options
 
@@ -28,6 +29,7 @@ class ServerOptions:
         http2: of each connection.
         message_bytes_max: largest message that a client may send, compressed or not.
         request_bytes_max: bytes of requests that are not complete, per connection.
+        buffer_bytes: of all connections together: requests that are not complete, and answers that are not read.
         connections_max: connections in all; more are closed at once.
         turn_bytes: what is served of one connection before the others have their turn, see `Connection.receive`.
         age_s: a connection that is older is closed gracefully, a tenth earlier or later.
@@ -38,6 +40,7 @@ class ServerOptions:
     http2: Options = field(default_factory=Options)
     message_bytes_max: int = 4 * _MIB
     request_bytes_max: int = 16 * _MIB
+    buffer_bytes: int = 256 * _MIB
     connections_max: int = 10_000
     turn_bytes: int = 16 * 1024
     age_s: float = 0
@@ -80,6 +83,7 @@ class Environment:
         self.deadlines = Deadlines(clock)
         self.counters = Totals()
         self.turns = Turns(clock.monotonic)
+        self.upload_room = UploadRoom(options.buffer_bytes // 2)
         self.tasks: set[asyncio.Task[None]] = set()
         # Where every connection reads into, one at a time: the first part of it, which bounds what one read can bring, unless all that
         # comes is known to be data.

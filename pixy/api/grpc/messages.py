@@ -164,6 +164,11 @@ class MessageReader:
             rest = first[size:]
             self._pieces[0] = rest if _is_kept(rest, len(cast("bytes", first.obj))) else bytearray(rest)
 
+    @property
+    def expected(self) -> int:
+        """Bytes of the first message with its prefix, 0 if that has not come."""
+        return PREFIX_BYTES + unpack_prefix(self._joined(PREFIX_BYTES))[1] if self.size >= PREFIX_BYTES else 0
+
     def check_only(self) -> None:
         """Hold what has come against a request of one message, before it is complete.
 

@@ -1,7 +1,8 @@
 """A call of a streaming method: its handler is a coroutine that receives and sends as it likes, with back-pressure both ways.
 
 In: what the client has sent waits in one buffer. It is consumed, which opens the client's windows, when the handler takes a message;
-while the handler waits for one, everything is consumed as it comes, or a message larger than the window could never be complete.
+while the handler waits for one, everything is consumed as it comes, or a message larger than the window could never be complete; such
+a message is admitted first (`uploads`).
 
 Out: `send` returns when the message is with the transport, or would be if the transport took it: it waits for the client's windows, for
 a transport that is full, and for the end of the turn once this turn has enough to write. So a handler that sends without end is
@@ -173,7 +174,7 @@ class StreamCall(Call):
         if credit:
             self._credit += end - begin
         if self._arrived is not None:
-            self._consume(self._credit)
+            self._let_on()
             resolve(self._arrived, None)
         try:
             self._hold()
@@ -202,6 +203,7 @@ class StreamCall(Call):
         if body is not None:
             self.request_compressed = self._reader.compressed
             self._consume(min(self._credit, before - self._reader.size))
+            self._connection.end_part(self.stream_id)
             self._hold()
         return body
 
@@ -224,13 +226,20 @@ class StreamCall(Call):
     async def _wait(self) -> None:
         """Wait until something arrives; everything that has is consumed."""
         assert self._arrived is None, "one receives at a time"
-        self._consume(self._credit)
+        self._let_on()
         self._hold()
         self._arrived = asyncio.get_running_loop().create_future()
         try:
             await self._arrived
         finally:
             self._arrived = None
+
+    def _let_on(self) -> None:
+        """The handler waits for the rest of a message: let the client send it, when it is admitted."""
+        size = self._credit
+        if size and self.running:
+            self._credit = 0
+            self._connection.receive_part(self.stream_id, self._reader.expected, size)
 
     def _consume(self, size: int) -> None:
         if size and self.running:
