@@ -31,7 +31,7 @@ from tests.fakes.disk import Call, RecordingDisk
 from tests.fakes.worker import StepWorker
 
 TOPIC = TopicPartition("topic", 0)
-PATIENCE = 10
+PATIENCE = 60.0
 
 
 class Embedded:

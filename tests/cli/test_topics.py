@@ -24,7 +24,7 @@ from tests.fakes.door import FakeDoor, open_door
 from .conftest import Run
 from .fake_server import FakePixy, Refused
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 METADATA = pb.GetTopicMetadataRs(
     version=1,

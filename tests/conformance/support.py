@@ -9,7 +9,7 @@ from pixy.records import NewRecord, Record, build_batch, read_records
 
 __all__ = ["Assignments", "append", "append_nowait", "fetch_now", "make_batch", "offsets", "values"]
 
-PATIENCE = 10
+PATIENCE = 60.0
 """Seconds until a test gives up waiting for what must happen."""
 
 

@@ -11,7 +11,7 @@ from pixy.errors import UnpackedTooLarge
 from pixy.records import COMPRESSION, Record, unpack_records
 from tests.fakes.batches import batch_of, bomb
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 async def test_the_records_come_unpacked() -> None:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CHANNEL_OPTIONS", "Daemon", "proxy_config", "wait_until_refused"]
 
-START_SECONDS_MAX = 30.0
-STOP_SECONDS_MAX = 40.0
+START_SECONDS_MAX = 120.0
+STOP_SECONDS_MAX = 120.0
 
 CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),

@@ -24,7 +24,7 @@ from tests.integration.daemon import Daemon, proxy_config, wait_until_refused
 
 pytestmark = pytest.mark.process
 
-SECONDS = 20.0
+SECONDS = 60.0
 ONE_PARTITION = {"default_partitions": 1}
 
 

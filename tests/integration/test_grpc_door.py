@@ -21,7 +21,7 @@ from tests.judges.daemons import Certificate, make_certificate
 
 pytestmark = pytest.mark.process
 
-SECONDS = 20.0
+SECONDS = 60.0
 MESSAGE = pb.ProdRq(topic="t", key_value=b"k", message=b"m")
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.process
 MakeDaemon = Callable[..., Daemon]
 Name = Callable[[str], str]
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 
 
 def kafka_proxy(cluster: KafkaCluster, client_id: str = "pixy-a", **consumer: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tests.kafka.cluster import KafkaCluster
 
 pytestmark = pytest.mark.process
 
-SECONDS = 20.0
+SECONDS = 60.0
 RECORDS: list[tuple[bytes | None, bytes, dict[str, bytes]]] = [
     (None, b"no key", {}),
     (b"", b"empty key", {}),

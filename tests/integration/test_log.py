@@ -18,7 +18,7 @@ from tests.integration.daemon import Daemon
 
 pytestmark = pytest.mark.process
 
-SECONDS = 20.0
+SECONDS = 60.0
 GUIDE = Path(__file__).parents[2] / "docs" / "log.md"
 
 

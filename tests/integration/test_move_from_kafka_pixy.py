@@ -25,7 +25,7 @@ from tests.kafka.cluster import KafkaCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.no_debug]
 
-SECONDS = 30.0
+SECONDS = 60.0
 PARTITIONS = 4
 KEYS = {b"A": 0, b"foo": 1, b"bar": 2, b"": 3}
 """kafka-pixy's partition of each key, of 4."""

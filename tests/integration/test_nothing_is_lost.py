@@ -40,7 +40,7 @@ CUT_OFF = {
     signal.SIGTERM: {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED},
 }
 MESSAGE_KEYS = (None, b"", *(b"key-%d" % number for number in range(8)))
-CALL_SECONDS_MAX = 20.0
+CALL_SECONDS_MAX = 60.0
 LIFE_SECONDS = (0.05, 1.2)
 DEATHS_WHILE_STARTING = 0.2
 STARTING_SECONDS = (0.1, 0.6)

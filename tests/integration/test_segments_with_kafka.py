@@ -11,7 +11,7 @@ from tests.integration.kafka_tools import dump_log_segments, kafka_libs
 
 pytestmark = pytest.mark.process
 
-SECONDS = 20.0
+SECONDS = 60.0
 HEADERS = (("trace", b"abc"), ("trace", b""), ("binary", b"\x00\xff"))
 # Key, value and headers of each record. The tool prints text, so keys and values are text here.
 RECORDS = [

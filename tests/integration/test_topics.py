@@ -13,7 +13,7 @@ from tests.integration.daemon import Daemon, proxy_config
 
 pytestmark = pytest.mark.process
 
-SECONDS = 20.0
+SECONDS = 60.0
 CODE = grpc.StatusCode
 
 

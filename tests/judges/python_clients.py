@@ -19,7 +19,7 @@ __all__ = ["talk_aio", "talk_sync"]
 GROUP = "judges"
 LARGE_BYTES = 900_000
 AT_ONCE = 1000
-SECONDS = 30.0
+SECONDS = 60.0
 
 Call = tuple[str, str, Any, Callable[[Any], str]]
 """What the line begins with, the RPC, its request, and how its answer is shown."""

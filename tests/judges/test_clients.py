@@ -13,7 +13,7 @@ from tests.judges.toolbox import go_judge, java_judge
 
 pytestmark = pytest.mark.process
 
-SECONDS_MAX = 60
+SECONDS_MAX = 240
 
 TRANSCRIPT = """\
 Produce: partition 0 offset 0

@@ -24,7 +24,7 @@ from tests.judges.toolbox import go_judge
 
 pytestmark = pytest.mark.process
 
-SECONDS_MAX = 60
+SECONDS_MAX = 240
 REPOSITORY = Path(__file__).parents[2]
 
 CASES = [

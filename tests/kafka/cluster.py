@@ -28,8 +28,8 @@ __all__ = ["Broker", "KafkaCluster", "free_ports"]
 
 _HOST = "127.0.0.1"
 _CLUSTER_ID = "cGl4eS1rYWZrYS10ZXN0cw"
-_START_SECONDS_MAX = 60.0
-_STOP_SECONDS_MAX = 30.0
+_START_SECONDS_MAX = 180.0
+_STOP_SECONDS_MAX = 120.0
 _ASK_EVERY_S = 0.05
 _QUICK_START = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _METADATA, _METADATA_VERSION = 3, 1

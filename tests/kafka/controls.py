@@ -21,7 +21,7 @@ from tests.kafka.cluster import KafkaCluster
 
 __all__ = ["KafkaControls", "transaction"]
 
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 _OF_TRANSACTIONS = 1
 _READ_COMMITTED = 1
 _numbers = iter(range(1_000_000))

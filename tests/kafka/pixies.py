@@ -27,7 +27,7 @@ __all__ = ["PATIENCE", "Pixy", "open_pixy"]
 
 Answer = asyncio.Future[tuple[int, int]]
 
-PATIENCE = 20
+PATIENCE = 60.0
 """Seconds until a test gives up waiting for what must happen."""
 
 _CONSUMER = ConsumerConfig(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["PATIENCE", "T0", "BulkDoor", "fails", "offsets", "range_of", "serve"]
 
 T0 = TopicPartition("t", 0)
-PATIENCE = 10
+PATIENCE = 60.0
 """Seconds until a test gives up waiting for what must happen."""
 
 

@@ -150,7 +150,7 @@ async def test_the_deadline_cancels_a_task(echo: EchoServer, client: RawClient) 
 
 
 async def test_an_answer_before_the_deadline_is_the_end(echo: EchoServer, client: RawClient) -> None:
-    assert echoed(await client.call(UNARY, value(b"x"), [("grpc-timeout", "20m")])) == b"x"
+    assert echoed(await client.call(UNARY, value(b"x"), [("grpc-timeout", "20S")])) == b"x"
     assert (await client.call(UNARY, value(b"hold"), [("grpc-timeout", "40m")])).status == 4
     assert echo.server.counters.deadlines == 1
     # Both calls are forgotten, or their deadlines would gather without end.

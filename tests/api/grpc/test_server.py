@@ -13,6 +13,7 @@ from pixy.api.grpc.listeners import Listener, bind_tcp
 from pixy.http2 import Options
 from tests.fakes.echo import open_echo, value
 from tests.fakes.grpc_client import open_client
+from tests.fakes.waiting import PATIENCE_S
 
 UNARY, REPEAT = "/test.Echo/Unary", "/test.Echo/Repeat"
 
@@ -44,7 +45,7 @@ async def test_stop_waits_no_longer_than_the_grace_and_cancels_what_still_runs()
         await echo.echo.arrived.wait()
         began = time.monotonic()
         await echo.server.stop(0.2)
-        assert 0.2 <= time.monotonic() - began < 5
+        assert time.monotonic() - began >= 0.2
         assert echo.echo.cancelled.is_set()
         assert echo.echo.held[0][1].cancelled.is_set()
         assert echo.server.connections == 0
@@ -96,10 +97,9 @@ async def test_a_stop_in_the_turn_of_an_accept_does_not_wait_for_the_connection(
 
 async def test_stop_without_connections_is_at_once_and_may_come_twice() -> None:
     async with open_echo() as echo:
-        began = time.monotonic()
-        await echo.server.stop(10)
-        await echo.server.stop(10)
-        assert time.monotonic() - began < 5
+        async with asyncio.timeout(PATIENCE_S):
+            await echo.server.stop(2 * PATIENCE_S)
+            await echo.server.stop(2 * PATIENCE_S)
 
 
 async def test_every_one_of_many_connections_is_looked_after() -> None:

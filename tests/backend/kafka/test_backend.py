@@ -16,7 +16,7 @@ from tests.kafka.cluster import KafkaCluster
 
 pytestmark = pytest.mark.process
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tests.kafka.cluster import KafkaCluster
 from tests.kafka.controls import transaction
 from tests.kafka.relay import Relay
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 COMMIT, ABORT = 1, 0
 
 

@@ -14,7 +14,7 @@ from tests.kafka.cluster import KafkaCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.no_debug]
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 PARTITIONS = 6
 
 
