@@ -3,13 +3,14 @@
     start   each cluster recovers or is connected to, the door listens; "ready" is said when all of it can be used. While a
             Kafka cluster cannot be reached, the others are served, health says NOT_SERVING, and requests for it are answered
             UNAVAILABLE with the reason
-    serve   until SIGTERM or SIGINT, or until something is broken that only a restart mends. While no broker of a Kafka cluster can
-            be reached, health says NOT_SERVING again, as at the start
+    serve   until SIGTERM or SIGINT, or until storage or a state machine is broken, which only a restart mends; any other fault is
+            contained (`faults`). While no broker of a Kafka cluster can be reached, health says NOT_SERVING again, as at the start
     drain   health says NOT_SERVING and connections get GOAWAY; nothing is offered or taken any more; acks are taken while offers are
             out, at most `shutdown_timeout`, also on new connections; offsets are committed and everything is written
     stop    the door closes, the clusters are released, the process ends with 0
 
-A second signal ends the process at once, as a crash would: nothing that was acknowledged is lost by it.
+A second signal ends the process at once, as a crash would: nothing that was acknowledged is lost by it. SIGUSR1 logs what there is at the
+moment: tasks, connections, calls, and what each cluster keeps for its callers.
 """
 
 import asyncio
@@ -35,6 +36,7 @@ from pixy.clock import SystemClock
 from pixy.cluster import Node, NodeOptions
 from pixy.config import Config, ProxyConfig, effective_client_id
 from pixy.errors import Internal
+from pixy.faults import FaultLog
 from pixy.proxy import Proxy
 from pixy.scheduling import run_soon
 from pixy.storage import RealDisk, ThreadWorker
@@ -61,6 +63,9 @@ _STOP_S = 5.0
 """What committing and writing may take once nobody is waited for any more."""
 
 _CANCEL_S = 1.0
+
+_MENDED_BY_RESTART = ("pixy.storage.", "pixy.cluster.")
+"""Where faults end the process, see `pixy.faults`."""
 
 OnReady = Callable[[Mapping[str, str]], None]
 
@@ -109,6 +114,7 @@ class Daemon:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._clock = SystemClock()
+        self._faults = FaultLog(self._clock)
         self._proxies: dict[str, Proxy] = {}
         # The Kafka clusters, by name.
         self._kafka: dict[str, KafkaBackend] = {}
@@ -134,7 +140,7 @@ class Daemon:
                 await proxy.start()
                 self._proxies[name] = proxy
             by_cluster = {**self._proxies, "": self._proxies[self._config.effective_default_cluster]}
-            server = GrpcServer(self._config, by_cluster, self._clock, self.on_fault)
+            server = GrpcServer(self._config, by_cluster, self._clock, self._faults.note)
             addresses = await server.start()
             self._server = server
         except BaseException:
@@ -247,7 +253,7 @@ class Daemon:
             client_id=client_id,
             clock=self._clock,
             rng=Random(),
-            on_fault=self.on_fault,
+            on_fault=self._faults.note,
         )
 
     def _kafka_backend(self, name: str, config: ProxyConfig, client_id: str) -> "KafkaBackend":
@@ -256,7 +262,12 @@ class Daemon:
 
         directory = Path(self._config.data_dir) / name / "kafka"
         staging = StagingPlace(RealDisk(), directory, ThreadWorker, self._clock, config.staging)
-        backend = KafkaBackend(KafkaOptions.from_config(config, client_id), staging, self.on_fault)
+        backend = KafkaBackend(
+            KafkaOptions.from_config(config, client_id),
+            staging,
+            self._faults.note,
+            on_storage_fault=self.on_fault,
+        )
         backend.watch(partial(self._kafka_changed, name))
         self._kafka[name] = backend
         return backend
@@ -272,8 +283,24 @@ class Daemon:
         )
         return Node(RealDisk(), self._clock, options, self.on_fault)
 
+    def counts(self) -> dict[str, int]:
+        """What there is at the moment: tasks, connections, calls, and what each cluster keeps for callers."""
+        counts = {"tasks": len(asyncio.all_tasks()), "bugs": self._faults.count}
+        if self._server is not None:
+            connections = self._server.connections
+            counts["connections"] = len(connections)
+            for name in ("running", "request_bytes", "queued_bytes"):
+                counts[name] = sum(getattr(connection, name) for connection in connections)
+        for name, proxy in self._proxies.items():
+            counts |= {f"{name}.{what}": count for what, count in proxy.counts().items()}
+        return counts
+
+    def log_counts(self) -> None:
+        """Tell the operator."""
+        log.info("counts", **self.counts())
+
     def on_fault(self, error: BaseException) -> None:
-        """Something broke that only a restart mends: end `wait` and `drain_and_stop` with it."""
+        """Storage or a state machine broke, which only a restart mends: end `wait` and `drain_and_stop` with it."""
         if self._fault is None:
             self._fault = error
             log.critical("broken beyond repair, stopping at once", exc_info=error)
@@ -282,17 +309,21 @@ class Daemon:
 
     def on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What the event loop calls with an exception that nobody caught."""
-        loop.default_exception_handler(context)
-        error = context.get("exception")
-        # A callback has nobody else to tell. Tasks have owners, which tell `on_fault`.
-        if error is not None and "handle" in context and _is_ours(error):
+        error: BaseException | None = context.get("exception")
+        ours = "" if error is None else _outermost_module(error)
+        if error is None or not ours:
+            loop.default_exception_handler(context)
+        elif "handle" in context and ours.startswith(_MENDED_BY_RESTART):
+            # A callback of theirs has left something half done.
             self.on_fault(error)
+        else:
+            self._faults.note(error)
 
 
-def _is_ours(error: BaseException) -> bool:
-    """Whether an exception came through pixy's own code, which has then left something half done."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__", "").startswith("pixy.") for frame, _ in frames)
+def _outermost_module(error: BaseException) -> str:
+    """The module of pixy that an exception went through last, empty if there is none."""
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return next((module for module in modules if module.startswith("pixy.")), "")
 
 
 async def _run(config: Config, on_ready: OnReady) -> None:
@@ -311,6 +342,7 @@ async def _run(config: Config, on_ready: OnReady) -> None:
     loop.set_exception_handler(daemon.on_loop_exception)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
+    loop.add_signal_handler(signal.SIGUSR1, daemon.log_counts)
     addresses = await daemon.start()
     settle_interpreter()
     collections = QuietCollections(loop)

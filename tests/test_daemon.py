@@ -4,15 +4,19 @@ import asyncio
 import gc
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pixy.config import ProducerConfig, ProxyConfig, load_config
 from pixy.daemon import Daemon, DaemonFault, QuietCollections
+from pixy.errors import PixyError
+from pixy.faults import internal_error
 from pixy.proto import kafkapixy_pb2 as pb
 from tests.fakes.grpc_client import messages_in, open_client
+from tests.fakes.waiting import until
 from tests.sim.loop import VirtualLoop
 
 
@@ -42,17 +46,81 @@ async def handled(daemon: Daemon) -> AsyncIterator[Daemon]:
     loop.set_exception_handler(before)
 
 
-async def test_a_bug_in_a_callback_stops_the_daemon_instead_of_leaving_a_partition_stuck(
+async def produced(daemon: Daemon) -> list[PixyError | None]:
+    """What comes of two messages."""
+    outcomes: list[PixyError | None] = []
+    answered = asyncio.Event()
+
+    def done(calls: Sequence[object], partition: int, offset: int, error: PixyError | None) -> None:
+        outcomes.extend([error] * len(calls))
+        if len(outcomes) == 2:
+            answered.set()
+
+    for _ in range(2):
+        daemon._proxies["default"].produce("t", None, b"m", (), done, None)
+    await answered.wait()
+    return outcomes
+
+
+async def test_a_bug_in_the_way_to_storage_fails_its_messages_and_no_others(
     handled: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> bytearray:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("pixy.proxy.accumulator.build_batch", broken)
-    proxy = handled._proxies["default"]
-    proxy.produce("t", None, b"m", (), lambda *_: None)
+    with monkeypatch.context() as patched:
+        patched.setattr("pixy.proxy.accumulator.build_batch", broken)
+        with capture_logs() as logged:
+            failed = await produced(handled)
+    (entry,) = (entry for entry in logged if entry["event"] == "internal error")
+    assert [str(error) for error in failed] == [str(internal_error(entry["exc_info"]))] * 2
+    assert await produced(handled) == [None, None]
+
+
+async def test_a_bug_in_a_state_machine_ends_the_daemon(
+    handled: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> int:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("pixy.cluster.partitions.Partitions.apply", broken)
+    handled._proxies["default"].produce("t", None, b"m", (), lambda *_: None, None)
     with pytest.raises(DaemonFault, match="a bug"):
         await handled.wait()
+    handled._proxies["default"]._accumulators._empty.set()
+
+
+async def test_a_bug_in_a_callback_of_storage_ends_the_daemon(
+    handled: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("pixy.storage.journal.Journal._begin_telling", broken)
+    handled._proxies["default"].produce("t", None, b"m", (), lambda *_: None, None)
+    with pytest.raises(DaemonFault, match="a bug"):
+        await handled.wait()
+    handled._proxies["default"]._accumulators._empty.set()
+    node = handled._proxies["default"]._backend._node  # type: ignore[attr-defined]  # an embedded one
+    node._fault(ZeroDivisionError("a bug"))  # or its stop would wait for the journal
+
+
+async def test_a_bug_in_any_other_callback_is_logged_once_and_counted(
+    handled: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pixy.proxy.accumulator.Accumulators._flush", broken)
+        proxy = handled._proxies["default"]
+        with capture_logs() as logged:
+            await proxy.create_topic("t", 1, {})
+            proxy.produce("t", None, b"m", (), lambda *_: None, None)
+            await until(lambda: handled.counts()["bugs"])
+    assert [entry["event"] for entry in logged if entry["log_level"] == "error"] == ["internal error"]
+    handled.request_stop()
+    await handled.wait()
     proxy._accumulators._empty.set()
 
 

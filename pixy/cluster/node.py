@@ -278,15 +278,20 @@ class Node:
         self, replica: Replica, entry_type: EntryType, payload: bytearray | bytes, done: Callable[[Any], None]
     ) -> None:
         position = replica.last = LogPosition(TERM, replica.last.index + 1)
-        self._journal.append(
-            RecordKind.ENTRY,
-            entry_type,
-            replica.raft_group,
-            position.index,
-            position.term,
-            payload,
-            Proposal(replica, position, entry_type, payload, done),
-        )
+        try:
+            self._journal.append(
+                RecordKind.ENTRY,
+                entry_type,
+                replica.raft_group,
+                position.index,
+                position.term,
+                payload,
+                Proposal(replica, position, entry_type, payload, done),
+            )
+        except Exception as bug:
+            # The log of the group has a hole, which whoever proposes cannot know.
+            self._fault(bug)
+            raise
 
     def _propose_command(self, replica: Replica, payload: bytes) -> None:
         """Propose a command that nobody waits for; not while there is no room for it."""

@@ -8,9 +8,8 @@ look into a dictionary; the first one for a group and topic makes it. Life of th
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from enum import Enum
-from functools import partial
 
 from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicPartition
 from pixy.clock import Clock
@@ -20,7 +19,7 @@ from pixy.consume.environment import Counters, Environment, OnMissing
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.offer import OfferLimits
 from pixy.consume.subscription import AckDone, Subscription, ack_elsewhere, check_ack
-from pixy.consume.tasks import OnFault, Tasks
+from pixy.consume.tasks import Tasks
 from pixy.consume.timers import CallLater, Timers
 from pixy.consume.unpacking import Unpack, Unpacker
 from pixy.errors import (
@@ -33,7 +32,7 @@ from pixy.errors import (
     TooManyRequests,
     UnknownPartition,
 )
-from pixy.futures import reject, resolve
+from pixy.faults import OnFault
 
 __all__ = ["NEWEST", "OLDEST", "Consumers"]
 
@@ -120,6 +119,18 @@ class Consumers:
                 total.expired += live.offers.expired
                 total.dropped += live.offers.dropped
         return total
+
+    def counts(self) -> dict[str, int]:
+        """What there is at the moment, by name."""
+        subscriptions = self._subscriptions.values()
+        return {
+            "consumer_groups": len(self._groups),
+            "subscriptions": len(subscriptions),
+            "waiting_consumers": sum(each.dispatcher.waiting for each in subscriptions),
+            "waiting_acks": self._looking_up + sum(each.waiting_acks for each in subscriptions),
+            "offers": self.outstanding,
+            "consumer_tasks": len(self._environment.tasks),
+        }
 
     def consume(
         self,
@@ -220,7 +231,7 @@ class Consumers:
             return
         self._looking_up += 1
         work = self._look_up(group, TopicPartition(topic, ack[0]), ack[1], done)
-        self._environment.tasks.spawn(work, f"ack {topic} for {group}", lambda: done(ShuttingDown()))
+        self._environment.tasks.spawn(work, f"ack {topic} for {group}", done)
 
     async def _look_up(self, group: str, partition: TopicPartition, offset: int, done: AckDone) -> None:
         owner: str | None = None
@@ -289,14 +300,7 @@ class Consumers:
         if not commits:
             return
         self._check_not_stopped()
-        # A task of its own, because a caller that goes away must not leave the commit without the reset.
-        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._environment.tasks.spawn(
-            _report(self._group(group).set_offsets(commits, ranges), outcome),
-            f"set offsets of {topic} for {group}",
-            partial(_abandon, outcome),
-        )
-        await outcome
+        await self._group(group).set_offsets(commits, ranges)
 
     def stop_offering(self) -> None:
         """Begin to drain, at once: nothing is offered any more, and requests that wait are answered."""
@@ -384,17 +388,3 @@ def _resolve(key: TopicPartition, commit: OffsetCommit, ranges: Mapping[int, Off
             f"{OLDEST} for the oldest or {NEWEST} for the newest"
         )
     return OffsetCommit(offset, commit.metadata)
-
-
-async def _report(work: Coroutine[object, object, None], outcome: asyncio.Future[None]) -> None:
-    """Do the work and say what came of it, if anybody still waits for that."""
-    try:
-        await work
-    except PixyError as error:
-        reject(outcome, error)
-    else:
-        resolve(outcome, None)
-
-
-def _abandon(outcome: asyncio.Future[None]) -> None:
-    reject(outcome, ShuttingDown())

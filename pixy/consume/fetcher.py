@@ -11,7 +11,7 @@ What goes wrong:
     offset above the end                start over at the end with what still exists; said once
     the topic was deleted               tried again without a word; the assignment that ends this is on its way
     anything else, also damaged data    said once per error, tried again with increasing delay; who waits in vain is told until a
-                                        fetch, which does not wait for records then, is answered
+        and bugs                        fetch, which does not wait for records then, is answered
 
 A batch that cannot be decoded is not passed over: a consumer group skips no record that it was not told of. Its partition waits there, the
 others of the group go on. The error names topic, partition, and the offset behind the batch, which is where to set the group's offset.
@@ -116,18 +116,25 @@ class Fetcher:
             self.start()
 
     async def _run(self) -> None:
-        offers = self._offers
         while True:
-            if offers.fault is not None:
-                await self._fail(self._located(offers.fault))
-                offers.fault = None
-            elif offers.wants_more:
-                await self._fetch()
-            else:
-                self._wanted.clear()
-                self._idle = True
-                await self._wanted.wait()
-                self._idle = False
+            try:
+                await self._supply()
+            except Exception as bug:
+                self._idle = self._fetching = False
+                await self._fail(self._environment.tasks.expected(bug))
+
+    async def _supply(self) -> None:
+        offers = self._offers
+        if offers.fault is not None:
+            await self._fail(self._located(offers.fault))
+            offers.fault = None
+        elif offers.wants_more:
+            await self._fetch()
+        else:
+            self._wanted.clear()
+            self._idle = True
+            await self._wanted.wait()
+            self._idle = False
 
     async def _fetch(self) -> None:
         offers = self._offers
@@ -169,6 +176,8 @@ class Fetcher:
                 records: Iterator[Record] | CorruptData = await self._environment.unpack(batch)
             except CorruptData as error:
                 records = error
+            except Exception as bug:
+                records = CorruptData(str(self._environment.tasks.expected(bug)))
             wanted = offers.packed is batch
             offers.unpacked(batch, records)
             if wanted and offers.fault is None:

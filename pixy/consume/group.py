@@ -27,7 +27,8 @@ topic was consumed here already, at its beginning, because everything in it is n
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -40,6 +41,7 @@ from pixy.consume.resumption import Remark, resume
 from pixy.consume.subscription import Subscription
 from pixy.consume.timers import Alarm
 from pixy.errors import InvalidArgument, NotFound, PixyError, Unavailable
+from pixy.futures import reject, resolve
 
 __all__ = ["ConsumerGroup"]
 
@@ -220,7 +222,8 @@ class ConsumerGroup:
             self._work.clear()
             try:
                 await self._reconcile()
-            except PixyError as error:
+            except Exception as fault:
+                error = self._environment.tasks.expected(fault)
                 if failing != str(error):
                     failing = str(error)
                     _log.warning("cannot consume, trying again", group=self.name, error=failing)
@@ -242,16 +245,17 @@ class ConsumerGroup:
             topics = sorted(self._subscriptions)
             if topics != self._topics:
                 await self._subscribe(topics)
-        except PixyError as error:
+        except Exception as fault:
+            error = self._environment.tasks.expected(fault)
             for subscription in self.subscriptions:
                 subscription.dispatcher.faults[self] = error
-            raise
+            raise error from None
         failed: PixyError | None = None
         for subscription in self.subscriptions:
             try:
                 await self._start_assigned(subscription)
-            except PixyError as error:
-                failed = subscription.dispatcher.faults[self] = error
+            except Exception as fault:
+                failed = subscription.dispatcher.faults[self] = self._environment.tasks.expected(fault)
             else:
                 subscription.dispatcher.faults.pop(self, None)
         if failed is not None:
@@ -449,18 +453,26 @@ class ConsumerGroup:
 
     def set_offsets(
         self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
-    ) -> Coroutine[object, object, None]:
-        """Commit offsets as one change and make the live partitions start over from them.
+    ) -> asyncio.Future[None]:
+        """Commit offsets as one change and make the live partitions start over from them; returns what ends when that is done.
+
+        It is done by a task of its own, because a caller that goes away must not leave the commit without the reset.
 
         Args:
             offsets: positions and metadata, committed as they are.
             ranges: what the partitions serve.
         """
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._setting += 1  # From here on, so that nobody else makes another group of this name meanwhile.
-        return self._set_offsets(offsets, ranges)
+        work = self._set_offsets(offsets, ranges, outcome)
+        self._environment.tasks.spawn(work, f"set offsets for {self.name}", partial(reject, outcome))
+        return outcome
 
     async def _set_offsets(
-        self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
+        self,
+        offsets: Mapping[TopicPartition, OffsetCommit],
+        ranges: Mapping[int, OffsetRange],
+        outcome: asyncio.Future[None],
     ) -> None:
         try:
             async with self._lock:
@@ -468,6 +480,10 @@ class ConsumerGroup:
                 for key, commit in offsets.items():
                     self._leftover.pop(key, None)
                     self._reset(key, commit, ranges[key.partition])
+        except PixyError as error:
+            reject(outcome, error)
+        else:
+            resolve(outcome, None)
         finally:
             self._setting -= 1
             self._on_empty(self)

@@ -111,10 +111,10 @@ class _SlowRequest:
         if self.waiter is not None:
             self.waiter.cancel()
 
-    def abort(self) -> None:
+    def abort(self, error: PixyError) -> None:
         """The task that serves this has ended before its time."""
         if not self.cancelled:
-            self.done(None, ShuttingDown())
+            self.done(None, error)
 
 
 class Subscription:
@@ -160,6 +160,11 @@ class Subscription:
     def outstanding(self) -> int:
         """How many offers are out and in time."""
         return sum(live.offers.outstanding for live in self._live.values())
+
+    @property
+    def waiting_acks(self) -> int:
+        """How many acks are being served by tasks."""
+        return self._slow
 
     @property
     def partitions(self) -> Iterable[LivePartition]:
@@ -290,7 +295,7 @@ class Subscription:
         self._slow += 1
         name = f"ack {self.topic} for {self.group_name}"
         work = self._run_ack(ack, only_if_offered, done)
-        self._environment.tasks.spawn(work, name, lambda: done(ShuttingDown()))
+        self._environment.tasks.spawn(work, name, done)
 
     async def _run_ack(self, ack: tuple[int, int], only_if_offered: bool, done: AckDone) -> None:
         outcome: PixyError | None = None

@@ -1,6 +1,6 @@
 """The tasks of this package: named, owned, and never lost with their exception.
 
-A task that ends with an exception has found a bug: it is logged, and `on_fault` is told, which stops the daemon. Faults that
+A task that ends with an exception has found a bug, which `on_fault` is told; who waits for the task is answered INTERNAL. Faults that
 are expected are handled inside the tasks.
 """
 
@@ -8,14 +8,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 
-import structlog
+from pixy.errors import PixyError, ShuttingDown
+from pixy.faults import OnFault, internal_error
 
-__all__ = ["OnFault", "Tasks"]
+__all__ = ["Tasks"]
 
-OnFault = Callable[[BaseException], None]
-"""Told of the exception of a task that should have handled it."""
-
-_log = structlog.get_logger()
+OnAbort = Callable[[PixyError], None]
+"""Answers who waits for a task that did not come to its end."""
 
 
 class Tasks:
@@ -26,7 +25,7 @@ class Tasks:
     """
 
     def __init__(self, on_fault: OnFault) -> None:
-        self._on_fault = on_fault
+        self.on_fault = on_fault
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -36,15 +35,22 @@ class Tasks:
         self,
         coroutine: Coroutine[object, object, None],
         name: str,
-        on_abort: Callable[[], None] | None = None,
+        on_abort: OnAbort | None = None,
     ) -> asyncio.Task[None]:
-        """Start a task. `on_abort` is called if it is cancelled, also before it ran at all, or fails."""
+        """Start a task. `on_abort` is called with the reason if it is cancelled, also before it ran at all, or fails."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         if on_abort is not None:
             task.add_done_callback(partial(_abort, on_abort))
         return task
+
+    def expected(self, fault: Exception) -> PixyError:
+        """The error that a job in the background tells of and tries again after; a bug is reported, and is one like any other."""
+        if isinstance(fault, PixyError):
+            return fault
+        self.on_fault(fault)
+        return internal_error(fault)
 
     async def cancel_all(self) -> None:
         """Cancel every task and wait until they have ended."""
@@ -60,10 +66,11 @@ class Tasks:
             return
         error = task.exception()
         if error is not None:
-            _log.error("task failed", task=task.get_name(), exc_info=error)
-            self._on_fault(error)
+            self.on_fault(error)
 
 
-def _abort(on_abort: Callable[[], None], task: asyncio.Task[None]) -> None:
-    if task.cancelled() or task.exception() is not None:
-        on_abort()
+def _abort(on_abort: OnAbort, task: asyncio.Task[None]) -> None:
+    if task.cancelled():
+        on_abort(ShuttingDown())
+    elif (error := task.exception()) is not None:
+        on_abort(internal_error(error))

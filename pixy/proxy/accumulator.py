@@ -39,6 +39,7 @@ from pixy.backend import Backend, TopicDescription, TopicPartition
 from pixy.clock import Clock
 from pixy.config import ProducerConfig
 from pixy.errors import PixyError, TopicMissing, Unavailable
+from pixy.faults import OnFault, internal_error
 from pixy.records import COMPRESSION, HEADER_BYTES, Header, NewRecordFields, Partitioner, build_batch
 
 __all__ = ["Accumulators", "ProduceDone", "headers_bytes"]
@@ -189,6 +190,7 @@ class Accumulators:
         options: the `producer` section.
         partitioner: chooses the partition of a record. Each topic gets a copy, so that what it counts is counted by topic.
         clock: for the timestamps of records.
+        on_fault: called with an exception that is a bug. Callers are answered INTERNAL.
 
     Attributes:
         buffered: records that wait or are in flight.
@@ -197,7 +199,12 @@ class Accumulators:
     """
 
     def __init__(
-        self, backend: Backend, options: ProducerConfig, partitioner: Partitioner, clock: Clock
+        self,
+        backend: Backend,
+        options: ProducerConfig,
+        partitioner: Partitioner,
+        clock: Clock,
+        on_fault: OnFault,
     ) -> None:
         self._backend = backend
         self._options = options
@@ -205,6 +212,7 @@ class Accumulators:
         self._partitioner = partitioner
         self._wall_ns = clock.wall_ns
         self._monotonic = clock.monotonic
+        self._on_fault = on_fault
         self._compression = COMPRESSION[options.compression]
         self._loop = asyncio.get_running_loop()
         # By name. May hold topics that were deleted, until it has grown to `_topics_max`.
@@ -259,6 +267,11 @@ class Accumulators:
             return self._wait((description, key, value, headers, size, done, waiter, sync))
         self._add(description, key, value, headers, size, done, waiter, sync)
         return None
+
+    @property
+    def waiting(self) -> int:
+        """How many records wait for room."""
+        return len(self._waiting)
 
     async def drained(self) -> None:
         """Send everything that was taken, and wait until it is answered."""
@@ -439,16 +452,19 @@ class Accumulators:
         self._send(_Batch(accumulator, dones[first:], waiters[first:], size), records[first:])
 
     def _send(self, batch: _Batch, records: list[NewRecordFields]) -> None:
-        packed = build_batch(records, self._compression)
         accumulator = batch.accumulator
         age_s = self._monotonic() - accumulator.since
         accumulator.in_flight += 1
         self._in_flight += len(records)
         appended = partial(self._appended, batch)
         try:
+            packed = build_batch(records, self._compression)
             self._backend.append(accumulator.partition, packed, len(records), appended, age_s)
         except PixyError as error:
             appended(-1, error)
+        except Exception as bug:
+            self._on_fault(bug)
+            appended(-1, internal_error(bug))
 
     def _appended(self, batch: _Batch, base_offset: int, error: PixyError | None) -> None:
         accumulator, dones, waiters, size = batch

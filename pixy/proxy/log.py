@@ -89,6 +89,9 @@ class Log:
         config: its section of the configuration.
         topics: creates missing topics.
         clock: what waiting is measured on.
+
+    Attributes:
+        room: what batches that are being written take.
     """
 
     def __init__(self, backend: Backend, config: ProxyConfig, topics: TopicCreator, clock: Clock) -> None:
@@ -96,7 +99,7 @@ class Log:
         self._config = config
         self._topics = topics
         self._clock = clock
-        self._room = ByteRoom(config.producer.buffer_bytes)
+        self.room = ByteRoom(config.producer.buffer_bytes)
         self._draining = False
         # Records that are with the backend; set while there are none.
         self._in_flight = 0
@@ -246,19 +249,19 @@ class Log:
         self.check_partitions([each.partition for each in partitions])
         checked = [self.check_batches(each) for each in partitions]
         size = sum(len(each.batches) for each in partitions)
-        if self._room.waiting + size > self._config.producer.buffer_bytes and not self._room.has(size):
+        if self.room.waiting + size > self._config.producer.buffer_bytes and not self.room.has(size):
             raise Unavailable(
-                f"{self._room.taken} bytes of batches are being written and {self._room.waiting} wait; append fewer at a time, "
+                f"{self.room.taken} bytes of batches are being written and {self.room.waiting} wait; append fewer at a time, "
                 "or increase producer.buffer_bytes"
             )
-        await self._room.take(size)
+        await self.room.take(size)
         try:
             if self._draining:
                 raise ShuttingDown
             # From here on nothing suspends until everything is with the backend, so the versions still hold then.
             self.check_versions(versions)
         except PixyError:
-            self._room.give_back(size)
+            self.room.give_back(size)
             raise
         records = sum(batch.records for batches in checked for batch in batches)
         self._in_flight += records
@@ -338,7 +341,7 @@ class Log:
         append.expect(handed_over)
 
     def _answered(self, size: int, records: int) -> None:
-        self._room.give_back(size)
+        self.room.give_back(size)
         self._in_flight -= records
         if not self._in_flight:
             self._idle.set()

@@ -97,7 +97,7 @@ class Proxy:
         self._backend = backend
         self._message_bytes_max = config.producer.max_message_bytes
         self._accumulators = Accumulators(
-            backend, config.producer, make_partitioner(config.producer.partitioner, rng), clock
+            backend, config.producer, make_partitioner(config.producer.partitioner, rng), clock, on_fault
         )
         self._topics = TopicCreator(backend, config, on_fault)
         self.log = Log(backend, config, self._topics, clock)
@@ -146,6 +146,21 @@ class Proxy:
     async def stop(self) -> None:
         """Release the cluster."""
         await self._backend.stop()
+
+    def counts(self) -> dict[str, int]:
+        """What is kept for callers at the moment, by name."""
+        accumulators = self._accumulators
+        return {
+            "buffered_messages": accumulators.buffered,
+            "buffered_bytes": accumulators.buffered_bytes,
+            "waiting_messages": accumulators.waiting,
+            "missing_topics": len(self._topics),
+            "append_bytes": self.log.room.taken,
+            "append_waiting_bytes": self.log.room.waiting,
+            "stage_bytes": self.staging.room.taken,
+            "stage_waiting_bytes": self.staging.room.waiting,
+            **self._consumers.counts(),
+        }
 
     # --- messages -----------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class StagedWrites:
         self._backend = backend
         self._log = log
         self._buffer_bytes = config.producer.buffer_bytes
-        self._room = ByteRoom(self._buffer_bytes)
+        self.room = ByteRoom(self._buffer_bytes)
         self._draining = False
 
     def begin_drain(self) -> None:
@@ -83,12 +83,12 @@ class StagedWrites:
             for each in partitions
         ]
         size = sum(len(each.batches) for each in partitions)
-        if self._room.waiting + size > self._buffer_bytes and not self._room.has(size):
+        if self.room.waiting + size > self._buffer_bytes and not self.room.has(size):
             raise Unavailable(
-                f"{self._room.taken} bytes are being staged and {self._room.waiting} wait; stage fewer at a time, "
+                f"{self.room.taken} bytes are being staged and {self.room.waiting} wait; stage fewer at a time, "
                 "or increase producer.buffer_bytes"
             )
-        await self._room.take(size)
+        await self.room.take(size)
         try:
             if self._draining:
                 raise ShuttingDown
@@ -97,7 +97,7 @@ class StagedWrites:
         except UnknownPartition as error:
             raise PartitionNotFound(str(error)) from None
         finally:
-            self._room.give_back(size)
+            self.room.give_back(size)
 
     async def publish(
         self,

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pixy.backend import Backend
 from pixy.config import ProxyConfig
 from pixy.errors import PixyError, ShuttingDown, TopicExists, TopicMissing, Unavailable, UnknownTopic
+from pixy.faults import OnFault, internal_error
 from pixy.records import check_topic_name
 
 __all__ = ["TopicCreator"]
@@ -36,9 +37,7 @@ class TopicCreator:
         on_fault: called with an exception that is a bug.
     """
 
-    def __init__(
-        self, backend: Backend, config: ProxyConfig, on_fault: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, backend: Backend, config: ProxyConfig, on_fault: OnFault) -> None:
         self._backend = backend
         self._config = config
         self._on_fault = on_fault
@@ -46,6 +45,10 @@ class TopicCreator:
         self._waiting = 0
         self._waiting_bytes = 0
         self._creations: dict[str, _Creation] = {}
+
+    def __len__(self) -> int:
+        """How many topics are being created."""
+        return len(self._creations)
 
     def create(
         self, name: str, size: int, then: Callable[[], None], fail: Callable[[PixyError], None]
@@ -95,8 +98,8 @@ class TopicCreator:
         except PixyError as refused:
             self._end(name, creation, refused)
         except Exception as bug:
-            self._end(name, creation, ShuttingDown())
             self._on_fault(bug)
+            self._end(name, creation, internal_error(bug))
         else:
             self._end(name, creation, None)
 

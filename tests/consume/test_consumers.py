@@ -1,10 +1,19 @@
 import asyncio
+from typing import Any
 
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume import NEWEST, OLDEST
-from pixy.errors import InvalidOffset, ServiceDisabled, ShuttingDown, TooManyRequests, UnknownPartition
+from pixy.errors import (
+    Internal,
+    InvalidOffset,
+    ServiceDisabled,
+    ShuttingDown,
+    TooManyRequests,
+    UnknownPartition,
+)
+from pixy.faults import internal_error
 from tests.consume.conftest import MakeWorld
 from tests.fakes.waiting import settle
 
@@ -62,16 +71,46 @@ async def test_what_happens_does_not_depend_on_the_wall_clock(make_world: MakeWo
     assert (await world.consume()).values == [b"a"]
 
 
-async def test_a_fault_in_a_task_is_reported(make_world: MakeWorld) -> None:
+async def broken(*_: object, **__: object) -> Any:
+    raise ZeroDivisionError("a bug")
+
+
+@pytest.mark.parametrize("method", ["join_consumer_group", "committed_offsets", "fetch"])
+async def test_a_job_with_a_bug_is_tried_again_and_who_waits_is_told(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
     world = make_world()
-
-    async def broken(group: str, topic: str) -> dict[int, OffsetCommit]:
-        raise ZeroDivisionError
-
-    world.backend.committed_offsets = broken  # type: ignore[method-assign]  # a bug in the backend
-    await world.consume()
-    assert [type(fault) for fault in world.faults] == [ZeroDivisionError]
+    world.log().append(b"x")
+    with monkeypatch.context() as patched:
+        patched.setattr(world.backend, method, broken)
+        answers = await world.consume()
+        await world.pass_time(3)
+    assert [str(error) for error in answers.errors] == [str(internal_error(world.faults[0]))]
+    await world.pass_time(5)
+    assert (await world.consume()).offsets == [0]
+    assert {type(fault) for fault in world.faults} == {ZeroDivisionError}
     world.faults.clear()
+
+
+async def test_an_ack_that_meets_a_bug_is_answered_with_its_id(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    monkeypatch.setattr(world.backend, "partition_owner", broken)
+    (error,) = await world.ack(0, 0)
+    assert str(error) == str(internal_error(world.faults.pop()))
+
+
+async def test_offsets_that_meet_a_bug_are_answered_with_its_id(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    with monkeypatch.context() as patched:
+        patched.setattr(world.backend, "commit_offsets", broken)
+        with pytest.raises(Internal) as caught:
+            await world.consumers.set_offsets("g", "t", {0: OffsetCommit(0)})
+    assert str(caught.value) == str(internal_error(world.faults.pop()))
+    assert world.consumers._groups == {}
 
 
 # --- offsets -------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 from pixy.backend import TopicPartition
 from pixy.config import ProducerConfig
 from pixy.errors import PixyError
+from pixy.faults import OnFault
 from pixy.proxy.accumulator import Accumulators
 from pixy.records import make_partitioner, read_records
 from tests.fakes.backend import FakeBackend
@@ -36,15 +37,22 @@ class Answers:
             await self._arrived.wait()
 
 
+def _raise(error: BaseException) -> None:
+    raise AssertionError("a bug") from error
+
+
 async def make(
-    options: ProducerConfig | None = None, partitions: int = 1, clock: FakeClock | None = None
+    options: ProducerConfig | None = None,
+    partitions: int = 1,
+    clock: FakeClock | None = None,
+    on_fault: OnFault = _raise,
 ) -> tuple[Accumulators, FakeBackend, Answers]:
     backend = FakeBackend()
     await backend.start()
     await backend.create_topic(TOPIC, partitions)
     options = options or ProducerConfig()
     partitioner = make_partitioner(options.partitioner, Random(1))
-    return Accumulators(backend, options, partitioner, clock or FakeClock()), backend, Answers()
+    return Accumulators(backend, options, partitioner, clock or FakeClock(), on_fault), backend, Answers()
 
 
 def append(

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from random import Random
 
 import pytest
 import structlog
@@ -11,9 +10,8 @@ import structlog
 from pixy.backend import TopicPartition
 from pixy.config import ProducerConfig
 from pixy.errors import PixyError, Unavailable
-from pixy.proxy.accumulator import Accumulators, ProduceDone
-from pixy.records import make_partitioner, read_header, read_records
-from tests.fakes.backend import FakeBackend
+from pixy.proxy.accumulator import ProduceDone
+from pixy.records import read_header, read_records
 from tests.fakes.clock import FakeClock
 from tests.fakes.waiting import settle
 from tests.proxy.producing import TOPIC, Answers, append, batches, flat, make
@@ -405,11 +403,7 @@ async def test_nothing_of_a_partition_is_sent_before_its_batch_is_answered_to_th
 
 async def test_the_wall_clock_may_step_backwards_between_two_records() -> None:
     clock = FakeClock()
-    backend = FakeBackend()
-    await backend.start()
-    await backend.create_topic(TOPIC, 1)
-    accumulators = Accumulators(backend, ProducerConfig(), make_partitioner("hash", Random(1)), clock)
-    answers = Answers()
+    accumulators, backend, answers = await make(clock=clock)
     append(accumulators, b"a", answers)
     clock.step_wall(-3_600_000)
     append(accumulators, b"b", answers)

@@ -22,13 +22,13 @@ from pixy.api.grpc.messages import (
     Encoding,
     MessageReader,
     pack_message,
-    pack_prefix,
     unpack_prefix,
 )
 from pixy.api.grpc.metadata import decode_metadata, encode_metadata
 from pixy.api.grpc.methods import Cancellable, Message, Method
 from pixy.api.grpc.status import OK_TRAILERS, GrpcError, Status, status_fields
 from pixy.api.grpc.unpacking import Unpacker
+from pixy.faults import internal_error
 from pixy.http2 import Delivery, Field, ResponseTemplate
 
 if TYPE_CHECKING:
@@ -141,12 +141,20 @@ class Call:
         """The client's address."""
         return self._connection.peer
 
-    def fail(self, error: Exception) -> None:
-        """End the call with the status of an error, as the service translates it."""
+    def fail(self, error: Exception, receipt: Receipt | None = None) -> None:
+        """End the call with the status of an error, as the service translates it; with INTERNAL if it is a bug.
+
+        Args:
+            receipt: of the answer that cannot be made.
+        """
+        translated = error if isinstance(error, GrpcError) else self.method.translate(error)
+        if translated is None:
+            self._connection.environment.note(error)
+            translated = GrpcError(Status.INTERNAL, str(internal_error(error)))
+        if receipt is not None:
+            self._connection.undelivered(receipt)
         if self.running:
-            self._settle()
-            translated = error if isinstance(error, GrpcError) else self.method.translate(error)
-            self._refuse(translated)
+            self._abandon(translated)
 
     # --- for the connection -----------------------------------------------------------------------------------------
 
@@ -170,7 +178,8 @@ class Call:
     def gone(self) -> None:
         """The stream was reset, or the connection lost."""
         self._connection.environment.counters.gone += 1
-        self._over()
+        self._settle()
+        self._cancel_work()
 
     def deadline_exceeded(self) -> None:
         """The deadline has come: the call ends in its connection's turn."""
@@ -194,15 +203,25 @@ class Call:
 
     def _abort(self, error: GrpcError) -> None:
         """The call ends here with a status that is not its handler's."""
-        self._over()
-        self._refuse(error)
+        self._abandon(error)
+        self._cancel_work()
 
-    def _over(self) -> None:
-        """The call ends here, and what its handler does is in vain."""
-        self._settle()
+    def _abandon(self, error: GrpcError) -> None:
+        """The call ends here with a status."""
+        try:
+            self._settle()
+            self._refuse(error)
+        except Exception as bug:
+            self._connection.broken(bug)
+
+    def _cancel_work(self) -> None:
+        """What the handler does is in vain."""
         work, self._work = self._work, None
         if work is not None:
-            work.cancel()
+            try:
+                work.cancel()
+            except Exception as bug:
+                self._connection.environment.note(bug)
 
     def _settle(self) -> None:
         """The call ends here."""
@@ -234,32 +253,33 @@ class UnaryCall(Call):
             message: the answer, of the class that the method's descriptor names. It is not kept.
             receipt: learns what became of it.
         """
-        if not self.running:
-            if receipt is not None:
-                receipt.undelivered()
+        try:
+            body = pack_message(message.SerializeToString())
+        except Exception as bug:
+            # Whoever answers may have others to answer.
+            self.fail(bug, receipt)
             return
-        serialized = message.SerializeToString()
-        connection = self._connection
-        if self._additions is None and not self.compress:
-            # The fast path: as below, without what a plain answer does not need.
-            self.running = False
-            connection.respond(self, _OK, pack_prefix(0, len(serialized)) + serialized, receipt)
-            return
-        self._settle()
-        connection.answered(self.stream_id, self._answer_with_additions(serialized), receipt)
+        self.answer_packed(body, receipt)
 
     def answer_packed(self, body: bytes, receipt: Receipt | None = None) -> None:
         """As `answer`, with a message that is serialized and has its prefix (`pack_message`, not compressed)."""
+        connection = self._connection
         if not self.running:
             if receipt is not None:
-                receipt.undelivered()
+                connection.undelivered(receipt)
             return
-        if self._additions is None and not self.compress:
-            self.running = False
-            self._connection.respond(self, _OK, body, receipt)
-            return
-        self._settle()
-        self._connection.answered(self.stream_id, self._answer_with_additions(body[PREFIX_BYTES:]), receipt)
+        try:
+            if self._additions is None and not self.compress:
+                # The fast path: as below, without what a plain answer does not need.
+                self.running = False
+                connection.respond(self, _OK, body, receipt)
+                return
+            self._settle()
+            connection.answered(self.stream_id, self._answer_with_additions(body[PREFIX_BYTES:]), receipt)
+        except Exception as bug:
+            connection.broken(bug)
+            if receipt is not None:
+                connection.undelivered(receipt)
 
     def received(self, source: bytes, begin: int, end: int, *, ended: bool, credit: bool) -> None:
         """See `Call.received`. The fast path: one whole request in one piece."""
@@ -315,6 +335,9 @@ class UnaryCall(Call):
         except DecodeError:
             self._abort(NOT_A_MESSAGE)
             return
+        except Exception as bug:
+            self.fail(bug)
+            return
         try:
             if method.unary is not None:
                 work = method.unary(request, self)
@@ -327,17 +350,20 @@ class UnaryCall(Call):
             self._work = work if self.running else None
 
     async def _answer_with(self, request: Message) -> None:
+        """Run a coroutine. It is made here, because nobody would await it if this is cancelled before its first step."""
         assert self.method.coroutine is not None
         try:
-            self.answer(await self.method.coroutine(request, self))
+            answer = await self.method.coroutine(request, self)
         except Exception as error:
             self.fail(error)
+        else:
+            self.answer(answer)
 
     def _answer_with_additions(self, serialized: bytes) -> Delivery:
         core, stream_id = self._connection.core, self.stream_id
+        body = pack_message(serialized, compressed=self._compresses())
         if core.send_headers(stream_id, self._header_fields()) is Delivery.GONE:
             return Delivery.GONE
-        body = pack_message(serialized, compressed=self._compresses())
         if len(body) > core.room:
             self._connection.make_room()
         if core.send_data(stream_id, body) is Delivery.GONE:

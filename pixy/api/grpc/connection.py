@@ -150,7 +150,14 @@ class GrpcConnection(Link):
         elif delivery is Delivery.QUEUED:
             self._queued[stream_id] = receipt
         else:
+            self.undelivered(receipt)
+
+    def undelivered(self, receipt: Receipt) -> None:
+        """Tell who wants to know that an answer never gets to its client."""
+        try:
             receipt.undelivered()
+        except Exception as bug:
+            self.environment.note(bug)
 
     def refuse(self, stream_id: int, headers: list[Field], trailers: list[Field]) -> None:
         """Answer with a status alone (Trailers-Only)."""
@@ -272,7 +279,11 @@ class GrpcConnection(Link):
         if self._takes():
             receipts, self._receipts = self._receipts, []
             for receipt in receipts:
-                receipt.delivered()
+                try:
+                    receipt.delivered()
+                except Exception as bug:
+                    # The others are to hear of theirs.
+                    self.environment.note(bug)
 
     def _drop(self) -> None:
         if not self._dropping:
@@ -297,9 +308,9 @@ class GrpcConnection(Link):
             # The last one, because a dictionary is slow to find its first behind many that were taken out.
             next(reversed(self._calls.values())).gone()
         elif self._queued:
-            self._queued.popitem()[1].undelivered()
+            self.undelivered(self._queued.popitem()[1])
         elif self._unsent:
-            self._unsent.pop().undelivered()
+            self.undelivered(self._unsent.pop())
         else:
             return False
         return True
@@ -403,7 +414,7 @@ class GrpcConnection(Link):
                 self.core.pardon_reset()
             call.gone()
         elif event.stream_id in self._queued:
-            self._queued.pop(event.stream_id).undelivered()
+            self.undelivered(self._queued.pop(event.stream_id))
         else:
             self._rejected.pop(event.stream_id, None)
 

@@ -51,6 +51,7 @@ class Counters(NamedTuple):
         deadlines: calls that were ended by their deadline.
         gone: calls whose client was gone before the answer.
         faulty: connections that ended because the client broke the protocol or a limit.
+        bugs: exceptions that nobody expected, each of which ended a call or a connection.
         resets_received, resets_sent, bytes_in, bytes_out, waits: of all connections; see `ConnectionCounters`.
     """
 
@@ -63,6 +64,7 @@ class Counters(NamedTuple):
     deadlines: int
     gone: int
     faulty: int
+    bugs: int
     resets_received: int
     resets_sent: int
     bytes_in: int
@@ -82,6 +84,7 @@ class Totals:
     deadlines: int = 0
     gone: int = 0
     faulty: int = 0
+    bugs: int = 0
     resets_received: int = 0
     resets_sent: int = 0
     bytes_in: int = 0
@@ -114,6 +117,7 @@ class Totals:
             deadlines=self.deadlines,
             gone=self.gone,
             faulty=self.faulty,
+            bugs=self.bugs,
             resets_received=total("resets_received"),
             resets_sent=total("resets_sent"),
             bytes_in=total("bytes_in"),

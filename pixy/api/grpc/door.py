@@ -28,7 +28,7 @@ class GrpcServer:
         config: addresses, limits and certificates.
         proxies: by the name of the cluster; the one named "" is the default.
         clock: what deadlines are measured on.
-        on_fault: called with an exception that is a bug.
+        on_fault: called with each exception that is a bug; it has ended a call or a connection.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class GrpcServer:
     ) -> None:
         self._config = config
         services = [
-            KafkaPixyService(proxies, on_fault).service(),
-            TopicsService(proxies, on_fault).service(),
-            LogService(proxies, on_fault).service(),
+            KafkaPixyService(proxies).service(),
+            TopicsService(proxies).service(),
+            LogService(proxies).service(),
         ]
         self._health = Health(service.descriptor.full_name for service in services)
         reflection = Reflection([*(service.descriptor for service in services), HEALTH])

@@ -64,7 +64,7 @@ class Environment:
         options: limits.
         clock: what all times are measured on.
         rng: spreads what would happen to all connections at once.
-        on_fault: called with an exception that is a bug of a handler or of this layer.
+        on_fault: called with each exception that is a bug of a handler or of this layer.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Environment:
         self.options = options
         self.monotonic = clock.monotonic
         self.rng = rng
-        self.on_fault = on_fault
+        self._on_fault = on_fault
         self.deadlines = Deadlines(clock)
         self.counters = Totals()
         self.turns = Turns(clock.monotonic)
@@ -92,6 +92,11 @@ class Environment:
         self._loop = asyncio.get_running_loop()
         # Connections that have something to write when this turn of the loop is over.
         self._unflushed: list[Flushable] = []
+
+    def note(self, bug: BaseException) -> None:
+        """Count and report an exception that nobody expected. It must end nothing but a call or a connection."""
+        self.counters.bugs += 1
+        self._on_fault(bug)
 
     def flush_later(self, connection: Flushable) -> None:
         """Let a connection write once, behind everything that happens in this turn of the loop."""
@@ -118,4 +123,4 @@ class Environment:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
-            self.on_fault(bug)
+            self.note(bug)

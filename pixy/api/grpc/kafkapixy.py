@@ -4,13 +4,13 @@ Produce, ConsumeNAck and Ack are answered by callback, with no task in between. 
 when the answer is with the transport, and goes to somebody else if it never gets there.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pixy.api.grpc.answers import consumed_message, produced_messages
 from pixy.api.grpc.call import UnaryCall, answer_all
 from pixy.api.grpc.methods import Cancellable, Handler, Service
-from pixy.api.grpc.refusals import proxy_of, translator
+from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.backend import OffsetCommit, TopicDescription
 from pixy.consume import Offer
 from pixy.errors import PixyError
@@ -29,12 +29,10 @@ class KafkaPixyService:
 
     Args:
         proxies: by the name of the cluster; the one named "" is the default.
-        on_fault: called with an exception that is a bug.
     """
 
-    def __init__(self, proxies: Mapping[str, Proxy], on_fault: Callable[[BaseException], None]) -> None:
+    def __init__(self, proxies: Mapping[str, Proxy]) -> None:
         self._proxies = proxies
-        self._on_fault = on_fault
 
     def service(self) -> Service:
         """What serves this."""
@@ -48,7 +46,7 @@ class KafkaPixyService:
             "ListConsumers": self.list_consumers,
             "GetTopicMetadata": self.get_topic_metadata,
         }
-        return Service(pb.DESCRIPTOR.services_by_name["KafkaPixy"], handlers, translator(self._on_fault))
+        return Service(pb.DESCRIPTOR.services_by_name["KafkaPixy"], handlers, translate)
 
     def produce(self, request: pb.ProdRq, call: UnaryCall) -> Cancellable | None:
         """# kafkapixy.proto: Produce"""
@@ -141,12 +139,22 @@ def _produced(calls: Sequence[UnaryCall], partition: int, offset: int, error: Pi
         for call in calls:
             call.fail(error)
         return
-    answer_all(calls, produced_messages(partition, offset, len(calls)))
+    try:
+        answer_all(calls, produced_messages(partition, offset, len(calls)))
+    except Exception as bug:
+        # The producer has others to answer. A call that was answered stays so.
+        for call in calls:
+            call.fail(bug)
 
 
 def _consumed(call: UnaryCall, offer: Offer | None, error: PixyError | None) -> None:
     if offer is not None:
-        call.answer_packed(consumed_message(offer), offer)
+        try:
+            message = consumed_message(offer)
+        except Exception as bug:
+            call.fail(bug, offer)
+            return
+        call.answer_packed(message, offer)
     else:
         assert error is not None
         call.fail(error)

@@ -17,7 +17,8 @@ So the end is said first (`write_eof`), and what the client still sends is throw
 1 MiB is read in a second, so who sends without end costs nothing, and is told all the same. The road not taken: to cut off who
 has sent so much. The system's buffers hold many times a window, and a client that has not come to read yet would lose the GOAWAY.
 
-An exception of the core is a bug that concerns this connection alone: it is logged, and the connection ends.
+An exception of the core, or while its events are acted on, is a bug that concerns this connection alone: it is reported, and the
+connection ends (`broken`). None gets to the transport, to who ticks or to who flushes, because these have other connections to serve.
 """
 
 import asyncio
@@ -27,9 +28,8 @@ import socket
 import sys
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any
-
-import structlog
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 from pixy.api.grpc.call import Receipt
 from pixy.api.grpc.environment import Environment
@@ -39,7 +39,7 @@ from pixy.http2 import ErrorCode, Event
 
 __all__ = ["Link"]
 
-log = structlog.get_logger(__name__)
+P = ParamSpec("P")
 
 _ROOM_BYTES = 65_536
 """What the streaming calls of a connection may send in one turn of the loop."""
@@ -60,6 +60,19 @@ class _Phase(Enum):
     """Everything has ended; the transport writes what is left, and what comes is thrown away."""
     CLOSED = auto()
     """The transport is gone."""
+
+
+def _contained(work: "Callable[Concatenate[Link, P], None]") -> "Callable[Concatenate[Link, P], None]":
+    """What is done to a connection from outside: a bug in it ends that connection."""
+
+    @wraps(work)
+    def contained(link: "Link", /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            work(link, *args, **kwargs)
+        except Exception as bug:
+            link.broken(bug)
+
+    return contained
 
 
 class Link(Workload):
@@ -165,8 +178,16 @@ class Link(Workload):
         self.flush()
         self._receipts = receipts
 
+    def broken(self, bug: Exception) -> None:
+        """Nobody knows what the core and the layer above think of each other: end without a word."""
+        self.environment.note(bug)
+        if self._phase is not _Phase.CLOSED:
+            self._phase = _Phase.CLOSING
+            self.abort()
+
     # --- transport --------------------------------------------------------------------------------------------------
 
+    @_contained
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
         self._transport = transport
@@ -214,12 +235,14 @@ class Link(Workload):
         self.bytes_in += len(chunk)
         self._take(chunk)
 
+    @_contained
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self._writable = False
         self._blocked_since = self.environment.monotonic()
         self._regulate()
 
+    @_contained
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self._writable = True
@@ -232,6 +255,7 @@ class Link(Workload):
         """See `asyncio.Protocol`. The transport closes, and takes nothing from here on."""
         self._eof = True
 
+    @_contained
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._phase = _Phase.CLOSED
@@ -256,34 +280,26 @@ class Link(Workload):
 
     def _serve(self, chunk: bytes, now: float) -> None:
         self.now = now
-        try:
-            events = self.core.receive(chunk, now, self.environment.options.turn_bytes)
-        except Exception:
-            self._broken()
-            return
         # What is answered meanwhile leaves at the end of this.
         self._touched = True
         try:
-            self._act(events)
+            self._act(self.core.receive(chunk, now, self.environment.options.turn_bytes))
         except Exception as bug:
-            self._faulty(bug)
+            self.broken(bug)
             return
         self.flush()
         self._spend()
 
-    def _faulty(self, bug: Exception) -> None:
-        self.environment.on_fault(bug)
-        self._phase = _Phase.CLOSING
-        self._transport.abort()
-
     # --- life -------------------------------------------------------------------------------------------------------
 
+    @_contained
     def announce_drain(self) -> None:
         """Tell the client to make new calls elsewhere. Those that come here are served."""
         if self._phase is _Phase.SERVING:
             self.core.announce_drain()
             self.touch()
 
+    @_contained
     def begin_drain(self, grace_s: float) -> None:
         """Take no more calls, and end when those that run are over, at the latest `grace_s` seconds from now."""
         now = self.environment.monotonic()
@@ -293,6 +309,7 @@ class Link(Workload):
             self.core.begin_drain(now)
             self.touch()
 
+    @_contained
     def tick(self, now: float) -> None:
         """Do what time demands. Call it about once a second."""
         options = self.environment.options
@@ -308,15 +325,12 @@ class Link(Workload):
             self._discarded_bytes = 0
             self._regulate()
         elif self._writable:
-            try:
-                self._act(self.core.tick(now))
-            except Exception as bug:
-                self._faulty(bug)
-                return
+            self._act(self.core.tick(now))
             self.flush()
         elif options.http2.send_stall_s and now - self._blocked_since >= options.http2.send_stall_s:
             self._transport.abort()
 
+    @_contained
     def end(self) -> None:
         """End now: calls that still run are cancelled, and their clients told that the connection is gone."""
         if self._phase in (_Phase.SERVING, _Phase.DRAINING):
@@ -359,19 +373,18 @@ class Link(Workload):
             return
         try:
             output = self.core.take_output()
-        except Exception:
-            self._broken()
-            return
-        self._unflushed_bytes = 0
-        if output:
-            self.bytes_out += len(output)
-            self._transport.write(output)
-        if self._receipts:
-            self._written()
-        if self._room_waiters or not self._writable:
-            self._after_write()
-        if self.core.closed:
-            self._close()
+            self._unflushed_bytes = 0
+            if output:
+                self.bytes_out += len(output)
+                self._transport.write(output)
+            if self._receipts:
+                self._written()
+            if self._room_waiters or not self._writable:
+                self._after_write()
+            if self.core.closed:
+                self._close()
+        except Exception as bug:
+            self.broken(bug)
 
     def _takes(self) -> bool:
         """True when the transport has taken what was just written, and the client has not closed.
@@ -410,12 +423,6 @@ class Link(Workload):
         if self._phase is _Phase.CLOSING:
             return self._discarded_bytes < _DISCARDED_BYTES
         return self._writable and not self._held_back
-
-    def _broken(self) -> None:
-        log.exception("a fault in the HTTP/2 core ended a connection", peer=self.peer)
-        self.environment.counters.faulty += 1
-        self._phase = _Phase.CLOSING
-        self._transport.abort()
 
 
 _OVER = frozenset((_Phase.CLOSING, _Phase.CLOSED))

@@ -4,13 +4,13 @@ What it owns is the way of fetched batches to the client: a range is read only w
 the connection has room for more. No record is touched.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from pixy.api.grpc.call import UnaryCall
 from pixy.api.grpc.large_fields import Parted, parse_with, serialize_with
 from pixy.api.grpc.messages import Serialized
 from pixy.api.grpc.methods import Handler, Service
-from pixy.api.grpc.refusals import proxy_of, translator
+from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.api.grpc.staging import StagingMethods, partition_batches
 from pixy.api.grpc.stream import StreamCall
 from pixy.backend import TopicPartition
@@ -44,12 +44,10 @@ class LogService:
 
     Args:
         proxies: by the name of the cluster; the one named "" is the default.
-        on_fault: called with an exception that is a bug.
     """
 
-    def __init__(self, proxies: Mapping[str, Proxy], on_fault: Callable[[BaseException], None]) -> None:
+    def __init__(self, proxies: Mapping[str, Proxy]) -> None:
         self._proxies = proxies
-        self._on_fault = on_fault
 
     def service(self) -> Service:
         """What serves this."""
@@ -65,7 +63,7 @@ class LogService:
             "Stage": parse_with(pb.StageRequest, "partitions", "batches"),
         }
         descriptor = pb.DESCRIPTOR.services_by_name["Log"]
-        return Service(descriptor, handlers, translator(self._on_fault), parsers)
+        return Service(descriptor, handlers, translate, parsers)
 
     async def describe_topics(
         self, request: pb.DescribeTopicsRequest, call: UnaryCall

@@ -7,7 +7,8 @@ A handler is one of three kinds, by the method and by what it is:
     unary, a coroutine         takes the request and the call, returns the answer.
     streaming, a coroutine     takes the call; receives and sends as it likes.
 
-Whatever a handler raises goes through `Service.translate`, which decides what the client is told.
+`Service.translate` decides what the client is told of an error that a handler raises. Any other exception is a bug: it is logged, and the
+client is told INTERNAL, and under which id it is in the log.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -18,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from pixy.api.grpc.status import GrpcError, Status
+from pixy.api.grpc.status import GrpcError
 
 if TYPE_CHECKING:
     from pixy.api.grpc.call import UnaryCall
     from pixy.api.grpc.stream import StreamCall
 
-__all__ = ["Cancellable", "Handler", "Method", "Service", "Translate", "method_table", "translate_unknown"]
+__all__ = ["Cancellable", "Handler", "Method", "Service", "Translate", "method_table"]
 
 Message = Any
 """A protobuf message of the class that the descriptor names."""
@@ -42,14 +43,10 @@ UnaryCoroutine = Callable[[Message, "UnaryCall"], Awaitable[Message]]
 StreamHandler = Callable[["StreamCall"], Awaitable[None]]
 Handler = Callable[..., Any]
 """One of the three."""
-Translate = Callable[[Exception], GrpcError]
+Translate = Callable[[Exception], GrpcError | None]
+"""The status of an error that a handler raised on purpose; None for any other exception, which is a bug."""
 Parse = Callable[[Any], Any]
 """Takes bytes or bytearray; raises `DecodeError`."""
-
-
-def translate_unknown(error: Exception) -> GrpcError:
-    """Tell the client what a `GrpcError` says, and nothing of any other exception."""
-    return error if isinstance(error, GrpcError) else GrpcError(Status.UNKNOWN, "the call failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +56,13 @@ class Service:
     Attributes:
         descriptor: of the service, as protoc generates it.
         handlers: by the method's name; a method without one is answered UNIMPLEMENTED.
-        translate: turns what a handler raises into a status.
+        translate: the status of an error other than `GrpcError`.
         parsers: by the method's name; what makes of the bytes of a request what its handler takes, if that is not the message.
     """
 
     descriptor: ServiceDescriptor
     handlers: Mapping[str, Handler]
-    translate: Translate = translate_unknown
+    translate: Translate = lambda _: None
     parsers: Mapping[str, Parse] = field(default_factory=dict)
 
 

@@ -1,31 +1,17 @@
 """What pixy's services have in common: which cluster a request names, and the status of an error."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from pixy.api.grpc.methods import Translate
 from pixy.api.grpc.status import GrpcError
-from pixy.errors import Internal, PixyError, UnknownCluster
+from pixy.errors import PixyError, UnknownCluster
 from pixy.proxy import Proxy
 
-__all__ = ["proxy_of", "translator"]
+__all__ = ["proxy_of", "translate"]
 
 
-def translator(on_fault: Callable[[BaseException], None]) -> Translate:
-    """What turns an error into a status: by the table in `errors`. Any other exception is a bug.
-
-    Args:
-        on_fault: called with a bug; the caller is answered INTERNAL.
-    """
-
-    def translate(error: Exception) -> GrpcError:
-        if isinstance(error, GrpcError):
-            return error
-        if not isinstance(error, PixyError):
-            on_fault(error)
-            error = Internal("internal error; the daemon's log has the details")
-        return GrpcError(error.grpc_status, str(error))
-
-    return translate
+def translate(error: Exception) -> GrpcError | None:
+    """See `Translate`: by the table in `errors`."""
+    return GrpcError(error.grpc_status, str(error)) if isinstance(error, PixyError) else None
 
 
 def proxy_of(proxies: Mapping[str, Proxy], cluster: str) -> Proxy:

@@ -37,7 +37,7 @@ class RpcServer:
         services: what it serves.
         options: limits.
         clock: what all times are measured on.
-        on_fault: called with an exception that is a bug.
+        on_fault: called with each exception that is a bug; it has ended a call or a connection.
         rng: spreads the ages of connections.
     """
 

@@ -262,15 +262,18 @@ class StreamCall(Call):
             self.fail(error)
         else:
             if self.running:
-                self._settle()
                 self._finish()
 
     def _finish(self) -> None:
         """The answer is complete."""
         connection, trailers = self._connection, self._trailers(OK_TRAILERS)
-        if not self._headers_sent:
-            connection.core.send_headers(self.stream_id, self._header_fields())
-        connection.core.send_trailers(self.stream_id, trailers)
+        try:
+            self._settle()
+            if not self._headers_sent:
+                connection.core.send_headers(self.stream_id, self._header_fields())
+            connection.core.send_trailers(self.stream_id, trailers)
+        except Exception as bug:
+            connection.broken(bug)
         connection.touch()
 
     def _refuse(self, error: GrpcError) -> None:

@@ -4,12 +4,12 @@ The one thing that it decides is how options may be written: Kafka's dotted name
 door knows two names for one option. What options there are and which values they take is the backend's business.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from pixy.api.grpc.call import UnaryCall
 from pixy.api.grpc.methods import Handler, Service
-from pixy.api.grpc.refusals import proxy_of, translator
+from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.backend import OffsetRange, TopicDescription
 from pixy.errors import InvalidArgument
 from pixy.proto import pixy_topics_pb2 as pb
@@ -25,12 +25,10 @@ class TopicsService:
 
     Args:
         proxies: by the name of the cluster; the one named "" is the default.
-        on_fault: called with an exception that is a bug.
     """
 
-    def __init__(self, proxies: Mapping[str, Proxy], on_fault: Callable[[BaseException], None]) -> None:
+    def __init__(self, proxies: Mapping[str, Proxy]) -> None:
         self._proxies = proxies
-        self._on_fault = on_fault
 
     def service(self) -> Service:
         """What serves this."""
@@ -40,7 +38,7 @@ class TopicsService:
             "DeleteTopic": self.delete_topic,
             "DescribeTopic": self.describe_topic,
         }
-        return Service(pb.DESCRIPTOR.services_by_name["Topics"], handlers, translator(self._on_fault))
+        return Service(pb.DESCRIPTOR.services_by_name["Topics"], handlers, translate)
 
     async def create_topic(self, request: pb.CreateTopicRequest, call: UnaryCall) -> pb.TopicDescription:
         """# pixy_topics.proto: CreateTopic"""

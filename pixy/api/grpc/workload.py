@@ -84,7 +84,7 @@ class Workload(asyncio.BufferedProtocol):
         """Read from the transport, or do not, as `_held_back` says."""
         raise NotImplementedError
 
-    def _faulty(self, bug: Exception) -> None:
+    def broken(self, bug: Exception) -> None:
         """An exception that is a bug has come out of a slice of work."""
         raise NotImplementedError
 
@@ -227,7 +227,7 @@ class Workload(asyncio.BufferedProtocol):
         try:
             step()
         except Exception as bug:
-            self._faulty(bug)
+            self.broken(bug)
 
     def _spend(self) -> None:
         """The work since `now` is charged."""

@@ -25,6 +25,7 @@ from pixy.backend.kafka.offsets import GroupOffsets
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce import Producer
 from pixy.backend.kafka.staged_writes import StagedWrites, StagingPlace
+from pixy.backend.kafka.tasks import tell_loop
 from pixy.backend.kafka.topics import Topics
 from pixy.backend.protocol import (
     AppendDone,
@@ -49,6 +50,7 @@ from pixy.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from pixy.faults import OnFault
 from pixy.proto.state_pb2 import PublishStages
 
 __all__ = ["KafkaBackend"]
@@ -62,7 +64,8 @@ class KafkaBackend:
     Args:
         options: where the cluster is, and the bounds.
         staging: where stages are.
-        on_fault: called with an exception that is a bug; None: the event loop is told.
+        on_fault: called with an exception that is a bug.
+        on_storage_fault: called with what breaks stages on disk; None: as `on_fault`.
         dial: makes connections.
     """
 
@@ -70,19 +73,19 @@ class KafkaBackend:
         self,
         options: KafkaOptions,
         staging: StagingPlace,
-        on_fault: Callable[[BaseException], None] | None = None,
+        on_fault: OnFault = tell_loop,
         dial: Dial = create_conn,
+        on_storage_fault: OnFault | None = None,
     ) -> None:
-        self._client = KafkaClient(options, dial)
+        self._client = KafkaClient(options, dial, on_fault)
         self._topics = Topics(self._client)
-        on_fault = on_fault or _tell_loop
         self._producer = Producer(self._client, options, on_fault)
         self._fetcher = Fetcher(self._client, options, on_fault)
         coordinators = self._coordinators = Coordinators(self._client)
         self._groups = Groups(GroupEnvironment(self._client, coordinators, options, on_fault))
         self._group_list = GroupList(self._client, coordinators)
         self._offsets = GroupOffsets(self._client, coordinators, self._groups, self._group_list)
-        self._staged = StagedWrites(self._client, options, staging, on_fault)
+        self._staged = StagedWrites(self._client, options, staging, on_fault, on_storage_fault or on_fault)
         self._stopped = False
 
     @property
@@ -309,8 +312,3 @@ class KafkaBackend:
     def _check_running(self) -> None:
         if self._stopped:
             raise ShuttingDown
-
-
-def _tell_loop(error: BaseException) -> None:
-    context = {"message": "a member of a consumer group failed", "exception": error}
-    asyncio.get_running_loop().call_exception_handler(context)

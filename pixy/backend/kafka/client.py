@@ -26,7 +26,9 @@ from pixy.backend.kafka.errors import BrokerFault
 from pixy.backend.kafka.messages import METADATA
 from pixy.backend.kafka.metadata import Broker, Metadata
 from pixy.backend.kafka.options import KafkaOptions
+from pixy.backend.kafka.tasks import tell_loop
 from pixy.errors import ShuttingDown, Unavailable
+from pixy.faults import OnFault
 from pixy.records import TopicPartition
 
 __all__ = ["CONTROL", "Dial", "KafkaClient"]
@@ -81,6 +83,7 @@ class KafkaClient:
     Args:
         options: where it is and how to log in.
         dial: makes connections.
+        on_fault: called with an exception that is a bug.
 
     Attributes:
         metadata: what is known of the cluster.
@@ -90,8 +93,11 @@ class KafkaClient:
         reached: set once a broker has answered; never cleared.
     """
 
-    def __init__(self, options: KafkaOptions, dial: Dial = create_conn) -> None:
+    def __init__(
+        self, options: KafkaOptions, dial: Dial = create_conn, on_fault: OnFault = tell_loop
+    ) -> None:
         self._options = options
+        self._on_fault = on_fault
         self._create_connection = dial
         self._loop = asyncio.get_running_loop()
         self.metadata = Metadata()
@@ -309,7 +315,9 @@ class KafkaClient:
             rested = self._loop.time() - since >= longest_s
             try:
                 await self.refresh(topics)
-            except Unavailable:
+            except Exception as fault:
+                if not isinstance(fault, Unavailable):
+                    self._on_fault(fault)
                 self._stale = None
                 self._wake.set()
             useful = rested or self._changes > before

@@ -18,7 +18,7 @@ leader, and `_SILENCE_S` with a broker that does not answer: others take its par
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from pixy.backend.kafka.client import KafkaClient
@@ -29,6 +29,7 @@ from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.tasks import OwnedTasks
 from pixy.backend.protocol import FetchResult, TopicPartition
 from pixy.errors import CorruptData, PixyError, ShuttingDown, Unavailable, UnknownPartition
+from pixy.faults import OnFault, internal_error
 from pixy.futures import reject, resolve
 from pixy.records import (
     LENGTH_PREFIX_BYTES,
@@ -132,9 +133,7 @@ class Fetcher:
         on_fault: called with an exception that is a bug.
     """
 
-    def __init__(
-        self, client: KafkaClient, options: KafkaOptions, on_fault: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, client: KafkaClient, options: KafkaOptions, on_fault: OnFault) -> None:
         self._client = client
         self._options = options
         self._loop = asyncio.get_running_loop()
@@ -233,6 +232,20 @@ class Fetcher:
     # --- a request ------------------------------------------------------------------------------------------------
 
     async def _send(self, leader: int, lane: _Lane, connection: int, entries: _Entries) -> None:
+        waiters = [waiter for entry in entries.values() for waiter in entry.waiters]
+        try:
+            await self._exchange(leader, connection, lane, entries)
+        except Exception as bug:
+            self._tasks.on_fault(bug)
+            for waiter in waiters:
+                reject(waiter.result, internal_error(bug))
+        finally:
+            lane.free.append(connection)
+            if lane.waiting and lane.next_look is None:
+                self._send_waiting(leader, lane)
+
+    async def _exchange(self, leader: int, connection: int, lane: _Lane, entries: _Entries) -> None:
+        """One request and its answer."""
         hold_s = self._hold_s(lane, entries.values())
         limit_s = hold_s + _ANSWER_S
         try:
@@ -247,10 +260,6 @@ class Fetcher:
                     self._later(waiter, str(error))
         else:
             self._distribute(answer, entries)
-        finally:
-            lane.free.append(connection)
-            if lane.waiting and lane.next_look is None:
-                self._send_waiting(leader, lane)
 
     def _distribute(self, answer: Any, entries: _Entries) -> None:
         empty: list[_Waiter] = []

@@ -42,6 +42,7 @@ from pixy.backend.kafka.members import Partitions
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.protocol import Assignment, Revocation
 from pixy.errors import PixyError, ShuttingDown, Unavailable
+from pixy.faults import OnFault
 from pixy.records import TopicPartition
 
 __all__ = ["GroupEnvironment", "Groups", "Membership"]
@@ -61,8 +62,6 @@ _MEMBER_ID_REQUIRED = 79
 _FENCED_INSTANCE_ID = 82
 
 _purposes = count(1)
-
-OnFault = Callable[[BaseException], None]
 
 
 class _PutOut(Exception):
@@ -158,7 +157,6 @@ class Membership:
             await self.leave()
             raise
         self._task = asyncio.create_task(self._run(), name=f"member of {self.group}")
-        self._task.add_done_callback(self._ended)
 
     async def subscribe(self, topics: Sequence[str]) -> None:
         """See `ConsumerMembership.subscribe`. Changes within `rebalance_delay` make one rebalance."""
@@ -205,7 +203,17 @@ class Membership:
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        joined, failing = True, ""
+        joined = True
+        while True:
+            try:
+                await self._live(joined)
+            except Exception as bug:
+                self._on_fault(bug)
+                joined = False
+                await asyncio.sleep(self._options.group_backoff_s)
+
+    async def _live(self, joined: bool) -> None:
+        failing = ""
         while True:
             try:
                 if joined:
@@ -425,12 +433,6 @@ class Membership:
             client_id=self.client_id,
             timeout_s=timeout_s,
         )
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled():
-            error = task.exception()
-            assert error is not None, "a member lives until it is cancelled"
-            self._on_fault(error)
 
 
 class Groups:

@@ -53,6 +53,7 @@ from pixy.backend.kafka.produce_queue import PendingBatch, ProduceQueue, Produce
 from pixy.backend.kafka.tasks import OwnedTasks
 from pixy.backend.protocol import AppendDone, TopicPartition
 from pixy.errors import DeadlineExceeded, Internal, PixyError, ShuttingDown, Unavailable, UnknownPartition
+from pixy.faults import internal_error
 from pixy.records import patch_producer
 
 __all__ = ["Producer", "ProducerId", "TransactionalId"]
@@ -219,6 +220,16 @@ class Producer:
             self._back_off(queue)
 
     async def _send(self, leader: int, queues: list[ProduceQueue]) -> None:
+        try:
+            await self._send_in_time(leader, queues)
+        except Exception as bug:
+            self._tasks.on_fault(bug)
+            self._fail_in_flight(queues, internal_error(bug))
+        finally:
+            self._busy.discard(leader)
+            self._schedule()
+
+    async def _send_in_time(self, leader: int, queues: list[ProduceQueue]) -> None:
         """One request and its answer."""
         try:
             await self._sequence(queues)
@@ -234,9 +245,6 @@ class Producer:
         else:
             for queue in queues:
                 self._answered(queue, *answers.get(queue.partition, _MISSING))
-        finally:
-            self._busy.discard(leader)
-            self._schedule()
 
     def _drop_late(self, queues: Iterable[ProduceQueue]) -> list[ProduceQueue]:
         """The queues whose first batch still waits for its answer. A batch that was answered while its request was prepared must not be
@@ -311,6 +319,13 @@ class Producer:
             self._failed(queue, message or code_name(code), maybe_written=code in _MAYBE_WRITTEN)
         else:
             self._refused(queue, code, message)
+
+    def _fail_in_flight(self, queues: Iterable[ProduceQueue], error: PixyError) -> None:
+        """A bug: nobody knows whether the first batches are written. They are not tried again, and the partitions start over."""
+        for queue in queues:
+            if queue.in_flight and queue.pending:
+                self._start_over(queue)
+                self._settle(queue, -1, error)
 
     def _refused(self, queue: ProduceQueue, code: int, message: str | None) -> None:
         topic, number = queue.partition

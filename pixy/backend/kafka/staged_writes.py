@@ -23,7 +23,7 @@ Which cluster stages belong to is told by the ids of their topics. Nothing is ma
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -55,12 +55,12 @@ from pixy.config import StagingConfig
 from pixy.errors import (
     DataDirectoryError,
     FailedPrecondition,
-    Internal,
     PixyError,
     ShuttingDown,
     Unavailable,
     UnknownPartition,
 )
+from pixy.faults import OnFault, internal_error
 from pixy.futures import reject, resolve
 from pixy.proto.state_pb2 import PublishStages
 from pixy.records import TopicPartition
@@ -118,7 +118,8 @@ class StagedWrites:
         client: topics and brokers.
         options: how to write.
         place: where stages are.
-        on_fault: called with what only a restart mends.
+        on_fault: called with an exception that is a bug.
+        on_storage_fault: called with what only a restart mends.
     """
 
     def __init__(
@@ -126,12 +127,14 @@ class StagedWrites:
         client: KafkaClient,
         options: KafkaOptions,
         place: StagingPlace,
-        on_fault: Callable[[BaseException], None],
+        on_fault: OnFault,
+        on_storage_fault: OnFault,
     ) -> None:
         self._client = client
         self._options = options
         self._place = place
         self._on_fault = on_fault
+        self._on_storage_fault = on_storage_fault
         self._transactions = SinkTransactions(client, options.transaction_timeout_s)
         self._tasks = OwnedTasks(on_fault)
         self._background = OwnedTasks(on_fault)
@@ -194,7 +197,7 @@ class StagedWrites:
                     place.directory / "staging",
                     self._worker,
                     place.config.max_bytes,
-                    self._on_fault,
+                    self._on_storage_fault,
                 )
                 self._marks = dict(
                     await run_on(self._worker, partial(read_marks, place.disk, self._marks_in))
@@ -228,7 +231,10 @@ class StagedWrites:
         while True:
             await asyncio.sleep(_EXPIRY_CHECK_S)
             assert self._expiry is not None
-            self._expiry.expire()
+            try:
+                self._expiry.expire()
+            except Exception as bug:
+                self._on_fault(bug)
 
     # --- stages ---------------------------------------------------------------------------------------------------
 
@@ -313,7 +319,7 @@ class StagedWrites:
             outcome.exception()  # also if nobody waits any more
         except BaseException as error:
             stopped = isinstance(error, asyncio.CancelledError)
-            reject(outcome, ShuttingDown() if stopped else Internal(f"publishing failed: {error!r}"))
+            reject(outcome, ShuttingDown() if stopped else internal_error(error))
             outcome.exception()
             raise
         else:

@@ -1,10 +1,18 @@
 """Tasks that belong to somebody: none is forgotten, and an exception that is a bug is told."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
-__all__ = ["OwnedTasks"]
+from pixy.faults import OnFault
+
+__all__ = ["OwnedTasks", "tell_loop"]
+
+
+def tell_loop(fault: BaseException) -> None:
+    """Have the event loop log an exception that is a bug."""
+    context = {"message": "a fault in the access to Kafka", "exception": fault}
+    asyncio.get_running_loop().call_exception_handler(context)
 
 
 class OwnedTasks:
@@ -14,8 +22,8 @@ class OwnedTasks:
         on_fault: called with the exception that a task ended with.
     """
 
-    def __init__(self, on_fault: Callable[[BaseException], None]) -> None:
-        self._on_fault = on_fault
+    def __init__(self, on_fault: OnFault) -> None:
+        self.on_fault = on_fault
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -34,4 +42,4 @@ class OwnedTasks:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
-            self._on_fault(bug)
+            self.on_fault(bug)

@@ -72,12 +72,6 @@ async def test_an_error_has_message_details_and_metadata(client: RawClient) -> N
     assert answer.headers["why-bin"] == "/w"
 
 
-@pytest.mark.parametrize("path", [UNARY, TASK])
-async def test_a_bug_of_a_handler_is_unknown_and_says_nothing(client: RawClient, path: str) -> None:
-    answer = await client.call(path, value(b"bug"))
-    assert (answer.status, "secret" in answer.message) == (Status.UNKNOWN, False)
-
-
 @pytest.mark.parametrize(
     ("body", "status", "text"),
     [

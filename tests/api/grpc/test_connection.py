@@ -104,29 +104,6 @@ async def test_a_client_that_breaks_the_protocol_gets_goaway_and_nobody_else_not
         assert echo.server.counters.faulty == 1
 
 
-async def test_a_fault_of_the_core_ends_its_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_echo() as echo, open_client(echo.address) as client:
-        await client.call(UNARY, value(b"x"))
-        (connection,) = echo.server._connections
-
-        class Broken:
-            closed = pending = False
-            data_expected = 0
-            running = queued_bytes = resets = 0
-
-            def receive(self, data: bytes, now: float, work: int) -> None:
-                raise AssertionError("a bug")
-
-            def terminate(self, code: ErrorCode, reason: str) -> None:
-                pass
-
-        connection.core = Broken()  # type: ignore[assignment]  # all that is used
-        client.request(UNARY, value(b"x"))
-        await client.until_closed()
-        await still_serves(echo)
-        assert echo.faults == []
-
-
 async def test_a_client_that_does_not_read_is_not_read_and_cut_off_in_the_end() -> None:
     options = ServerOptions(http2=Options(send_stall_s=0.2))
     async with open_echo(options) as echo, open_client(echo.address, window=2**31 - 1) as slow:

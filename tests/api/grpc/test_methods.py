@@ -2,8 +2,8 @@
 
 import pytest
 
-from pixy.api.grpc import GrpcError, Service, Status, StreamCall
-from pixy.api.grpc.methods import method_table, translate_unknown
+from pixy.api.grpc import Service, StreamCall
+from pixy.api.grpc.methods import method_table
 from tests.fakes.echo import DESCRIPTOR, Echo
 
 
@@ -39,10 +39,3 @@ def test_a_handler_of_a_method_that_does_not_exist_is_a_bug() -> None:
 def test_a_streaming_method_needs_a_coroutine() -> None:
     with pytest.raises(AssertionError, match="needs a coroutine"):
         method_table([Service(DESCRIPTOR, {"Chat": lambda call: None})])
-
-
-def test_clients_are_told_only_what_was_meant_for_them() -> None:
-    meant = GrpcError(Status.ABORTED, "m")
-    assert translate_unknown(meant) is meant
-    told = translate_unknown(KeyError("secret"))
-    assert (told.status, "secret" in told.message) == (Status.UNKNOWN, False)

@@ -82,11 +82,6 @@ async def test_a_stream_may_end_with_an_error_before_any_message(client: RawClie
     assert (answer.status, answer.headers["late"]) == (Status.ABORTED, "yes")
 
 
-async def test_a_bug_of_a_handler_is_unknown_and_says_nothing(client: RawClient) -> None:
-    answer = await client.call(REPEAT, value(b"1 7"))
-    assert (answer.status, "secret" in answer.message) == (Status.UNKNOWN, False)
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
