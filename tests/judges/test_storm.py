@@ -1,0 +1,134 @@
+"""A storm of all calls with short deadlines and cancels: afterwards the daemon serves on, and has as much of everything as before.
+
+What there is, is counted by the daemon itself (SIGUSR1). The first, short storm warms up: it makes what is made once, as connections to
+brokers and files. What it leaves behind when it is over is what the second one must leave behind as well.
+"""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pixy.proto import kafkapixy_pb2 as pb
+from tests.fakes.waiting import until_blocking
+from tests.integration.daemon import Daemon
+from tests.judges.daemons import check_log, judged_daemon
+from tests.judges.storm import METHODS
+from tests.kafka.cluster import KafkaCluster
+
+pytestmark = pytest.mark.process
+
+REPOSITORY = Path(__file__).parents[2]
+GROWN_BYTES_MAX = 32 * 1024 * 1024
+SECONDS = 20.0
+PYTHONS_WARNINGS = re.compile(r"\w*Warning: |never awaited|was destroyed|never retrieved")
+
+# What outlives a call is over soon: offers that nobody acks, subscriptions that nobody asks for. Room is little, so that calls wait.
+CONSUMER = {
+    "ack_timeout": "300ms",
+    "subscription_timeout": "500ms",
+    "long_polling_timeout": "1s",
+    "offsets_commit_interval": "100ms",
+}
+PRODUCER = {"buffer_bytes": 131_072, "channel_buffer_size": 64, "max_message_bytes": 100_000}
+CLUSTER = {"client_id": "storm", "default_partitions": 4, "consumer": CONSUMER, "producer": PRODUCER}
+
+
+def config(**cluster: Any) -> dict[str, Any]:
+    return {"shutdown_timeout": "2s", "proxies": {"default": {**CLUSTER, **cluster}}}
+
+
+def counts(daemon: Daemon) -> dict[str, int]:
+    """What the daemon has at the moment."""
+    before = len(_counts_logged(daemon))
+    daemon.signal(signal.SIGUSR1)
+    until_blocking(lambda: len(_counts_logged(daemon)) > before or not daemon.running, daemon.log)
+    assert daemon.running, f"the daemon has ended; its log:\n{daemon.log()}"
+    return _counts_logged(daemon)[-1]
+
+
+def _counts_logged(daemon: Daemon) -> list[dict[str, int]]:
+    lines = [line for line in daemon.log().splitlines() if re.search(r"\] counts +", line)]
+    return [{name: int(count) for name, count in re.findall(r"([\w.]+)=(\d+)", line)} for line in lines]
+
+
+def wait_settled(daemon: Daemon, expected: dict[str, int] | None = None) -> dict[str, int]:
+    """What the daemon has when nothing is left of a storm; then it must be as much as is expected."""
+    seen: dict[str, int] = {}
+
+    def has_settled() -> bool:
+        seen.update(counts(daemon))
+        return seen == expected if expected else not any(_kept_for_callers(seen).values())
+
+    until_blocking(has_settled, lambda: f"left: {seen}, expected: {expected}")
+    return seen
+
+
+def _kept_for_callers(seen: dict[str, int]) -> dict[str, int]:
+    return {name: count for name, count in seen.items() if name != "tasks"}
+
+
+def storm(daemon: Daemon, seconds: float, seed: int) -> dict[str, Any]:
+    """Let one loose; returns what it says."""
+    command = [sys.executable, "-m", "tests.judges.storm", daemon.address, str(seconds), str(seed)]
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, timeout=300, check=True)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def check_serves(daemon: Daemon) -> None:
+    """Somebody else, who knows nothing of the storm, is served."""
+    stub = daemon.stub()
+    stub.Produce(pb.ProdRq(topic="calm", key_undefined=True, message=b"m"), timeout=SECONDS)
+    asked = pb.ConsNAckRq(topic="calm", group="calm", auto_ack=True)
+    assert stub.ConsumeNAck(asked, timeout=SECONDS).message == b"m"
+    daemon.close_channels()
+
+
+def withstands(daemon: Daemon, seconds: float) -> None:
+    """Judge a daemon."""
+    check_serves(daemon)
+    storm(daemon, seconds / 4, seed=1)
+    before = wait_settled(daemon)
+    rss_bytes = daemon.rss_bytes()
+    report = storm(daemon, seconds, seed=2)
+    assert report["calls"].keys() == {method.name for method in METHODS.values()}
+    assert report["ends"].keys() >= {"OK", "DEADLINE_EXCEEDED", "CANCELLED"}, report["ends"]
+    wait_settled(daemon, before)
+    grown = daemon.rss_bytes() - rss_bytes
+    assert grown <= GROWN_BYTES_MAX, f"{grown >> 20} MiB more resident than before"
+    check_serves(daemon)
+    check_log(daemon)
+    warning = PYTHONS_WARNINGS.search(daemon.log())
+    assert warning is None, f"the interpreter warned: {daemon.log()[warning.start() :][:1000]}"
+
+
+def stormed_daemon(folder: Path, **cluster: Any) -> Any:
+    """A daemon that shows every warning of the interpreter."""
+    return judged_daemon(folder, config(**cluster), program=("-W", "always", "-m", "pixy"))
+
+
+def test_a_storm_of_all_calls_leaves_nothing_behind(tmp_path: Path) -> None:
+    with stormed_daemon(tmp_path / "daemon") as daemon:
+        withstands(daemon, 4)
+
+
+@pytest.mark.long
+def test_a_long_storm_of_all_calls_leaves_nothing_behind(tmp_path: Path) -> None:
+    with stormed_daemon(tmp_path / "daemon") as daemon:
+        withstands(daemon, 40)
+
+
+@pytest.mark.long
+@pytest.mark.kafka
+def test_a_long_storm_in_front_of_kafka_leaves_nothing_behind(
+    tmp_path: Path, kafka: KafkaCluster, kafka_name: Callable[[str], str]
+) -> None:
+    with stormed_daemon(tmp_path / "daemon", kafka={"seed_peers": kafka.addresses}) as daemon:
+        withstands(daemon, 40)
