@@ -31,10 +31,15 @@ _WITHOUT_PROCESSES = (
     "tests/cli",
     "tests/config",
     "tests/records",
+    "tests/spark",
     "tests/test_daemon.py",
 )
-_WITH_PROCESSES = ("tests/backend/kafka/test_produce.py", "tests/integration/test_grpc_door.py")
-"""Real brokers, and daemons with clients on TLS."""
+_WITH_PROCESSES = (
+    "tests/backend/kafka/test_produce.py",
+    "tests/integration/test_grpc_door.py",
+    "tests/spark/test_source.py",
+)
+"""Real brokers, daemons with clients on TLS, and a Spark."""
 
 
 def lowest(requirement: str) -> str:
@@ -53,8 +58,9 @@ def lowest(requirement: str) -> str:
 
 def _wanted() -> list[str]:
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-    tools = [each for each in project["optional-dependencies"]["dev"] if Requirement(each).name in _TOOLS]
-    return [*map(lowest, project["dependencies"]), *tools]
+    extras = project["optional-dependencies"]
+    tools = [each for each in extras["dev"] if Requirement(each).name in _TOOLS]
+    return [*map(lowest, project["dependencies"] + extras["spark"]), *tools]
 
 
 def _install(wanted: list[str]) -> None:
@@ -64,7 +70,8 @@ def _install(wanted: list[str]) -> None:
     shutil.rmtree(_PLACE, ignore_errors=True)
     venv.create(_PLACE, with_pip=True)
     pip = [str(_PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-    subprocess.run([*pip, "--only-binary", ":all:", *wanted], check=True)
+    # PySpark comes as source only.
+    subprocess.run([*pip, "--only-binary", ":all:", "--no-binary", "pyspark", *wanted], check=True)
     _INSTALLED.write_text(text)
 
 

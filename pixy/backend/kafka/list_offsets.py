@@ -1,6 +1,6 @@
 """Offsets of partitions by position and by time (ListOffsets), as they are served: read committed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from aiokafka.protocol.offset import OffsetRequest
@@ -77,9 +77,11 @@ async def _list(
     return found
 
 
-async def _ask(client: KafkaClient, leader: int, partitions: Iterable[TopicPartition], timestamp: int) -> Any:
+async def _ask(client: KafkaClient, leader: int, partitions: Sequence[TopicPartition], timestamp: int) -> Any:
     if leader < 0:
-        raise Unavailable(client.no_leader(min(partitions)))
+        reasons = [client.no_leader(each) for each in partitions]
+        topic, number = partitions[0]
+        raise Unavailable(f"the offsets of {topic}-{number} cannot be read: {reasons[0]}")
     topics: dict[str, list[tuple[int, int]]] = {}
     for topic, number in sorted(partitions):
         topics.setdefault(topic, []).append((number, timestamp))

@@ -1,16 +1,21 @@
 """pixy/backend/kafka/legacy_messages.py: formats 0 and 1 are handed out as record batches, or the damage is told."""
 
+import asyncio
 import struct
+from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
+from pixy.backend import TopicPartition
 from pixy.backend.kafka.fetch import read_batches
 from pixy.errors import CorruptData
 from pixy.records import COMPRESSION, patch_batch, read_records
-from tests.conformance.support import make_batch
+from tests.conformance.support import append, make_batch, values
+from tests.kafka.backends import open_kafka, start_again
+from tests.kafka.cluster import KafkaCluster
 
 Found = list[tuple[int, int, bytes | None, bytes | None]]
 CODECS = [
@@ -129,3 +134,29 @@ def test_a_wrapper_inside_a_wrapper_is_refused() -> None:
     struct.pack_into(">I", entry, 12, crc32(entry[16:]))
     with pytest.raises(CorruptData):
         read(bytes(entry))
+
+
+@pytest.mark.process
+async def test_a_log_that_a_broker_keeps_in_the_older_formats_is_read_to_its_end(
+    kafka: KafkaCluster, kafka_name: Callable[[str], str]
+) -> None:
+    partition = TopicPartition(kafka_name("old"), 0)
+    async with open_kafka(kafka) as backend:
+        await backend.create_topic(partition.topic, 1)
+    broker = kafka.broker(1)
+    await asyncio.to_thread(broker.stop)
+    log = broker.folder / "data" / f"{partition.topic}-0" / f"{0:020d}.log"
+    log.write_bytes(
+        written(0, "none", range(3)) + written(1, "gzip", range(3, 6)) + written(1, "none", range(6, 7))
+    )
+    await start_again(kafka)
+    async with open_kafka(kafka) as backend:
+        await append(backend, partition, b"new")
+        found, offset = [], 0
+        async with asyncio.timeout(60):
+            while offset < 8:
+                result = await backend.fetch(partition, offset, max_bytes=1 << 20)
+                found += values(result)
+                offset = result.next_offset
+        assert found == [*(b"v%d" % each for each in range(7)), b"new"]
+        assert await backend.offset_for_timestamp(partition, 1004) == 4
