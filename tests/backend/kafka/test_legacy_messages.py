@@ -159,4 +159,3 @@ async def test_a_log_that_a_broker_keeps_in_the_older_formats_is_read_to_its_end
                 found += values(result)
                 offset = result.next_offset
         assert found == [*(b"v%d" % each for each in range(7)), b"new"]
-        assert await backend.offset_for_timestamp(partition, 1004) == 4
