@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from tests.consume.fakes import FakeBackend, World
+from tests.consume.fakes import World
+from tests.fakes.backend import FakeBackend
 
 MakeWorld = Callable[..., World]
 
@@ -14,7 +15,7 @@ async def make_world() -> AsyncIterator[MakeWorld]:
     worlds: list[World] = []
 
     def make(partitions: int = 1, **options: Any) -> World:
-        worlds.append(World(FakeBackend(t=partitions), **options))
+        worlds.append(World(FakeBackend(topics={"t": partitions}), **options))
         return worlds[-1]
 
     yield make

@@ -44,7 +44,7 @@ async def test_a_service_that_is_switched_off_says_so(make_world: MakeWorld) -> 
     world = make_world(disabled=True)
     assert [type(error) for error in (await world.consume()).errors] == [ServiceDisabled]
     assert [type(error) for error in await world.ack(0, 0)] == [ServiceDisabled]
-    assert world.backend.events == []
+    assert world.backend.groups.events == []
 
 
 async def test_after_a_restart_only_what_was_not_committed_comes_again(make_world: MakeWorld) -> None:
@@ -279,7 +279,7 @@ async def test_draining_takes_acks_while_offers_are_out(make_world: MakeWorld) -
     assert [type(error) for error in refused.errors] == [ShuttingDown]
     await draining
     assert world.committed() == OffsetCommit(3)
-    assert world.backend.events[-1] == ("leave", "g")
+    assert world.backend.groups.events[-1] == ("leave", "g")
     assert [type(error) for error in await world.ack(0, 2)] == [ShuttingDown]
     with pytest.raises(ShuttingDown):
         await world.consumers.set_offsets("g", "t", {0: OffsetCommit(0)})
@@ -340,4 +340,4 @@ async def test_draining_twice_is_harmless(make_world: MakeWorld) -> None:
     await world.consume()
     await world.consumers.drain(1)
     await world.consumers.drain(1)
-    assert [event[0] for event in world.backend.events].count("leave") == 1
+    assert [event[0] for event in world.backend.groups.events].count("leave") == 1

@@ -16,11 +16,11 @@ async def test_waiting_for_records_asks_once(make_world: MakeWorld) -> None:
     world = make_world()
     answers = await world.consume()
     await world.pass_time(2.0)
-    assert world.backend.fetches == 1
+    assert len(world.backend.fetched) == 1
     world.log().append(b"a")
     await world.pass_time(0)
     assert answers.values == [b"a"]
-    assert world.backend.fetches == 2
+    assert len(world.backend.fetched) == 2
 
 
 async def test_prefetch_is_bounded(make_world: MakeWorld) -> None:
@@ -31,9 +31,9 @@ async def test_prefetch_is_bounded(make_world: MakeWorld) -> None:
     size = len(world.log().batches[0])
     held = sum(max_bytes // size * size for _, _, max_bytes in world.backend.fetched)
     assert held <= 10_000 + size
-    fetches = world.backend.fetches
+    fetches = len(world.backend.fetched)
     await world.consume(1)
-    assert world.backend.fetches == fetches
+    assert len(world.backend.fetched) == fetches
 
 
 async def test_everything_is_delivered_once_through_a_small_buffer(make_world: MakeWorld) -> None:
@@ -81,7 +81,7 @@ async def test_a_log_that_ends_earlier_is_followed_and_said_once(make_world: Mak
     log = world.log()
     del log.batches[1]
     log.end = 2
-    log.changed.set()
+    log.wake()
     with capture_logs() as logs:
         await world.pass_time(1)
     assert [entry["end"] for entry in logs if "beyond the end" in entry["event"]] == [2]
@@ -98,7 +98,7 @@ async def test_a_failing_fetch_is_said_once_and_tried_with_increasing_delay(make
         answers = await world.consume()
         for _ in range(100):
             await world.pass_time(0.1)
-        assert 8 <= world.backend.fetches <= 16
+        assert 8 <= len(world.backend.fetched) <= 16
         assert [entry["error"] for entry in logs if "cannot fetch" in entry["event"]] == ["no leader"]
         assert len(answers.errors) == 1
         world.backend.failures.clear()
@@ -130,11 +130,11 @@ async def test_the_end_of_a_deleted_topic_is_not_said_before_the_assignment_says
     with capture_logs() as logs:
         world.backend.delete("t", silently=True)
         await world.pass_time(0.3)
-        fetches = world.backend.fetches
-        world.backend.assign_all()
+        fetches = len(world.backend.fetched)
+        world.backend.groups.assign_all(again=True)
         await world.pass_time(10)
     assert logs == []
-    assert (world.backend.fetches, len(answers.errors)) == (fetches, 1)
+    assert (len(world.backend.fetched), len(answers.errors)) == (fetches, 1)
 
 
 async def test_damaged_data_stops_there_and_heals(make_world: MakeWorld) -> None:

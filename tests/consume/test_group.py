@@ -6,7 +6,6 @@ from structlog.testing import capture_logs
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.errors import Unavailable
 from tests.consume.conftest import MakeWorld
-from tests.consume.fakes import FakeLog
 from tests.fakes.waiting import settle
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -30,7 +29,7 @@ async def test_a_new_group_begins_where_the_options_say_and_commits_that(
 async def test_a_group_continues_where_it_was(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(*[b"x"] * 10)
-    world.backend.commits["g"] = {T0: OffsetCommit(3, "BB")}
+    world.backend.groups.of("g").commits = {T0: OffsetCommit(3, "BB")}
     assert (await world.consume(4)).offsets == [3, 5, 6, 7]
     assert world.backend.commit_calls == []
 
@@ -38,7 +37,7 @@ async def test_a_group_continues_where_it_was(make_world: MakeWorld) -> None:
 async def test_only_partitions_without_a_commit_get_one(make_world: MakeWorld) -> None:
     world = make_world(2)
     world.log().append(b"x")
-    world.backend.commits["g"] = {T0: OffsetCommit(1)}
+    world.backend.groups.of("g").commits = {T0: OffsetCommit(1)}
     await world.consume()
     assert world.backend.commit_calls == [{T1: OffsetCommit(0)}]
 
@@ -62,7 +61,7 @@ async def test_a_committed_offset_out_of_range_is_adjusted_at_once(
     log.append(*[b"x"] * 5)
     if committed.metadata == "IB":
         log.begin = 11
-    world.backend.commits["g"] = {T0: committed}
+    world.backend.groups.of("g").commits = {T0: committed}
     with capture_logs() as logs:
         await world.consume()
     assert world.committed() == adjusted
@@ -119,10 +118,10 @@ async def test_a_second_topic_is_added_to_the_membership(make_world: MakeWorld) 
     world.backend.create("u", 1)
     await world.consume()
     await world.pass_time(10)
-    world.backend.logs["u"][0].append(b"u")
+    world.backend.log(TopicPartition("u", 0)).append(b"u")
     assert (await world.consume(topic="u", auto_ack=True)).values == [b"u"]
     await world.pass_time(5)
-    events = [event for event in world.backend.events if event[0] != "commit"]
+    events = [event for event in world.backend.groups.events if event[0] != "commit"]
     assert events == [("join", "g", "t"), ("subscribe", "g", "t", "u"), ("subscribe", "g", "u")]
 
 
@@ -132,14 +131,14 @@ async def test_a_revoked_partition_commits_what_was_acked_and_offers_no_more(mak
     answers = await world.consume()
     answers.offers[0].auto_ack = True
     answers.offers[0].delivered()
-    world.backend.withheld.add(T0)
+    world.backend.groups.withheld.add(T0)
     await world.backend.rebalance("g")
     assert world.committed() == OffsetCommit(1)
     world.log(0).append(b"c")
     world.log(1).append(b"d")
     assert (await world.consume()).values == [b"d"]
-    world.backend.withheld.clear()
-    world.backend.assign("g")
+    world.backend.groups.withheld.clear()
+    world.backend.groups.assign("g", again=True)
     assert (await world.consume()).values == [b"b"]
 
 
@@ -147,8 +146,8 @@ async def test_an_offer_of_a_revoked_partition_is_void(make_world: MakeWorld) ->
     world = make_world()
     world.log().append(b"a")
     answers = await world.consume(auto_ack=True)
-    world.backend.withheld.add(T0)
-    world.backend.assign("g")
+    world.backend.groups.withheld.add(T0)
+    world.backend.groups.assign("g", again=True)
     answers.offers[0].delivered()
     await world.pass_time(1)
     assert world.committed() == OffsetCommit(0)
@@ -157,9 +156,9 @@ async def test_an_offer_of_a_revoked_partition_is_void(make_world: MakeWorld) ->
 async def test_partitions_that_are_added_are_consumed(make_world: MakeWorld) -> None:
     world = make_world()
     await world.consume()
-    world.backend.logs["t"].append(FakeLog())
+    world.backend.grow("t", 2, silently=True)
     world.log(1).append(b"new")
-    world.backend.assign("g")
+    world.backend.groups.assign("g", again=True)
     assert (await world.consume()).errors == []
     assert world.consumers.outstanding == 1
 
@@ -203,7 +202,7 @@ async def test_a_failed_commit_is_said_once_and_done_again(make_world: MakeWorld
 async def test_gaps_are_committed_without_any_ack(make_world: MakeWorld) -> None:
     world = make_world()
     await world.consume()
-    world.log().gap(5)
+    world.log().add_gap(5)
     await world.pass_time(0.5)
     assert world.committed() == OffsetCommit(5)
 

@@ -18,8 +18,10 @@ from pixy.consume.timers import Timers
 from pixy.consume.unpacking import Unpacker
 from pixy.consume.voided import VoidedOffsets
 from pixy.errors import AckBeyondEnd, InvalidAck, Unavailable
-from tests.consume.fakes import Answers, FakeBackend, FakeLog
+from tests.consume.fakes import Answers
+from tests.fakes.backend import FakeBackend
 from tests.fakes.clock import FakeClock
+from tests.fakes.partition_log import FakeLog
 from tests.fakes.waiting import settle
 
 T0 = TopicPartition("t", 0)
@@ -36,7 +38,7 @@ class Host:
         self.watching = False
         self.dirty: list[LivePartition] = []
         self.looks = 0
-        self.backend = FakeBackend(t=1)
+        self.backend = FakeBackend(topics={"t": 1})
         self.clock = FakeClock()
         self.faults: list[BaseException] = []
         self.limits = OfferLimits(ACK_TIMEOUT, 3, 1 << 20, 1, 1 << 20)
@@ -54,7 +56,7 @@ class Host:
 
     @property
     def log(self) -> FakeLog:
-        return self.backend.logs["t"][0]
+        return self.backend.log(TopicPartition("t", 0))
 
     def mark_dirty(self, partition: LivePartition) -> None:
         self.dirty.append(partition)
@@ -64,7 +66,7 @@ class Host:
 
     def make(self, base: int = 0) -> LivePartition:
         """A partition where everything below `base` is acked, fetching."""
-        topic_id = self.backend.topic_ids["t"]
+        topic_id = self.backend.topic_id("t")
         self.live = LivePartition(self.environment, self, 0, OffsetTracker(base), base, topic_id)
         self.live.start()
         return self.live
@@ -258,7 +260,7 @@ async def test_records_that_arrive_go_to_who_waits(host: Host) -> None:
 
 async def test_a_gap_that_is_passed_is_committed(host: Host) -> None:
     live = host.make()
-    host.log.gap(5)
+    host.log.add_gap(5)
     await settle()
     assert host.dirty == [live]
     assert live.commit() == OffsetCommit(5)

@@ -56,7 +56,7 @@ async def test_an_offer_of_a_partition_that_stays_is_good_after_the_rebalance(ma
     world = make_world(2)
     world.log(0).append(b"a", b"b")
     (offer,) = (await world.consume(auto_ack=True)).offers
-    world.backend.withheld.add(T1)
+    world.backend.groups.withheld.add(T1)
     change = rebalance(world, 0)
     await change
     offer.delivered()
@@ -70,14 +70,14 @@ async def test_an_ack_between_the_last_commit_and_the_assignment_waits_for_it(ma
     world.log(0).append(b"a")
     world.log(1).append(b"b")
     await world.consume(2)
-    on_revocation = world.backend.members["g"].on_revocation
+    on_revocation = world.backend.groups.members["g"].on_revocation
     assert on_revocation is not None
     await on_revocation(0)
     stays, goes = await world.ack(0, 0), await world.ack(1, 0)
     assert (stays, goes) == ([], [])
-    world.backend.withheld.add(T1)
-    world.backend.owners[T1] = "somebody"
-    world.backend.assign("g")
+    world.backend.groups.withheld.add(T1)
+    world.backend.groups.owners[T1] = "somebody"
+    world.backend.groups.assign("g", again=True)
     await settle()
     assert stays == [None]
     (refused,) = goes
@@ -92,12 +92,12 @@ async def test_an_ack_that_rides_on_a_request_waits_too(make_world: MakeWorld) -
     world = make_world()
     world.log(0).append(b"a", b"b")
     await world.consume()
-    on_revocation = world.backend.members["g"].on_revocation
+    on_revocation = world.backend.groups.members["g"].on_revocation
     assert on_revocation is not None
     await on_revocation(0)
     answers = await world.consume(ack=(0, 0), ack_if_offered=True)
     assert answers.values == []
-    world.backend.assign("g")
+    world.backend.groups.assign("g", again=True)
     await settle()
     assert answers.values == [b"b"]
     await world.pass_time(1)
@@ -127,16 +127,16 @@ async def test_nothing_is_committed_for_a_partition_that_was_taken_away_without_
     await world.consume()
     await world.ack(0, 0)
     world.backend.commit_calls.clear()
-    world.backend.withheld.add(T0)
+    world.backend.groups.withheld.add(T0)
     with capture_logs() as logs:
-        world.backend.assign("g")
+        world.backend.groups.assign("g", again=True)
         await world.pass_time(5)
     assert world.backend.commit_calls == []
     assert [entry["event"] for entry in logs] == [
         "acks that were not committed are lost, their records will be handed out again"
     ]
-    world.backend.withheld.clear()
-    world.backend.assign("g")
+    world.backend.groups.withheld.clear()
+    world.backend.groups.assign("g", again=True)
     assert (await world.consume()).values == [b"a"]
 
 
@@ -149,15 +149,15 @@ async def test_a_commit_that_fails_after_its_partition_went_elsewhere_is_not_tri
     await world.ack(0, 0)
     gate = world.backend.gates["commit"] = asyncio.Event()
     await world.pass_time(0.5)
-    world.backend.withheld.add(T0)
-    world.backend.assign("g")
+    world.backend.groups.withheld.add(T0)
+    world.backend.groups.assign("g", again=True)
     world.backend.failures["commit"] = Unavailable("another generation")
     gate.set()
     await settle()
     world.backend.failures.clear()
     world.backend.gates.clear()
-    world.backend.withheld.clear()
-    world.backend.assign("g")
+    world.backend.groups.withheld.clear()
+    world.backend.groups.assign("g", again=True)
     await world.pass_time(5)
     assert world.committed() == OffsetCommit(0)
     assert (await world.consume()).values == [b"a"]
@@ -166,16 +166,16 @@ async def test_a_commit_that_fails_after_its_partition_went_elsewhere_is_not_tri
 async def test_an_ack_of_a_partition_that_may_be_coming_waits(make_world: MakeWorld) -> None:
     world = make_world(2)
     world.log(1).append(b"x")
-    world.backend.withheld.add(T1)
-    world.backend.owners[T1] = "pixy-b"
+    world.backend.groups.withheld.add(T1)
+    world.backend.groups.owners[T1] = "pixy-b"
     await world.consume()
-    on_revocation = world.backend.members["g"].on_revocation
+    on_revocation = world.backend.groups.members["g"].on_revocation
     assert on_revocation is not None
     await on_revocation(0)
     outcome = await world.ack(1, 0)
     assert outcome == []
-    world.backend.withheld.clear()
-    world.backend.assign("g")
+    world.backend.groups.withheld.clear()
+    world.backend.groups.assign("g", again=True)
     await settle()
     assert outcome == [None]
 
@@ -183,8 +183,8 @@ async def test_an_ack_of_a_partition_that_may_be_coming_waits(make_world: MakeWo
 async def test_an_ack_here_of_what_another_process_has_names_it(make_world: MakeWorld) -> None:
     world = make_world(2)
     world.log(1).append(b"x")
-    world.backend.withheld.add(T1)
-    world.backend.owners[T1] = "pixy-b"
+    world.backend.groups.withheld.add(T1)
+    world.backend.groups.owners[T1] = "pixy-b"
     await world.consume()
     (outcome,) = await world.ack(1, 0)
     assert isinstance(outcome, AckElsewhere)
@@ -194,8 +194,8 @@ async def test_an_ack_here_of_what_another_process_has_names_it(make_world: Make
 async def test_the_owner_is_named_also_where_no_partition_was_got(make_world: MakeWorld) -> None:
     world = make_world()
     world.log(0).append(b"x")
-    world.backend.withheld.add(T0)
-    world.backend.owners[T0] = "pixy-b"
+    world.backend.groups.withheld.add(T0)
+    world.backend.groups.owners[T0] = "pixy-b"
     await world.consume()
     (outcome,) = await world.ack(0, 0)
     assert isinstance(outcome, AckElsewhere)
@@ -212,10 +212,10 @@ async def test_an_ack_without_a_member_here_waits_while_the_owner_is_being_decid
     await world.pass_time(1)
     assert outcome == []
     world.backend.failures.clear()
-    world.backend.owners[T0] = "pixy-b"
+    world.backend.groups.owners[T0] = "pixy-b"
     await world.pass_time(1)
     assert [type(each) for each in outcome] == [AckElsewhere]
-    assert world.backend.members == {}
+    assert world.backend.groups.members == {}
 
 
 async def test_an_ack_without_a_member_here_is_refused_if_the_owner_stays_undecided(
@@ -228,7 +228,7 @@ async def test_an_ack_without_a_member_here_is_refused_if_the_owner_stays_undeci
     for _ in range(40):
         await world.pass_time(0.1)
     assert [type(each) for each in outcome] == [OwnerUndecided]
-    assert world.backend.members == {}
+    assert world.backend.groups.members == {}
 
 
 async def test_an_ack_counts_here_if_the_topic_is_consumed_before_its_owner_is_decided(
@@ -248,14 +248,16 @@ async def test_a_start_that_loses_its_partition_and_gets_it_back_commits_nothing
 ) -> None:
     world = make_world()
     world.log(0).append(b"a", b"b", b"c")
-    world.backend.commits["g"] = {T0: OffsetCommit(9)}  # beyond the end: a start commits where it goes on
+    world.backend.groups.of("g").commits = {
+        T0: OffsetCommit(9)
+    }  # beyond the end: a start commits where it goes on
     gate = world.backend.gates["offset_ranges"] = asyncio.Event()
     answers = await world.consume()
-    world.backend.withheld.add(T0)
-    world.backend.assign("g")
-    world.backend.commits["g"] = {T0: OffsetCommit(1)}  # by whoever had it in between
-    world.backend.withheld.clear()
-    world.backend.assign("g")
+    world.backend.groups.withheld.add(T0)
+    world.backend.groups.assign("g", again=True)
+    world.backend.groups.of("g").commits = {T0: OffsetCommit(1)}  # by whoever had it in between
+    world.backend.groups.withheld.clear()
+    world.backend.groups.assign("g", again=True)
     gate.set()
     await settle()
     assert world.backend.commit_calls == []
@@ -267,7 +269,7 @@ async def test_a_start_that_a_rebalance_overtakes_commits_nothing(make_world: Ma
     world.log(0).append(b"a")
     gate = world.backend.gates["offset_ranges"] = asyncio.Event()
     answers = await world.consume()
-    on_revocation = world.backend.members["g"].on_revocation
+    on_revocation = world.backend.groups.members["g"].on_revocation
     assert on_revocation is not None
     revoking = asyncio.ensure_future(on_revocation(0))
     await settle()
@@ -275,7 +277,7 @@ async def test_a_start_that_a_rebalance_overtakes_commits_nothing(make_world: Ma
     await revoking
     await settle()
     assert (world.backend.commit_calls, answers.offsets) == ([], [])
-    world.backend.assign("g")
+    world.backend.groups.assign("g", again=True)
     await settle()
     assert answers.offsets == [0]
 
@@ -283,10 +285,10 @@ async def test_a_start_that_a_rebalance_overtakes_commits_nothing(make_world: Ma
 async def test_an_ack_of_what_another_process_has_does_not_join_the_group(make_world: MakeWorld) -> None:
     world = make_world()
     world.log(0).append(b"x")
-    world.backend.owners[T0] = "pixy-b"
+    world.backend.groups.owners[T0] = "pixy-b"
     (outcome,) = await world.ack(0, 0)
     assert isinstance(outcome, AckElsewhere)
-    assert world.backend.members == {}
+    assert world.backend.groups.members == {}
 
 
 async def test_an_ack_of_what_nobody_has_joins_and_counts(make_world: MakeWorld) -> None:
@@ -308,7 +310,7 @@ async def test_a_subscription_does_not_end_in_the_middle_of_a_rebalance(make_wor
     await change
     await world.pass_time(1)
     assert world.committed() == OffsetCommit(1)
-    assert world.backend.members == {}  # and ends then
+    assert world.backend.groups.members == {}  # and ends then
 
 
 async def test_the_last_ack_is_seen_though_the_subscription_was_looked_at_meanwhile(

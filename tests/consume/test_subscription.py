@@ -196,7 +196,7 @@ async def test_an_ack_of_what_nobody_here_offered_starts_the_subscription(make_w
 async def test_an_ack_below_the_committed_offset_is_fine(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(*[b"x"] * 5)
-    world.backend.commits["g"] = {TopicPartition("t", 0): OffsetCommit(3)}
+    world.backend.groups.of("g").commits = {TopicPartition("t", 0): OffsetCommit(3)}
     await world.consume()
     assert await world.ack(0, 1) == [None]
     await world.pass_time(1)
@@ -228,7 +228,7 @@ async def test_an_ack_for_a_partition_of_another_process_ends_after_the_timeout(
     make_world: MakeWorld,
 ) -> None:
     world = make_world(2)
-    world.backend.withheld.add(TopicPartition("t", 1))
+    world.backend.groups.withheld.add(TopicPartition("t", 1))
     world.log(1).append(b"x")
     outcome = await world.ack(1, 0)
     assert outcome == []
@@ -240,7 +240,7 @@ async def test_a_riding_ack_for_a_partition_of_another_process_does_not_hold_up(
     make_world: MakeWorld,
 ) -> None:
     world = make_world(2)
-    world.backend.withheld.add(TopicPartition("t", 1))
+    world.backend.groups.withheld.add(TopicPartition("t", 1))
     world.log(0).append(b"x")
     await world.consume(auto_ack=True)
     world.log(0).append(b"y")
@@ -264,9 +264,9 @@ async def test_without_requests_and_offers_the_subscription_ends(make_world: Mak
     world = make_world(long_polling_timeout=1.0)
     await world.consume()
     await world.pass_time(14.9)
-    assert world.backend.events[-1][0] != "leave"
+    assert world.backend.groups.events[-1][0] != "leave"
     await world.pass_time(0.1)
-    assert world.backend.events[-1] == ("leave", "g")
+    assert world.backend.groups.events[-1] == ("leave", "g")
     assert world.consumers._groups == {}
     assert world.clock.timers == 0
 
@@ -276,7 +276,7 @@ async def test_a_request_puts_the_end_off(make_world: MakeWorld) -> None:
     for _ in range(5):
         await world.consume()
         await world.pass_time(14)
-    assert "leave" not in [event[0] for event in world.backend.events]
+    assert "leave" not in [event[0] for event in world.backend.groups.events]
 
 
 async def test_a_request_that_waits_puts_the_end_off(make_world: MakeWorld) -> None:
@@ -294,9 +294,9 @@ async def test_with_an_offer_out_it_ends_with_the_last_ack(make_world: MakeWorld
     await world.consume(2)
     await world.pass_time(100)
     await world.ack(0, 0)
-    assert "leave" not in [event[0] for event in world.backend.events]
+    assert "leave" not in [event[0] for event in world.backend.groups.events]
     await world.ack(0, 1)
-    assert world.backend.events[-2:] == [("commit", "g"), ("leave", "g")]
+    assert world.backend.groups.events[-2:] == [("commit", "g"), ("leave", "g")]
     assert world.committed() == OffsetCommit(2)
 
 
@@ -307,7 +307,7 @@ async def test_with_an_offer_out_it_ends_when_that_is_returned(make_world: MakeW
     await world.pass_time(100)
     answers.offers[0].undelivered()
     await world.pass_time(0)
-    assert world.backend.events[-1] == ("leave", "g")
+    assert world.backend.groups.events[-1] == ("leave", "g")
 
 
 async def test_an_offer_in_the_queue_of_a_slow_reader_spends_no_retry_and_is_offered_to_nobody_else(
@@ -317,7 +317,7 @@ async def test_an_offer_in_the_queue_of_a_slow_reader_spends_no_retry_and_is_off
     world.log().append(b"a")
     answers = await world.consume(slow=True)
     await world.pass_time(100)
-    assert "leave" not in [event[0] for event in world.backend.events]
+    assert "leave" not in [event[0] for event in world.backend.groups.events]
     assert (await world.consume()).values == []
     answers.offers[0].delivered()
     await world.pass_time(9)
@@ -332,9 +332,9 @@ async def test_an_offer_never_acked_ends_it_after_the_ack_timeout(make_world: Ma
     world.log().append(b"a")
     await world.consume()
     await world.pass_time(299)
-    assert "leave" not in [event[0] for event in world.backend.events]
+    assert "leave" not in [event[0] for event in world.backend.groups.events]
     await world.pass_time(1)
-    assert world.backend.events[-1] == ("leave", "g")
+    assert world.backend.groups.events[-1] == ("leave", "g")
     assert (await world.consume()).values == [b"a"]
 
 
@@ -360,9 +360,9 @@ async def test_a_request_near_the_end_keeps_it(make_world: MakeWorld) -> None:
     assert answers.values == [b"b"]
     await world.ack(0, 1)
     await world.pass_time(14)
-    assert "leave" not in [event[0] for event in world.backend.events]
+    assert "leave" not in [event[0] for event in world.backend.groups.events]
     await world.pass_time(2)
-    assert world.backend.events[-1] == ("leave", "g")
+    assert world.backend.groups.events[-1] == ("leave", "g")
 
 
 async def test_a_request_while_it_ends_is_served_by_the_next(make_world: MakeWorld) -> None:
@@ -372,10 +372,14 @@ async def test_a_request_while_it_ends_is_served_by_the_next(make_world: MakeWor
     gate = world.backend.gates["leave"] = asyncio.Event()
     answers.offers[0].delivered()
     await world.pass_time(15)
-    assert ("leave", "g") not in world.backend.events
+    assert ("leave", "g") not in world.backend.groups.events
     later = await world.consume()
     assert later.offers == []
     gate.set()
     await world.pass_time(0)
     assert later.values == [b"b"]
-    assert [event[0] for event in world.backend.events if event[0] != "commit"] == ["join", "leave", "join"]
+    assert [event[0] for event in world.backend.groups.events if event[0] != "commit"] == [
+        "join",
+        "leave",
+        "join",
+    ]

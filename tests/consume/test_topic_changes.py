@@ -68,13 +68,14 @@ async def test_offers_of_a_deleted_topic_are_void_and_nothing_is_fetched_or_comm
     deliver(offers[:1])
     with capture_logs() as logs:
         world.backend.delete("t")
+        await settle()
         assert world.consumers.outstanding == 0
         world.backend.commit_calls.clear()
-        fetches = world.backend.fetches
+        fetches = len(world.backend.fetched)
         deliver(offers[1:2])
         offers[2].undelivered()
         await world.pass_time(10)
-    assert (world.backend.fetches, world.backend.commit_calls) == (fetches, [])
+    assert (len(world.backend.fetched), world.backend.commit_calls) == (fetches, [])
     assert warnings(logs) == []
     assert len(world.consumers._environment.tasks) == 1  # the keeper of the group
 
@@ -83,6 +84,7 @@ async def test_requests_that_wait_for_a_deleted_topic_are_answered_at_once(make_
     world = make_world()
     answers = await world.consume(3)
     world.backend.delete("t")
+    await settle()
     assert [type(error) for error in answers.errors] == [TopicMissing] * 3
     assert world.missed == ["t"]
 
@@ -111,7 +113,7 @@ async def test_requests_go_on_waiting_if_the_topic_is_created_again(make_world: 
 
 async def test_an_ack_that_waits_is_answered_as_for_an_unknown_topic(make_world: MakeWorld) -> None:
     world = make_world()
-    world.backend.withheld.add(T0)
+    world.backend.groups.withheld.add(T0)
     outcome = await world.ack(0, 0)
     assert outcome == []
     world.backend.delete("t")
@@ -186,7 +188,7 @@ async def test_where_the_group_was_in_the_old_topic_is_not_where_it_starts_in_th
     """The topic is replaced between the reading of what was committed and the start of its partitions."""
     world = make_world()
     world.log().append(*[b"old"] * 5)
-    world.backend.commits["g"] = {T0: OffsetCommit(2, "sparse acks that have to be rewritten")}
+    world.backend.groups.of("g").commits = {T0: OffsetCommit(2, "sparse acks that have to be rewritten")}
     gate = world.backend.gates["offset_ranges"] = asyncio.Event()
     answers = await world.consume(3)
     world.backend.delete("t", silently=True)
@@ -248,15 +250,15 @@ async def test_acks_that_could_not_be_committed_are_not_kept_for_the_new_topic(m
     world.log().append(*[b"old"] * 5)
     deliver((await world.consume(3)).offers)
     world.backend.failures["commit"] = Unavailable("no disk")
-    world.backend.withheld.add(T0)
-    world.backend.assign("g")
+    world.backend.groups.withheld.add(T0)
+    world.backend.groups.assign("g", again=True)
     await world.pass_time(1)
     world.backend.delete("t")
     world.backend.create("t", 1)
     world.backend.failures.clear()
     world.backend.commit_calls.clear()
-    world.backend.withheld.clear()
-    world.backend.assign("g")
+    world.backend.groups.withheld.clear()
+    world.backend.groups.assign("g", again=True)
     world.log().append(b"new")
     await world.pass_time(10)
     assert (await world.consume()).values == [b"new"]
@@ -402,11 +404,12 @@ async def test_a_group_that_starts_below_the_begin_is_told_once_however_often_it
     world.log().append(*[b"x"] * 9)
     world.log().append(b"kept")
     world.log().move_begin(9)
-    world.backend.commits["g"] = {T0: OffsetCommit(4)}
+    world.backend.groups.of("g").commits = {T0: OffsetCommit(4)}
     world.backend.failures["commit"] = Unavailable("no disk")
     with capture_logs() as logs:
         await world.consume()
-        await world.pass_time(2)
+        for _ in range(3):
+            await world.pass_time(1)
         assert len(world.backend.commit_calls) > 2
         world.backend.failures.clear()
         await world.pass_time(5)

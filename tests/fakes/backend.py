@@ -4,11 +4,12 @@ It keeps real record batches and every promise of the `Backend` protocol, uses t
 same in every run. Beyond the protocol it does on request what real clusters do at bad moments:
 
 - `hold_appends`, `release_appends`: appends that take their time;
-- `fail_appends`, `fail_fetches`, `fail_commits`: errors for the next n calls;
+- `fail_appends`, `fail_fetches`: errors for the next n calls;
 - `add_control_batch`, `add_gap`, `compact`: offsets without a record;
 - `move_log_begin`: retention; `corrupt`: a damaged batch; `damage`: a partition that serves nothing any more;
 - `set_leader`: partitions that have a leader, or none;
-- `join_consumer_group` as another client, `revoke`, `rebalance`: partitions that come and go.
+- `groups`: partitions that come and go, or are owned elsewhere;
+- `failures`, `gates`: calls that fail or wait, by name; `unready`: partitions that are assigned before they are there.
 
 What it is strict about, because a mistake there is a bug of the layer above: a batch handed to `append` is whole, its count is
 right, and nobody writes to it afterwards; batches handed out cannot be written to.
@@ -18,9 +19,9 @@ right, and nobody writes to it afterwards; batches handed out cannot be written 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 from pixy.backend import (
@@ -54,6 +55,7 @@ from pixy.records import (
     check_topic_name,
     read_header,
 )
+from tests.fakes.groups import FakeGroups, FakeMembership
 from tests.fakes.partition_log import FakeLog
 from tests.fakes.staging import FakeStaging
 
@@ -74,80 +76,28 @@ class _Append:
     error: PixyError | None
 
 
-@dataclass(slots=True)
-class _Group:
-    """One consumer group."""
-
-    # In the order of joining, which is also that of the member ids.
-    members: list["FakeMembership"] = field(default_factory=list)
-    # What a test took away: assigned to nobody until the next `rebalance`.
-    revoked: set[TopicPartition] = field(default_factory=set)
-    commits: dict[TopicPartition, OffsetCommit] = field(default_factory=dict)
-
-
-class FakeMembership:
-    """A member of a consumer group. `assigned` is what it owns."""
-
-    def __init__(
-        self,
-        group: _Group,
-        rebalance: Callable[[_Group], None],
-        client_id: str,
-        topics: Sequence[str],
-        on_assignment: Assignment,
-    ) -> None:
-        self.client_id = client_id
-        self.topics = tuple(topics)
-        self.assigned: dict[str, tuple[int, ...]] | None = None
-        self._on_assignment = on_assignment
-        self._group = group
-        self._rebalance = rebalance
-        self._left = False
-
-    async def subscribe(self, topics: Sequence[str]) -> None:
-        self.topics = tuple(topics)
-        if not self._left:
-            self._rebalance(self._group)
-
-    async def leave(self) -> None:
-        if self._left:
-            return
-        self.end()
-        self._group.members.remove(self)
-        self._rebalance(self._group)
-
-    def end(self) -> None:
-        """Tell it nothing any more."""
-        self._left = True
-        self.assigned = {}
-
-    def assign(self, assigned: dict[str, tuple[int, ...]]) -> None:
-        """Give it these partitions, and tell it soon unless they are what it has."""
-        if assigned == self.assigned:
-            return
-        self.assigned = assigned
-        asyncio.get_running_loop().call_soon(self._tell, assigned)
-
-    def _tell(self, assigned: dict[str, tuple[int, ...]]) -> None:
-        if not self._left:
-            self._on_assignment({topic: list(partitions) for topic, partitions in assigned.items()})
-
-
 class FakeBackend:
     """A `Backend` in memory.
 
     Args:
         node_id: the node that leads every partition.
         start_error: what `start` raises.
+        topics: partitions of topics that are there; the cluster runs then.
     """
 
-    def __init__(self, *, node_id: int = 1, start_error: StartError | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        node_id: int = 1,
+        start_error: StartError | None = None,
+        topics: Mapping[str, int] | None = None,
+    ) -> None:
         self._node_id = node_id
         self._start_error = start_error
-        self._running = False
+        self._running = topics is not None
         self._topics: dict[str, TopicDescription] = {}
         self._logs: dict[TopicPartition, FakeLog] = {}
-        self._groups: dict[str, _Group] = {}
+        self.groups = FakeGroups(self.step, self._count)
         self._topic_ids = count(1)
         self._staging = FakeStaging(self.topic, self._log)
         # Accepted appends of all partitions, in the order of the calls.
@@ -158,9 +108,24 @@ class FakeBackend:
         self._answerable: int | None = None
         self._append_errors: deque[PixyError] = deque()
         self._fetch_errors: deque[PixyError] = deque()
-        self._commit_errors: deque[PixyError] = deque()
-        self.commits: list[tuple[str, dict[TopicPartition, OffsetCommit]]] = []
-        """Every successful call of `commit_offsets`."""
+        # Calls that fail, and calls that wait, by name.
+        self.failures: dict[str, PixyError] = {}
+        self.gates: dict[str, asyncio.Event] = {}
+        # Every fetch: partition, offset, max_bytes.
+        self.fetched: list[tuple[TopicPartition, int, int]] = []
+        # Every commit, also those that failed.
+        self.commit_calls: list[dict[TopicPartition, OffsetCommit]] = []
+        # Partitions that are assigned, and not told of otherwise.
+        self.unready: set[TopicPartition] = set()
+        for name, partitions in (topics or {}).items():
+            self.create(name, partitions)
+
+    async def step(self, name: str) -> None:
+        """A step of a call: it waits for its gate, and fails if it has to."""
+        if name in self.gates:
+            await self.gates[name].wait()
+        if name in self.failures:
+            raise self.failures[name]
 
     async def start(self) -> None:
         if self._start_error is not None:
@@ -173,10 +138,7 @@ class FakeBackend:
         self._answer()
         for log in self._logs.values():
             log.wake()
-        for group in self._groups.values():
-            for member in group.members:
-                member.end()
-            group.members.clear()
+        self.groups.end()
 
     # --- topics -------------------------------------------------------------------------------------------------
 
@@ -203,8 +165,7 @@ class FakeBackend:
         await asyncio.sleep(0)
         if name in self._topics:
             raise TopicExists(f"topic {name} exists already")
-        description = TopicDescription(name, next(self._topic_ids).to_bytes(16, "big"), 1, dict(config), ())
-        return self._set_topic(self._grown(description, partitions))
+        return self.create(name, partitions, config)
 
     async def alter_topic(
         self,
@@ -235,6 +196,19 @@ class FakeBackend:
         await asyncio.sleep(0)
         if not force and (sinks := self._staging.sinks_of(self._known(name).topic_id)):
             raise FailedPrecondition(f"records of topic {name} are staged by {', '.join(sinks)}")
+        self.delete(name)
+
+    def create(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> TopicDescription:
+        """Create a topic at once."""
+        topic_id = next(self._topic_ids).to_bytes(16, "big")
+        return self._set_topic(self._grown(TopicDescription(name, topic_id, 1, config or {}, ()), partitions))
+
+    def grow(self, name: str, partitions: int, *, silently: bool = False) -> None:
+        """Let a topic have more partitions at once; `silently`: nobody is assigned any."""
+        self._set_topic(self._grown(self._known(name), partitions), silently=silently)
+
+    def delete(self, name: str, *, silently: bool = False) -> None:
+        """Delete a topic at once; `silently`: who has its partitions is not told."""
         deleted = [
             self._logs.pop(TopicPartition(name, each.partition)) for each in self._known(name).partitions
         ]
@@ -245,10 +219,11 @@ class FakeBackend:
         self._appends = deque(append for append in self._appends if append.log not in deleted)
         for append in under_way:
             asyncio.get_running_loop().call_soon(append.done, -1, append.log.refusal)
-        for group in self._groups.values():
-            group.revoked = {each for each in group.revoked if each.topic != name}
-            group.commits = {each: commit for each, commit in group.commits.items() if each.topic != name}
-            self._assign(group)
+        self.groups.forget(name)
+        if silently:
+            self.groups.lose(name)
+        else:
+            self.groups.assign_all()
 
     def _grown(self, topic: TopicDescription, partitions: int) -> TopicDescription:
         """The topic with as many partitions, or as it is if it has them."""
@@ -257,14 +232,14 @@ class FakeBackend:
         new = tuple(PartitionDescription(number, self._node_id, node, node) for number in added)
         return replace(topic, partitions=topic.partitions + new)
 
-    def _set_topic(self, topic: TopicDescription) -> TopicDescription:
+    def _set_topic(self, topic: TopicDescription, *, silently: bool = False) -> TopicDescription:
         self._topics[topic.name] = topic
         for each in topic.partitions:
             partition = TopicPartition(topic.name, each.partition)
             if partition not in self._logs:
                 self._logs[partition] = FakeLog(partition)
-        for group in self._groups.values():
-            self._assign(group)
+        if not silently:
+            self.groups.assign_all()
         return topic
 
     # --- records ------------------------------------------------------------------------------------------------
@@ -300,12 +275,14 @@ class FakeBackend:
             if error is not None:
                 append.done(-1, error)
             else:
-                append.done(append.log.append(append.batch), None)
+                append.done(append.log.append_batch(append.batch), None)
 
     async def fetch(
         self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait: float | None = None
     ) -> FetchResult:
         self._check_running()
+        self.fetched.append((partition, offset, max_bytes))
+        await self.step("fetch")
         log = self._log(partition)
         if self._fetch_errors:
             raise self._fetch_errors.popleft()
@@ -320,9 +297,14 @@ class FakeBackend:
 
     async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
         self._check_running()
+        await self.step("offset_ranges")
         partitions = self._known(topic).partitions
         logs = [self._logs[TopicPartition(topic, each.partition)] for each in partitions]
-        return {log.partition.partition: OffsetRange(log.begin, log.end) for log in logs}
+        return {
+            log.partition.partition: OffsetRange(log.begin, log.end)
+            for log in logs
+            if log.partition not in self.unready
+        }
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         self._check_running()
@@ -371,65 +353,35 @@ class FakeBackend:
         on_revocation: Revocation | None = None,
     ) -> FakeMembership:
         self._check_running()
-        joined = self._groups.setdefault(group, _Group())
-        member = FakeMembership(joined, self._assign, client_id, topics, on_assignment)
-        joined.members.append(member)
-        self._assign(joined)
-        return member
+        await self.step("join")
+        return self.groups.join(group, client_id, topics, on_assignment, on_revocation)
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
         self._check_running()
-        if self._commit_errors:
-            raise self._commit_errors.popleft()
+        self.commit_calls.append(dict(offsets))
+        await self.step("commit")
         for partition in offsets:
             self._log(partition)
-        self._groups.setdefault(group, _Group()).commits.update(offsets)
-        self.commits.append((group, dict(offsets)))
+        self.groups.commit(group, offsets)
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         self._check_running()
-        commits = self._groups[group].commits if group in self._groups else {}
+        await self.step("committed")
+        commits = self.groups.commits.get(group, {})
         return {each.partition: commit for each, commit in commits.items() if each.topic == topic}
 
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         self._check_running()
-        found: dict[str, dict[str, list[int]]] = {}
-        for name, group in self._groups.items():
-            for member in group.members:
-                partitions = (member.assigned or {}).get(topic)
-                if partitions:
-                    owned = found.setdefault(name, {}).setdefault(member.client_id, [])
-                    owned[:] = sorted([*owned, *partitions])
-        return found
+        return self.groups.consumers(topic)
 
     async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
         self._check_running()
-        topic, number = partition
-        members = self._groups[group].members if group in self._groups else []
-        return next((m.client_id for m in members if number in (m.assigned or {}).get(topic, ())), None)
+        await self.step("owner")
+        return self.groups.owner(group, partition)
 
     async def consumer_group_exists(self, group: str) -> bool:
         self._check_running()
-        return group in self._groups and bool(self._groups[group].members)
-
-    def _assign(self, group: _Group) -> None:
-        """Range assignment. Who loses partitions is told before who gets them."""
-        targets: list[dict[str, tuple[int, ...]]] = [{} for _ in group.members]
-        for topic in sorted({topic for member in group.members for topic in member.topics}):
-            if topic not in self._topics:
-                continue
-            subscribed = [at for at, member in enumerate(group.members) if topic in member.topics]
-            each, extra = divmod(len(self._topics[topic].partitions), len(subscribed))
-            first = 0
-            for turn, at in enumerate(subscribed):
-                last = first + each + (turn < extra)
-                owned = [n for n in range(first, last) if TopicPartition(topic, n) not in group.revoked]
-                if owned:
-                    targets[at][topic] = tuple(owned)
-                first = last
-        changes = list(zip(group.members, targets, strict=True))
-        for member, target in sorted(changes, key=lambda change: not _loses(*change)):
-            member.assign(target)
+        return group in self.groups.members
 
     # --- what a test can make it do: appends, errors ----------------------------------------------------------------
 
@@ -459,15 +411,11 @@ class FakeBackend:
         """Let the next fetches, of any partition, raise an error."""
         self._fetch_errors.extend([error] * fetches)
 
-    def fail_commits(self, error: PixyError, commits: int = 1) -> None:
-        """Let the next commits raise an error and store nothing."""
-        self._commit_errors.extend([error] * commits)
-
     # --- what a test can make it do: the log ------------------------------------------------------------------------
 
     def add_control_batch(self, partition: TopicPartition) -> int:
         """Put a transaction's end mark into the log; it takes the offset that is returned."""
-        return self._log(partition).append(build_control_batch(1, b"", 0))
+        return self._log(partition).append_batch(build_control_batch(1, b"", 0))
 
     def add_gap(self, partition: TopicPartition, offsets: int) -> None:
         """Use up offsets without anything stored for them, as when compaction removed whole batches."""
@@ -506,15 +454,12 @@ class FakeBackend:
 
     # --- what a test can make it do: consumer groups ----------------------------------------------------------------
 
-    def revoke(self, group: str, *partitions: TopicPartition) -> None:
-        """Take partitions from whoever has them; nobody gets them until `rebalance`."""
-        self._groups[group].revoked.update(partitions)
-        self._assign(self._groups[group])
-
-    def rebalance(self, group: str) -> None:
-        """Assign everything again, also what was revoked."""
-        self._groups[group].revoked.clear()
-        self._assign(self._groups[group])
+    async def rebalance(self, group: str, seconds: float = 10.0) -> None:
+        """Assign everything again, with the step before it in which members settle what they have."""
+        for member in list(self.groups.of(group).members):
+            assert member.on_revocation is not None
+            await member.on_revocation(seconds)
+        self.groups.assign(group, again=True)
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -528,17 +473,21 @@ class FakeBackend:
             raise UnknownTopic(f"unknown topic {topic}")
         return description
 
+    def _count(self, topic: str) -> int | None:
+        return len(self._topics[topic].partitions) if topic in self._topics else None
+
+    def topic_id(self, topic: str) -> bytes:
+        return self._topics[topic].topic_id
+
+    def log(self, partition: TopicPartition) -> FakeLog:
+        """What a partition has stored, to be looked at and changed."""
+        return self._log(partition)
+
     def _log(self, partition: TopicPartition) -> FakeLog:
         log = self._logs.get(partition)
         if log is None:
             raise UnknownPartition(f"unknown partition {partition.partition} of topic {partition.topic}")
         return log
-
-
-def _loses(member: FakeMembership, target: Mapping[str, Sequence[int]]) -> bool:
-    """Whether the member owns something that it will not own any more."""
-    owned = {(topic, number) for topic, numbers in (member.assigned or {}).items() for number in numbers}
-    return bool(owned - {(topic, number) for topic, numbers in target.items() for number in numbers})
 
 
 def _check_partitions(partitions: int) -> None:

@@ -6,10 +6,19 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from pixy.backend import Batch, FetchResult, TopicPartition
 from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, UnknownPartition
-from pixy.records import check_batch, crc32c, patch_batch, read_header, read_records
+from pixy.records import (
+    NewRecord,
+    build_batch,
+    check_batch,
+    crc32c,
+    patch_batch,
+    read_header,
+    read_records,
+)
 
 __all__ = ["FakeLog"]
 
+_TIMESTAMP_MS = 1_700_000_000_000
 _LEADER_EPOCH = 3
 """Not the default of a built batch, so that a batch that was not patched is noticed."""
 
@@ -19,7 +28,7 @@ class FakeLog:
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
-        self.batches: list[bytearray] = []
+        self.batches: list[Batch] = []
         self.begin = 0
         # One past the last offset. Invariant: >= the next offset of the last batch.
         self.end = 0
@@ -27,7 +36,12 @@ class FakeLog:
         # What every append and fetch is answered with: the topic was deleted, or the partition is damaged.
         self.refusal: PixyError | None = None
 
-    def append(self, batch: bytearray) -> int:
+    def append(self, *values: bytes) -> int:
+        """Store records with these values as one batch; returns the first offset."""
+        return self.append_batch(build_batch([NewRecord(None, value, (), _TIMESTAMP_MS) for value in values]))
+
+    def append_batch(self, batch: bytearray) -> int:
+        """Store a batch, which is patched in place; returns its first offset."""
         base_offset = self.end
         patch_batch(batch, base_offset, _LEADER_EPOCH)
         self.batches.append(batch)
@@ -119,12 +133,13 @@ class FakeLog:
     def corrupt(self, offset: int) -> None:
         for batch in self.batches:
             if read_header(batch).base_offset <= offset < read_header(batch).next_offset:
+                assert isinstance(batch, bytearray)
                 batch[-1] ^= 0xFF
                 return
         raise AssertionError(f"no batch holds offset {offset}")
 
 
-def _without(batch: bytearray, removed: set[int]) -> bytearray | None:
+def _without(batch: Batch, removed: set[int]) -> Batch | None:
     """The batch without the records at these offsets, None if it had no others."""
     header = read_header(batch)
     records = list(read_records(batch))

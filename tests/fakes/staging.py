@@ -114,5 +114,5 @@ class FakeStaging:
         at = 0
         while at < len(of.batches):
             end = at + batch_bytes(of.batches, at)
-            self._log(of.partition).append(bytearray(of.batches[at:end]))
+            self._log(of.partition).append_batch(bytearray(of.batches[at:end]))
             at = end
