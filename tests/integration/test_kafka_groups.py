@@ -473,6 +473,7 @@ async def test_consumers_are_listed_with_those_that_are_not_pixies(
 # --- brokers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_consumers_resume_when_all_brokers_were_gone_for_longer_than_a_session(
     kafka_three: KafkaCluster, topic: str, group: str
 ) -> None:

@@ -99,7 +99,7 @@ async def test_a_client_that_breaks_the_protocol_gets_goaway_and_nobody_else_not
         client.writer.write(b"\0\0\1\0\0\0\0\0\0x")  # DATA on stream 0
         await client.until_closed()
         assert [goaway.code for goaway in client.goaways] == [1]
-        assert echo.echo.held[0][1].cancelled.is_set()
+        await echo.echo.held[0][1].cancelled.wait()
         await still_serves(echo)
         assert echo.server.counters.faulty == 1
 
