@@ -35,6 +35,8 @@ from bench.storage_node import (
 from bench.storage_raw import DurableWrites
 from pixy.config import JournalConfig, ProducerConfig, ProxyConfig, StorageConfig
 from pixy.daemon import prepare_interpreter
+from pixy.errors import PixyError
+from pixy.proxy import Proxy
 from pixy.records import OffsetCommit, TopicPartition
 from pixy.storage import Journal, JournalPosition, RealDisk, RecordKind, ThreadWorker
 from pixy.storage.journal_format import FLUSH_FRAME_BYTES, RECORD_HEAD_BYTES
@@ -264,6 +266,74 @@ async def busy_beside_idle(
     return found
 
 
+async def delete_beside_produce(folder: str, partitions: int, seconds: float) -> Found:
+    """A lone message every 2 ms to another topic: quiet, and while a topic goes of which each partition has a record."""
+    found: Found = {}
+    async with open_proxy(Path(folder)) as (proxy, backend):
+        await create_topic(backend, 4, "busy")
+        await produce_every(proxy, "busy", until(0.5, _ANY))
+        with watched(found, watch=True):
+            found["quiet"] = _spread(await produce_every(proxy, "busy", until(seconds, _ANY)))
+        topics = directory_of(Path(folder)) / "topics"
+        there = len(os.listdir(topics))
+        with watched(found, watch=True):
+            started = time.perf_counter()
+            load = asyncio.create_task(produce_every(proxy, "busy", until(seconds, _ANY)))
+            await asyncio.sleep(seconds / 10)
+            await backend.delete_topic(TOPIC)
+            found["answered"] = time.perf_counter() - started - seconds / 10
+            while len(os.listdir(topics)) > there - partitions:  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.05)
+            found["removed"] = time.perf_counter() - started - seconds / 10
+            found["deleting"] = _spread(await load)
+    return found
+
+
+async def grow(folder: str, partitions: int, seconds: float) -> Found:
+    """A topic grows by so many partitions, another one is made with as many and deleted, beside a message every 2 ms."""
+    found: Found = {}
+    async with open_proxy(Path(folder)) as (proxy, backend):
+        await create_topic(backend, 1, "grown")
+        await produce_every(proxy, "grown", until(0.5, _ANY))
+        for what in ("alter", "create", "delete"):
+            each: Found = {}
+            with watched(each, watch=True):
+                load = asyncio.create_task(produce_every(proxy, "grown", until(seconds, _ANY)))
+                await asyncio.sleep(seconds / 10)
+                started = time.perf_counter()
+                if what == "alter":
+                    await proxy.alter_topic("grown", partitions, {})
+                elif what == "create":
+                    await proxy.create_topic("made", partitions, {})
+                else:
+                    await proxy.delete_topic("made")
+                each["answered"] = time.perf_counter() - started
+                each["trip"] = _spread(await load)
+            found[what] = each
+    return found
+
+
+async def produce_every(proxy: Proxy, topic: str, going_on: Callable[[int], bool]) -> list[float]:
+    """A lone message every 2 ms; how long each took to be answered."""
+    loop = asyncio.get_running_loop()
+    trips: list[float] = []
+    while going_on(len(trips)):
+        answer: asyncio.Future[float] = loop.create_future()
+
+        def done(
+            _partition: int, _offset: int, error: PixyError | None, answer: "asyncio.Future[float]" = answer
+        ) -> None:
+            if error is not None:
+                fault(error)
+            answer.set_result(time.perf_counter())
+
+        started = time.perf_counter()
+        proxy.produce(topic, None, bytes(100), (), done)
+        trips.append(await answer - started)
+        await asyncio.sleep(0.002)
+    return trips
+
+
 async def _commit_singly(
     commit: Callable[[str, dict[TopicPartition, OffsetCommit]], Coroutine[Any, Any, None]],
     partition: TopicPartition,
@@ -324,6 +394,8 @@ LOADS: dict[str, Callable[..., Coroutine[Any, Any, Found]]] = {
     "fill": fill_until_killed,
     "start": start,
     "busy": busy_beside_idle,
+    "delete": delete_beside_produce,
+    "grow": grow,
     "idle-loop": idle_loop,
 }
 

@@ -1,7 +1,8 @@
 """The embedded cluster as a backend: translates the protocol's calls to the node's, and decides nothing itself."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -17,7 +18,17 @@ from pixy.backend.protocol import (
     TopicDescription,
 )
 from pixy.backend.timestamps import first_since
-from pixy.cluster import Coordinator, Member, Node, NodeObserver, PartitionReplica, Seal, StageName, Topic
+from pixy.cluster import (
+    Coordinator,
+    Member,
+    Node,
+    NodeObserver,
+    PartitionReplica,
+    Seal,
+    StageName,
+    Topic,
+    in_turns,
+)
 from pixy.errors import (
     CorruptData,
     OffsetOutOfRange,
@@ -35,6 +46,9 @@ __all__ = ["EmbeddedBackend"]
 
 T = TypeVar("T")
 
+_PARTITIONS_PER_TURN = 200
+"""Looked at in one turn of the loop: a topic may have 10 000."""
+
 
 class _Observer(NodeObserver):
     """Passes on what the node tells of topics."""
@@ -42,14 +56,27 @@ class _Observer(NodeObserver):
     def __init__(self, coordinator: Coordinator, descriptions: dict[str, "_Described"]) -> None:
         self._coordinator = coordinator
         self._descriptions = descriptions
+        # What is to be told to consumer groups, oldest first.
+        self._assignments: deque[Iterator[None]] = deque()
 
     def topic_changed(self, name: str) -> None:
         self._descriptions.pop(name, None)
-        self._coordinator.topic_changed(name)
+        self._assign(self._coordinator.topic_changed(name))
 
     def topic_deleted(self, name: str) -> None:
         self._descriptions.pop(name, None)
-        self._coordinator.topic_deleted(name)
+        self._assign(self._coordinator.topic_deleted(name))
+
+    def _assign(self, steps: Iterator[None]) -> None:
+        """Let consumer groups be told one after the other: there may be thousands, and each may get thousands of partitions."""
+        self._assignments.append(steps)
+        if len(self._assignments) == 1:
+            in_turns(self._told())
+
+    def _told(self) -> Iterator[None]:
+        while self._assignments:
+            yield from self._assignments[0]
+            self._assignments.popleft()
 
     def has_members(self, consumer_group: str) -> bool:
         return self._coordinator.exists(consumer_group)
@@ -74,6 +101,8 @@ class EmbeddedBackend:
         self._coordinator = Coordinator(self._partition_count)
         # Made anew when a topic changes.
         self._descriptions: dict[str, _Described] = {}
+        # What is said of a partition by its number, whichever topic it is of, unless it is damaged: a topic may have 10 000.
+        self._whole: list[PartitionDescription] = []
         node.observer = _Observer(self._coordinator, self._descriptions)
         self._stopped = False
 
@@ -126,20 +155,16 @@ class EmbeddedBackend:
         await self._node.delete_topic(name, force=force)
 
     def _describe(self, topic: Topic) -> TopicDescription:
-        partitions = tuple(
-            self._describe_partition(TopicPartition(topic.name, number))
-            for number in range(len(topic.raft_groups))
-        )
-        return TopicDescription(
-            topic.name, topic.topic_id, topic.version, topic.config, partitions, topic.version
-        )
-
-    def _describe_partition(self, partition: TopicPartition) -> PartitionDescription:
+        count = len(topic.raft_groups)
         here = self._node.node_id
-        replica = self._node.partition(partition)
-        if replica is None or replica.fault is not None:
-            return PartitionDescription(partition.partition, -1, (here,), ())
-        return PartitionDescription(partition.partition, here, (here,), (here,))
+        for number in range(len(self._whole), count):
+            self._whole.append(PartitionDescription(number, here, (here,), (here,)))
+        partitions = self._whole[:count]
+        for number in self._node.damaged_partitions(topic.name):
+            partitions[number] = PartitionDescription(number, -1, (here,), ())
+        return TopicDescription(
+            topic.name, topic.topic_id, topic.version, topic.config, tuple(partitions), topic.version
+        )
 
     def _partition_count(self, name: str) -> int:
         topic = self._node.metadata.topics.get(name)
@@ -201,8 +226,13 @@ class EmbeddedBackend:
         count = self._partition_count(topic)
         if not count:
             raise UnknownTopic(f"unknown topic {topic}")
-        logs = [self._replica(TopicPartition(topic, number)).log for number in range(count)]
-        return {number: OffsetRange(log.begin_offset, log.end_offset) for number, log in enumerate(logs)}
+        ranges: dict[int, OffsetRange] = {}
+        for number in range(count):
+            log = self._replica(TopicPartition(topic, number)).log
+            ranges[number] = OffsetRange(log.begin_offset, log.end_offset)
+            if not (number + 1) % _PARTITIONS_PER_TURN:
+                await asyncio.sleep(0)
+        return ranges
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         replica = self._ready(partition)

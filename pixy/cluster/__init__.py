@@ -11,6 +11,7 @@ from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.sinks import NotNew, Sink, StageName, judge_epoch
 from pixy.cluster.stage_expiry import StageExpiry
 from pixy.cluster.stages import KAFKA_CLUSTER_ID, Seal, Stage, Stages, merged_parts
+from pixy.cluster.turns import in_turns
 
 __all__ = [
     "KAFKA_CLUSTER_ID",
@@ -35,6 +36,7 @@ __all__ = [
     "check_directory",
     "check_node",
     "dump",
+    "in_turns",
     "judge_epoch",
     "merged_parts",
     "node_directories",

@@ -12,8 +12,9 @@ Whatever is written for many raft groups at once is written for some of them in 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import structlog
@@ -66,7 +67,7 @@ class Compaction:
         files: the thread that writes checkpoints.
         propose_empty: proposes an empty entry to a state group, and calls back when it is applied.
         read_journal: reads from a journal file the entries of raft groups above an index; blocks.
-        run_on_segments: runs work on the files of partitions, on the thread that writes them.
+        drop_segments: lets the segments of a partition go that are below an offset.
         on_full: called when there is no room on the disk.
         on_fault: called with what broke when a checkpoint fails, unless it is for want of room: that is tried again.
 
@@ -86,7 +87,7 @@ class Compaction:
         files: Worker,
         propose_empty: Callable[[StateReplica, Callable[[], None]], None],
         read_journal: Callable[[int, Mapping[int, int]], list[JournalRecord]],
-        run_on_segments: Callable[[Callable[[], None]], None],
+        drop_segments: Callable[[PartitionReplica, int], None],
         on_full: Callable[[], None],
         on_fault: Callable[[BaseException], None],
     ) -> None:
@@ -99,7 +100,7 @@ class Compaction:
         self._files = files
         self._propose_empty = propose_empty
         self._read_journal = read_journal
-        self._run_on_segments = run_on_segments
+        self._drop_segments = drop_segments
         self._on_full = on_full
         self._on_fault = on_fault
         # What only the oldest file says is being written again.
@@ -146,14 +147,21 @@ class Compaction:
         replica.durable_publication = max(replica.durable_publication, position.publication)
         replica.position_file = self._journal.files[-1].number
         if replica.log.has_segments_below(position.log_begin_offset):
-            self._run_on_segments(partial(replica.log.drop_segments, position.log_begin_offset))
+            self._drop_segments(replica, position.log_begin_offset)
 
-    def write_hard_states(self, replicas: Sequence[Replica]) -> None:
-        """Write the hard states of raft groups, and their configuration of one voter, to the journal."""
-        for replica in replicas[:_GROUPS_PER_TURN]:
+    def write_hard_states(self, replicas: Iterator[Replica]) -> None:
+        """Write the hard states of raft groups, and their configuration of one voter, to the journal.
+
+        What makes the replicas may take its time: a turn of the loop asks for some of them only.
+        """
+        if self._stopped:
+            return
+        written = 0
+        for replica in islice(replicas, _GROUPS_PER_TURN):
             self._write_hard_state(replica)
-        if len(replicas) > _GROUPS_PER_TURN and not self._stopped:
-            asyncio.get_running_loop().call_soon(self.write_hard_states, replicas[_GROUPS_PER_TURN:])
+            written += 1
+        if written == _GROUPS_PER_TURN:
+            asyncio.get_running_loop().call_soon(self.write_hard_states, replicas)
 
     def _write_hard_state(self, replica: Replica) -> None:
         def durable() -> None:
@@ -254,12 +262,14 @@ class Compaction:
             return
         positions: list[AppliedPosition] = []
         for replica in replicas[:_GROUPS_PER_TURN]:
+            if isinstance(replica, PartitionReplica):
+                if replica.deleted:
+                    continue
+                if replica.position_file == oldest.number:
+                    assert replica.position is not None
+                    positions.append(replica.position)
             if replica.hard_state_file == oldest.number:
                 self._write_hard_state(replica)
-            if isinstance(replica, PartitionReplica) and replica.position_file == oldest.number:
-                assert replica.position is not None
-                if not replica.deleted:
-                    positions.append(replica.position)
         rest = replicas[_GROUPS_PER_TURN:]
         if rest:
             self._write_positions(positions, _nothing)

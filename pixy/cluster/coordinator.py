@@ -4,7 +4,7 @@ Pure: a change of members or topics returns who gets what. Membership lives as l
 what a consumer group has committed is in the state groups.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["Coordinator", "Member", "assign_ranges"]
 
@@ -40,17 +40,24 @@ class Coordinator:
     def __init__(self, partitions: Callable[[str], int]) -> None:
         self._partitions = partitions
         self._members: dict[str, list[Member]] = {}
+        # The groups that have members which want a topic, by topic: sets that remember the order.
+        self._by_topic: dict[str, dict[str, None]] = {}
 
     def join(self, member: Member) -> None:
         """Add a member and assign again."""
         self._members.setdefault(member.consumer_group, []).append(member)
+        for topic in member.topics:
+            self._by_topic.setdefault(topic, {})[member.consumer_group] = None
         self._assign(member.consumer_group)
         if not member.assigned:
             member.on_assignment(member.assigned)
 
     def subscribe(self, member: Member, topics: Sequence[str]) -> None:
         """Replace the topics of a member and assign again."""
-        member.topics = tuple(topics)
+        before, member.topics = member.topics, tuple(topics)
+        for topic in topics:
+            self._by_topic.setdefault(topic, {})[member.consumer_group] = None
+        self._forget_unwanted(member.consumer_group, before)
         self._assign(member.consumer_group)
 
     def leave(self, member: Member) -> None:
@@ -59,27 +66,35 @@ class Coordinator:
         if member not in members:
             return
         members.remove(member)
+        self._forget_unwanted(member.consumer_group, member.topics)
         if members:
             self._assign(member.consumer_group)
         else:
             del self._members[member.consumer_group]
 
-    def topic_changed(self, topic: str) -> None:
-        """Assign again in every consumer group that wants a topic which is new or has more partitions."""
+    def topic_changed(self, topic: str) -> Iterator[None]:
+        """Assign again in every consumer group that wants a topic which is new or has more partitions, in each step in one of them."""
         for group in self._groups_of(topic):
             self._assign(group)
+            yield
 
-    def topic_deleted(self, topic: str) -> None:
-        """Take the partitions of a topic away, also if there is a new one of that name already."""
+    def topic_deleted(self, topic: str) -> Iterator[None]:
+        """Take the partitions of a topic away, also if there is a new one of that name already, in each step in one consumer group."""
         for group in self._groups_of(topic):
             self._assign(group, gone=topic)
+            yield
 
     def _groups_of(self, topic: str) -> list[str]:
-        return [
-            group
-            for group, members in self._members.items()
-            if any(topic in member.topics for member in members)
-        ]
+        return list(self._by_topic.get(topic, ()))
+
+    def _forget_unwanted(self, consumer_group: str, topics: Iterable[str]) -> None:
+        """Members of a group may want some topics no more."""
+        wanted = {topic for member in self._members[consumer_group] for topic in member.topics}
+        for topic in set(topics) - wanted:
+            groups = self._by_topic[topic]
+            groups.pop(consumer_group, None)
+            if not groups:
+                del self._by_topic[topic]
 
     def exists(self, consumer_group: str) -> bool:
         """Whether a consumer group has any member."""
@@ -88,10 +103,10 @@ class Coordinator:
     def consumers(self, topic: str) -> dict[str, dict[str, list[int]]]:
         """Consumer group -> client id -> partitions, of the groups that consume `topic`."""
         found: dict[str, dict[str, list[int]]] = {}
-        for group, members in self._members.items():
+        for group in self._by_topic.get(topic, ()):
+            members = self._members[group]
             of_topic = {m.client_id: list(m.assigned.get(topic, ())) for m in members if topic in m.topics}
-            if of_topic:
-                found[group] = of_topic
+            found[group] = of_topic
         return found
 
     def _assign(self, consumer_group: str, gone: str | None = None) -> None:

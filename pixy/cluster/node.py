@@ -11,7 +11,8 @@ Invariant: a partition's records are applied in the order of their indexes, and 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ import structlog
 from pixy.clock import Clock
 from pixy.cluster.cold_reads import ColdReads
 from pixy.cluster.compaction import TERM, Compaction
-from pixy.cluster.groups import GroupsState
+from pixy.cluster.groups import Forgotten, GroupsState
 from pixy.cluster.metadata import DeletedTopic, Topic
 from pixy.cluster.node_options import NodeObserver, NodeOptions
 from pixy.cluster.node_time import NodeTime
@@ -34,6 +35,7 @@ from pixy.cluster.sinks import Publication
 from pixy.cluster.stages import Stages
 from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups
 from pixy.cluster.topic_commands import alter_command, create_command, delete_command
+from pixy.cluster.turns import in_turns
 from pixy.errors import CorruptData, DataDirectoryError, PixyError, Unavailable
 from pixy.futures import reject, resolve
 from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, InitCluster, MetadataCommand
@@ -46,6 +48,7 @@ from pixy.storage import (
     Journal,
     LogWriter,
     RecordKind,
+    Upkeep,
     Worker,
     read_entries,
     run_on,
@@ -199,6 +202,10 @@ class Node:
         """One partition, None if there is none of that name."""
         return self._partitions.get(partition)
 
+    def damaged_partitions(self, topic: str) -> Iterable[int]:
+        """Those of a topic's partitions that are not ready."""
+        return self._partitions.damaged(topic)
+
     def offsets_of(self, consumer_group: str) -> GroupsState:
         """The state that holds the offsets of a consumer group."""
         return self._state.offsets_of(consumer_group)
@@ -333,6 +340,8 @@ class Node:
                 self._topic_deleted(result.topic)
             elif isinstance(result, Publication):
                 self.publisher.committed(result)
+            elif isinstance(result, Forgotten):
+                in_turns(result.state.sweep())
             self._compaction.applied(replica)
         proposal.done(result)
 
@@ -341,8 +350,7 @@ class Node:
         self._loop.call_soon(self.observer.topic_changed, topic.name)
 
     def _topic_deleted(self, topic: Topic) -> None:
-        self._partitions.drop_topic(topic)
-        self._compaction.topic_deleted()
+        self._partitions.drop_topic(topic, self._compaction.topic_deleted)
         self.publisher.topic_deleted(topic.topic_id)
         self._loop.call_soon(self.observer.topic_deleted, topic.name)
         self._deleted_topic_ids.append(topic.topic_id)
@@ -389,7 +397,7 @@ class Node:
             files=self._files,
             propose_empty=self._propose_empty,
             read_journal=partial(read_entries, self._disk, directory, owner),
-            run_on_segments=self._run_on_segments,
+            drop_segments=self._drop_segments,
             on_full=self._disk_is_full,
             on_fault=self._fault,
         )
@@ -414,7 +422,8 @@ class Node:
             self._options.staging.max_bytes,
             self._fault,
         )
-        self._abandon = [self._writer.abandon, self._journal.abandon, self._stages.stop]
+        upkeep = Upkeep(self._options.worker("pixy-upkeep", background=True), self._fault)
+        self._abandon = [self._writer.abandon, self._journal.abandon, self._stages.stop, upkeep.stop]
         self._partitions = Partitions(
             self._disk,
             self._options.directory,
@@ -422,8 +431,9 @@ class Node:
             self._options.storage,
             self._replicas,
             self._writer,
-            self._stages.part,
-            lambda topic: self._loop.call_soon(self.observer.topic_changed, topic),
+            upkeep,
+            find_part=self._stages.part,
+            on_readiness=lambda topic: self._loop.call_soon(self.observer.topic_changed, topic),
         )
         self._reserve = Reserve(
             self._disk,
@@ -446,7 +456,7 @@ class Node:
         await self._state.restore(recovered, self._files)
         topics = list(self.metadata.topics.values())
         for topic in topics:
-            self._partitions.put_topic(topic)
+            deque(self._partitions.put_topic(topic), maxlen=0)
         await self._stages.recover(recovered.identity.cluster_id)
         await self._partitions.restore(recovered, topics, self.metadata.next_raft_group, self._files)
         self.publisher = Publisher(
@@ -463,9 +473,8 @@ class Node:
 
     async def _write_what_is_missing(self) -> None:
         """What the first start writes, and what a crash right behind the creation or deletion of a topic left out."""
-        self._compaction.write_hard_states(
-            [replica for replica in self._replicas.values() if not replica.hard_state_file]
-        )
+        missing = [replica for replica in self._replicas.values() if not replica.hard_state_file]
+        self._compaction.write_hard_states(iter(missing))
         self._deleted_topic_ids = self._state.deleted_topic_ids()
         self._forget_offsets()
         if not self.metadata.groups_count:
@@ -475,8 +484,8 @@ class Node:
             self._propose(self._state.metadata_replica, EntryType.COMMAND, payload, partial(resolve, written))
             await written
 
-    def _run_on_segments(self, work: Callable[[], None]) -> None:
-        self._writer.run(work)
+    def _drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:
+        self._partitions.drop_segments(replica, log_begin_offset)
 
     def _has_members(self, consumer_group: str) -> bool:
         return self.observer.has_members(consumer_group)

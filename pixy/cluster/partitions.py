@@ -10,9 +10,17 @@ says which file and byte. Who reads damaged bytes, or needs a file that is missi
     a part of a stage                 find what the first row says
     a reader                          goes on: what was committed before that is written behind it, and a damaged batch in a
                                       segment stays where it is
+
+A topic may have 10 000 partitions, and comes and goes in one entry: at once, for everybody who asks. What that means for each partition
+is done later, for some of them at a time. A partition of a new topic is made when it is first asked for, or when its turn comes to be
+written down. A deleted topic shares one flag with all that it had. Its directories lose their names on the thread that writes them,
+before that thread sees anything of a later topic of the same name; how their files go is the business of `storage.removal`.
 """
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import structlog
@@ -32,9 +40,14 @@ from pixy.storage import (
     Disk,
     EntryType,
     KnownPartitions,
+    LogOptions,
     LogWriter,
     PartitionLog,
+    RebuiltIndexes,
+    Removal,
     StagedPart,
+    TopicLogs,
+    Upkeep,
     Worker,
     run_on,
     sort_partition_directories,
@@ -43,6 +56,9 @@ from pixy.storage import (
 __all__ = ["Partitions"]
 
 log = structlog.get_logger(__name__)
+
+_DROPPED_PER_TURN = 100
+"""Partitions of a deleted topic that are let go of in a turn of the loop, and whose directories are renamed in one job of the writer."""
 
 FindPart = Callable[[StageName, bytes, int], StagedPart | None]
 
@@ -56,6 +72,7 @@ class Partitions:
         storage: what counts where a topic has no option of its own.
         replicas: every raft group of the node; kept up to date with the partitions.
         writer: moves what was applied to segments.
+        upkeep: removes files that are needed no more, and looks after indexes.
         find_part: what a sealed stage holds of a partition, by stage, topic id and number; None if there is no such stage.
         on_readiness: called with the name of a topic when one of its partitions is not ready any more.
     """
@@ -68,6 +85,8 @@ class Partitions:
         storage: StorageConfig,
         replicas: dict[int, Replica],
         writer: LogWriter,
+        upkeep: Upkeep,
+        *,
         find_part: FindPart,
         on_readiness: Callable[[str], object],
     ) -> None:
@@ -77,43 +96,97 @@ class Partitions:
         self._storage = storage
         self._replicas = replicas
         self._writer = writer
+        self._upkeep = upkeep
+        self._removal = Removal(disk, self._topics, upkeep)
         self._find_part = find_part
         self._on_readiness = on_readiness
-        self._by_name: dict[TopicPartition, PartitionReplica] = {}
+        self._by_topic: dict[str, _TopicPartitions] = {}
+        # Deleted topics whose directories still have their names.
+        self._dropping: dict[str, _Dropped] = {}
 
     def __iter__(self) -> Iterator[PartitionReplica]:
-        return iter(self._by_name.values())
+        """Those that were made: the others have nothing yet."""
+        return (
+            replica
+            for of_topic in list(self._by_topic.values())
+            for replica in of_topic.replicas
+            if replica is not None
+        )
 
     def get(self, partition: TopicPartition) -> PartitionReplica | None:
         """One partition, None if there is none of that name."""
-        return self._by_name.get(partition)
+        of_topic = self._by_topic.get(partition.topic)
+        if of_topic is None or not 0 <= partition.partition < len(of_topic.replicas):
+            return None
+        return of_topic.replicas[partition.partition] or self._make(of_topic, partition.partition)
 
-    def put_topic(self, topic: Topic) -> list[PartitionReplica]:
-        """A topic is new or has changed; returns its new partitions."""
+    def damaged(self, topic: str) -> Iterable[int]:
+        """Those of a topic's partitions that are not ready."""
+        of_topic = self._by_topic.get(topic)
+        return () if of_topic is None else of_topic.damaged
+
+    def put_topic(self, topic: Topic) -> Iterator[PartitionReplica]:
+        """A topic is new or has changed.
+
+        Returns:
+            Its new partitions; each is made when the iterator comes to it, unless somebody has asked for it before.
+        """
         options = log_options(self._storage, topic.config)
-        added = []
-        for number, raft_group in enumerate(topic.raft_groups):
-            partition = TopicPartition(topic.name, number)
-            replica = self._by_name.get(partition)
-            if replica is None:
-                identity = self._identity(topic, number)
-                directory = self._topics / f"{topic.name}-{number}"
-                partition_log = PartitionLog(self._disk, directory, identity, options)
-                replica = PartitionReplica(raft_group, partition, partition_log)
-                self._replicas[raft_group] = self._by_name[partition] = replica
-                added.append(replica)
-            replica.log.options = options
-        return added
+        of_topic = self._by_topic.get(topic.name)
+        if of_topic is None:
+            # What writes into its directories must find that they have lost the names that it wants.
+            dropped = self._dropping.pop(topic.name, None)
+            if dropped is not None:
+                dropped.retire_all()
+            of_topic = self._by_topic[topic.name] = _TopicPartitions(topic, TopicLogs(options))
+        return self._made(of_topic, of_topic.put(topic, options))
 
-    def drop_topic(self, topic: Topic) -> None:
-        """A topic is deleted: its partitions are unknown at once, and their files go."""
-        for number, raft_group in enumerate(topic.raft_groups):
-            replica = self._by_name.pop(TopicPartition(topic.name, number))
-            del self._replicas[raft_group]
-            replica.deleted = True
+    def _made(self, of_topic: "_TopicPartitions", numbers: range) -> Iterator[PartitionReplica]:
+        for number in numbers:
+            if of_topic.logs.deleted:
+                return
+            yield of_topic.replicas[number] or self._make(of_topic, number)
+
+    def _make(self, of_topic: "_TopicPartitions", number: int) -> PartitionReplica:
+        topic = of_topic.topic
+        directory, identity = self._topics / f"{topic.name}-{number}", self._identity(topic, number)
+        partition_log = PartitionLog(self._disk, directory, identity, of_topic.logs)
+        replica = PartitionReplica(
+            topic.raft_groups[number], TopicPartition(topic.name, number), partition_log
+        )
+        self._replicas[replica.raft_group] = of_topic.replicas[number] = replica
+        return replica
+
+    def drop_topic(self, topic: Topic, then: Callable[[], None]) -> None:
+        """A topic is deleted: its partitions are unknown at once, and their files go. `then` is called when the raft groups are gone."""
+        of_topic = self._by_topic.pop(topic.name)
+        of_topic.logs.deleted = True
+        replicas = [replica for replica in of_topic.replicas if replica is not None]
+        dropped = self._dropping[topic.name] = _Dropped(replicas, self._writer, self._removal)
+        self._retire(topic.name, dropped)
+        self._forget(iter(replicas), then)
+
+    def _retire(self, name: str, dropped: "_Dropped") -> None:
+        """Let the directories of a deleted topic lose their names, some at a time, with the writer's own work in between."""
+        if self._dropping.get(name) is not dropped:
+            return  # a new topic wanted its name, and had all of it done
+        if not dropped.retire(lambda: self._retire(name, dropped)):
+            del self._dropping[name]
+
+    def _forget(self, replicas: Iterator[PartitionReplica], then: Callable[[], None]) -> None:
+        forgotten = 0
+        for replica in islice(replicas, _DROPPED_PER_TURN):
+            del self._replicas[replica.raft_group]
             replica.wake()
-            replica.log.begin_removal()
-            self._writer.run(replica.log.remove)
+            forgotten += 1
+        if forgotten == _DROPPED_PER_TURN:
+            asyncio.get_running_loop().call_soon(self._forget, replicas, then)
+        else:
+            then()
+
+    def drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:
+        """Let the segments of a partition go that are below an offset that an applied position durably says."""
+        self._writer.run(partial(replica.log.drop_segments, log_begin_offset), self._removal.remove_files)
 
     def apply(
         self,
@@ -123,7 +196,7 @@ class Partitions:
         payload: bytearray | bytes,
     ) -> int | UnknownPartition | None:
         """Apply a committed entry; returns the base offset of a record batch, or why there is none."""
-        if replica.deleted:
+        if replica.log.topic.deleted:
             return UnknownPartition(f"topic {replica.partition.topic} was deleted")
         replica.applied = position
         if entry_type is EntryType.RECORD_BATCH:
@@ -157,6 +230,8 @@ class Partitions:
         if replica.fault is None:
             replica.fault = error
             topic, partition = replica.partition
+            if not replica.deleted:
+                self._by_topic[topic].damaged.append(partition)
             log.error(
                 "a partition is damaged and not ready", topic=topic, partition=partition, reason=str(error)
             )
@@ -222,17 +297,33 @@ class Partitions:
             for command in each.publications:
                 each.parts += self._published(each.replica, command)
 
-        def open_logs() -> None:
+        def open_logs() -> tuple[list[Path], list[Path]]:
             try:
-                found = sort_partition_directories(self._disk, self._topics, known)
-                for each in restoring:
-                    each.open(found, self._disk)
+                found, retired = sort_partition_directories(self._disk, self._topics, known)
+                files = [path for each in restoring for path in each.open(found, self._disk)]
             except OSError as error:
                 raise DataDirectoryError(f"{self._topics} cannot be used: {error}") from error
+            return retired, files
 
-        await run_on(files, open_logs)
+        retired, left = await run_on(files, open_logs)
         for each in restoring:
             self._restore(each, recovered)
+        self._removal.remove_directories(retired)
+        self._removal.remove_files(left)
+        self._repair_indexes(iter([each.replica.log for each in restoring if each.replica.log.has_indexes()]))
+
+    def _repair_indexes(self, logs: Iterator[PartitionLog]) -> None:
+        """Look for indexes that a loss of power has torn in one log after the other, in the background, and replace them."""
+        log = next(logs, None)
+        if log is None:
+            return
+
+        def found(rebuilt: list[RebuiltIndexes]) -> None:
+            if rebuilt:
+                self._writer.run(partial(log.replace_indexes, rebuilt), _nothing)
+            self._repair_indexes(logs)
+
+        self._upkeep.add(log.find_torn_indexes(), found)
 
     def _restore(self, restoring: "_Restoring", recovered: RecoveredNode) -> None:
         replica, position = restoring.replica, restoring.position
@@ -252,6 +343,66 @@ class Partitions:
                 self.apply(replica, replica.last, entry.entry_type, bytearray(entry.payload))
             else:
                 replica.stuck_bytes += len(entry.payload)
+
+
+def _nothing(_: object) -> None:
+    """Nobody waits for an index."""
+
+
+class _TopicPartitions:
+    """The partitions of one topic, as far as they were made."""
+
+    __slots__ = ("damaged", "logs", "replicas", "topic")
+
+    def __init__(self, topic: Topic, logs: TopicLogs) -> None:
+        self.topic = topic
+        self.logs = logs
+        self.damaged: list[int] = []
+        self.replicas: list[PartitionReplica | None] = []
+
+    def put(self, topic: Topic, options: LogOptions) -> range:
+        """The topic has changed; returns the numbers of its new partitions."""
+        self.topic = topic
+        self.logs.options = options
+        before, count = len(self.replicas), len(topic.raft_groups)
+        self.replicas += [None] * (count - before)
+        return range(before, count)
+
+
+class _Dropped:
+    """The partitions of a deleted topic, of which the first `retired` have lost the names of their directories, or are about to."""
+
+    __slots__ = ("_removal", "_replicas", "_retired", "_writer")
+
+    def __init__(self, replicas: Sequence[PartitionReplica], writer: LogWriter, removal: Removal) -> None:
+        self._replicas = replicas
+        self._writer = writer
+        self._removal = removal
+        self._retired = 0
+
+    def retire(self, then: Callable[[], None]) -> bool:
+        """Let the writer rename the next directories, and call back when it has; False if there are none left."""
+        replicas = self._replicas[self._retired : self._retired + _DROPPED_PER_TURN]
+        if not replicas:
+            return False
+        self._retired += len(replicas)
+
+        def retired(directories: list[Path]) -> None:
+            self._removal.remove_directories(directories)
+            then()
+
+        self._writer.run(partial(_retire, replicas), retired)
+        return True
+
+    def retire_all(self) -> None:
+        """Let the writer rename all the rest before it does anything else."""
+        while self.retire(lambda: None):
+            pass
+
+
+def _retire(replicas: Sequence[PartitionReplica]) -> list[Path]:
+    """On the writer's thread; returns the directories that are to be removed."""
+    return [path for replica in replicas if (path := replica.log.retire()) is not None]
 
 
 class _Restoring:
@@ -278,8 +429,8 @@ class _Restoring:
         ]
         self.parts: list[StagedPart | None] = []
 
-    def open(self, found: dict[str, CorruptData | None], disk: Disk) -> None:
-        """Open the log's files, and prove the stages that become part of it. Blocks."""
+    def open(self, found: dict[str, CorruptData | None], disk: Disk) -> list[Path]:
+        """Open the log's files, and prove the stages that become part of it; returns files that are to be removed. Blocks."""
         name = "{}-{}".format(*self.replica.partition)
         self.damage = found.get(name)
         if self.damage is None:
@@ -288,6 +439,7 @@ class _Restoring:
                     if part is None:
                         raise CorruptData(f"a stage was published in {name}, and is missing")
                     part.check(disk)
-                self.replica.log.open(self.position, exists=name in found, replayed=bool(self.tail))
+                return self.replica.log.open(self.position, exists=name in found, replayed=bool(self.tail))
             except CorruptData as error:
                 self.damage = error
+        return []

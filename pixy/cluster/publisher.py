@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import structlog
@@ -34,6 +35,7 @@ from pixy.cluster.replica import PartitionReplica, Replica
 from pixy.cluster.sinks import NotNew, Publication, SinksState, StageName
 from pixy.cluster.stage_expiry import StageExpiry
 from pixy.cluster.stages import Seal, Stage, Stages, merged_parts
+from pixy.cluster.turns import in_turns
 from pixy.config import StagingConfig
 from pixy.errors import CorruptData, FailedPrecondition, PixyError, Unavailable
 from pixy.futures import resolve
@@ -59,7 +61,7 @@ PUBLICATIONS_MAX = 1000
 
 _ONE_TIME_SINK_S = 3600.0
 """How long a sink without a query is remembered at most: its call may be repeated so long."""
-_SINKS_PER_COMMAND = 500
+_SINKS_PER_TURN = 500
 _STAGES_PER_TURN = 1000
 """Each takes 2 or 3 microseconds for each partition that it may have something for."""
 
@@ -82,10 +84,12 @@ class _Progress:
         undurable: the parts that are not known to be durable.
         stuck: the parts of partitions that are damaged, with what is wrong: as long as there are any, it does not become visible.
         visible: ends when it is.
+        topic_ids: the topics that get anything.
     """
 
     publication: Publication
     visible: asyncio.Future[None]
+    topic_ids: frozenset[bytes]
     unapplied: int = 0
     undurable: list[PublicationPart] = field(default_factory=list)
     stuck: list[tuple[PublicationPart, CorruptData]] = field(default_factory=list)
@@ -228,9 +232,7 @@ class Publisher:
         """The sinks that have records of a topic which nobody can read yet."""
         sinks = {stage.name.sink_id for stage in self._stages.of_topic(topic_id) if self._may_go(stage)}
         for progress in self._progress.values():
-            if not progress.visible.done() and any(
-                each.topic_id == topic_id for each in progress.publication.parts
-            ):
+            if not progress.visible.done() and topic_id in progress.topic_ids:
                 sinks.add(progress.publication.sink_id)
         return sorted(sinks)
 
@@ -326,7 +328,8 @@ class Publisher:
         self._roll_forward(publication, starting=False)
 
     def _roll_forward(self, publication: Publication, *, starting: bool) -> None:
-        progress = _Progress(publication, self._loop.create_future())
+        topic_ids = frozenset(part.topic_id for part in publication.parts)
+        progress = _Progress(publication, self._loop.create_future(), topic_ids)
         self._progress[publication.number] = progress
         progress.undurable = list(publication.parts)
         # Counted as one more until all have been proposed.
@@ -406,6 +409,8 @@ class Publisher:
     def topic_deleted(self, topic_id: bytes) -> None:
         """A topic is deleted: what it was to get is dropped."""
         for progress in list(self._progress.values()):
+            if topic_id not in progress.topic_ids:
+                continue
             stuck = progress.stuck
             progress.stuck = [each for each in stuck if each[0].topic_id != topic_id]
             for _ in range(len(stuck) - len(progress.stuck)):
@@ -436,13 +441,14 @@ class Publisher:
         self._stages.remove(stages, partial(self._finish, ready))
 
     def _is_durable(self, progress: _Progress) -> bool:
-        number = progress.publication.number
-        progress.undurable = [
-            part
-            for part in progress.undurable
-            if (replica := self._replica(part)) is not None and replica.durable_publication < number
-        ]
-        return not progress.undurable and progress.visible.done()
+        number, undurable = progress.publication.number, progress.undurable
+        # Each part is passed once, and the first that is not durable is the last that is looked at.
+        while undurable:
+            replica = self._replica(undurable[-1])
+            if replica is not None and replica.durable_publication < number:
+                return False
+            undurable.pop()
+        return progress.visible.done()
 
     def _finish(self, ready: Sequence[_Progress]) -> None:
         if self._stopped:
@@ -469,18 +475,22 @@ class Publisher:
         self._expiry.expire()
         now_ms = self._now_ms()
         one_time_s = min(self._config.expiry, _ONE_TIME_SINK_S)
-        self._expire_sinks(now_ms - round(one_time_s * 1000), one_time=True)
+        in_turns(self._expire_sinks(now_ms - round(one_time_s * 1000), one_time=True))
         if self._config.sink_retention:
-            self._expire_sinks(now_ms - round(self._config.sink_retention * 1000), one_time=False)
+            in_turns(self._expire_sinks(now_ms - round(self._config.sink_retention * 1000), one_time=False))
 
-    def _expire_sinks(self, before_ms: int, *, one_time: bool) -> None:
+    def _expire_sinks(self, before_ms: int, *, one_time: bool) -> Iterator[None]:
+        """In each step some of them."""
         sinks = self._state.sinks
-        quiet = [
-            sink_id
-            for sink_id in self._state.inactive_since(before_ms)
-            if one_time is not bool(sinks[sink_id].query_id)
-        ]
-        for at in range(0, len(quiet), _SINKS_PER_COMMAND):
-            expired = ExpireSinks(sink_ids=quiet[at : at + _SINKS_PER_COMMAND], before_ms=before_ms)
-            payload = SinksCommand(expire_sinks=expired).SerializeToString()
-            self._propose(self._sinks, payload, lambda _: None)
+        remaining = iter(list(sinks))
+        while (some := list(islice(remaining, _SINKS_PER_TURN))) and not self._stopped:
+            quiet = [
+                sink_id
+                for sink_id in some
+                if self._state.is_inactive_since(sink_id, before_ms)
+                and one_time is not bool(sinks[sink_id].query_id)
+            ]
+            if quiet:
+                command = SinksCommand(expire_sinks=ExpireSinks(sink_ids=quiet, before_ms=before_ms))
+                self._propose(self._sinks, command.SerializeToString(), lambda _: None)
+            yield

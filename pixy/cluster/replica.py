@@ -68,11 +68,9 @@ class PartitionReplica(Replica):
             its log was given up; 0 of every other.
         publication: number of the last publication that was applied, 0 for none; `durable_publication` is that of an applied
             position. Invariant: ascending.
-        deleted: its topic is no more.
     """
 
     __slots__ = (
-        "deleted",
         "durable_publication",
         "fault",
         "log",
@@ -95,7 +93,11 @@ class PartitionReplica(Replica):
         self.stuck_bytes = 0
         self.publication = 0
         self.durable_publication = 0
-        self.deleted = False
+
+    @property
+    def deleted(self) -> bool:
+        """True when its topic is no more."""
+        return self.log.topic.deleted
 
     def wake(self) -> None:
         """Let the waiting fetches look again."""

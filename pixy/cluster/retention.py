@@ -6,13 +6,14 @@ are kept as long as it lives, also over restarts.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from pixy.cluster.groups import GroupsState
 from pixy.cluster.node_time import NodeTime
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
+from pixy.cluster.turns import in_turns
 from pixy.config import StorageConfig
 from pixy.proto.state_pb2 import (
     ExpireGroups,
@@ -25,7 +26,7 @@ from pixy.proto.state_pb2 import (
 __all__ = ["Retention"]
 
 _PARTITIONS_PER_TURN = 200
-_GROUPS_PER_COMMAND = 500
+_GROUPS_PER_TURN = 500
 _TOUCHES = 8
 """A consumer group with members is noted as active this many times in the time after which it would be forgotten."""
 
@@ -75,7 +76,7 @@ class Retention:
     def _look(self) -> None:
         now_ms = self._time.now_ms()
         if self._storage.offsets_retention:
-            self._look_at_groups(now_ms)
+            in_turns(self._look_at_groups(now_ms))
         self._clean_up()
         self._look_at_partitions(list(self._partitions), self._time.record_ms())
 
@@ -93,23 +94,28 @@ class Retention:
         else:
             self.start()
 
-    def _look_at_groups(self, now_ms: int) -> None:
-        kept_ms = round(self._storage.offsets_retention * 1000)
+    def _look_at_groups(self, now_ms: int) -> Iterator[None]:
+        """In each step at some of the consumer groups."""
         for replica in self._state_groups:
             machine = replica.machine
             assert isinstance(machine, GroupsState)
-            quiet = machine.inactive_since(now_ms - kept_ms // _TOUCHES)
-            alive = [group for group in quiet if self._has_members(group)]
-            for groups in _parts(alive):
-                command = GroupsCommand(touch_groups=TouchGroups(groups=groups, timestamp_ms=now_ms))
-                self._propose(replica, command.SerializeToString())
-            before_ms = now_ms - kept_ms
-            gone = set(machine.inactive_since(before_ms)).difference(alive)
-            for groups in _parts(sorted(gone)):
-                command = GroupsCommand(expire_groups=ExpireGroups(groups=groups, before_ms=before_ms))
-                self._propose(replica, command.SerializeToString())
+            remaining = iter(machine.groups())
+            while groups := list(islice(remaining, _GROUPS_PER_TURN)):
+                self._decide(replica, machine, groups, now_ms)
+                yield
 
-
-def _parts(groups: Sequence[str]) -> list[list[str]]:
-    remaining = iter(groups)
-    return list(iter(lambda: list(islice(remaining, _GROUPS_PER_COMMAND)), []))
+    def _decide(
+        self, replica: StateReplica, machine: GroupsState, groups: Sequence[str], now_ms: int
+    ) -> None:
+        kept_ms = round(self._storage.offsets_retention * 1000)
+        before_ms, quiet_ms = now_ms - kept_ms, now_ms - kept_ms // _TOUCHES
+        quiet = [group for group in groups if machine.is_inactive_since(group, quiet_ms)]
+        alive = [group for group in quiet if self._has_members(group)]
+        if alive:
+            command = GroupsCommand(touch_groups=TouchGroups(groups=alive, timestamp_ms=now_ms))
+            self._propose(replica, command.SerializeToString())
+        gone = [group for group in quiet if machine.is_inactive_since(group, before_ms)]
+        gone = sorted(set(gone).difference(alive))
+        if gone:
+            command = GroupsCommand(expire_groups=ExpireGroups(groups=gone, before_ms=before_ms))
+            self._propose(replica, command.SerializeToString())

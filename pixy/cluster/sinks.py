@@ -11,6 +11,7 @@ state. What concurrent proposals could break is decided here: the epoch, whose s
 The road not taken: sinks in `groups-n`. A publication is one entry whichever sink it is of, and numbers must ascend over all of them.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -106,8 +107,9 @@ class SinksState:
         self.sinks: dict[str, Sink] = {}
         self.publications: dict[int, Publication] = {}
         self.next_publication = 1
-        # The stages of unfinished publications.
+        # The stages of unfinished publications, and how many of these each sink has.
         self._published: set[StageName] = set()
+        self._unfinished: Counter[str] = Counter()
 
     def apply(self, payload: bytes) -> Publication | NotNew | PixyError | None:
         """Apply one command; what comes back is its result for whoever proposed it."""
@@ -120,10 +122,14 @@ class SinksState:
                     finished = self.publications.pop(number, None)
                     if finished is not None:
                         self._published.difference_update(_stages(finished))
+                        self._unfinished[finished.sink_id] -= 1
+                        if not self._unfinished[finished.sink_id]:
+                            del self._unfinished[finished.sink_id]
             case "expire_sinks":
                 expired = command.expire_sinks
-                for sink_id in self.inactive_since(expired.before_ms, expired.sink_ids):
-                    del self.sinks[sink_id]
+                for sink_id in expired.sink_ids:
+                    if self.is_inactive_since(sink_id, expired.before_ms):
+                        del self.sinks[sink_id]
             case other:
                 raise AssertionError(f"sinks command {other} is not known")
         return None
@@ -144,16 +150,10 @@ class SinksState:
             return ResourceExhausted(f"{SINKS_MAX} sinks are remembered, which is the limit")
         return judge_epoch(sink, asked)
 
-    def inactive_since(self, before_ms: int, sink_ids: Iterable[str] | None = None) -> list[str]:
-        """Sinks that have published nothing since a time, and nothing of which is on its way; of all or of some."""
-        busy = {publication.sink_id for publication in self.publications.values()}
-        return [
-            sink_id
-            for sink_id in (self.sinks if sink_ids is None else sink_ids)
-            if (sink := self.sinks.get(sink_id)) is not None
-            and sink.active_ms < before_ms
-            and sink_id not in busy
-        ]
+    def is_inactive_since(self, sink_id: str, before_ms: int) -> bool:
+        """Whether there is such a sink, it has published nothing since a time, and nothing of it is on its way."""
+        sink = self.sinks.get(sink_id)
+        return sink is not None and sink.active_ms < before_ms and sink_id not in self._unfinished
 
     def _publish(self, command: PublishStages) -> Publication | NotNew | PixyError:
         refusal = self.judge(command)
@@ -172,8 +172,12 @@ class SinksState:
         self.sinks[command.sink_id] = Sink(command.query_id, command.epoch, active_ms)
         self.next_publication += 1
         self.publications[publication.number] = publication
-        self._published.update(_stages(publication))
+        self._took(publication)
         return publication
+
+    def _took(self, publication: Publication) -> None:
+        self._published.update(_stages(publication))
+        self._unfinished[publication.sink_id] += 1
 
     # --- checkpoints --------------------------------------------------------------------------------------------
 
@@ -183,7 +187,9 @@ class SinksState:
 
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
         """Replace everything by a checkpoint's records."""
-        self.sinks, self.publications, self._published = {}, {}, set()
+        self.sinks, self.publications = {}, {}
+        self._published.clear()
+        self._unfinished.clear()
         for key, value in records:
             if key.startswith(_SINK_KEY):
                 sink = SinkRecord.FromString(value)
@@ -194,7 +200,7 @@ class SinksState:
                     record.publication, record.sink_id, tuple(record.stage_ids), tuple(record.parts)
                 )
                 self.publications[publication.number] = publication
-                self._published.update(_stages(publication))
+                self._took(publication)
             else:
                 self.next_publication = SinksRecord.FromString(value).next_publication
 

@@ -7,16 +7,19 @@ runs from the first publication of its sink that is without it, too; more of the
 Kept in memory only: what was before this process began counts from the first look on.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import structlog
 
 from pixy.cluster.sinks import StageName
 from pixy.cluster.stages import Stage, Stages
+from pixy.cluster.turns import in_turns
 
 __all__ = ["StageExpiry"]
 
 log = structlog.get_logger(__name__)
+
+_SINKS_PER_TURN = 200
 
 
 class StageExpiry:
@@ -58,9 +61,13 @@ class StageExpiry:
                 self._passed_ms.setdefault(stage.name, self._now_ms())
 
     def expire(self) -> None:
-        """Drop what has waited too long."""
-        now_ms = self._now_ms()
-        for sink_id in self._stages.sinks():
+        """Drop what has waited too long: at once, or with many sinks in the turns of the loop that follow."""
+        in_turns(self._expire(self._now_ms()))
+
+    def _expire(self, now_ms: int) -> Iterator[None]:
+        for number, sink_id in enumerate(self._stages.sinks(), 1):
+            if not number % _SINKS_PER_TURN:
+                yield
             quiet = now_ms - self._active_ms.setdefault(sink_id, now_ms) >= self._expiry_ms
             stages = [
                 stage

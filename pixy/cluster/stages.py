@@ -159,6 +159,8 @@ class Stages:
         self._next_number = 1
         self._stages: dict[StageName, Stage] = {}
         self._by_sink: dict[str, dict[str, Stage]] = {}
+        # Sets that remember the order.
+        self._by_topic: dict[bytes, dict[Stage, None]] = {}
         # Of pieces that were given to the worker and are not written.
         self._queued_bytes = 0
         self.bytes = 0
@@ -185,7 +187,7 @@ class Stages:
             self._sealed(stage, record)
             stage.fault = fault
             stage.seal = Seal(len(record.pieces), _seal_crc(record.pieces))
-            stage.topic_ids = {part.topic_id for part in record.parts}
+            self._has_topics(stage, (part.topic_id for part in record.parts))
             self._count(stage, sum(part.bytes for part in record.parts), 0)
 
     def stop(self) -> None:
@@ -232,7 +234,7 @@ class Stages:
 
     def of_topic(self, topic_id: bytes) -> list[Stage]:
         """The stages that have records of a topic."""
-        return [stage for stage in self._stages.values() if topic_id in stage.topic_ids]
+        return list(self._by_topic.get(topic_id, ()))
 
     def part(self, name: StageName, topic_id: bytes, partition: int) -> StagedPart | None:
         """What a sealed stage holds of a partition, to be read; None if there is no such stage, or it holds nothing of it."""
@@ -299,7 +301,7 @@ class Stages:
         piece = stage.pieces[number] = _Piece(crc, size, written)
         self._count(stage, size, _extents(batches))
         self._queued_bytes += size
-        stage.topic_ids.update(each.topic_id for each in batches)
+        self._has_topics(stage, (each.topic_id for each in batches))
 
         def done(_: None, error: BaseException | None) -> None:
             piece.written = None
@@ -408,6 +410,10 @@ class Stages:
             if self._stages.pop(stage.name, None) is not None:
                 of_sink = self._by_sink[stage.name.sink_id]
                 del of_sink[stage.name.stage_id]
+                for topic_id in stage.topic_ids:
+                    del self._by_topic[topic_id][stage]
+                    if not self._by_topic[topic_id]:
+                        del self._by_topic[topic_id]
                 self.extents -= stage.extents
                 if not of_sink:
                     del self._by_sink[stage.name.sink_id]
@@ -422,6 +428,11 @@ class Stages:
 
         numbers = [stage.number for stage in gone]
         self._worker.submit(partial(remove_stages, self._disk, self._directory, numbers), done)
+
+    def _has_topics(self, stage: Stage, topic_ids: Iterable[bytes]) -> None:
+        for topic_id in topic_ids:
+            stage.topic_ids.add(topic_id)
+            self._by_topic.setdefault(topic_id, {})[stage] = None
 
     def _add(self, name: StageName, number: int) -> Stage:
         stage = Stage(name, number, StageFiles(self._disk, self._directory, number))

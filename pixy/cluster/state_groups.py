@@ -4,6 +4,7 @@
 groups were ever created. Of each group the newest valid checkpoint is taken, and what the journal has behind it is applied.
 """
 
+from collections import deque
 from pathlib import Path
 
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
@@ -90,7 +91,9 @@ class StateGroups:
         )
         for number in range(self.metadata.groups_count or GROUPS_COUNT):
             raft_group, name = FIRST_GROUPS_GROUP + number, f"groups-{number}"
-            self.groups.append(await self._restore(recovered, files, raft_group, name, GroupsState()))
+            state = GroupsState()
+            self.groups.append(await self._restore(recovered, files, raft_group, name, state))
+            deque(state.sweep(), maxlen=0)
         for raft_group in recovered.journal.groups:
             if raft_group >= self.metadata.next_raft_group:
                 raise CorruptData(

@@ -48,6 +48,8 @@ __all__ = ["ConsumerGroup"]
 _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
 _LAST_COMMIT_S = 5.0
+_STARTED_PER_TURN = 100
+"""Partitions that are made live in one turn of the loop: a topic may have 10 000."""
 """How long the commit before a rebalance is tried beyond the time for acks."""
 
 _log = structlog.get_logger()
@@ -315,33 +317,50 @@ class ConsumerGroup:
         async with self._lock:
             committed = await backend.committed_offsets(self.name, topic)
             ranges = await backend.offset_ranges(topic)
+            there = [partition for partition in partitions if partition in ranges]
+            for at in range(0, len(there), _STARTED_PER_TURN):
+                if at:
+                    await asyncio.sleep(0)
+                if self._rebalances != begun:
+                    return
+                part = there[at : at + _STARTED_PER_TURN]
+                await self._start_part(subscription, part, topic_id, committed, ranges)
             if self._rebalances != begun:
                 return
-            starts: dict[int, OffsetTracker] = {}
-            changes: dict[TopicPartition, OffsetCommit] = {}
-            remarks: list[Remark] = []
-            for partition in partitions:
-                if partition not in ranges:
-                    continue
-                before, served = committed.get(partition), ranges[partition]
-                if before is None:
-                    starts[partition] = self._begin(subscription, partition, served, topic_id)
-                else:
-                    starts[partition] = resume(TopicPartition(topic, partition), before, served, remarks)
-                commit = OffsetCommit(starts[partition].base, starts[partition].metadata())
-                if commit != before:
-                    changes[TopicPartition(topic, partition)] = commit
-            if changes and self._is_there(topic, topic_id):
-                await backend.commit_offsets(self.name, changes)
-            if self._rebalances != begun:
-                return
-            for remark in remarks:
-                self._warn(remark)
-            self._add(subscription, topic_id, starts, ranges)
         subscription.notify()
         absent = sorted(set(partitions) - set(ranges))
         if absent:
             raise Unavailable(f"{topic}/{absent[0]} is assigned but not there yet")
+
+    async def _start_part(
+        self,
+        subscription: Subscription,
+        partitions: Sequence[int],
+        topic_id: bytes,
+        committed: Mapping[int, OffsetCommit],
+        ranges: Mapping[int, OffsetRange],
+    ) -> None:
+        """Make some of the partitions live, unless a rebalance overtakes it."""
+        topic, begun = subscription.topic, self._rebalances
+        starts: dict[int, OffsetTracker] = {}
+        changes: dict[TopicPartition, OffsetCommit] = {}
+        remarks: list[Remark] = []
+        for partition in partitions:
+            before, served = committed.get(partition), ranges[partition]
+            if before is None:
+                starts[partition] = self._begin(subscription, partition, served, topic_id)
+            else:
+                starts[partition] = resume(TopicPartition(topic, partition), before, served, remarks)
+            commit = OffsetCommit(starts[partition].base, starts[partition].metadata())
+            if commit != before:
+                changes[TopicPartition(topic, partition)] = commit
+        if changes and self._is_there(topic, topic_id):
+            await self._environment.backend.commit_offsets(self.name, changes)
+        if self._rebalances != begun:
+            return
+        for remark in remarks:
+            self._warn(remark)
+        self._add(subscription, topic_id, starts, ranges)
 
     def _begin(
         self, subscription: Subscription, partition: int, served: OffsetRange, topic_id: bytes

@@ -136,12 +136,12 @@ class _ReadyPartitions:
 class _Topic:
     """The accumulators of a topic's partitions, and how to choose among them."""
 
-    __slots__ = ("_chooses", "_partitioner", "accumulators", "description", "unkeyed")
+    __slots__ = ("_chooses", "_count", "_partitioner", "accumulators", "description", "unkeyed")
 
     def __init__(self, description: TopicDescription, partitioner: Partitioner) -> None:
         self._partitioner = partitioner
-        # By partition. Invariant: as many as the description has.
-        self.accumulators: list[_Accumulator] = []
+        # By partition, each from its first record on: a topic may have 10 000 partitions.
+        self.accumulators: dict[int, _Accumulator] = {}
         # Where the next record without a key goes as long as that one has records, None if it is free to go anywhere.
         self.unkeyed: _Accumulator | None = None
         self.describe(description)
@@ -149,12 +149,15 @@ class _Topic:
     @property
     def unanswered(self) -> bool:
         """Whether there is anything in its partitions that waits or is in flight."""
-        return any(each.records or each.in_flight for each in self.accumulators)
+        return any(each.records or each.in_flight for each in self.accumulators.values())
 
     def choose(self, key: bytes | None) -> _Accumulator:
         """Where a record goes, if `unkeyed` does not say it."""
-        accumulators = self.accumulators
-        accumulator = accumulators[self._chooses(key, len(accumulators))]
+        number = self._chooses(key, self._count)
+        accumulator = self.accumulators.get(number)
+        if accumulator is None:
+            partition = TopicPartition(self.description.name, number)
+            accumulator = self.accumulators[number] = _Accumulator(partition)
         if key is None and self._partitioner.stays:
             self.unkeyed = accumulator
         return accumulator
@@ -163,9 +166,9 @@ class _Topic:
         """The topic is described so from here on."""
         self.description = description
         partitions = description.partitions
-        kept = self.accumulators[: len(partitions)]
-        added = [TopicPartition(description.name, each.partition) for each in partitions[len(kept) :]]
-        self.accumulators = kept + [_Accumulator(partition) for partition in added]
+        self._count = len(partitions)
+        for number in [number for number in self.accumulators if number >= self._count]:
+            del self.accumulators[number]
         ready = [each.partition for each in partitions if each.leader >= 0]
         self.unkeyed = None
         self._chooses: Partitioner = self._partitioner

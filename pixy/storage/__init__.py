@@ -30,10 +30,11 @@ from pixy.storage.partition_directory import (
     judge_partition_directory,
     sort_partition_directories,
 )
-from pixy.storage.partition_log import PartitionLog, SyncedPosition
+from pixy.storage.partition_log import PartitionLog, RebuiltIndexes, SyncedPosition, TopicLogs
 from pixy.storage.publication_marks import MarkName, mark_name, read_marks, remove_mark, write_mark
 from pixy.storage.read_only import ReadOnlyDisk
 from pixy.storage.recovery import RecoveredGroup, RecoveredJournal, read_entries, recover_journal
+from pixy.storage.removal import Removal
 from pixy.storage.report import Finding, Report, Verdict
 from pixy.storage.retention import LogOptions
 from pixy.storage.scan import scan_batches
@@ -50,6 +51,7 @@ from pixy.storage.staging import (
     remove_stages,
     staged_part,
 )
+from pixy.storage.upkeep import Upkeep
 from pixy.storage.worker import MakeWorker, ThreadWorker, Worker, run_on
 
 __all__ = [
@@ -79,10 +81,12 @@ __all__ = [
     "PieceBatches",
     "ReadOnlyDisk",
     "RealDisk",
+    "RebuiltIndexes",
     "RecordKind",
     "RecoveredGroup",
     "RecoveredJournal",
     "RecoveredStages",
+    "Removal",
     "ReplayedEntries",
     "Report",
     "SealedStage",
@@ -91,6 +95,8 @@ __all__ = [
     "SyncedLog",
     "SyncedPosition",
     "ThreadWorker",
+    "TopicLogs",
+    "Upkeep",
     "Verdict",
     "Worker",
     "check_checkpoints",

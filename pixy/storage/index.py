@@ -1,4 +1,7 @@
-"""Sparse indexes beside a segment: hints where to begin to look. Never trusted, never synced, rebuilt when in doubt.
+"""Sparse indexes beside a segment: hints where to begin to look. Never trusted, never synced, rebuilt when they are lost.
+
+A loss of power may take any sectors of an index that was written not long before: its end, which whoever measures the segment finds, or
+some in its middle, which is what `ascends` is for.
 
 Both have the layout of Kafka's own index files, big-endian, entries ascending:
 
@@ -9,18 +12,31 @@ A reader finds an entry by bisection in the file, so an index costs no memory ho
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from pixy.storage.disk import Disk, File
 
-__all__ = ["INDEX_INTERVAL_BYTES", "OffsetIndex", "TimeIndex"]
+__all__ = ["INDEX_INTERVAL_BYTES", "IndexEntries", "OffsetIndex", "TimeIndex"]
 
 INDEX_INTERVAL_BYTES = 32768
 """Bytes of segment between two entries."""
 
+_SECTOR_BYTES = 512
+"""What a loss of power takes or leaves as a whole."""
+
 _OFFSET_ENTRY = struct.Struct(">II")
 _TIME_ENTRY = struct.Struct(">qI")
+
+
+@dataclass(slots=True)
+class IndexEntries:
+    """Entries of the offset index and of the time index, as many of the one as of the other."""
+
+    offsets: list[tuple[int, int]] = field(default_factory=list)
+    times: list[tuple[int, int]] = field(default_factory=list)
 
 
 class _Index:
@@ -32,7 +48,7 @@ class _Index:
         self._disk = disk
         self.path = path
 
-    def append(self, entries: list[tuple[int, int]], count: int) -> None:
+    def append(self, entries: Sequence[tuple[int, int]], count: int) -> None:
         """Write entries behind the first `count`."""
         file = self._disk.open(self.path, create=True)
         try:
@@ -59,16 +75,34 @@ class _Index:
         finally:
             file.close()
 
-    def truncate(self, count: int) -> None:
-        """Keep the first `count` entries."""
+    def truncate(self, count: int) -> bool:
+        """Keep the first `count` entries; whether there was anything behind them."""
         try:
             file = self._disk.open(self.path)
         except FileNotFoundError:
-            return
+            return False
         try:
-            file.truncate(count * self._entry.size)
+            longer = file.size() > count * self._entry.size
+            if longer:
+                file.truncate(count * self._entry.size)
+            return longer
         finally:
             file.close()
+
+    def ascends(self, least: tuple[int, int]) -> bool:
+        """Whether all sectors are in order, by the first entry of each, and none is below `least`."""
+        try:
+            file = self._disk.open(self.path)
+        except FileNotFoundError:
+            return True
+        try:
+            data = file.read_at(file.size(), 0)
+        finally:
+            file.close()
+        size = self._entry.size
+        firsts = [-(-at // size) * size for at in range(0, len(data), _SECTOR_BYTES)]
+        entries = [self._entry.unpack_from(data, at) for at in firsts if at + size <= len(data)]
+        return all(before <= after for before, after in pairwise([least, *entries]))
 
     def floor(self, target: int) -> tuple[int, int] | None:
         """The last entry whose first field is at most `target`."""

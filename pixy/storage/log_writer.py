@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
@@ -30,6 +30,8 @@ from pixy.storage.worker import Worker
 __all__ = ["DamagedLog", "LogWriter", "SyncedLog"]
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 _JOB_LOGS_MAX = 200
 _GATHER_S = 0.1
@@ -166,11 +168,18 @@ class LogWriter:
         elif self._write_timer is None:
             self._write_timer = self._loop.call_later(_GATHER_S, self._begin)
 
-    def run(self, work: Callable[[], None]) -> None:
-        """Do something else with a log's files, behind what was begun before. An error ends everything, as that of a write does."""
+    def run(self, work: Callable[[], T], then: Callable[[T], object]) -> None:
+        """Do something else with logs' files, behind what was begun before, then call back with the result.
 
-        def done(_: None, error: BaseException | None) -> None:
-            if error is not None and not self._broken:
+        An error ends everything, as that of a write does.
+        """
+
+        def done(result: Any, error: BaseException | None) -> None:
+            if self._broken:
+                return
+            if error is None:
+                then(result)
+            else:
                 self._break(error)
 
         self._worker.submit(work, done)

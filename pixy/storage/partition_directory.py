@@ -2,7 +2,7 @@
 
 A partition's directory is `<topic>-<partition>`. Its file `identity`, durable before the first segment, says which raft group it
 belongs to; raft groups are never used again, so what a deleted topic has left is never taken for that of a later one of the same
-name. A deletion first renames the directory to `<raft group>-deleted`, durably, and then removes it piece by piece.
+name. A deletion first renames the directory to `<raft group>-deleted`; the rest is left to `removal`.
 
 What a directory is, is decided by `judge_partition_directory` alone, for a start and for a check of a stopped node's files.
 
@@ -43,9 +43,11 @@ __all__ = [
     "DirectoryKind",
     "JudgedDirectory",
     "KnownPartitions",
+    "SortedDirectories",
     "judge_partition_directory",
-    "remove_partition_directory",
     "remove_with_files",
+    "rename_partition_directory",
+    "retire_partition_directory",
     "sort_partition_directories",
 ]
 
@@ -123,41 +125,53 @@ class KnownPartitions:
         return JudgedDirectory(DirectoryKind.REFUSED, f"{reason}; no topic has a partition {path.name}")
 
 
-def sort_partition_directories(
-    disk: Disk, topics: Path, known: KnownPartitions
-) -> dict[str, CorruptData | None]:
-    """Remove what deletions and crashes have left, and tell what there is. Blocks.
+class SortedDirectories(NamedTuple):
+    """What there is below `topics`.
+
+    Attributes:
+        found: the names of partitions that are known; with what is wrong if the directory is not that partition's.
+        retired: what deletions have left, renamed and not durably so; to be removed.
+    """
+
+    found: dict[str, CorruptData | None]
+    retired: list[Path]
+
+
+def sort_partition_directories(disk: Disk, topics: Path, known: KnownPartitions) -> SortedDirectories:
+    """Tell what there is, and take the names of what deletions and crashes have left. Blocks.
 
     Args:
         topics: where the directories are.
         known: what there should be.
-
-    Returns:
-        The names that are there, of partitions that are known; with what is wrong if it is not that partition's.
 
     Raises:
         DataDirectoryError: something that does not belong here; nothing of it was changed.
         OSError: the disk refuses.
     """
     sorting = _Sorting(disk, known)
-    # What is left of deletions goes first: a name may be wanted for what another one has left.
+    # What is left of deletions comes first: a name may be wanted for what another one has left.
     for name in sorted(disk.names(topics), key=lambda name: _DELETED.fullmatch(name) is None):
         sorting.sort(topics / name)
-    return sorting.found
+    if sorting.retired:
+        first, count = str(next(iter(sorting.retired))), len(sorting.retired)
+        log.warning("removing what the deletion of topics has left", first=first, directories=count)
+    return SortedDirectories(sorting.found, list(sorting.retired))
 
 
-def remove_partition_directory(disk: Disk, path: Path, identity: PartitionIdentity) -> None:
-    """Remove the directory of a partition that is no more, if there is one; of its name at once. Blocks.
+def retire_partition_directory(disk: Disk, path: Path, identity: PartitionIdentity) -> Path | None:
+    """Rename the directory of a partition that is no more, if there is one; `removal` makes that durable, and removes it. Blocks.
 
-    One that says it belongs to another raft group stays: the next start refuses it. What cannot be removed is said, and left to the
-    next start.
+    One that says it belongs to another raft group stays: the next start refuses it.
+
+    Returns:
+        What it is called now, None if nothing was renamed.
 
     Raises:
         OSError: it still has its name.
     """
     files = disk.names(path)
     if not files:
-        return
+        return None
     try:
         found = _read_identity(disk, path, files)
         misplaced = found != identity
@@ -167,8 +181,15 @@ def remove_partition_directory(disk: Disk, path: Path, identity: PartitionIdenti
         misplaced = True
     if misplaced:
         log.error("a deleted topic's directory is another's, and stays", directory=str(path))
-    else:
-        _rename_and_remove(disk, path, identity.raft_group)
+        return None
+    return rename_partition_directory(disk, path, identity.raft_group)
+
+
+def rename_partition_directory(disk: Disk, path: Path, raft_group: int) -> Path:
+    """Rename a directory to `<raft group>-deleted`; returns what it is called now. Blocks."""
+    gone = path.with_name(f"{raft_group}-deleted")
+    disk.rename(path, gone)
+    return gone
 
 
 class _Sorting:
@@ -178,6 +199,8 @@ class _Sorting:
         self._disk = disk
         self._known = known
         self.found: dict[str, CorruptData | None] = {}
+        # A set that remembers the order.
+        self.retired: dict[Path, None] = {}
 
     def sort(self, path: Path) -> None:
         found = judge_partition_directory(self._disk, path, self._known)
@@ -189,16 +212,21 @@ class _Sorting:
             case DirectoryKind.REFUSED:
                 raise DataDirectoryError(f"{found.reason}; move it out of the way")
             case DirectoryKind.DELETED:
-                log.warning("removing what a deleted topic has left", directory=str(path))
-                _rename_and_remove(self._disk, path, found.raft_group)
+                self._retire(path, found.raft_group)
             case DirectoryKind.HALF_DELETED:
-                log.warning("removing what the deletion of a topic has left", directory=str(path))
-                remove_with_files(self._disk, path)
+                self.retired[path] = None
             case DirectoryKind.UNFINISHED:
                 log.warning(
                     "removing a partition's directory that a crash left unfinished", directory=str(path)
                 )
                 remove_with_files(self._disk, path)
+
+    def _retire(self, path: Path, raft_group: int) -> None:
+        left = path.with_name(f"{raft_group}-deleted")
+        if left in self.retired:
+            # Somebody has copied it: no deletion leaves both.
+            remove_with_files(self._disk, left)
+        self.retired[rename_partition_directory(self._disk, path, raft_group)] = None
 
 
 def judge_partition_directory(disk: Disk, path: Path, known: KnownPartitions) -> JudgedDirectory:
@@ -236,14 +264,6 @@ def _read_identity(disk: Disk, path: Path, files: list[str]) -> PartitionIdentit
     if _IDENTITY not in files:
         raise CorruptData(f"{path / _IDENTITY} is missing")
     return read_partition_identity(disk, path / _IDENTITY)
-
-
-def _rename_and_remove(disk: Disk, path: Path, raft_group: int) -> None:
-    gone = path.with_name(f"{raft_group}-deleted")
-    disk.rename(path, gone)
-    # Without its name nobody takes what is left of it for something whole.
-    disk.sync_directory(path.parent)
-    remove_with_files(disk, gone)
 
 
 def remove_with_files(disk: Disk, path: Path) -> None:

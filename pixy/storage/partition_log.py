@@ -5,10 +5,10 @@ A batch goes through three states. *Appended*: it has its offset, the journal ha
 only then may the journal forget it. Answers wait for the first state alone; the other two happen behind it, many batches at a
 time.
 
-The event loop calls everything of the first part below; the rest blocks. `open`, `write`, `sync`, `drop_segments` and `remove` are
-called by one worker at a time; `read` and `find_timestamp` may run beside them on another, because they never look behind
-`written_offset`, and the list of segments is replaced when one goes. A log holds one file open at most, from a write to the next sync:
-a segment is synced before the one behind it begins.
+The event loop calls everything of the first part below; the rest blocks. `open`, `write`, `sync`, `drop_segments`, `replace_indexes` and
+`retire` are called by one worker at a time; `read`, `find_timestamp` and `find_torn_indexes` may run beside them on another, because they
+never look behind `written_offset`, and the list of segments is replaced when one goes. A log holds one file open at most, from a write to
+the next sync: a segment is synced before the one behind it begins.
 
 A batch that was staged is appended with all of its part, which is a file: it is never in memory. Until the part is written it is read
 from that file. Writing it means to copy its batches, or, if it is large, to make the file a segment; see `staged_part`.
@@ -26,26 +26,33 @@ without holes, and reach back at least to written_offset, unless the log is give
 import errno
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+import structlog
 
 from pixy.errors import CorruptData, DataDirectoryError, OffsetOutOfRange, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
 from pixy.records import BatchHeader, patch_batch, read_header
 from pixy.storage.disk import Disk
 from pixy.storage.identity import write_partition_identity
+from pixy.storage.index import IndexEntries
 from pixy.storage.log_tail import Appended, LogTail, Unwritten
-from pixy.storage.partition_directory import remove_partition_directory
+from pixy.storage.partition_directory import rename_partition_directory, retire_partition_directory
 from pixy.storage.retention import LogOptions, SegmentFacts, retained_from
-from pixy.storage.segment import Chunk, Segment
+from pixy.storage.segment import RETIRED, Chunk, Segment
 from pixy.storage.staged_part import StagedPart
 from pixy.storage.synced_segments import check_not_ahead, synced_segments
 
-__all__ = ["PartitionLog", "SyncedPosition", "Unwritten"]
+__all__ = ["PartitionLog", "RebuiltIndexes", "SyncedPosition", "TopicLogs", "Unwritten"]
+
+log = structlog.get_logger(__name__)
 
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex)")
+_RETIRED_FILE = re.compile(_SEGMENT_FILE.pattern + re.escape(RETIRED))
 LINK_BYTES_MIN = 4 << 20
 """A staged part of this size or above becomes a segment as it is; a smaller one is copied, because small segments are many files."""
 
@@ -69,6 +76,27 @@ class GivenUp(NamedTuple):
     undurable_bytes: int
 
 
+class RebuiltIndexes(NamedTuple):
+    """What the indexes of a segment should say of its first `size` bytes."""
+
+    segment: Segment
+    entries: IndexEntries
+    size: int
+
+
+@dataclass(eq=False, slots=True)
+class TopicLogs:
+    """What the logs of one topic share.
+
+    Attributes:
+        options: when a segment is full, and what is kept; may be replaced at any time.
+        deleted: the topic is no more: nobody needs what is appended, nothing is written or synced, and files of parts may go.
+    """
+
+    options: LogOptions
+    deleted: bool = False
+
+
 class PartitionLog:
     """One partition's log.
 
@@ -76,11 +104,11 @@ class PartitionLog:
         disk: the file system.
         directory: where the segments are; made by the first write.
         identity: whose log it is.
-        options: when a segment is full, and what is kept; may be replaced at any time.
+        topic: what it shares with the topic's other logs.
 
     Attributes:
         begin_offset: first offset that is served.
-        identity: as given.
+        identity, topic: as given.
         end_offset: offset that the next record gets; also the high watermark, because only committed records get here.
         written_offset: everything below it can be read from segments.
     """
@@ -93,31 +121,26 @@ class PartitionLog:
         "_identity_written",
         "_linked",
         "_new_segment",
-        "_removal_begun",
-        "_removed",
         "_segments",
         "_tail",
         "_unsynced_bytes",
         "begin_offset",
         "end_offset",
         "identity",
-        "options",
+        "topic",
         "written_offset",
     )
 
-    def __init__(self, disk: Disk, directory: Path, identity: PartitionIdentity, options: LogOptions) -> None:
+    def __init__(self, disk: Disk, directory: Path, identity: PartitionIdentity, topic: TopicLogs) -> None:
         self._disk = disk
         self._directory = directory
         self.identity = identity
-        self.options = options
+        self.topic = topic
         self._segments: list[Segment] = []
         self._identity_written = False
         self._new_segment = False
         # Base offset of the last segment that was a staged part: as such it is full, and its file may have a second name.
         self._linked = -1
-        # The topic is deleted: files of parts may go at any time. And the log's own are gone.
-        self._removal_begun = False
-        self._removed = False
         # Nothing more is kept, written or synced.
         self._given_up = False
         # Offset behind the last batch in the segments, as the worker knows it.
@@ -176,17 +199,13 @@ class PartitionLog:
         ]
         if not segments:
             return self.begin_offset
-        offset = retained_from(segments, self.begin_offset, self.options, now_ms)
+        offset = retained_from(segments, self.begin_offset, self.topic.options, now_ms)
         return max(self.begin_offset, min(offset, self.written_offset))
 
     def has_segments_below(self, log_begin_offset: int) -> bool:
         """Whether `drop_segments` would find anything."""
         segments = self._segments
         return bool(segments) and bool(segments[0].size) and segments[0].end_offset <= log_begin_offset
-
-    def begin_removal(self) -> None:
-        """The topic is deleted: nobody needs what is appended, and the files of parts may go. `remove` follows on the worker."""
-        self._removal_begun = True
 
     def give_up(self) -> "GivenUp":
         """Keep, write and sync nothing any more, because a part cannot be written. Not while a worker works on the log."""
@@ -210,7 +229,7 @@ class PartitionLog:
 
     # --- on a worker --------------------------------------------------------------------------------------------
 
-    def open(self, applied: AppliedPosition | None, *, exists: bool, replayed: bool = True) -> None:
+    def open(self, applied: AppliedPosition | None, *, exists: bool, replayed: bool = True) -> list[Path]:
         """Bring the files to the state of `applied`, which the journal says was synced; without one, to nothing.
 
         What is in the files beyond that was written and never synced: the journal has it, and it is applied again. Segments below the
@@ -220,6 +239,9 @@ class PartitionLog:
             applied: what the journal says, None if nothing.
             exists: whether there is a directory of this partition.
             replayed: whether the journal has entries behind `applied`. If it has neither, then nothing was ever written.
+
+        Returns:
+            Files that are needed no more, to be removed.
 
         Raises:
             CorruptData: synced bytes are missing, or there are segments, or bytes in them, that the journal knows nothing of.
@@ -243,9 +265,14 @@ class PartitionLog:
                 check_not_ahead(self._disk, self._directory, applied, bases, self._segments[-1:])
             if self._segments:
                 self._segments[-1].cut()
+            for segment in self._segments:
+                segment.complete_indexes()
         found = {int(match[1]) for name in names if (match := _SEGMENT_FILE.fullmatch(name))}
-        for base in sorted(found.difference(segment.base_offset for segment in self._segments)):
-            Segment(self._disk, self._directory, base).remove()
+        gone = sorted(found.difference(segment.base_offset for segment in self._segments))
+        left = [self._directory / name for name in names if _RETIRED_FILE.fullmatch(name)]
+        return left + self._retire(
+            [Segment(self._disk, self._directory, base) for base in gone], "that the journal does not need"
+        )
 
     def write(self, appended: Sequence[Appended]) -> None:
         """Append batches to the active segment, beginning new ones as they fill up, and parts of stages as is best for them.
@@ -255,7 +282,7 @@ class PartitionLog:
             OSError: the disk refuses; a call with the same goes on where this one ended.
         """
         batches: list[bytearray] = []
-        for each in () if self._removed else appended:
+        for each in () if self.topic.deleted else appended:
             if isinstance(each, StagedPart):
                 self._write_batches(batches)
                 batches = []
@@ -263,7 +290,7 @@ class PartitionLog:
                     self._write_part(each)
                 except FileNotFoundError as error:
                     # Another thread removes stages that only a deleted topic has needed.
-                    if self._removal_begun:
+                    if self.topic.deleted:
                         return
                     if error.filename != str(each.path):
                         raise
@@ -317,9 +344,9 @@ class PartitionLog:
 
     def _fitting(self, segment: Segment, batches: Sequence[bytearray], at: int) -> int:
         """Behind the last of the batches from `at` on that go into a segment, which has room for the first."""
-        room = self.options.segment_bytes - segment.size - len(batches[at])
+        room = self.topic.options.segment_bytes - segment.size - len(batches[at])
         # A segment that begins with old records is full before its size.
-        latest = self.options.segment_ms + (
+        latest = self.topic.options.segment_ms + (
             segment.first_timestamp if segment.size else read_header(batches[at]).base_timestamp
         )
         end = at + 1
@@ -337,7 +364,7 @@ class PartitionLog:
 
     def sync(self) -> SyncedPosition:
         """Make everything written durable, and tell what that is."""
-        if self._removed:
+        if self.topic.deleted:
             return SyncedPosition(self._file_end, self._file_end, 0)
         for segment in self._segments:
             if segment.is_unsynced:
@@ -351,24 +378,57 @@ class PartitionLog:
             return SyncedPosition(begin_offset, begin_offset, 0)
         return SyncedPosition(begin_offset, self._segments[-1].base_offset, self._segments[-1].size)
 
-    def drop_segments(self, log_begin_offset: int) -> None:
-        """Remove the segments below a log begin offset that an applied position durably says."""
-        if self._removed:
-            return
+    def drop_segments(self, log_begin_offset: int) -> list[Path]:
+        """Retire the segments below a log begin offset that an applied position durably says; returns the files to be removed."""
+        if self.topic.deleted:
+            return []
         segments = self._segments
         gone = 0
         while gone < len(segments) and segments[gone].end_offset <= log_begin_offset and segments[gone].size:
             gone += 1
         self._segments = segments[gone:]
-        for segment in segments[:gone]:
-            segment.remove()
+        return self._retire(segments[:gone], f"below the log begin offset {log_begin_offset}")
 
-    def remove(self) -> None:
-        """Remove everything: the topic is deleted. What is written afterwards goes nowhere."""
-        self._removed = True
+    def _retire(self, segments: Sequence[Segment], why: str) -> list[Path]:
+        if segments:
+            first = str(segments[0].path)
+            log.info(f"removing segments {why}", first=first, segments=len(segments))
+        return [path for segment in segments for path in segment.retire()]
+
+    def has_indexes(self) -> bool:
+        """Whether any segment is long enough for indexes."""
+        return any(segment.is_indexed for segment in self._segments)
+
+    def find_torn_indexes(self) -> Generator[None, None, list[RebuiltIndexes]]:
+        """What `replace_indexes` is to write where a loss of power has torn indexes. Changes nothing; each step is short."""
+        rebuilt = []
+        for segment in self._segments:
+            size = segment.size
+            # Who reads finds what is wrong with a segment, and one that went meanwhile needs no index.
+            with suppress(OSError, CorruptData):
+                if segment.is_indexed and segment.has_torn_indexes():
+                    rebuilt.append(RebuiltIndexes(segment, (yield from segment.scan_indexes(size)), size))
+            yield
+        return rebuilt
+
+    def replace_indexes(self, rebuilt: Sequence[RebuiltIndexes]) -> None:
+        """Replace indexes that were found to be torn."""
+        for segment, entries, size in rebuilt:
+            if segment in self._segments:
+                segment.replace_indexes(entries, size)
+
+    def retire(self) -> Path | None:
+        """Take the directory's name away: the topic is deleted. Nothing is written afterwards.
+
+        Returns:
+            The directory, which is to be removed; None if there is none.
+        """
         self.close()
         self._segments = []
-        remove_partition_directory(self._disk, self._directory, self.identity)
+        if self._identity_written:
+            with suppress(FileNotFoundError):
+                return rename_partition_directory(self._disk, self._directory, self.identity.raft_group)
+        return retire_partition_directory(self._disk, self._directory, self.identity)
 
     def close(self) -> None:
         """Close open files."""
@@ -468,8 +528,8 @@ class PartitionLog:
     def _is_full(self, segment: Segment, batch_size: int, header: BatchHeader) -> bool:
         return (
             segment.base_offset == self._linked
-            or segment.size + batch_size > self.options.segment_bytes
-            or header.max_timestamp - segment.first_timestamp >= self.options.segment_ms
+            or segment.size + batch_size > self.topic.options.segment_bytes
+            or header.max_timestamp - segment.first_timestamp >= self.topic.options.segment_ms
             # What it begins with is to go, and it goes only as a whole.
             or segment.base_offset < self.begin_offset
         )

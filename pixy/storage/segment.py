@@ -6,20 +6,36 @@ that is under way.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import structlog
+
 from pixy.errors import CorruptData
-from pixy.records import HEADER_BYTES, BatchHeader, batch_bytes, check_batch, read_header
+from pixy.records import (
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    BatchHeader,
+    batch_bytes,
+    check_batch,
+    read_header,
+)
 from pixy.storage.disk import Buffer, Disk, File
-from pixy.storage.index import INDEX_INTERVAL_BYTES, OffsetIndex, TimeIndex
+from pixy.storage.index import INDEX_INTERVAL_BYTES, IndexEntries, OffsetIndex, TimeIndex
 from pixy.storage.scan import check_bounds, scan_headers
 
-__all__ = ["Chunk", "Segment", "segment_path"]
+__all__ = ["RETIRED", "Chunk", "Segment", "segment_path"]
 
+RETIRED = ".deleted"
+"""Behind the name of a file that is to be removed."""
+_SUFFIXES = (".log", ".index", ".timeindex")
 _NO_TIMESTAMP = -(2**63)
+_STEP_BYTES = 4 << 20
+"""Scanned in one step in the background: some milliseconds."""
+
+log = structlog.get_logger(__name__)
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:
@@ -52,6 +68,7 @@ class Segment:
         "_entries",
         "_file",
         "_max_timestamp_offset",
+        "_missing",
         "_time_entries",
         "_torn",
         "_unindexed_bytes",
@@ -78,12 +95,19 @@ class Segment:
         self._entries = 0
         self._time_entries = 0
         self._unindexed_bytes = 0
+        # What the indexes should say behind their first `_entries`, and do not.
+        self._missing = IndexEntries()
         # Last offset of the first batch that has the largest timestamp, relative to the base.
         self._max_timestamp_offset = 0
 
     @property
     def path(self) -> Path:
         return segment_path(self._directory, self.base_offset)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether it is long enough for entries in its indexes."""
+        return self.size > INDEX_INTERVAL_BYTES
 
     @property
     def is_unsynced(self) -> bool:
@@ -101,12 +125,10 @@ class Segment:
         except OSError:
             self._torn = True
             raise
-        entries: list[tuple[int, int]] = []
-        times: list[tuple[int, int]] = []
+        entries = IndexEntries()
         for batch in batches:
-            self._add(read_header(batch), len(batch), entries, times)
-        if entries:
-            self._write_indexes(entries, times)
+            self._add(read_header(batch), len(batch), entries)
+        self._write_indexes(entries)
 
     def begin_sync(self) -> None:
         """Let the system begin with what `sync` will wait for."""
@@ -124,13 +146,11 @@ class Segment:
         Raises:
             OSError: it has not got the name; nothing of this segment is there, but perhaps indexes, which are hints.
         """
-        entries: list[tuple[int, int]] = []
-        times: list[tuple[int, int]] = []
+        entries = IndexEntries()
         try:
             for size, header in headers:
-                self._add(header, size, entries, times)
-            if entries:
-                self._write_indexes(entries, times)
+                self._add(header, size, entries)
+            self._write_indexes(entries)
             self._disk.link(source, self.path)
         except BaseException:
             file.close()
@@ -185,11 +205,11 @@ class Segment:
         if start:
             _, first = next(self._headers(file, 0, self.size))
             self.first_timestamp = first.base_timestamp
+        self._unindexed_bytes = 0
         for position, header in self._headers(file, start, self.size):
             if not position:
                 self.first_timestamp = header.base_timestamp
-            self._count(header)
-        self._unindexed_bytes = self.size - start
+            self._count(header, position, self._missing)
 
     def _indexed_position(self, file: File) -> int:
         """The last position below `size` that both indexes know; takes over the largest timestamp up to there.
@@ -222,43 +242,107 @@ class Segment:
             self._cut = True
         finally:
             file.close()
+        # Each of them, whatever the other one was.
+        longer = [
+            self._offset_index().truncate(self._entries),
+            self._time_index().truncate(self._time_entries),
+        ]
+        if any(longer):
+            log.info("cut the indexes of a segment", segment=str(self.path), entries=self._entries)
+
+    # --- lost indexes -------------------------------------------------------------------------------------------
+
+    def complete_indexes(self) -> None:
+        """Write what `measure` found to be missing at the end of the indexes, if that is anything."""
+        if self._missing.offsets:
+            log.warning(
+                "rebuilt the end of a segment's indexes",
+                segment=str(self.path),
+                from_byte=self._missing.offsets[0][1],
+                entries=len(self._missing.offsets),
+            )
+            self._write_indexes(self._missing)
+            self._missing = IndexEntries()
+
+    def has_torn_indexes(self) -> bool:
+        """Whether a loss of power has taken something from the middle of the indexes."""
+        return not (
+            self._offset_index().ascends((1, 0)) and self._time_index().ascends((self.first_timestamp, 0))
+        )
+
+    def scan_indexes(self, size: int) -> Generator[None, None, IndexEntries]:
+        """What the indexes should say of the first `size` bytes. Each step reads some MiB, and nothing is changed.
+
+        Raises:
+            CorruptData: the segment is damaged.
+        """
+        scanned, entries = Segment(self._disk, self._directory, self.base_offset), IndexEntries()
+        file = self._disk.open(self.path, background=True)
+        try:
+            step_end = _STEP_BYTES
+            for position, header in self._headers(file, 0, size):
+                scanned._count(header, position, entries)
+                if position >= step_end:
+                    step_end = position + _STEP_BYTES
+                    yield
+        finally:
+            file.close()
+        return entries
+
+    def replace_indexes(self, entries: IndexEntries, size: int) -> None:
+        """Replace what the indexes say of the first `size` bytes; what was written behind them meanwhile stays."""
+        log.warning("rebuilt the indexes of a segment", segment=str(self.path), entries=len(entries.offsets))
+        offsets = [entry for entry in self._offset_index().entries()[: self._entries] if entry[1] >= size]
+        times = self._time_index().entries()[self._time_entries - len(offsets) : self._time_entries]
+        self._entries = self._time_entries = 0
+        self._write_indexes(IndexEntries(entries.offsets + offsets, entries.times + times))
         self._offset_index().truncate(self._entries)
         self._time_index().truncate(self._time_entries)
 
-    def remove(self) -> None:
-        """Remove the file and its indexes. A reader that has opened it goes on."""
-        self.close()
-        for suffix in (".index", ".timeindex", ".log"):
-            with suppress(FileNotFoundError):
-                self._disk.unlink(self.path.with_suffix(suffix))
+    def retire(self) -> list[Path]:
+        """Rename the file and its indexes, so that nobody takes them for a segment any more. A reader that has opened it goes on.
 
-    def _count(self, header: BatchHeader) -> None:
+        Returns:
+            What is to be removed.
+        """
+        self.close()
+        retired = []
+        for suffix in _SUFFIXES:
+            path = self.path.with_suffix(suffix)
+            gone = path.with_name(path.name + RETIRED)
+            with suppress(FileNotFoundError):
+                self._disk.rename(path, gone)
+                retired.append(gone)
+        return retired
+
+    def _count(self, header: BatchHeader, position: int, entries: IndexEntries) -> None:
+        """There is a batch at a position; adds what the indexes are to say of it."""
         self.end_offset = header.next_offset
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self._max_timestamp_offset = header.next_offset - 1 - self.base_offset
-
-    def _add(
-        self, header: BatchHeader, size: int, entries: list[tuple[int, int]], times: list[tuple[int, int]]
-    ) -> None:
-        """A batch is in the file; adds what the indexes are to say of it."""
-        if not self.size:
-            self.first_timestamp = header.base_timestamp
-        self._count(header)
         if self._unindexed_bytes >= INDEX_INTERVAL_BYTES:
             self._unindexed_bytes = 0
-            entries.append((header.next_offset - 1 - self.base_offset, self.size))
-            times.append((self.max_timestamp, self._max_timestamp_offset))
-        self._unindexed_bytes += size
+            entries.offsets.append((header.next_offset - 1 - self.base_offset, position))
+            entries.times.append((self.max_timestamp, self._max_timestamp_offset))
+        self._unindexed_bytes += LENGTH_PREFIX_BYTES + header.length
+
+    def _add(self, header: BatchHeader, size: int, entries: IndexEntries) -> None:
+        """A batch of `size` bytes is behind the others; adds what the indexes are to say of it."""
+        if not self.size:
+            self.first_timestamp = header.base_timestamp
+        self._count(header, self.size, entries)
         self.size += size
 
-    def _write_indexes(self, entries: list[tuple[int, int]], times: list[tuple[int, int]]) -> None:
+    def _write_indexes(self, entries: IndexEntries) -> None:
+        if not entries.offsets:
+            return
         # A hint that cannot be written, or that does not fit, is no fault of the segment.
         with suppress(OSError, struct.error):
-            self._offset_index().append(entries, self._entries)
-            self._entries += len(entries)
-            self._time_index().append(times, self._time_entries)
-            self._time_entries += len(times)
+            self._offset_index().append(entries.offsets, self._entries)
+            self._entries += len(entries.offsets)
+            self._time_index().append(entries.times, self._time_entries)
+            self._time_entries += len(entries.times)
 
     # --- reading ------------------------------------------------------------------------------------------------
 

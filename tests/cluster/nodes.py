@@ -15,7 +15,7 @@ from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import PixyError
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
 from pixy.records import NewRecord, TopicPartition, build_batch, read_records
-from pixy.storage import log_writer
+from pixy.storage import MakeWorker, log_writer
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import InlineWorker
@@ -44,6 +44,7 @@ class Cluster:
         storage: Mapping[str, Any] | None = None,
         disk: RecordingDisk | None = None,
         clock: FakeClock | None = None,
+        worker: MakeWorker = InlineWorker,
     ) -> None:
         self.directory = directory
         self.disk = disk or RecordingDisk()
@@ -60,7 +61,7 @@ class Cluster:
                 **(storage or {}),
             ),
             Random(f"{seed} {next(_LIVES)}").randbytes,
-            InlineWorker,
+            worker,
         )
         self.node = Node(self.disk, self.clock, options, self.faults.append)
 

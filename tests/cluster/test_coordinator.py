@@ -1,6 +1,6 @@
 """Who gets which partitions: ranges, joins, leaves, subscriptions, topics that come later."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +20,11 @@ class Consumer(Member):
 
     def _remember(self, assigned: Mapping[str, Sequence[int]]) -> None:
         self.told.append({topic: list(partitions) for topic, partitions in assigned.items()})
+
+
+def told(steps: Iterator[None]) -> int:
+    """Tell all consumer groups; returns how many there were."""
+    return sum(1 for _ in steps)
 
 
 def coordinator() -> Coordinator:
@@ -90,7 +95,7 @@ def test_a_topic_that_comes_later_is_assigned_when_it_is_there() -> None:
     shared.join(other)
     assert one.told == [{"new": []}]
     partitions["new"] = 2
-    shared.topic_changed("new")
+    told(shared.topic_changed("new"))
     assert one.told[1:] == [{"new": [0, 1]}]
     assert len(other.told) == 1
 
@@ -145,7 +150,7 @@ def test_more_partitions_are_shared_out_again() -> None:
     for member in (one, two, other):
         shared.join(member)
     partitions["a"] = 5
-    shared.topic_changed("a")
+    told(shared.topic_changed("a"))
     assert (one.told[-1], two.told[-1]) == ({"a": [0, 1, 2]}, {"a": [3, 4]})
     assert len(other.told) == 1
 
@@ -165,7 +170,7 @@ def test_who_loses_partitions_is_told_before_who_gains_them() -> None:
     shared.join(two)
     partitions["a"] = 6
     order.clear()
-    shared.topic_changed("a")  # partition 2 goes from the second to the first
+    told(shared.topic_changed("a"))  # partition 2 goes from the second to the first
     assert order == ["two", "one"]
 
 
@@ -174,9 +179,9 @@ def test_the_partitions_of_a_deleted_topic_are_taken_away_also_if_there_is_a_new
     one, two, other = Consumer("one", "a", "b"), Consumer("two", "a"), Consumer("other", "b", group="other")
     for member in (one, two, other):
         shared.join(member)
-    shared.topic_deleted("a")
+    told(shared.topic_deleted("a"))
     assert (one.told[-1], two.told[-1]) == ({"a": [], "b": [0]}, {"a": []})
-    shared.topic_changed("a")
+    told(shared.topic_changed("a"))
     assert (one.told[-1], two.told[-1]) == ({"a": [0, 1], "b": [0]}, {"a": [2, 3]})
     assert len(other.told) == 1
 
@@ -185,6 +190,36 @@ def test_a_topic_that_nobody_wants_changes_nothing() -> None:
     shared = coordinator()
     one = Consumer("one", "a")
     shared.join(one)
-    shared.topic_deleted("b")
-    shared.topic_changed("b")
+    told(shared.topic_deleted("b"))
+    told(shared.topic_changed("b"))
     assert len(one.told) == 1
+
+
+def test_one_consumer_group_is_told_in_each_step_and_only_those_that_want_the_topic() -> None:
+    shared = coordinator()
+    wanting = [Consumer("one", "a", "b", group=f"g{number}") for number in range(5)]
+    others = [Consumer("one", "b", group=f"h{number}") for number in range(5)]
+    for member in (*wanting, *others):
+        shared.join(member)
+        member.told.clear()
+    steps = shared.topic_deleted("a")
+    for count in range(1, 6):
+        next(steps)
+        assert sum(bool(member.told) for member in wanting) == count
+    assert next(steps, None) is None
+    assert not any(member.told for member in others)
+
+
+def test_a_topic_that_nobody_wants_any_more_has_no_consumer_groups() -> None:
+    shared = coordinator()
+    one, two = Consumer("one", "a", "b"), Consumer("two", "a")
+    shared.join(one)
+    shared.join(two)
+    shared.subscribe(one, ["b"])
+    assert set(shared.consumers("a")["group"]) == {"two"}
+    shared.leave(two)
+    assert (shared.consumers("a"), told(shared.topic_changed("a"))) == ({}, 0)
+    shared.subscribe(one, ["a"])
+    assert (shared.consumers("b"), set(shared.consumers("a"))) == ({}, {"group"})
+    shared.leave(one)
+    assert (shared.consumers("a"), shared._by_topic) == ({}, {})

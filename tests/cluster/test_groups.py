@@ -1,10 +1,12 @@
 """The state machine of committed offsets: commits, checkpoints, where a consumer group belongs."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixy.cluster.groups import GroupsState, groups_index
+from pixy.cluster.groups import Forgotten, GroupsState, groups_index
 from pixy.proto.state_pb2 import (
     CommitOffsets,
     CommittedOffset,
@@ -69,7 +71,7 @@ def test_a_snapshot_restores_an_equal_state(commits: list[tuple[int, str, str, i
     restored = GroupsState()
     restored.apply(commit_command(1, "gone", "a", 0))
     restored.restore(iter(records))
-    assert restored._groups == state._groups
+    assert (restored._groups, restored._by_topic) == (state._groups, state._by_topic)
     assert list(restored.snapshot()) == records
 
 
@@ -95,6 +97,10 @@ def test_where_a_consumer_group_belongs_never_changes() -> None:
 
 
 # --- topics that go, and consumer groups that nobody consumes in ----------------------------------------------------
+
+
+def inactive(state: GroupsState, before_ms: int) -> list[str]:
+    return [group for group in state.groups() if state.is_inactive_since(group, before_ms)]
 
 
 def forget(*topic_ids: bytes) -> bytes:
@@ -126,7 +132,7 @@ def test_deleted_topics_take_what_was_committed_in_them_and_groups_that_have_not
     state.apply(forget(b"a", b"x"))
     assert (state.committed("g", b"a"), state.committed("h", b"a")) == ({}, {})
     assert state.committed("g", b"b") == state.committed("i", b"c") == {0: OffsetCommit(1, "m1")}
-    assert state.inactive_since(8) == ["g", "i"]
+    assert inactive(state, 8) == ["g", "i"]
     assert state.topic_ids() == {b"b", b"c"}
 
 
@@ -134,10 +140,10 @@ def test_a_group_is_as_active_as_its_newest_commit_or_touch_says() -> None:
     state = GroupsState()
     state.apply(commit_command(1, "g", "a", 0, timestamp_ms=100))
     state.apply(commit_command(2, "g", "a", 1, timestamp_ms=50))  # a clock that was set back
-    assert (state.inactive_since(100), state.inactive_since(101)) == ([], ["g"])
+    assert (inactive(state, 100), inactive(state, 101)) == ([], ["g"])
     state.apply(touch(150, "g", "unknown"))
     state.apply(touch(120, "g"))
-    assert (state.inactive_since(150), state.inactive_since(151)) == ([], ["g"])
+    assert (inactive(state, 150), inactive(state, 151)) == ([], ["g"])
     assert state.committed("g", b"a") == {0: OffsetCommit(1, "m1"), 1: OffsetCommit(2, "m2")}
 
 
@@ -148,7 +154,7 @@ def test_a_group_is_forgotten_unless_it_was_active_meanwhile() -> None:
     state.apply(expire(20, "old", "new", "unknown"))
     assert (state.committed("old", b"a"), state.committed("new", b"a")) == ({}, {0: OffsetCommit(1, "m1")})
     state.apply(expire(21, "old"))
-    assert state.inactive_since(99) == ["new"]
+    assert inactive(state, 99) == ["new"]
 
 
 def test_a_checkpoint_has_when_groups_were_active() -> None:
@@ -157,7 +163,7 @@ def test_a_checkpoint_has_when_groups_were_active() -> None:
     state.apply(touch(30, "g"))
     restored = GroupsState()
     restored.restore(state.snapshot())
-    assert (restored.inactive_since(30), restored.inactive_since(31)) == ([], ["g"])
+    assert (inactive(restored, 30), inactive(restored, 31)) == ([], ["g"])
 
 
 def test_a_snapshot_is_not_changed_by_what_is_forgotten_later() -> None:
@@ -171,4 +177,55 @@ def test_a_snapshot_is_not_changed_by_what_is_forgotten_later() -> None:
     restored = GroupsState()
     restored.restore(records)
     assert restored.topic_ids() == {b"a", b"b"}
-    assert restored.inactive_since(99) == ["g", "h"]
+    assert inactive(restored, 99) == ["g", "h"]
+
+
+GROUPS = [f"g{number}" for number in range(1000)]
+
+
+def test_topics_are_forgotten_at_once_and_their_offsets_go_some_in_each_step() -> None:
+    state = GroupsState()
+    for group in GROUPS:
+        for topic in "ab" if group in GROUPS[:300] else "a":
+            state.apply(commit_command(1, group, topic, 0))
+    assert state.apply(forget(b"a")) == Forgotten(state)
+    assert state.topic_ids() == {b"b"}
+    assert all(state.committed(group, b"a") == {} for group in GROUPS)
+    left = [len(state._groups)]
+    for _ in state.sweep():
+        left.append(len(state._groups))
+    assert max(before - after for before, after in pairwise(left)) <= 200
+    assert len(left) >= 5
+    assert state.groups() == GROUPS[:300]
+    assert list(state.sweep()) == []
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("cftes"), st.sampled_from("gh"), st.sampled_from("ab")), max_size=25)
+)
+def test_when_offsets_in_forgotten_topics_go_changes_nothing(steps: list[tuple[str, str, str]]) -> None:
+    swept, lazy = GroupsState(), GroupsState()
+    for at, (what, group, topic) in enumerate(steps):
+        command = {
+            "c": commit_command(at, group, topic, 0, at),
+            "f": forget(topic.encode()),
+            "t": touch(at, group),
+            "e": expire(at - 1, group),
+            "s": touch(0),
+        }[what]
+        for state in (swept, lazy):
+            state.apply(command)
+        for _ in swept.sweep():
+            pass
+        if what == "s":
+            next(lazy.sweep(), None)
+        restored = GroupsState()
+        restored.restore(lazy.snapshot())
+        for state in (restored, lazy):
+            assert sorted(state.snapshot()) == sorted(swept.snapshot())
+            assert state.topic_ids() == swept.topic_ids()
+            for each in "gh":
+                assert [state.committed(each, of) for of in (b"a", b"b")] == [
+                    swept.committed(each, of) for of in (b"a", b"b")
+                ]
+        assert inactive(restored, at) == inactive(swept, at)

@@ -263,10 +263,10 @@ async def test_offsets_without_end_stay(tmp_path: Path) -> None:
         assert cluster.committed() == {0: 1}
 
 
-async def test_a_command_names_a_bounded_number_of_groups(
+async def test_a_turn_looks_at_a_bounded_number_of_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention_module, "_GROUPS_PER_COMMAND", 3)
+    monkeypatch.setattr(retention_module, "_GROUPS_PER_TURN", 3)
     async with Cluster(tmp_path / "data").running() as cluster:
         await create(cluster)
         for number in range(16):
@@ -284,6 +284,11 @@ async def test_a_command_names_a_bounded_number_of_groups(
 
         monkeypatch.setattr(cluster.node._journal, "append", watched)
         cluster.node._retention._look()
-        assert named == [(3, 0), (1, 0), (0, 3), (0, 3), (0, 3), (0, 3)]
+        turns = []
+        for _ in range(7):
+            turns.append(list(named))
+            named.clear()
+            await asyncio.sleep(0)
+        assert turns == [[(3, 0)], [(1, 0), (0, 2)], [(0, 3)], [(0, 3)], [(0, 3)], [(0, 1)], []]
         await cluster.settle()
         assert {number for number in range(16) if cluster.committed(f"g{number}")} == {0, 1, 2, 3}

@@ -128,13 +128,18 @@ def test_a_stage_is_published_once() -> None:
     assert isinstance(state.apply(publish(0, "a", sink="other")), Publication)
 
 
+def inactive(state: SinksState, before_ms: int) -> list[str]:
+    return [sink_id for sink_id in state.sinks if state.is_inactive_since(sink_id, before_ms)]
+
+
 def test_sinks_that_have_something_on_its_way_do_not_expire() -> None:
     state = SinksState()
     state.apply(publish(0, "a", at_ms=1000))
     state.apply(publish(0, "a", sink="other", at_ms=2000))
-    assert state.inactive_since(5000) == []
+    assert inactive(state, 5000) == []
     state.apply(finish(1, 2))
-    assert state.inactive_since(2000) == ["sink"]
+    assert inactive(state, 2000) == ["sink"]
+    assert inactive(restored(state), 2000) == ["sink"]
     state.apply(expire(2000, "sink", "other", "unknown"))
     assert list(state.sinks) == ["other"]
 

@@ -398,7 +398,7 @@ async def test_nothing_of_a_partition_is_sent_before_its_batch_is_answered_to_th
     assert len(await batches(backend)) == 1
     await accumulators.drained()
     assert [len(batch) for batch in await batches(backend)] == [600, 1]
-    assert [each.in_flight for each in accumulators._topics[TOPIC].accumulators] == [0]
+    assert [each.in_flight for each in accumulators._topics[TOPIC].accumulators.values()] == [0]
 
 
 async def test_the_wall_clock_may_step_backwards_between_two_records() -> None:

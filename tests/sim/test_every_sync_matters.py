@@ -56,7 +56,7 @@ ALONE = {
     "storage/journal.py:Journal._create_file sync_directory": 6,
     "storage/journal.py:Journal._unlink sync_directory": 24,
     "storage/journal.py:Journal._write write_durably": 1,
-    "storage/partition_directory.py:_rename_and_remove sync_directory": 18,
+    "storage/removal.py:remove_directories sync_directory": 18,
     "storage/partition_log.py:PartitionLog._claim_directory make_directory": 6,
     "storage/partition_log.py:PartitionLog.sync sync_directory": 2,
     "storage/recovery.py:_make_durable sync": 36,
@@ -259,7 +259,7 @@ def test_segments_go_only_after_a_position_that_begins_behind_them(monkeypatch: 
         partitions: Partitions, replica: PartitionReplica, position: LogPosition, command: PartitionCommand
     ) -> None:
         run_command(partitions, replica, position, command)
-        partitions._writer.run(partial(replica.log.drop_segments, replica.log.begin_offset))
+        partitions.drop_segments(replica, replica.log.begin_offset)
 
     monkeypatch.setattr(Partitions, "_run_command", run_and_drop)
     assert any(fails(seed, []) for seed in (EARLY_DROP_SEED, *range(1, SEEDS_MAX)))
@@ -270,13 +270,11 @@ def test_the_directory_of_a_deleted_topic_loses_its_name_before_its_files(
 ) -> None:
     """Else what a crash leaves of it may have no identity, and nobody knows what it was."""
 
-    def remove_where_it_is(disk: Disk, path: Path, raft_group: int) -> None:
-        for name in disk.names(path):
-            disk.unlink(path / name)
-        disk.remove_directory(path)
-        disk.sync_directory(path.parent)
+    def leave_its_name(disk: Disk, path: Path, raft_group: int) -> Path:
+        return path
 
-    monkeypatch.setattr(partition_directory, "_rename_and_remove", remove_where_it_is)
+    for module in (partition_directory, partition_log):
+        monkeypatch.setattr(module, "rename_partition_directory", leave_its_name)
     assert any(fails(seed, []) for seed in (NAMELESS_SEED, *range(1, SEEDS_MAX)))
 
 
@@ -298,7 +296,7 @@ def test_a_directory_has_its_identity_before_its_first_segment(monkeypatch: pyte
 
     def sync_and_write_identity(log: PartitionLog) -> SyncedPosition:
         position = sync(log)
-        if log in late and not log._removed:
+        if log in late and not log.topic.deleted:
             late.pop(log)()
         return position
 

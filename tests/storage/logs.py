@@ -3,12 +3,35 @@
 import struct
 from pathlib import Path
 
+from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
 from pixy.records import crc32c
-from pixy.storage import Disk, LogOptions, PartitionLog
+from pixy.storage import (
+    Disk,
+    KnownPartitions,
+    LogOptions,
+    PartitionLog,
+    TopicLogs,
+    sort_partition_directories,
+)
+from pixy.storage.partition_directory import retire_partition_directory
+from pixy.storage.removal import remove_directories
+from pixy.storage.upkeep import Steps
 from tests.storage.batches import batch
 
-__all__ = ["CLUSTER_ID", "LONG_MS", "applied_position", "fill", "identity", "partition_log", "unstamped"]
+__all__ = [
+    "CLUSTER_ID",
+    "LONG_MS",
+    "applied_position",
+    "exhaust",
+    "fill",
+    "identity",
+    "partition_log",
+    "remove_directory",
+    "remove_log",
+    "sort_directories",
+    "unstamped",
+]
 
 CLUSTER_ID = b"c" * 16
 LONG_MS = 10**15
@@ -27,7 +50,9 @@ def partition_log(
     segment_ms: int = LONG_MS,
     raft_group: int = 1000,
 ) -> PartitionLog:
-    return PartitionLog(disk, directory, identity(raft_group), LogOptions(segment_bytes, segment_ms))
+    return PartitionLog(
+        disk, directory, identity(raft_group), TopicLogs(LogOptions(segment_bytes, segment_ms))
+    )
 
 
 def applied_position(log: PartitionLog, raft_group: int = 1000) -> AppliedPosition:
@@ -58,3 +83,32 @@ def fill(log: PartitionLog, count: int, size: int = 10) -> None:
     unwritten = log.unwritten()
     log.write(unwritten.batches)
     log.wrote(unwritten)
+
+
+def exhaust(steps: Steps) -> None:
+    """Do work to its end."""
+    for _ in steps:
+        pass
+
+
+def sort_directories(disk: Disk, topics: Path, known: KnownPartitions) -> dict[str, CorruptData | None]:
+    """The directories of partitions that a start finds, once what it is to remove is gone."""
+    found, retired = sort_partition_directories(disk, topics, known)
+    if retired:
+        exhaust(remove_directories(disk, topics, retired))
+    return found
+
+
+def remove_directory(disk: Disk, path: Path, identity: PartitionIdentity) -> None:
+    """Remove the directory of a partition that is no more."""
+    retired = retire_partition_directory(disk, path, identity)
+    if retired is not None:
+        exhaust(remove_directories(disk, path.parent, [retired]))
+
+
+def remove_log(disk: Disk, log: PartitionLog) -> None:
+    """Remove the log of a deleted topic, from its one thread."""
+    log.topic.deleted = True
+    retired = log.retire()
+    if retired is not None:
+        exhaust(remove_directories(disk, retired.parent, [retired]))

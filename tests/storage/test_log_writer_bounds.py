@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from pixy.errors import StorageFault
-from pixy.storage import LogOptions, LogWriter, PartitionLog, SyncedLog
+from pixy.storage import LogOptions, LogWriter, PartitionLog, SyncedLog, TopicLogs
 from pixy.storage import log_writer as log_writer_module
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
 from tests.storage.batches import batch
-from tests.storage.logs import LONG_MS, identity
+from tests.storage.logs import LONG_MS, identity, remove_log
 
 JOB = 5
 
@@ -29,7 +29,10 @@ class Bench:
         self.fulls = 0
         self.logs = [
             PartitionLog(
-                self.disk, directory / f"topic-{number}", identity(1000 + number), LogOptions(150, LONG_MS)
+                self.disk,
+                directory / f"topic-{number}",
+                identity(1000 + number),
+                TopicLogs(LogOptions(150, LONG_MS)),
             )
             for number in range(logs)
         ]
@@ -166,7 +169,7 @@ async def test_work_of_others_runs_behind_what_was_begun_before(tmp_path: Path) 
     bench.append(0)
     await bench.worker.wait()
     seen: list[int] = []
-    bench.writer.run(lambda: seen.append(len(bench.disk.did("write", ".log"))))
+    bench.writer.run(lambda: len(bench.disk.did("write", ".log")), seen.append)
     bench.worker.step()
     bench.worker.step()
     assert seen == [1]
@@ -178,8 +181,8 @@ async def test_an_error_of_that_work_is_a_fault_told_once(tmp_path: Path) -> Non
         raise OSError(errno.EIO, "no")
 
     bench = Bench(tmp_path, 1)
-    bench.writer.run(broken)
-    bench.writer.run(broken)
+    bench.writer.run(broken, lambda _: None)
+    bench.writer.run(broken, lambda _: None)
     bench.worker.step()
     bench.worker.step()
     assert [type(fault) for fault in bench.faults] == [OSError]
@@ -196,7 +199,7 @@ async def test_a_log_that_is_removed_while_its_write_is_on_the_worker_takes_noth
     await bench.step()
     bench.append(0, 1)
     await bench.worker.wait()
-    bench.writer.run(bench.logs[0].remove)  # behind the write
+    bench.writer.run(lambda: remove_log(bench.disk, bench.logs[0]), lambda _: None)  # behind the write
     bench.append(0)  # and one behind the removal
     await bench.flush()
     assert bench.writer.unwritten_bytes == 0
@@ -214,7 +217,7 @@ async def test_a_log_that_waits_for_room_can_be_removed_and_makes_some(tmp_path:
     await bench.step()
     await bench.step()
     assert (bench.fulls, bench.writer.blocked is None) == (2, False)
-    bench.writer.run(bench.logs[0].remove)
+    bench.writer.run(lambda: remove_log(bench.disk, bench.logs[0]), lambda _: None)
     await bench.worker.wait()
     while not bench.disk.did("remove_directory"):
         bench.worker.step()

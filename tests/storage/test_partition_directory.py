@@ -8,12 +8,19 @@ from random import Random
 import pytest
 
 from pixy.records import check_topic_name
-from pixy.storage import Disk, KnownPartitions, RealDisk, sort_partition_directories
+from pixy.storage import Disk, KnownPartitions, RealDisk
 from pixy.storage.identity import write_partition_identity
-from pixy.storage.partition_directory import remove_partition_directory
 from tests.fakes.disk import RecordingDisk
 from tests.sim.disk import Ended, SimulatedDisk
-from tests.storage.logs import CLUSTER_ID, applied_position, fill, identity, partition_log
+from tests.storage.logs import (
+    CLUSTER_ID,
+    applied_position,
+    fill,
+    identity,
+    partition_log,
+    remove_directory,
+    sort_directories,
+)
 
 SEGMENT = "00000000000000000000.log"
 
@@ -30,7 +37,7 @@ def sort(
 ) -> list[str]:
     """The names that a start takes."""
     partitions = {name: identity(raft_group) for name, raft_group in (live or {}).items()}
-    found = sort_partition_directories(disk, topics, KnownPartitions(partitions, CLUSTER_ID, next_raft_group))
+    found = sort_directories(disk, topics, KnownPartitions(partitions, CLUSTER_ID, next_raft_group))
     assert set(found.values()) <= {None}
     return sorted(found)
 
@@ -42,7 +49,7 @@ def test_the_name_goes_durably_before_anything_in_the_directory(tmp_path: Path) 
     disk = RecordingDisk()
     make(disk, tmp_path / "topic-0", records=2)
     disk.calls.clear()
-    remove_partition_directory(disk, tmp_path / "topic-0", identity())
+    remove_directory(disk, tmp_path / "topic-0", identity())
     assert [(call.what, call.name) for call in disk.calls] == [
         ("rename", "1000-deleted"),
         ("sync_directory", tmp_path.name),
@@ -56,7 +63,7 @@ def test_the_name_goes_durably_before_anything_in_the_directory(tmp_path: Path) 
 
 def test_what_was_never_made_needs_no_removal(tmp_path: Path) -> None:
     disk = RecordingDisk()
-    remove_partition_directory(disk, tmp_path / "topic-0", identity())
+    remove_directory(disk, tmp_path / "topic-0", identity())
     assert disk.calls == []
 
 
@@ -68,7 +75,7 @@ def test_a_damaged_identity_keeps_no_deletion(tmp_path: Path, damage: str) -> No
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:-1])
-    remove_partition_directory(RealDisk(), tmp_path / "topic-0", identity())
+    remove_directory(RealDisk(), tmp_path / "topic-0", identity())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -77,7 +84,7 @@ def test_what_belongs_to_another_partition_is_not_deleted_under_a_wrong_name(
 ) -> None:
     make(RealDisk(), tmp_path / "topic-0", raft_group=1001)
     before = sorted(tmp_path.rglob("*"))
-    remove_partition_directory(RealDisk(), tmp_path / "topic-0", identity(1000))
+    remove_directory(RealDisk(), tmp_path / "topic-0", identity(1000))
     assert sorted(tmp_path.rglob("*")) == before
     assert "is another's, and stays" in capsys.readouterr().out
 
@@ -87,7 +94,7 @@ def test_what_a_newer_release_wrote_is_not_deleted(tmp_path: Path) -> None:
     path = tmp_path / "topic-0" / "identity"
     whole = path.read_bytes()
     path.write_bytes(whole[:8] + (2).to_bytes(4, "little") + whole[12:])
-    remove_partition_directory(RealDisk(), tmp_path / "topic-0", identity())
+    remove_directory(RealDisk(), tmp_path / "topic-0", identity())
     assert path.exists()
 
 
@@ -100,7 +107,7 @@ def test_what_cannot_be_removed_is_said_and_goes_at_a_later_start(
     disk = RecordingDisk()
     make(disk, tmp_path / "topic-0")
     disk.fail(what, ending, errno.EIO)
-    remove_partition_directory(disk, tmp_path / "topic-0", identity())
+    remove_directory(disk, tmp_path / "topic-0", identity())
     for _ in range(2):
         assert "cannot remove a directory that is needed no more" in capsys.readouterr().out
         assert [path.name for path in tmp_path.iterdir()] == ["1000-deleted"]
@@ -119,7 +126,7 @@ def test_a_name_that_cannot_go_durably_is_an_error_and_everything_is_still_there
     files = sorted(path.name for path in (tmp_path / "topic-0").iterdir())
     disk.fail(what, "", errno.EIO)
     with pytest.raises(OSError, match="Input/output error"):
-        remove_partition_directory(disk, tmp_path / "topic-0", identity())
+        remove_directory(disk, tmp_path / "topic-0", identity())
     [left] = tmp_path.iterdir()
     assert sorted(path.name for path in left.iterdir()) == files
 
@@ -136,7 +143,7 @@ def test_a_crash_anywhere_in_a_deletion_leaves_what_the_next_start_removes(phase
             disk.restart()
             disk.die_at, disk.die_phase = die_at, phase
             try:
-                remove_partition_directory(disk, topics / "topic-0", identity())
+                remove_directory(disk, topics / "topic-0", identity())
             except Ended:
                 if power:
                     disk.lose_power()
@@ -198,7 +205,7 @@ def test_the_longest_name_of_a_topic_with_the_highest_partition_can_be_made_and_
     directory = tmp_path / f"{name}-9999"
     make(RealDisk(), directory)
     assert sort(RealDisk(), tmp_path, {directory.name: 1000}) == [directory.name]
-    remove_partition_directory(RealDisk(), directory, identity())
+    remove_directory(RealDisk(), directory, identity())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import PartitionIdentity
-from pixy.storage import KnownPartitions, RealDisk, sort_partition_directories
+from pixy.storage import KnownPartitions, RealDisk
 from pixy.storage.identity import write_partition_identity
-from tests.storage.logs import CLUSTER_ID, applied_position, fill, identity, partition_log
+from tests.storage.logs import CLUSTER_ID, applied_position, fill, identity, partition_log, sort_directories
 
 GONE, TOPIC, OTHER, NEXT = range(1000, 1004)
 LIVE = {"topic-0": identity(TOPIC), "other-0": identity(OTHER)}
@@ -37,7 +37,7 @@ def contents(topics: Path) -> dict[str, bytes | None]:
 
 
 def sort(topics: Path) -> dict[str, CorruptData | None]:
-    return sort_partition_directories(DISK, topics, KnownPartitions(LIVE, CLUSTER_ID, NEXT))
+    return sort_directories(DISK, topics, KnownPartitions(LIVE, CLUSTER_ID, NEXT))
 
 
 def taken(topics: Path) -> None:
@@ -117,7 +117,7 @@ def test_temporary_file(topics: Path) -> None:
 def test_deleted(topics: Path, capsys: pytest.CaptureFixture[str]) -> None:
     identify(topics, identity(GONE))
     assert removed(topics, "topic-0") == {"other-0": None}
-    assert "removing what a deleted topic has left" in capsys.readouterr().out
+    assert "removing what the deletion of topics has left" in capsys.readouterr().out
 
 
 def test_half_deleted(topics: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +125,7 @@ def test_half_deleted(topics: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gone.mkdir()
     (gone / SEGMENT).write_bytes(b"the rest")
     assert removed(topics, gone.name) == {"topic-0": None, "other-0": None}
-    assert "removing what the deletion of a topic has left" in capsys.readouterr().out
+    assert "removing what the deletion of topics has left" in capsys.readouterr().out
 
 
 def test_deleted_twice(topics: Path) -> None:

@@ -12,10 +12,19 @@ import pytest
 
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header
-from pixy.storage import KnownPartitions, LogOptions, PartitionLog, sort_partition_directories
+from pixy.storage import KnownPartitions, LogOptions, PartitionLog, TopicLogs
+from pixy.storage.removal import remove_files
 from tests.sim.disk import Ended, SimulatedDisk
 from tests.storage.batches import batch
-from tests.storage.logs import CLUSTER_ID, LONG_MS, applied_position, identity, unstamped
+from tests.storage.logs import (
+    CLUSTER_ID,
+    LONG_MS,
+    applied_position,
+    exhaust,
+    identity,
+    sort_directories,
+    unstamped,
+)
 
 TOPICS = Path("/node/topics")
 DIRECTORY = TOPICS / "topic-0"
@@ -37,21 +46,21 @@ class Life:
         self.rng = rng
         self.disk = disk
         self.journal = journal
-        self.log = PartitionLog(disk, DIRECTORY, identity(), self._options())
+        self.log = PartitionLog(disk, DIRECTORY, identity(), TopicLogs(self._options()))
         self.applied = 0
 
     def _options(self) -> LogOptions:
         return LogOptions(self.rng.choice([1, 200, 400, 2000]), self.rng.choice([3, LONG_MS]))
 
     def start(self) -> None:
-        found = sort_partition_directories(
+        found = sort_directories(
             self.disk, TOPICS, KnownPartitions({"topic-0": identity()}, CLUSTER_ID, 2000)
         )
         assert set(found.values()) <= {None}
         position, entries = self.journal.position, self.journal.entries
         self.applied = 0 if position is None else position.index
         exists, replayed = bool(found), len(entries) > self.applied
-        self.log.open(position, exists=exists, replayed=replayed)
+        exhaust(remove_files(self.disk, self.log.open(position, exists=exists, replayed=replayed)))
         self.check()
         for entry in entries[self.applied :]:
             self.apply(entry)
@@ -96,14 +105,14 @@ class Life:
                 position = applied_position(log)
                 position.index = index
                 self.journal.position = position
-                log.drop_segments(position.log_begin_offset)
+                exhaust(remove_files(self.disk, log.drop_segments(position.log_begin_offset)))
             case 7:
                 self.propose(self.rng.randint(log.begin_offset, max(log.begin_offset, log.written_offset)))
             case 8:
                 for _ in range(self.rng.randint(0, 3)):
                     log.evict()
             case 9:
-                log.options = self._options()
+                log.topic.options = self._options()
 
     def write(self) -> None:
         unwritten = self.log.unwritten()

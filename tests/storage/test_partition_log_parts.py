@@ -9,11 +9,11 @@ import pytest
 from pixy.errors import CorruptData, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header, read_records
-from pixy.storage import PartitionLog, StagedPart
+from pixy.storage import PartitionLog, RealDisk, StagedPart
 from pixy.storage import partition_log as module
 from tests.fakes.disk import Call, RecordingDisk, full
 from tests.storage.batches import batch
-from tests.storage.logs import applied_position, partition_log
+from tests.storage.logs import applied_position, partition_log, remove_log
 from tests.storage.stages import batches_of
 
 WAYS = ["copied", "linked"]
@@ -222,7 +222,7 @@ def test_a_copy_for_want_of_links_that_finds_no_room_is_tried_again(
         if call.what == "write" and call.name == f"{1:020d}.log":
             raise OSError(errno.ENOSPC, "no room")
 
-    log.options = log.options._replace(segment_bytes=1)
+    log.topic.options = log.topic.options._replace(segment_bytes=1)
     disk.before = refuse
     for _ in range(2):
         with pytest.raises(OSError, match=r"no room"):
@@ -244,8 +244,8 @@ def test_the_stage_of_a_topic_that_is_deleted_may_go_while_its_part_is_written(
     part.path.unlink()
     with pytest.raises(CorruptData, match=r"part\.batches is missing, it was sealed"):
         log.write(unwritten.batches)
-    log.begin_removal()
+    log.topic.deleted = True
     log.write(unwritten.batches)
     log.sync()
-    log.remove()
+    remove_log(RealDisk(), log)
     assert not (tmp_path / "log").exists()

@@ -9,12 +9,22 @@ import pytest
 
 from pixy.errors import CorruptData, OffsetOutOfRange, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
-from pixy.storage import LogOptions, PartitionLog, RealDisk, SyncedPosition
+from pixy.storage import LogOptions, PartitionLog, RealDisk, SyncedPosition, TopicLogs
 from pixy.storage.disk import File
+from pixy.storage.removal import remove_files
 from tests.fakes.disk import RecordingDisk, full
 from tests.sim.disk import SimulatedDisk
 from tests.storage.batches import batch
-from tests.storage.logs import LONG_MS, applied_position, fill, identity, partition_log, unstamped
+from tests.storage.logs import (
+    LONG_MS,
+    applied_position,
+    exhaust,
+    fill,
+    identity,
+    partition_log,
+    remove_log,
+    unstamped,
+)
 
 ONE = len(batch())
 NOW = 1_700_000_000_000
@@ -113,10 +123,10 @@ def test_the_log_begin_offset_moves_up_to_the_end_and_never_back(log: PartitionL
 def test_retention_asks_for_the_end_of_the_last_segment_that_is_to_go(log: PartitionLog) -> None:
     asked = []
     for size in (9, 7, 6, 4, 1):
-        log.options = LogOptions(3 * ONE, LONG_MS, retention_bytes=size * ONE)
+        log.topic.options = LogOptions(3 * ONE, LONG_MS, retention_bytes=size * ONE)
         asked.append(log.retained_from(0))
     assert asked == [0, 3, 3, 6, 9]
-    log.options = LogOptions(3 * ONE, LONG_MS, retention_ms=100)
+    log.topic.options = LogOptions(3 * ONE, LONG_MS, retention_ms=100)
     assert [log.retained_from(100 + 1000 + offset) for offset in (0, 2, 3, 5, 6, 9, 10)] == [
         0,
         0,
@@ -130,7 +140,7 @@ def test_retention_asks_for_the_end_of_the_last_segment_that_is_to_go(log: Parti
 
 def test_retention_never_asks_for_what_is_in_memory_only(directory: Path) -> None:
     log = partition_log(RecordingDisk(), directory)
-    log.options = LogOptions(1 << 20, LONG_MS, 0, 0)
+    log.topic.options = LogOptions(1 << 20, LONG_MS, 0, 0)
     assert log.retained_from(NOW) == 0
     log.append(batch(), 1)
     assert log.retained_from(NOW) == 0
@@ -165,7 +175,7 @@ def test_indexes_go_with_their_segments(disk: WatchedDisk, directory: Path) -> N
     applied_position(log)
     assert len(list(directory.glob("*.index"))) == len(list(directory.glob("*.timeindex"))) == 3
     log.move_begin(30)
-    log.drop_segments(30)
+    exhaust(remove_files(disk, log.drop_segments(30)))
     assert [path.name for path in directory.iterdir()] == ["identity"]
 
 
@@ -329,11 +339,11 @@ def test_a_segment_is_as_full_after_a_restart_as_before(directory: Path) -> None
 def test_new_options_count_from_the_next_batch_on(directory: Path) -> None:
     log = partition_log(RecordingDisk(), directory, 10 * ONE)
     fill(log, 3)
-    log.options = LogOptions(2 * ONE, LONG_MS)
+    log.topic.options = LogOptions(2 * ONE, LONG_MS)
     fill(log, 3)
-    log.options = LogOptions(10 * ONE, LONG_MS)
+    log.topic.options = LogOptions(10 * ONE, LONG_MS)
     fill(log, 3)
-    log.options = LogOptions(10 * ONE, 1)
+    log.topic.options = LogOptions(10 * ONE, 1)
     fill(log, 2)
     assert bases(directory) == [0, 3, 5, 9, 10]
     log.close()
@@ -396,7 +406,7 @@ def test_a_directory_that_went_although_a_position_knows_of_it_is_made_again(dir
     fill(log, 3)
     log.move_begin(3)
     position = applied_position(log)
-    log.drop_segments(3)
+    exhaust(remove_files(RealDisk(), log.drop_segments(3)))
     (directory / "identity").unlink()
     directory.rmdir()
     again = partition_log(RealDisk(), directory)
@@ -435,15 +445,15 @@ def test_a_deleted_log_has_no_files_and_takes_none(
 ) -> None:
     fill(log, 1)
     assert disk.open_files == 1
-    log.remove()
+    remove_log(disk, log)
     assert (directory.exists(), disk.open_files) == (False, 0)
     fill(log, 3)
     assert log.written_offset == 14
     assert log.sync() == SyncedPosition(11, 11, 0)
     log.move_begin(5)
     assert not log.has_segments_below(5)
-    log.drop_segments(5)
-    log.remove()
+    assert log.drop_segments(5) == []
+    remove_log(disk, log)
     assert list(directory.parent.iterdir()) == []
     with pytest.raises(CorruptData):
         log.read(7, 1)  # who reads knows that the topic is no more
@@ -452,7 +462,7 @@ def test_a_deleted_log_has_no_files_and_takes_none(
 
 def test_a_log_that_was_never_written_needs_no_removal(tmp_path: Path) -> None:
     disk = RecordingDisk()
-    partition_log(disk, tmp_path / "topic-0").remove()
+    remove_log(disk, partition_log(disk, tmp_path / "topic-0"))
     assert disk.calls == []
 
 
@@ -461,7 +471,7 @@ def test_a_log_that_was_never_opened_because_it_is_damaged_is_removed(tmp_path: 
     fill(log := partition_log(RealDisk(), directory), 1)
     log.close()
     (directory / "identity").write_bytes(b"damaged")
-    PartitionLog(RealDisk(), directory, identity(), LogOptions(1, 1)).remove()
+    remove_log(RealDisk(), PartitionLog(RealDisk(), directory, identity(), TopicLogs(LogOptions(1, 1))))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -470,7 +480,7 @@ def test_a_reader_of_a_deleted_log_that_has_opened_its_segment_goes_on(
 ) -> None:
     def remove(path: Path) -> None:
         disk.after_open = lambda _: None
-        log.remove()
+        remove_log(disk, log)
 
     disk.after_open = remove
     chunk = log.read(6, 1)

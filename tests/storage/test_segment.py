@@ -355,10 +355,12 @@ def test_an_index_that_cannot_be_written_is_no_fault_and_is_used_as_far_as_it_is
         assert segment.offset_for_timestamp(1000 + number, segment.size) == (number * len(new), number)
 
 
-def test_a_removed_segment_leaves_nothing_and_may_be_removed_again(written: Written) -> None:
-    written.segment.remove()
-    written.segment.remove()
-    assert list(written.segment.path.parent.iterdir()) == []
+def test_a_retired_segment_has_other_names_and_may_be_retired_again(written: Written) -> None:
+    directory = written.segment.path.parent
+    names = {f"{path.name}.deleted" for path in directory.iterdir()}
+    assert {path.name for path in written.segment.retire()} == names
+    assert {path.name for path in directory.iterdir()} == names
+    assert written.segment.retire() == []
 
 
 @pytest.mark.parametrize("smaller", [True, False])

@@ -14,9 +14,10 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import patch_batch, read_header
 from pixy.storage import PartitionLog
+from pixy.storage.removal import remove_files
 from tests.fakes.disk import RecordingDisk
 from tests.storage.batches import batch
-from tests.storage.logs import applied_position, fill, partition_log
+from tests.storage.logs import applied_position, exhaust, fill, partition_log
 
 SIZE = 7000
 SEGMENT_BYTES = 100_000
@@ -67,7 +68,8 @@ class Partition:
 
     def open(self, *, replayed: bool = True) -> PartitionLog:
         log = self.log()
-        log.open(self.applied, exists=True, replayed=replayed)
+        left = log.open(self.applied, exists=True, replayed=replayed)
+        exhaust(remove_files(RecordingDisk(), left))
         return log
 
     def taken(self) -> None:
@@ -309,10 +311,18 @@ def test_foreign_name(partition: Partition) -> None:
 
 
 def test_temporary_file(partition: Partition) -> None:
-    for name in (f"{FIRST:020d}.log.part", "notes", f"{FIRST:020d}.log.deleted"):
+    for name in (f"{FIRST:020d}.log.part", "notes", "notes.deleted"):
         (partition.directory / name).write_bytes(b"mine")
     partition.taken()
     assert (partition.directory / "notes").read_bytes() == b"mine"
+
+
+def test_retired(partition: Partition) -> None:
+    for base in (FIRST, END):
+        for suffix in (".log", ".index", ".timeindex"):
+            partition.path(base, f"{suffix}.deleted").write_bytes(b"needed no more")
+    partition.taken()
+    assert list(partition.directory.glob("*.deleted")) == []
 
 
 # --- indexes ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,256 @@
+"""Topics with many partitions: what their creation, growth and deletion do in one turn of the loop, and in one job of a thread."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pixy.backend import EmbeddedBackend
+from pixy.cluster import publisher as publisher_module
+from pixy.cluster import stage_expiry
+from pixy.cluster.sinks import Sink
+from pixy.records import OffsetCommit, OffsetRange, TopicPartition
+from pixy.storage.removal import FILES_PER_STEP
+from pixy.storage.worker import Done
+from tests.cluster.nodes import Cluster, copy_of, turns_until
+from tests.fakes.disk import Call, RecordingDisk
+from tests.fakes.worker import InlineWorker
+
+PER_TURN_MAX = 200
+MANY = 10_000
+SEGMENTS = 130
+"""More than go in one piece."""
+
+
+class Jobs:
+    """What each job of each thread does to the disk."""
+
+    def __init__(self) -> None:
+        self.disk = RecordingDisk()
+        self.of: dict[str, list[list[Call]]] = {}
+
+    def worker(self, name: str, *, background: bool) -> InlineWorker:
+        jobs = self.of.setdefault(name, [])
+
+        class Watched(InlineWorker):
+            def submit(watched, work: Callable[[], Any], done: Done) -> None:
+                def run() -> Any:
+                    before = len(self.disk.calls)
+                    try:
+                        return work()
+                    finally:
+                        jobs.append(self.disk.calls[before:])
+
+                super().submit(run, done)
+
+        return Watched(name, background=background)
+
+    def clear(self) -> None:
+        for jobs in self.of.values():
+            jobs.clear()
+
+    def did(self, thread: str, what: str) -> list[int]:
+        """How often the jobs of a thread did something."""
+        return [sum(call.what == what for call in job) for job in self.of[thread]]
+
+
+async def filled(cluster: Cluster, partitions: int, topic: str = "topic") -> None:
+    await cluster.create_topic(topic, partitions)
+    for number in range(partitions):
+        cluster.append_nowait(b"value", topic, number)
+    await cluster.settle()
+    await cluster.sync()
+
+
+def directories(cluster: Cluster) -> list[str]:
+    return sorted(path.name for path in (cluster.directory / "topics").iterdir())
+
+
+def is_tidy(cluster: Cluster) -> bool:
+    """Whether nothing of a deletion is left."""
+    return not any(name.endswith("-deleted") for name in directories(cluster))
+
+
+async def counts(count: Callable[[], int], until: int) -> list[int]:
+    """What is counted in each turn of the loop until it is so much."""
+    counted = [count()]
+    while counted[-1] != until:
+        await asyncio.sleep(0)
+        counted.append(count())
+    return counted
+
+
+# --- deletion -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_deleted_topic_goes_beside_the_writer_a_piece_at_a_time(tmp_path: Path) -> None:
+    jobs = Jobs()
+    async with Cluster(tmp_path / "data", disk=jobs.disk, worker=jobs.worker).running() as cluster:
+        await filled(cluster, SEGMENTS)
+        await filled(cluster, 1, "kept")
+        jobs.clear()
+        await cluster.node.delete_topic("topic")
+        await turns_until(lambda: directories(cluster) == ["kept-0"])
+        await cluster.append(b"more", topic="kept")
+        await cluster.sync()
+    assert sum(jobs.did("pixy-writer", "unlink")) == sum(jobs.did("pixy-writer", "sync_directory")) == 0
+    assert max(jobs.did("pixy-writer", "rename")) <= 100
+    assert sum(jobs.did("pixy-writer", "rename")) == SEGMENTS
+    assert max(jobs.did("pixy-upkeep", "unlink")) <= FILES_PER_STEP
+    assert sum(jobs.did("pixy-upkeep", "remove_directory")) == SEGMENTS
+    assert sum(jobs.did("pixy-upkeep", "sync_directory")) <= 3
+
+
+async def test_segments_go_beside_the_writer(tmp_path: Path) -> None:
+    jobs = Jobs()
+    async with Cluster(tmp_path / "data", disk=jobs.disk, worker=jobs.worker).running() as cluster:
+        await cluster.create_topic("topic", 1)
+        await cluster.append(*[bytes(1500)] * 100)
+        await cluster.sync()
+        await cluster.node.alter_topic("topic", None, {"retention_bytes": "1"})
+        jobs.clear()
+        cluster.node._retention._look()
+        await cluster.settle()
+        await cluster.sync()
+        await turns_until(lambda: len(list((cluster.directory / "topics" / "topic-0").iterdir())) == 2)
+    assert sum(jobs.did("pixy-writer", "unlink")) == 0
+    assert sum(jobs.did("pixy-upkeep", "unlink")) == 99
+    assert max(jobs.did("pixy-upkeep", "unlink")) <= FILES_PER_STEP
+
+
+async def test_a_topic_of_the_same_name_is_written_while_the_old_one_goes(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        for round in range(2):
+            await filled(cluster, SEGMENTS)
+            deleting = asyncio.ensure_future(cluster.node.delete_topic("topic"))
+            creating = asyncio.ensure_future(cluster.node.create_topic("topic", SEGMENTS, {}))
+            await asyncio.gather(deleting, creating)
+            for number in reversed(range(SEGMENTS)):
+                cluster.append_nowait(b"new %d" % round, "topic", number)
+            await cluster.settle()
+            await cluster.sync()
+            assert all(cluster.values(partition=number) == [b"new %d" % round] for number in range(SEGMENTS))
+            copy = copy_of(cluster.directory, f"killed {round}")
+            async with Cluster(copy).running() as again:
+                assert all(
+                    again.values(partition=number) == [b"new %d" % round] for number in range(SEGMENTS)
+                )
+                await turns_until(partial(is_tidy, again))
+            await cluster.node.delete_topic("topic")
+        await turns_until(lambda: directories(cluster) == [])
+
+
+@pytest.mark.parametrize("turns", [0, 3, 20])
+async def test_a_kill_anywhere_in_a_deletion_leaves_what_the_next_start_finishes_in_the_background(
+    tmp_path: Path, turns: int
+) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await filled(cluster, SEGMENTS)
+        await cluster.node.delete_topic("topic")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        copy = copy_of(cluster.directory, "killed")
+    jobs = Jobs()
+    async with Cluster(copy, disk=jobs.disk, worker=jobs.worker).running() as again:
+        assert again.node.metadata.topics == {}
+        # The start itself has removed nothing.
+        assert sum(jobs.did("pixy-files", "unlink")) == sum(jobs.did("pixy-files", "remove_directory")) == 0
+        await turns_until(lambda: directories(again) == [])
+    assert sum(jobs.did("pixy-upkeep", "sync_directory")) <= 1
+
+
+@pytest.mark.no_debug
+async def test_the_turns_of_a_deletion_let_go_of_few_partitions(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data", file_bytes=1 << 20).running() as cluster:
+        await cluster.create_topic("topic", MANY)
+        replicas = cluster.node._replicas
+        state_groups = len(replicas) - len(list(cluster.node._partitions))
+        await counts(lambda: len(replicas), MANY + state_groups)
+        deleting = asyncio.ensure_future(cluster.node.delete_topic("topic"))
+        counted = await counts(lambda: len(replicas), state_groups)
+        assert max(before - after for before, after in pairwise(counted)) <= PER_TURN_MAX
+        await deleting
+
+
+# --- growth -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.no_debug
+async def test_the_turns_of_a_growth_make_few_partitions_and_all_of_them_are_there_at_once(
+    tmp_path: Path,
+) -> None:
+    async with Cluster(tmp_path / "data", file_bytes=1 << 20).running() as cluster:
+        backend = EmbeddedBackend(cluster.node)
+        await cluster.create_topic("topic", 1)
+        replicas = cluster.node._replicas
+        few = len(replicas)
+        described = await backend.alter_topic("topic", partitions=MANY)
+        made = len(replicas) - few
+        assert len(described.partitions) == MANY
+        assert made <= 2 * PER_TURN_MAX
+        last = TopicPartition("topic", MANY - 1)
+        await backend.commit_offsets("group", {last: OffsetCommit(0, "")})
+        await cluster.append(b"last", partition=MANY - 1)
+        assert cluster.values(partition=MANY - 1) == [b"last"]
+        counted = await counts(lambda: len(replicas), few + MANY - 1)
+        assert max(after - before for before, after in pairwise(counted)) <= PER_TURN_MAX
+        copy = copy_of(cluster.directory, "killed")
+    async with Cluster(copy, file_bytes=1 << 20).running() as again:
+        assert again.values(partition=MANY - 1) == [b"last"]
+
+
+@pytest.mark.no_debug
+async def test_what_is_asked_of_all_partitions_is_answered_over_many_turns(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data", file_bytes=1 << 20).running() as cluster:
+        backend = EmbeddedBackend(cluster.node)
+        await cluster.create_topic("topic", MANY)
+        replicas = cluster.node._replicas
+        ranges = asyncio.ensure_future(backend.offset_ranges("topic"))
+        counted = [len(replicas)]
+        while not ranges.done():
+            await asyncio.sleep(0)
+            counted.append(len(replicas))
+        assert max(after - before for before, after in pairwise(counted)) <= 2 * PER_TURN_MAX
+        assert await ranges == dict.fromkeys(range(MANY), OffsetRange(0, 0))
+
+
+async def test_a_topic_that_is_deleted_while_it_grows_leaves_nothing(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        before = set(cluster.node._replicas)
+        creating = asyncio.ensure_future(cluster.node.create_topic("topic", 1000, {}))
+        deleting = asyncio.ensure_future(cluster.node.delete_topic("topic"))
+        await asyncio.gather(creating, deleting)
+        await cluster.settle()
+        assert set(cluster.node._replicas) == before
+        assert cluster.node.partition(TopicPartition("topic", 0)) is None
+        await cluster.create_topic("topic", 2)
+        await cluster.append(b"new", partition=1)
+        assert cluster.values(partition=1) == [b"new"]
+
+
+# --- sinks --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_turn_looks_at_few_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "_SINKS_PER_TURN", 10)
+    monkeypatch.setattr(stage_expiry, "_SINKS_PER_TURN", 10)
+    async with Cluster(tmp_path / "data").running() as cluster:
+        sinks = cluster.node._state.sinks
+        looked = 0
+        is_inactive = sinks.is_inactive_since
+
+        def watched(sink_id: str, before_ms: int) -> bool:
+            nonlocal looked
+            looked += 1
+            return is_inactive(sink_id, before_ms)
+
+        monkeypatch.setattr(sinks, "is_inactive_since", watched)
+        for number in range(100):
+            sinks.sinks[f"sink-{number}"] = Sink("query", 1, cluster.node.now_ms())
+        cluster.node.publisher.expire()
+        counted = await counts(lambda: looked, 100)
+        assert max(after - before for before, after in pairwise([0, *counted])) <= 10
