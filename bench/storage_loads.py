@@ -12,7 +12,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -317,18 +317,19 @@ async def produce_every(proxy: Proxy, topic: str, going_on: Callable[[int], bool
     """A lone message every 2 ms; how long each took to be answered."""
     loop = asyncio.get_running_loop()
     trips: list[float] = []
+
+    def done(
+        waiters: Sequence[asyncio.Future[float]], _partition: int, _offset: int, error: PixyError | None
+    ) -> None:
+        if error is not None:
+            fault(error)
+        for waiter in waiters:
+            waiter.set_result(time.perf_counter())
+
     while going_on(len(trips)):
         answer: asyncio.Future[float] = loop.create_future()
-
-        def done(
-            _partition: int, _offset: int, error: PixyError | None, answer: "asyncio.Future[float]" = answer
-        ) -> None:
-            if error is not None:
-                fault(error)
-            answer.set_result(time.perf_counter())
-
         started = time.perf_counter()
-        proxy.produce(topic, None, bytes(100), (), done)
+        proxy.produce(topic, b"key", bytes(100), (), done, answer)
         trips.append(await answer - started)
         await asyncio.sleep(0.002)
     return trips

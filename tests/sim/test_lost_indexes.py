@@ -12,7 +12,7 @@ from pixy.backend import EmbeddedBackend
 from pixy.cluster import Node, NodeOptions
 from pixy.config import JournalConfig, StorageConfig
 from pixy.records import NewRecord, TopicPartition, build_batch
-from tests.sim.clock import SimulatedClock
+from tests.fakes.clock import FakeClock
 from tests.sim.disk import PAGE_BYTES, SimulatedDisk
 from tests.sim.model import Model
 from tests.sim.worker import SimulatedWorker
@@ -34,7 +34,7 @@ class Machine:
     """A machine, and the processes on it."""
 
     def __init__(self, seed: int) -> None:
-        disk, clock = SimulatedDisk(Random(seed)), SimulatedClock()
+        disk, clock = SimulatedDisk(Random(seed)), FakeClock(monotonic=0.0)
         self.world = World(Random(seed), disk, clock, Model(clock))
         self.disk = disk
         # Bytes that the last start has read, and the most that a fetch has.
