@@ -27,13 +27,13 @@ from pixy.storage.disk import Disk
 from pixy.storage.index import INDEX_INTERVAL_BYTES, OffsetIndex, TimeIndex
 from pixy.storage.report import Report, Verdict
 from pixy.storage.scan import scan_batches
-from pixy.storage.segment import segment_path
+from pixy.storage.segment import RETIRED, segment_path
 
 __all__ = ["ReplayedEntries", "check_partition"]
 
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex)")
 _UNINDEXED_BYTES_MAX = 4 * INDEX_INTERVAL_BYTES
-"""A start begins a new interval, so a short segment may have no index although nothing was lost."""
+"""Where a segment may have no index although nothing was lost: a start of an earlier release began a new interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,9 @@ class _PartitionCheck:
                 self._report.damaged(
                     "segment", self._directory / name, "not a segment: the next start is refused"
                 )
+            elif name.endswith(RETIRED) and _SEGMENT_FILE.fullmatch(name.removesuffix(RETIRED)):
+                found = "left from a removal: removed by the next start"
+                self._report.warn("file", self._directory / name, found)
             elif match is None:
                 self._report.warn("file", self._directory / name, "does not belong here")
             elif f"{match[1]}.log" not in names:

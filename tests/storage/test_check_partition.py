@@ -178,9 +178,11 @@ def test_an_epoch_that_goes_back_is_damage(tmp_path: Path) -> None:
 
 def test_files_that_do_not_belong(partition: Partition) -> None:
     (partition.directory / "notes").write_bytes(b"x")
+    (partition.directory / f"{98:020d}.log.deleted").write_bytes(b"x")
     (partition.directory / f"{99:020d}.index").write_bytes(b"")
     (partition.directory / "x.log").write_bytes(b"x")
     assert partition.wrong() == [
+        ("warning", f"topic-0/{98:020d}.log.deleted", "left from a removal: removed by the next start"),
         ("warning", f"topic-0/{99:020d}.index", "an index without its segment"),
         ("warning", "topic-0/notes", "does not belong here"),
         ("damaged", "topic-0/x.log", "not a segment: the next start is refused"),

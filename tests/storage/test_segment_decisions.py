@@ -328,35 +328,40 @@ def test_retired(partition: Partition) -> None:
 # --- indexes ------------------------------------------------------------------------------------------------------
 
 
-def each_index(partition: Partition, change: Callable[[bytes], bytes]) -> None:
-    """With either index, or both, changed in all segments, everything is taken."""
+def each_index(
+    partition: Partition, change: Callable[[bytes], bytes], *, rebuilt: bool = False
+) -> None:
+    """With either index, or both, changed in all segments, everything is taken; `rebuilt`: and they are as before."""
     for suffixes in ((".index",), (".timeindex",), (".index", ".timeindex")):
         before = partition.contents()
         for base in (FIRST, MIDDLE, LAST):
             for suffix in suffixes:
                 partition.change(base, change, suffix)
         partition.taken()
+        assert not rebuilt or partition.contents() == before
         partition.applied = partition.synced
         for name, data in before.items():
             (partition.directory / name).write_bytes(data)
 
 
 def test_index_missing(partition: Partition) -> None:
+    before = partition.contents()
     for path in [*partition.directory.glob("*.index"), *partition.directory.glob("*.timeindex")]:
         path.unlink()
     partition.taken()
+    assert partition.contents() == before
 
 
 def test_index_empty(partition: Partition) -> None:
-    each_index(partition, lambda whole: b"")
+    each_index(partition, lambda whole: b"", rebuilt=True)
 
 
 def test_index_short(partition: Partition) -> None:
-    each_index(partition, lambda whole: whole[:-5])
+    each_index(partition, lambda whole: whole[:-5], rebuilt=True)
 
 
 def test_index_zeroed(partition: Partition) -> None:
-    each_index(partition, lambda whole: bytes(len(whole)))
+    each_index(partition, lambda whole: bytes(len(whole)), rebuilt=True)
 
 
 def test_index_too_long(partition: Partition) -> None:
