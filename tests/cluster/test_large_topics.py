@@ -16,8 +16,9 @@ from pixy.cluster.sinks import Sink
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 from pixy.storage.removal import FILES_PER_STEP
 from pixy.storage.worker import Done
-from tests.cluster.nodes import Cluster, copy_of, turns_until
+from tests.cluster.nodes import Cluster, copy_of
 from tests.fakes.disk import Call, RecordingDisk
+from tests.fakes.waiting import until
 from tests.fakes.worker import InlineWorker
 
 PER_TURN_MAX = 200
@@ -75,10 +76,10 @@ def is_tidy(cluster: Cluster) -> bool:
     return not any(name.endswith("-deleted") for name in directories(cluster))
 
 
-async def counts(count: Callable[[], int], until: int) -> list[int]:
-    """What is counted in each turn of the loop until it is so much."""
+async def counts(count: Callable[[], int], end: int) -> list[int]:
+    """What is counted in each turn of the loop up to the one in which it is so much."""
     counted = [count()]
-    while counted[-1] != until:
+    while counted[-1] != end:
         await asyncio.sleep(0)
         counted.append(count())
     return counted
@@ -94,7 +95,7 @@ async def test_a_deleted_topic_goes_beside_the_writer_a_piece_at_a_time(tmp_path
         await filled(cluster, 1, "kept")
         jobs.clear()
         await cluster.node.delete_topic("topic")
-        await turns_until(lambda: directories(cluster) == ["kept-0"])
+        await until(lambda: directories(cluster) == ["kept-0"])
         await cluster.append(b"more", topic="kept")
         await cluster.sync()
     assert sum(jobs.did("pixy-writer", "unlink")) == sum(jobs.did("pixy-writer", "sync_directory")) == 0
@@ -116,7 +117,7 @@ async def test_segments_go_beside_the_writer(tmp_path: Path) -> None:
         cluster.node._retention._look()
         await cluster.settle()
         await cluster.sync()
-        await turns_until(lambda: len(list((cluster.directory / "topics" / "topic-0").iterdir())) == 2)
+        await until(lambda: len(list((cluster.directory / "topics" / "topic-0").iterdir())) == 2)
     assert sum(jobs.did("pixy-writer", "unlink")) == 0
     assert sum(jobs.did("pixy-upkeep", "unlink")) == 99
     assert max(jobs.did("pixy-upkeep", "unlink")) <= FILES_PER_STEP
@@ -139,9 +140,9 @@ async def test_a_topic_of_the_same_name_is_written_while_the_old_one_goes(tmp_pa
                 assert all(
                     again.values(partition=number) == [b"new %d" % round] for number in range(SEGMENTS)
                 )
-                await turns_until(partial(is_tidy, again))
+                await until(partial(is_tidy, again))
             await cluster.node.delete_topic("topic")
-        await turns_until(lambda: directories(cluster) == [])
+        await until(lambda: directories(cluster) == [])
 
 
 @pytest.mark.parametrize("turns", [0, 3, 20])
@@ -159,7 +160,7 @@ async def test_a_kill_anywhere_in_a_deletion_leaves_what_the_next_start_finishes
         assert again.node.metadata.topics == {}
         # The start itself has removed nothing.
         assert sum(jobs.did("pixy-files", "unlink")) == sum(jobs.did("pixy-files", "remove_directory")) == 0
-        await turns_until(lambda: directories(again) == [])
+        await until(lambda: directories(again) == [])
     assert sum(jobs.did("pixy-upkeep", "sync_directory")) <= 1
 
 

@@ -183,7 +183,7 @@ async def test_files_that_cannot_be_renamed_are_a_fault(tmp_path: Path) -> None:
     await cluster.node.stop()
     async with Cluster(tmp_path / "data").running() as again:
         assert again.node.metadata.topics == {}
-        await turns_until(lambda: not directories(again))
+        await until(lambda: not directories(again))
 
 
 # --- topics that change -------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ async def test_a_topic_of_ten_thousand_partitions_can_be_made_used_and_deleted(t
     async with Cluster(copy, file_bytes=1 << 20).running() as again:
         assert again.values(partition=9999) == [b"last"]
         await again.node.delete_topic("topic")
-        await turns_until(lambda: not directories(again))
+        await until(lambda: not directories(again))
 
 
 # --- partitions that are not ready --------------------------------------------------------------------------------

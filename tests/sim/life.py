@@ -371,7 +371,10 @@ def _may_fail_silently(failed: Operation) -> bool:
     """What nothing rests on: hints, the reserve, what is left of a deleted topic, what is not finished. Of stages their writer is told."""
     return (
         failed.what == "remove_directory"
-        or (failed.what == "unlink" and (failed.path.name == "identity" or failed.path.suffix == ".part"))
+        or (
+            failed.what == "unlink"
+            and (failed.path.name == "identity" or failed.path.suffix in (".part", ".deleted"))
+        )
         or failed.path.suffix in (".index", ".timeindex")
         or failed.path.name == "reserve"
         or DIRECTORY / "staging" in failed.path.parents

@@ -328,9 +328,7 @@ def test_retired(partition: Partition) -> None:
 # --- indexes ------------------------------------------------------------------------------------------------------
 
 
-def each_index(
-    partition: Partition, change: Callable[[bytes], bytes], *, rebuilt: bool = False
-) -> None:
+def each_index(partition: Partition, change: Callable[[bytes], bytes], *, rebuilt: bool = False) -> None:
     """With either index, or both, changed in all segments, everything is taken; `rebuilt`: and they are as before."""
     for suffixes in ((".index",), (".timeindex",), (".index", ".timeindex")):
         before = partition.contents()
