@@ -33,7 +33,7 @@ import structlog
 from pixy.api.grpc import GrpcServer
 from pixy.backend import Backend, EmbeddedBackend
 from pixy.clock import SystemClock
-from pixy.cluster import Node, NodeOptions
+from pixy.cluster import Node, NodeOptions, unsynced_logs_max
 from pixy.config import Config, ProxyConfig, effective_client_id
 from pixy.errors import Internal
 from pixy.faults import FaultLog
@@ -66,6 +66,11 @@ _CANCEL_S = 1.0
 
 _MENDED_BY_RESTART = ("pixy.storage.", "pixy.cluster.")
 """Where faults end the process, see `pixy.faults`."""
+
+_OTHER_FILES = 128
+"""Listeners, connections to Kafka, and what the interpreter has open."""
+_CONNECTIONS_SHARE_MIN = 8
+"""So much of the limit of open files is for connections however many clusters there are. Storage waits for descriptors then."""
 
 OnReady = Callable[[Mapping[str, str]], None]
 
@@ -140,7 +145,8 @@ class Daemon:
                 await proxy.start()
                 self._proxies[name] = proxy
             by_cluster = {**self._proxies, "": self._proxies[self._config.effective_default_cluster]}
-            server = GrpcServer(self._config, by_cluster, self._clock, self._faults.note)
+            config = _within_file_limit(self._config)
+            server = GrpcServer(config, by_cluster, self._clock, self._faults.note)
             addresses = await server.start()
             self._server = server
         except BaseException:
@@ -382,6 +388,22 @@ def settle_interpreter() -> None:
     """Everything that lives as long as the process is there: let collections pass it by."""
     gc.collect()
     gc.freeze()
+
+
+def _within_file_limit(config: Config) -> Config:
+    """The configuration with no more connections than the limit of open files allows beside what storage opens."""
+    limit = RealDisk().open_file_limit()
+    embedded = sum(proxy.kind == "embedded" for proxy in config.proxies.values())
+    allowed = max(limit - _OTHER_FILES - embedded * unsynced_logs_max(limit), limit // _CONNECTIONS_SHARE_MIN)
+    if config.grpc.max_connections <= allowed:
+        return config
+    log.warning(
+        "fewer connections than grpc.max_connections: each takes a file descriptor",
+        max_connections=config.grpc.max_connections,
+        allowed=allowed,
+        open_files_limit=limit,
+    )
+    return replace(config, grpc=replace(config.grpc, max_connections=allowed))
 
 
 def _raise_file_limit() -> None:

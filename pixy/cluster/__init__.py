@@ -5,7 +5,7 @@ from pixy.cluster.coordinator import Coordinator, Member
 from pixy.cluster.dump import DumpLine, dump
 from pixy.cluster.metadata import MetadataState, Topic
 from pixy.cluster.node import Node
-from pixy.cluster.node_options import NodeObserver, NodeOptions
+from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_max
 from pixy.cluster.publisher import Published, Publisher
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.sinks import NotNew, Sink, StageName, judge_epoch
@@ -40,4 +40,5 @@ __all__ = [
     "judge_epoch",
     "merged_parts",
     "node_directories",
+    "unsynced_logs_max",
 ]

@@ -23,7 +23,7 @@ from pixy.cluster.cold_reads import ColdReads
 from pixy.cluster.compaction import TERM, Compaction
 from pixy.cluster.groups import Forgotten, GroupsState
 from pixy.cluster.metadata import DeletedTopic, Topic
-from pixy.cluster.node_options import NodeObserver, NodeOptions
+from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_max
 from pixy.cluster.node_time import NodeTime
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.publisher import Publisher
@@ -62,9 +62,6 @@ T = TypeVar("T")
 
 _WRITING_S = 0.1
 """So long behind a flush of the journal somebody counts as writing: shorter than from one commit of offsets to the next."""
-_UNSYNCED_LOGS_MAX = 2000
-_OPEN_FILES_SHARE = 4
-"""Each unsynced log holds a file open: at most a quarter of the files that the process may have, the rest is for connections."""
 
 
 class Node:
@@ -405,7 +402,7 @@ class Node:
             self._options.worker("pixy-writer", background=True),
             tail_cache_bytes=self._options.storage.tail_cache_bytes,
             sync_bytes=self._options.journal.max_unapplied_bytes // 2,
-            sync_logs=min(_UNSYNCED_LOGS_MAX, self._disk.open_file_limit() // _OPEN_FILES_SHARE),
+            sync_logs=unsynced_logs_max(self._disk.open_file_limit()),
             on_synced=self._compaction.synced,
             on_progress=self._wrote,
             on_damaged=self._log_damaged,

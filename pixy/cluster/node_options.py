@@ -7,7 +7,10 @@ from pathlib import Path
 from pixy.config import JournalConfig, StagingConfig, StorageConfig
 from pixy.storage import MakeWorker
 
-__all__ = ["NodeObserver", "NodeOptions"]
+__all__ = ["NodeObserver", "NodeOptions", "unsynced_logs_max"]
+
+_UNSYNCED_LOGS_MAX = 2000
+_OPEN_FILES_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +44,8 @@ class NodeObserver:
     def has_members(self, consumer_group: str) -> bool:
         """Whether anybody is in a consumer group."""
         return False
+
+
+def unsynced_logs_max(open_file_limit: int) -> int:
+    """Logs that may be unsynced at a time. Each holds a file open: at most a quarter of those that the process may have."""
+    return min(_UNSYNCED_LOGS_MAX, open_file_limit // _OPEN_FILES_SHARE)

@@ -138,6 +138,13 @@ class _Checks:
                 "grpc.output_buffer_bytes",
                 "grpc.max_message_bytes",
             )
+        for name in ("request_buffer_bytes", "output_buffer_bytes"):
+            if grpc.buffer_bytes < (least := getattr(grpc, name)):
+                self._complain(
+                    f"grpc.buffer_bytes must be >= grpc.{name} = {least}, is {grpc.buffer_bytes}",
+                    "grpc.buffer_bytes",
+                    f"grpc.{name}",
+                )
         if grpc.max_frame_bytes > grpc.stream_window_bytes:
             self._complain(
                 f"grpc.max_frame_bytes must be <= grpc.stream_window_bytes = {grpc.stream_window_bytes}, is {grpc.max_frame_bytes}",

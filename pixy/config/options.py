@@ -614,7 +614,8 @@ class GrpcConfig:
     )
     max_connections: int = _integer(
         10_000,
-        "Connections in all; one more is closed at once. An idle one takes about 12 KB.",
+        "Connections in all; one more is closed at once. An idle one takes about 12 KB. Fewer if the limit of open files does\n"
+        "not allow as many beside the files of the clusters; the daemon says so.",
         minimum=1,
     )
     max_concurrent_streams: int = _integer(
@@ -656,8 +657,9 @@ class GrpcConfig:
     )
     request_buffer_bytes: int = _bytes(
         16 * _MIB,
-        "Bytes of requests of a connection that have begun and are not complete. The one that exceeds it is answered\n"
-        "RESOURCE_EXHAUSTED. Must be at least max_message_bytes.",
+        "Bytes of requests of a connection that have begun and are not complete. Requests larger than stream_window_bytes\n"
+        "wait until they fit in half of it. The one that exceeds it is answered RESOURCE_EXHAUSTED. Must be at least\n"
+        "max_message_bytes.",
         maximum=_LARGEST_HTTP2_NUMBER,
     )
     output_buffer_bytes: int = _bytes(
@@ -667,6 +669,12 @@ class GrpcConfig:
         "go to somebody else. Who has many calls with large answers running must read them as they come. Fetches of record\n"
         "batches wait for room in half of it. Must be at least max_message_bytes.",
         maximum=_LARGEST_HTTP2_NUMBER,
+    )
+    buffer_bytes: int = _bytes(
+        256 * _MIB,
+        "The same for all connections together: requests that are not complete, and answers that wait. Large requests are\n"
+        "admitted as long as they fit in half of it, and wait otherwise. Beyond it the connections that hold most are ended.\n"
+        "Must be at least request_buffer_bytes and output_buffer_bytes.",
     )
     turn_bytes: int = _bytes(
         16 * 1024,
@@ -703,6 +711,11 @@ class GrpcConfig:
     handshake_timeout: float = _seconds(
         10.0,
         "How long a client may take for the handshakes of TLS and HTTP/2, and for a header. 0s: any time.",
+    )
+    request_timeout: float = _seconds(
+        120.0,
+        "How long a client may take to complete a request, or a message on a stream. The call is answered\n"
+        "DEADLINE_EXCEEDED then. Time in which a large request waits for room does not count. 0s: any time.",
     )
     keepalive: float = _seconds(
         60.0, "A connection on which nothing was received for so long is asked for a sign of life. 0s: never."

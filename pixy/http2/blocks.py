@@ -23,7 +23,7 @@ class HeaderBlock:
         Http2ConnectionError: the frame is not valid; ENHANCE_YOUR_CALM, the block is too large.
     """
 
-    __slots__ = ("_frames", "_options", "_parts", "_size", "depends_on", "ends_stream", "since", "stream_id")
+    __slots__ = ("_frames", "_options", "_parts", "depends_on", "ends_stream", "since", "size", "stream_id")
 
     def __init__(self, head: Frame, options: Options, now: float) -> None:
         part, self.depends_on = strip_priority(head, strip_padding(head))
@@ -32,7 +32,7 @@ class HeaderBlock:
         self.since = now
         self._options = options
         self._parts = [part]
-        self._size = len(part)
+        self.size = len(part)
         self._frames = 0
         self._check_size()
 
@@ -48,7 +48,7 @@ class HeaderBlock:
                 f"a frame of type {frame.type} on stream {frame.stream_id} inside the header block of stream {self.stream_id}",
             )
         self._parts.append(frame.payload)
-        self._size += len(frame.payload)
+        self.size += len(frame.payload)
         self._frames += 1
         self._check_size()
 
@@ -57,7 +57,7 @@ class HeaderBlock:
         return b"".join(self._parts) if frame.flags & END_HEADERS else None
 
     def _check_size(self) -> None:
-        if self._size > self._options.header_block_bytes:
+        if self.size > self._options.header_block_bytes:
             raise Http2ConnectionError(
                 ErrorCode.ENHANCE_YOUR_CALM,
                 f"a header block of more than {self._options.header_block_bytes} bytes",

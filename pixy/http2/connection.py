@@ -102,6 +102,11 @@ class Connection:
         return self._sender.queued_bytes
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes in memory: of input that is not whole or not looked at, and of answers that the client does not take."""
+        return self._sender.held_bytes + self._receiver.held_bytes
+
+    @property
     def room(self) -> int:
         """The largest answer that is accepted. `take_output` makes it larger, if the client's windows and the transport let it."""
         return self._sender.room

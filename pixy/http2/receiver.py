@@ -67,6 +67,12 @@ class Receiver(FrameHandler):
         # Whether `take` has more to do without new bytes.
         self.pending = False
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of a frame or a header block that is not whole, and of a chunk that was not taken to its end."""
+        block = self.block.size if self.block is not None else 0
+        return len(self._partial) + len(self._rest) - self._rest_at + block
+
     def take(self, chunk: bytes, now: float, events: list[Event], work: int) -> None:
         """Take bytes of the transport, and what is left of those before.
 

@@ -112,6 +112,11 @@ class Sender:
         return self._queued_bytes
 
     @property
+    def held_bytes(self) -> int:
+        """Data bytes that the peer has not taken, as of the last `take` and `hold`."""
+        return self._output_bytes - self.room
+
+    @property
     def earning_frames(self) -> int:
         """Frames of answers so far that the peer's budgets grow with."""
         return self.frames - self._crumbs

@@ -24,9 +24,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+import structlog
+
 from pixy.storage.direct_writes import DIRECT_BYTES_MIN, DirectWrites, write_all
 
 __all__ = ["Buffer", "Disk", "File", "RealDisk", "is_disk_full", "sync_is_final"]
+
+log = structlog.get_logger(__name__)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -53,6 +57,8 @@ _WRITING_S = 0.1
 """So long behind a durable write the next one is expected."""
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 """Flag of a read that fails where it would have to wait for the device; 0 where the system has none."""
+
+_DESCRIPTOR_RETRY_S = 0.01
 
 _THIS_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 _BLOCK_BYTES = 512
@@ -346,24 +352,46 @@ def _chunks(buffers: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
         yield buffers[first:]
 
 
+def _open(path: Path, flags: int) -> int:
+    """Open a file; wait while the process or the system has no descriptor for it.
+
+    Connections take descriptors too, and give them back. A failure would end the process here, as one of the journal does.
+    """
+    told = False
+    while True:
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            if not told:
+                log.warning("waiting for a file descriptor", path=str(path), reason=error.strerror)
+                told = True
+        # Nobody tells when there is one.
+        time.sleep(_DESCRIPTOR_RETRY_S)
+
+
 class RealDisk:
-    """The file system of the machine."""
+    """The file system of the machine. Out of file descriptors, it waits for one."""
 
     def __init__(self) -> None:
         self._durable_writes = _DurableWrites()
 
     def open(self, path: Path, *, create: bool = False, background: bool = False) -> RealFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        fd = os.open(path, flags, 0o644)
+        fd = _open(path, os.O_RDWR | (os.O_CREAT if create else 0))
         if background and self._durable_writes.are_expected():
             return _BackgroundFile(fd, self._durable_writes)
         return RealFile(fd, self._durable_writes)
 
     def names(self, directory: Path) -> list[str]:
         try:
-            return sorted(os.listdir(directory))
+            fd = _open(directory, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             return []
+        try:
+            return sorted(os.listdir(fd))
+        finally:
+            os.close(fd)
 
     def make_directory(self, path: Path) -> None:
         missing: list[Path] = []
@@ -397,7 +425,7 @@ class RealDisk:
         os.rmdir(path)
 
     def sync_directory(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
@@ -411,7 +439,7 @@ class RealDisk:
         return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
     def lock(self, path: Path) -> RealFile | None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = _open(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -2,12 +2,13 @@
 
 import os
 import re
+import resource
 import signal
 import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.fakes.waiting import until_blocking
 from tests.integration.conftest import MakeDaemon
 from tests.integration.daemon import Daemon, proxy_config, wait_until_refused
 
@@ -110,6 +112,61 @@ def test_an_unknown_option_is_refused_with_file_line_and_a_suggestion(make_daemo
     assert f"pixy.yaml:{line}" in log
     assert "shutdown_timout" in log
     assert "shutdown_timeout" in log
+
+
+# --- file descriptors ---------------------------------------------------------------------------------------------
+
+
+FEW_FILES = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))
+from pixy.cli import main
+main()
+"""
+
+
+def test_no_more_connections_are_taken_than_there_are_files_for(tmp_path: Path) -> None:
+    with (
+        Daemon(tmp_path, proxy_config(**ONE_PARTITION), program=("-c", FEW_FILES)) as daemon,
+        ExitStack() as stack,
+    ):
+        stub = daemon.stub()
+        produce(stub, "t", b"0")
+        host, port = daemon.address.rsplit(":", 1)
+        for _ in range(500):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=SECONDS))
+        produce(stub, "t", *(b"%d" % number for number in range(50)))
+        log = daemon.log()
+        assert "fewer connections than grpc.max_connections" in log
+        assert "no connections can be accepted" not in log
+        assert "waiting for a file descriptor" not in log
+
+
+def test_a_daemon_without_file_descriptors_goes_on_when_there_are_some(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon(proxy_config(**ONE_PARTITION))
+    daemon.start()
+    stub, pid = daemon.stub(), daemon.process.pid
+    produce(stub, "t", b"0")
+    host, port = daemon.address.rsplit(":", 1)
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir(f"/proc/{pid}/fd"))
+    with ExitStack() as stack:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 2, before[1]))
+        for _ in range(highest + 5):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=SECONDS))
+        until_blocking(lambda: "no connections can be accepted" in daemon.log())
+        # New topics need directories and segments.
+        waiting = [
+            stub.Produce.future(pb.ProdRq(topic=f"new-{number}", message=b"x"), timeout=60)
+            for number in range(5)
+        ]
+        until_blocking(lambda: "waiting for a file descriptor" in daemon.log())
+        assert daemon.running
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        for call in waiting:
+            assert call.result(timeout=60).offset == 0
+        with daemon.channel() as channel:
+            KafkaPixyStub(channel).Produce(pb.ProdRq(topic="t", message=b"1"), timeout=60)
 
 
 # --- end ----------------------------------------------------------------------------------------------------------

@@ -160,6 +160,19 @@ def _streams_that_are_dropped() -> Iterator[bytes]:
     yield frame(FrameType.PUSH_PROMISE, END_HEADERS, 1, bytes(4))
 
 
+def _resets_at_deadlines() -> Iterator[bytes]:
+    """Calls with a deadline of a millisecond, and a reset for each when that has come: no reset counts, so there is no end of them."""
+    block = encode([*_fields("/KafkaPixy/ConsumeNAck"), (b"grpc-timeout", b"1m")])
+    body = _message(_CONSUME_RQ)
+    yield GREETING
+    for first in range(1, _LAST_STREAM - 400, 400):
+        streams = range(first, first + 400, 2)
+        yield b"".join(
+            _begin(each, block) + frame(FrameType.DATA, END_STREAM, each, body) for each in streams
+        )
+        yield b"".join(frame(FrameType.RST_STREAM, 0, each, _CANCEL) for each in streams)
+
+
 def _bomb() -> Iterator[bytes]:
     """A field of the size of the dynamic table is put into it, and then named 16 000 times by one byte."""
     name_and_value = b"\x40\x01a" + b"\x7f\xa1\x1e" + bytes(b"v" * 4000)
@@ -294,6 +307,14 @@ ATTACKS: dict[str, Attack] = {
     "random bytes": Attack(_random_bytes(b""), _NOT_HTTP2),
     "random bytes behind a greeting": Attack(_random_bytes(GREETING), _GARBLED),
     "requests that are never complete": Attack(_for_each_stream(_incomplete), connections=1, alone=True),
+    "requests of many connections that are never complete": Attack(
+        _for_each_stream(_incomplete),
+        _CALM,
+        connections=16,
+        alone=True,
+        config={"buffer_bytes": 16 * 1024 * 1024},
+    ),
+    "resets at short deadlines": Attack(_resets_at_deadlines, pause_s=0.001),
     "small messages on one stream after the other": Attack(
         lambda: _in_chunks(_small_messages(), greeting=_OPEN_WINDOWS), connections=1, windowed=True
     ),

@@ -4,6 +4,7 @@ short writes, flags and syncs."""
 import errno
 import os
 import resource
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -481,3 +482,39 @@ def kernel_bytes_read() -> int:
     books = Path("/proc/thread-self/io")
     lines = books.read_text().splitlines() if books.exists() else []
     return sum(int(line.split(": ")[1]) for line in lines if line.startswith("read_bytes"))
+
+
+@pytest.mark.parametrize("take", ["open", "names", "sync_directory"])
+def test_without_a_file_descriptor_it_waits_for_one(tmp_path: Path, take: str) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        "open": lambda: DISK.open(tmp_path / "file", create=True).close(),
+        "names": lambda: DISK.names(tmp_path),
+        "sync_directory": lambda: DISK.sync_directory(tmp_path),
+    }
+    failed: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            calls[take]()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=call)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull) as highest:
+        # All descriptors below the limit are taken, or no new one may be as high.
+        fillers = [os.open(os.devnull, os.O_RDONLY)]
+        while fillers[-1] < highest.fileno():
+            fillers.append(os.open(os.devnull, os.O_RDONLY))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(fillers[-1], highest.fileno()) + 1, hard))
+        try:
+            thread.start()
+            thread.join(0.05)
+            waits = thread.is_alive()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for filler in fillers:
+                os.close(filler)
+    thread.join()
+    assert waits
+    assert failed == []

@@ -181,6 +181,12 @@ class Call:
         self._settle()
         self._cancel_work()
 
+    def incomplete(self) -> None:
+        """The client has had its time to complete the request."""
+        limit = self._connection.environment.options.request_s
+        reason = f"the request did not become complete within grpc.request_timeout, {limit:g} s"
+        self._abort(GrpcError(Status.DEADLINE_EXCEEDED, reason))
+
     def deadline_exceeded(self) -> None:
         """The deadline has come: the call ends in its connection's turn."""
         self._connection.in_turn(self._end_at_deadline)

@@ -65,8 +65,10 @@ class GrpcConnection(Link):
         "_dropping",
         "_held",
         "_held_bytes",
+        "_incomplete",
         "_queued",
         "_rejected",
+        "_unpacked_bytes",
         "_unsent",
         "_uploads",
         "_watched",
@@ -87,9 +89,13 @@ class GrpcConnection(Link):
         # Who is to be told that an answer was in the output when the connection was lost; and whether all calls are being told of the end.
         self._unsent: list[Receipt] = []
         self._dropping = False
+        # What there is of the message that is being unpacked, one at a time.
+        self._unpacked_bytes = 0
         # Bytes of requests that are not complete, by stream. Invariant: _held_bytes is their sum; none is 0.
         self._held: dict[int, int] = {}
         self._held_bytes = 0
+        # When calls began whose client has more to send: requests, or messages for which a handler waits. In that order.
+        self._incomplete: dict[int, float] = {}
         # Requests that are larger than the window of a stream; None until there is one.
         self._uploads: Uploads | None = None
         # See `ConnectionCounters`.
@@ -122,6 +128,8 @@ class GrpcConnection(Link):
         del self._calls[stream_id]
         if stream_id in self._held:
             self._let_go(stream_id)
+        if self._incomplete:
+            self._incomplete.pop(stream_id, None)
 
     def respond(self, call: Call, template: ResponseTemplate, body: bytes, receipt: Receipt | None) -> None:
         """A call ends with its whole answer. The fast path of `forget` and `answered` in one."""
@@ -202,18 +210,29 @@ class GrpcConnection(Link):
             size: bytes of the whole message, 0 if that is not known.
             part: bytes that have come.
         """
+        self._incomplete.setdefault(stream_id, self.now)
         if size <= self.environment.options.http2.stream_window_bytes:
             self.consumed(stream_id, part)
             return
         if self._uploads is None:
             room = self.environment.options.request_bytes_max // _UPLOADS_PART
-            self._uploads = Uploads(room, self.environment.upload_room, self.core.grant)
+            self._uploads = Uploads(room, self.environment.upload_room, self._admitted)
         self.core.withhold(stream_id, part)
-        self._uploads.receive(stream_id, size, part)
+        if self._uploads.receive(stream_id, size, part):
+            self.core.grant(stream_id, part)
+        self.touch()
+
+    def _admitted(self, stream_id: int, withheld: int) -> None:
+        """There is room for a large message: let the client send it, and count its time from here on."""
+        self._incomplete.pop(stream_id, None)
+        self._incomplete[stream_id] = self.now
+        self.core.grant(stream_id, withheld)
         self.touch()
 
     def end_part(self, stream_id: int) -> None:
         """The message is complete, or given up."""
+        if self._incomplete:
+            self._incomplete.pop(stream_id, None)
         if self._uploads is not None:
             self._uploads.end(stream_id)
 
@@ -226,10 +245,13 @@ class GrpcConnection(Link):
         """Unpack a message of a call step by step, and give it `Call.unpacked`."""
 
         def step() -> bool:
+            self._unpacked_bytes = 0
             if not call.running:
                 return True
             try:
                 if not packed.step():
+                    self._unpacked_bytes = packed.size
+                    self.note_held()
                     return False
             except GrpcError as error:
                 call.unpacked(error)
@@ -238,6 +260,9 @@ class GrpcConnection(Link):
             return True
 
         self.do(step)
+
+    def _kept_bytes(self) -> int:
+        return self._held_bytes + self._unpacked_bytes
 
     def take_fresh(self) -> list[Call]:
         """See `HasCalls`. Calls begin in the order of `_calls`, so all before one that is timed are, too."""
@@ -250,6 +275,30 @@ class GrpcConnection(Link):
             if call.deadline is not None:
                 fresh.append(call)
         return fresh
+
+    def tick(self, now: float) -> None:
+        """See `Link.tick`."""
+        super().tick(now)
+        if self._incomplete and self.environment.options.request_s:
+            self.in_turn(partial(self._end_incomplete, now - self.environment.options.request_s))
+
+    def _end_incomplete(self, since: float) -> None:
+        """End a slice of the calls that began then or before, and are not complete."""
+        for _ in range(_DROPPED_PER_SLICE):
+            if not self._incomplete:
+                return
+            stream_id, began = next(iter(self._incomplete.items()))
+            if began > since:
+                return
+            del self._incomplete[stream_id]
+            call = self._calls.get(stream_id)
+            if call is None:
+                self._maybe_reject(stream_id)
+            elif self._uploads is not None and self._uploads.waits(stream_id):
+                self._incomplete[stream_id] = self.now
+            else:
+                call.incomplete()
+        self.queue(partial(self._end_incomplete, since))
 
     # --- for the link -----------------------------------------------------------------------------------------------
 
@@ -350,6 +399,8 @@ class GrpcConnection(Link):
         if timeout_s is not None and not self._watched:
             self._watched = True
             self.environment.deadlines.watch(self)
+        if not ended and not method.client_streams:
+            self._incomplete[stream_id] = self.now
         if method.stream is None:
             call = self._calls[stream_id] = UnaryCall(self, stream_id, head, method, timeout_s)
             if end or ended:
@@ -365,6 +416,7 @@ class GrpcConnection(Link):
         """Answer a request that has no handler. Who does not speak gRPC is answered when the request is complete."""
         if refusal.text and not ended:
             self._rejected[stream_id] = refusal
+            self._incomplete[stream_id] = self.now
             return
         self.environment.counters.rejected += 1
         if refusal.text:
@@ -376,12 +428,15 @@ class GrpcConnection(Link):
 
     def _maybe_reject(self, stream_id: int) -> None:
         """A request without a handler is complete."""
+        self._incomplete.pop(stream_id, None)
         refusal = self._rejected.pop(stream_id, None)
         if refusal is not None:
             self._reject(stream_id, refusal, ended=True)
 
     def _on_data(self, event: DataReceived) -> None:
         stream_id, buffer, begin, end, ended = event
+        if ended and self._incomplete:
+            self._incomplete.pop(stream_id, None)
         call = self._calls.get(stream_id)
         if call is not None:
             call.received(buffer, begin, end, ended=ended, credit=True)
@@ -392,6 +447,7 @@ class GrpcConnection(Link):
             self._maybe_reject(stream_id)
 
     def _on_trailers(self, event: TrailersReceived) -> None:
+        self._incomplete.pop(event.stream_id, None)
         call = self._calls.get(event.stream_id)
         if call is not None:
             call.received(b"", 0, 0, ended=True, credit=False)
@@ -415,8 +471,8 @@ class GrpcConnection(Link):
             call.gone()
         elif event.stream_id in self._queued:
             self.undelivered(self._queued.pop(event.stream_id))
-        else:
-            self._rejected.pop(event.stream_id, None)
+        elif self._rejected.pop(event.stream_id, None) is not None:
+            self._incomplete.pop(event.stream_id, None)
 
     def _was_patient(self, call: Call) -> bool:
         """True for a call that was given up near its deadline, at which every client of gRPC resets the stream.

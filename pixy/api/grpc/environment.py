@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from pixy.api.grpc.counters import Totals
 from pixy.api.grpc.deadlines import Deadlines
+from pixy.api.grpc.memory import Memory
 from pixy.api.grpc.methods import Method
 from pixy.api.grpc.turns import Turns
 from pixy.api.grpc.uploads import UploadRoom
@@ -30,6 +31,7 @@ class ServerOptions:
         message_bytes_max: largest message that a client may send, compressed or not.
         request_bytes_max: bytes of requests that are not complete, per connection.
         buffer_bytes: of all connections together: requests that are not complete, and answers that are not read.
+        request_s: until a request that has begun must be complete, and a message on a stream for which the handler waits.
         connections_max: connections in all; more are closed at once.
         turn_bytes: what is served of one connection before the others have their turn, see `Connection.receive`.
         age_s: a connection that is older is closed gracefully, a tenth earlier or later.
@@ -41,6 +43,7 @@ class ServerOptions:
     message_bytes_max: int = 4 * _MIB
     request_bytes_max: int = 16 * _MIB
     buffer_bytes: int = 256 * _MIB
+    request_s: float = 120
     connections_max: int = 10_000
     turn_bytes: int = 16 * 1024
     age_s: float = 0
@@ -83,6 +86,7 @@ class Environment:
         self.deadlines = Deadlines(clock)
         self.counters = Totals()
         self.turns = Turns(clock.monotonic)
+        self.memory = Memory(options.buffer_bytes)
         self.upload_room = UploadRoom(options.buffer_bytes // 2)
         self.tasks: set[asyncio.Task[None]] = set()
         # Where every connection reads into, one at a time: the first part of it, which bounds what one read can bring, unless all that

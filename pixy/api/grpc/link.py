@@ -33,6 +33,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from pixy.api.grpc.call import Receipt
 from pixy.api.grpc.environment import Environment
+from pixy.api.grpc.memory import NOTED_BYTES
 from pixy.api.grpc.workload import Workload
 from pixy.futures import resolve
 from pixy.http2 import ErrorCode, Event
@@ -91,6 +92,7 @@ class Link(Workload):
         "_drain_at",
         "_end_at",
         "_eof",
+        "_noted_bytes",
         "_phase",
         "_receipts",
         "_room_waiters",
@@ -131,6 +133,8 @@ class Link(Workload):
         self._unflushed_bytes = 0
         # When a drain begins, and when it must be over.
         self._drain_at = self._end_at = float("inf")
+        # What the server's memory knows of.
+        self._noted_bytes = 0
         # What was thrown away behind the end, in about a second.
         self._discarded_bytes = 0
 
@@ -146,6 +150,10 @@ class Link(Workload):
 
     def _drop(self) -> None:
         """Nobody waits for any answer any more: tell all calls, in the connection's turns, and `_dropped` when that is done."""
+        raise NotImplementedError
+
+    def _kept_bytes(self) -> int:
+        """Bytes of requests that are not complete."""
         raise NotImplementedError
 
     def _dropped(self) -> None:
@@ -265,6 +273,7 @@ class Link(Workload):
             self.core.terminate(ErrorCode.NO_ERROR, "the connection is lost")
         finally:
             self._wake_room_waiters()
+            self.note_held()
             self._drop()
 
     def never_made(self) -> None:
@@ -339,6 +348,20 @@ class Link(Workload):
             self._drop()
             self.flush()
 
+    def give_up(self) -> None:
+        """See `Holder`."""
+        self._noted_bytes = 0
+        if self._phase in (_Phase.SERVING, _Phase.DRAINING):
+            self.environment.counters.faulty += 1
+            self.core.terminate(
+                ErrorCode.ENHANCE_YOUR_CALM, "the server holds too much, and most for this connection"
+            )
+            self._drop()
+            self.flush()
+        if not self._writable:
+            # The transport holds it, and would for as long as the client does not read.
+            self.abort()
+
     def abort(self) -> None:
         """End now, without a word."""
         if self._transport is not None and self._phase is not _Phase.CLOSED:
@@ -369,6 +392,24 @@ class Link(Workload):
     def flush(self) -> None:
         """Write everything that can be written, and close behind the last of it."""
         self._touched = False
+        self._write()
+        self.note_held()
+
+    def note_held(self) -> None:
+        """See `Workload`."""
+        if self._phase is _Phase.CLOSED:
+            held = 0
+        elif self._phase is _Phase.CLOSING:
+            held = self._transport.get_write_buffer_size()
+        else:
+            held = self.core.held_bytes + self._kept_bytes()
+            if self._unserved:
+                held += sum(map(len, self._unserved))
+        if abs(held - self._noted_bytes) >= NOTED_BYTES or (self._noted_bytes and not held):
+            self._noted_bytes = held
+            self.environment.memory.note(self, held)
+
+    def _write(self) -> None:
         if not self._writable or self._phase in _OVER:
             return
         try:

@@ -42,6 +42,8 @@ def server_options(config: GrpcConfig) -> ServerOptions:
         http2=http2,
         message_bytes_max=config.max_message_bytes,
         request_bytes_max=config.request_buffer_bytes,
+        buffer_bytes=config.buffer_bytes,
+        request_s=config.request_timeout,
         connections_max=config.max_connections,
         turn_bytes=config.turn_bytes,
         age_s=config.max_connection_age,

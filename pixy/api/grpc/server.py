@@ -18,6 +18,7 @@ from pixy.api.grpc.counters import ConnectionCounters, Counters
 from pixy.api.grpc.environment import Environment, ServerOptions
 from pixy.api.grpc.link import Link
 from pixy.api.grpc.listeners import Listener, TlsFiles, bind_tcp, bind_unix
+from pixy.api.grpc.memory import Memory
 from pixy.api.grpc.methods import Service, method_table
 from pixy.clock import Clock
 from pixy.config import TlsConfig
@@ -71,6 +72,11 @@ class RpcServer:
     def connection_counters(self) -> list[ConnectionCounters]:
         """What happened on each connection that is open, as of now."""
         return [connection.counters for connection in self._connections]
+
+    @property
+    def memory(self) -> Memory:
+        """What connections hold together."""
+        return self._environment.memory
 
     @property
     def connections(self) -> int:

@@ -236,9 +236,8 @@ class StreamCall(Call):
 
     def _let_on(self) -> None:
         """The handler waits for the rest of a message: let the client send it, when it is admitted."""
-        size = self._credit
-        if size and self.running:
-            self._credit = 0
+        if self._reader.size and self.running:
+            size, self._credit = self._credit, 0
             self._connection.receive_part(self.stream_id, self._reader.expected, size)
 
     def _consume(self, size: int) -> None:

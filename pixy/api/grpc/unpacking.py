@@ -22,7 +22,7 @@ class Unpacker:
         message_bytes_max: largest message.
     """
 
-    __slots__ = ("_at", "_message_bytes_max", "_packed", "_parts", "_size", "_unpacker", "message")
+    __slots__ = ("_at", "_message_bytes_max", "_packed", "_parts", "_unpacker", "message", "size")
 
     def __init__(self, packed: bytes | bytearray, message_bytes_max: int) -> None:
         self._packed = packed
@@ -31,9 +31,9 @@ class Unpacker:
         self._message_bytes_max = message_bytes_max
         self._unpacker = zlib.decompressobj(_GZIP_WINDOW)
         # What it is unpacked to so far: parts, because one buffer that grows would move through the memory again and again.
-        # Invariant: _size is their sum, at most one byte more than the largest message.
+        # Invariant: size is their sum, at most one byte more than the largest message.
         self._parts: list[bytes] = []
-        self._size = 0
+        self.size = 0
         # The message when it is complete.
         self.message = b""
 
@@ -49,12 +49,12 @@ class Unpacker:
             part = self._packed[self._at : self._at + STEP_BYTES]
             self._at += len(part)
         try:
-            made = unpacker.decompress(part, min(STEP_BYTES, self._message_bytes_max + 1 - self._size))
+            made = unpacker.decompress(part, min(STEP_BYTES, self._message_bytes_max + 1 - self.size))
         except zlib.error as error:
             raise GrpcError(Status.INTERNAL, "a message says that it is gzip, and is not") from error
         self._parts.append(made)
-        self._size += len(made)
-        if self._size > self._message_bytes_max:
+        self.size += len(made)
+        if self.size > self._message_bytes_max:
             reason = f"the message unpacks to more bytes than grpc.max_message_bytes allows, {self._message_bytes_max}"
             raise GrpcError(Status.RESOURCE_EXHAUSTED, reason)
         if unpacker.eof:

@@ -62,15 +62,15 @@ class Uploads:
     Args:
         size: bytes of admitted requests. A larger request is admitted when there is no other.
         room: of all connections.
-        grant: opens the window of a stream by so many bytes.
+        admitted: told of a request that is admitted, and of the bytes that were withheld from it.
     """
 
-    __slots__ = ("_admitted", "_grant", "_in_line", "_room", "_size", "_taken", "_waiting")
+    __slots__ = ("_admitted", "_in_line", "_room", "_size", "_taken", "_tell_admitted", "_waiting")
 
-    def __init__(self, size: int, room: UploadRoom, grant: Callable[[int, int], None]) -> None:
+    def __init__(self, size: int, room: UploadRoom, admitted: Callable[[int, int], None]) -> None:
         self._size = size
         self._room = room
-        self._grant = grant
+        self._tell_admitted = admitted
         # By stream: the size of each admitted request, whose sum is _taken; size and withheld bytes of each that waits, in the order of
         # arrival.
         self._admitted: dict[int, int] = {}
@@ -79,8 +79,8 @@ class Uploads:
         # Whether the first that waits fits here, and the connection stands in line for room.
         self._in_line = False
 
-    def receive(self, stream_id: int, size: int, part: int) -> None:
-        """A part of a request has come: grant as much again, now or when the request is admitted.
+    def receive(self, stream_id: int, size: int, part: int) -> bool:
+        """A part of a request has come; True if the request was admitted before, and the client may send as much again.
 
         Args:
             stream_id: of the request.
@@ -88,11 +88,11 @@ class Uploads:
             part: bytes that have come.
         """
         if stream_id in self._admitted:
-            self._grant(stream_id, part)
-            return
+            return True
         _, withheld = self._waiting.get(stream_id, (0, 0))
         self._waiting[stream_id] = size, withheld + part
         self._admit()
+        return False
 
     def end(self, stream_id: int) -> None:
         """A request is complete, or given up."""
@@ -103,6 +103,10 @@ class Uploads:
         elif self._waiting.pop(stream_id, None) is None:
             return
         self._admit()
+
+    def waits(self, stream_id: int) -> bool:
+        """True for a request that has come in part and is not admitted."""
+        return stream_id in self._waiting
 
     @property
     def wanted(self) -> int:
@@ -120,7 +124,7 @@ class Uploads:
             size, withheld = self._waiting.pop(stream_id)
             self._admitted[stream_id] = size
             self._taken += size
-            self._grant(stream_id, withheld)
+            self._tell_admitted(stream_id, withheld)
         self._admit()
 
     def _admit(self) -> None:

@@ -80,6 +80,10 @@ class Workload(asyncio.BufferedProtocol):
         """True unless the connection has ended, or its transport has enough to write."""
         raise NotImplementedError
 
+    def note_held(self) -> None:
+        """Tell the server's memory what the connection holds."""
+        raise NotImplementedError
+
     def _regulate(self) -> None:
         """Read from the transport, or do not, as `_held_back` says."""
         raise NotImplementedError
@@ -94,6 +98,7 @@ class Workload(asyncio.BufferedProtocol):
             # A transport may bring more of what it has, although it was told to read nothing.
             self._unserved.append(chunk)
             self.hold_back()
+            self.note_held()
             return
         now = self.environment.monotonic()
         # Credit comes with time.

@@ -19,9 +19,9 @@ def unpack(packed: bytes, limit: int = LIMIT) -> bytes:
     """The message; each step makes no more than it may."""
     unpacker, done = Unpacker(packed, limit), False
     while not done:
-        before = unpacker._size
+        before = unpacker.size
         done = unpacker.step()
-        assert unpacker._size - before <= STEP_BYTES
+        assert unpacker.size - before <= STEP_BYTES
     return unpacker.message
 
 

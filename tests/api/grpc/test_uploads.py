@@ -15,24 +15,28 @@ class Connection:
 
     def __init__(self, room: UploadRoom, size: int) -> None:
         self.granted: dict[int, int] = {}
-        self.uploads = Uploads(size, room, self._grant)
+        self.uploads = Uploads(size, room, self._admitted)
 
-    def _grant(self, stream_id: int, size: int) -> None:
+    def receive(self, stream_id: int, size: int, part: int) -> None:
+        if self.uploads.receive(stream_id, size, part):
+            self._admitted(stream_id, part)
+
+    def _admitted(self, stream_id: int, size: int) -> None:
         self.granted[stream_id] = self.granted.get(stream_id, 0) + size
 
 
 def test_an_upload_that_fits_is_granted_what_has_come() -> None:
     connection = Connection(UploadRoom(100), 100)
-    connection.uploads.receive(1, 60, 10)
-    connection.uploads.receive(1, 60, 20)
+    connection.receive(1, 60, 10)
+    connection.receive(1, 60, 20)
     assert connection.granted == {1: 30}
 
 
 def test_uploads_beyond_the_room_follow_one_another_and_get_what_was_withheld() -> None:
     connection = Connection(UploadRoom(1000), 100)
     for stream_id in (1, 3, 5):
-        connection.uploads.receive(stream_id, 60, 10)
-        connection.uploads.receive(stream_id, 60, 5)
+        connection.receive(stream_id, 60, 10)
+        connection.receive(stream_id, 60, 5)
     assert connection.granted == {1: 15}
     connection.uploads.end(1)
     assert connection.granted == {1: 15, 3: 15}
@@ -43,8 +47,8 @@ def test_uploads_beyond_the_room_follow_one_another_and_get_what_was_withheld() 
 
 def test_an_upload_larger_than_the_room_is_admitted_alone() -> None:
     connection = Connection(UploadRoom(100), 50)
-    connection.uploads.receive(1, 200, 10)
-    connection.uploads.receive(3, 10, 10)
+    connection.receive(1, 200, 10)
+    connection.receive(3, 10, 10)
     assert connection.granted == {1: 10}
     connection.uploads.end(1)
     assert connection.granted == {1: 10, 3: 10}
@@ -53,10 +57,10 @@ def test_an_upload_larger_than_the_room_is_admitted_alone() -> None:
 def test_connections_queue_for_the_room_of_all_with_one_upload_each() -> None:
     room = UploadRoom(100)
     first, second, third = (Connection(room, 1000) for _ in range(3))
-    first.uploads.receive(1, 90, 1)
+    first.receive(1, 90, 1)
     for stream_id in (1, 3):
-        second.uploads.receive(stream_id, 90, 1)
-    third.uploads.receive(1, 90, 1)
+        second.receive(stream_id, 90, 1)
+    third.receive(1, 90, 1)
     order = []
     for connection, stream_id in ((first, 1), (second, 1), (third, 1), (second, 3)):
         order.append([each.granted for each in (first, second, third)])
@@ -71,7 +75,7 @@ def test_an_upload_that_is_given_up_in_line_leaves_its_place() -> None:
     room = UploadRoom(100)
     first, second, third = (Connection(room, 1000) for _ in range(3))
     for connection in (first, second, third):
-        connection.uploads.receive(1, 90, 1)
+        connection.receive(1, 90, 1)
     second.uploads.end(1)
     first.uploads.end(1)
     assert (second.granted, third.granted, room.taken) == ({}, {1: 1}, 90)
