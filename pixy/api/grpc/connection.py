@@ -402,11 +402,13 @@ class GrpcConnection(Link):
         if not ended and not method.client_streams:
             self._incomplete[stream_id] = self.now
         if method.stream is None:
-            call = self._calls[stream_id] = UnaryCall(self, stream_id, head, method, timeout_s)
-            if end or ended:
-                call.received(buffer, begin, end, ended=ended, credit=False)
+            call = self._calls[stream_id] = UnaryCall(self, stream_id, head, timeout_s)
+            if ended:
+                call.received_whole(buffer, begin, end)
+            elif end:
+                call.received(buffer, begin, end, ended=False, credit=False)
             return method.unary is None
-        streaming = self._calls[stream_id] = StreamCall(self, stream_id, head, method, timeout_s)
+        streaming = self._calls[stream_id] = StreamCall(self, stream_id, head, timeout_s)
         streaming.start()
         if end or ended:
             streaming.received(buffer, begin, end, ended=ended, credit=False)

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from pixy.api.grpc.call import NOT_A_MESSAGE, Call
 from pixy.api.grpc.headers import CallHeaders
 from pixy.api.grpc.messages import MessageReader, Serialized, pack_pieces
-from pixy.api.grpc.methods import Message, Method
+from pixy.api.grpc.methods import Message
 from pixy.api.grpc.status import OK_TRAILERS, GrpcError, status_fields
 from pixy.api.grpc.unpacking import Unpacker
 from pixy.futures import reject, resolve
@@ -40,10 +40,9 @@ class StreamCall(Call):
         connection: "GrpcConnection",
         stream_id: int,
         head: CallHeaders,
-        method: Method,
         timeout_s: float | None,
     ) -> None:
-        super().__init__(connection, stream_id, head, method, timeout_s)
+        super().__init__(connection, stream_id, head, timeout_s)
         self._reader = MessageReader(head.encoding, connection.environment.options.message_bytes_max)
         # Bytes of the buffer that were not consumed. Invariant: at most all of it.
         self._credit = 0
