@@ -190,8 +190,7 @@ class StagedWrites:
             if self._stages is None:
                 place = self._place
                 self._worker = self._worker or place.worker("pixy-staging", background=True)
-                if self._lock is None:
-                    self._lock = await run_on(self._worker, self._lock_directory)
+                await run_on(self._worker, self._lock_directory)
                 stages = Stages(
                     place.disk,
                     place.directory / "staging",
@@ -209,7 +208,10 @@ class StagedWrites:
                 self._background.spawn(self._expire(), "expire stages")
             return self._stages
 
-    def _lock_directory(self) -> File:
+    def _lock_directory(self) -> None:
+        """Lock the directory, once. On the worker, which keeps the lock for whoever comes next: the caller may be gone by then."""
+        if self._lock is not None:
+            return
         disk, directory = self._place.disk, self._place.directory
         try:
             disk.make_directory(directory)
@@ -218,7 +220,7 @@ class StagedWrites:
             raise DataDirectoryError(f"{directory} cannot be used for stages: {error}") from error
         if lock is None:
             raise DataDirectoryError(f"{directory} is used by another process; give each daemon a data_dir")
-        return lock
+        self._lock = lock
 
     @property
     def _marks_in(self) -> Path:

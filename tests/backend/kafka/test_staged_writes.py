@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pixy.backend import Backend, Published, TopicPartition
-from pixy.backend.kafka import KafkaBackend, staged_writes
+from pixy.backend import Backend, Published, StageSeal, TopicPartition
+from pixy.backend.kafka import KafkaBackend, KafkaOptions, staged_writes
+from pixy.cluster import StageName
 from pixy.config import StagingConfig
 from pixy.errors import DataDirectoryError, FailedPrecondition, ResourceExhausted, Unavailable
 from tests.conformance.staged import piece_of, stage_values
@@ -270,3 +271,17 @@ async def test_stages_of_a_sink_that_does_nothing_expire_and_what_is_staged_is_b
     with pytest.raises(FailedPrecondition, match=r"has expired"):
         await backend.publish(sink, 0, "query", ["stage"])
     await backend.stop()
+
+
+async def test_a_caller_that_gives_up_while_stages_are_opened_leaves_their_directory_usable(
+    tmp_path: Path,
+) -> None:
+    options = KafkaOptions(seed_peers=("127.0.0.1:1",), client_id="tests")
+    staged = KafkaBackend(options, staging_place(tmp_path / "kafka"))._staged
+    name, seal = StageName("sink", "stage"), StageSeal(0, 0)
+    impatient = asyncio.create_task(staged.stage(name, 0, [], seal))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await asyncio.wait({impatient})
+    assert await staged.stage(name, 0, [], seal) == 0
+    await staged.stop()
