@@ -408,6 +408,7 @@ class Node:
             on_damaged=self._log_damaged,
             on_full=self._disk_is_full,
             on_fault=self._fault,
+            pace=self._options.writer_pace,
         )
         self._open_files(recovered)
 

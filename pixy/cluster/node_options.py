@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pixy.config import JournalConfig, StagingConfig, StorageConfig
-from pixy.storage import MakeWorker
+from pixy.storage import MakeWorker, WriterPace
 
 __all__ = ["NodeObserver", "NodeOptions", "unsynced_logs_max"]
 
@@ -22,6 +22,7 @@ class NodeOptions:
         journal, storage, staging: the sections of the configuration.
         random_bytes: source of ids.
         worker: makes a worker thread.
+        writer_pace: when segments are written.
     """
 
     directory: Path
@@ -30,6 +31,7 @@ class NodeOptions:
     random_bytes: Callable[[int], bytes]
     worker: MakeWorker
     staging: StagingConfig = field(default_factory=StagingConfig)
+    writer_pace: WriterPace = field(default_factory=WriterPace)
 
 
 class NodeObserver:

@@ -23,7 +23,7 @@ from pixy.storage.journal_format import (
     read_file_header,
     read_flush,
 )
-from pixy.storage.log_writer import DamagedLog, LogWriter, SyncedLog
+from pixy.storage.log_writer import DamagedLog, LogWriter, SyncedLog, WriterPace
 from pixy.storage.partition_directory import (
     DirectoryKind,
     KnownPartitions,
@@ -99,6 +99,7 @@ __all__ = [
     "Upkeep",
     "Verdict",
     "Worker",
+    "WriterPace",
     "check_checkpoints",
     "check_journal",
     "check_partition",

@@ -27,21 +27,36 @@ from pixy.storage.log_tail import Unwritten
 from pixy.storage.partition_log import PartitionLog, SyncedPosition
 from pixy.storage.worker import Worker
 
-__all__ = ["DamagedLog", "LogWriter", "SyncedLog"]
+__all__ = ["DamagedLog", "LogWriter", "SyncedLog", "WriterPace"]
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_JOB_LOGS_MAX = 200
-_GATHER_S = 0.1
-_GATHER_BYTES = 4 << 20
-"""Nobody waits for segments, and each log that is written costs a system call: with a thousand of them, most of all that a record costs."""
 _EVICTED_PER_TURN = 1000
-_EVICTED_BYTES_PER_TURN = 8 << 20
-"""What is let go of in one turn: batches up to one of these bounds, at least one. Giving back memory takes 1 ms for 12 MiB."""
-_SYNC_AFTER_S = 5.0
-_FULL_DISK_RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class WriterPace:
+    """When a `LogWriter` works, and how much it does at a time.
+
+    Nobody waits for segments, and each log that is written costs a system call: with a thousand of them, most of all that a record costs.
+    Giving back memory takes 1 ms for 12 MiB.
+
+    Attributes:
+        gather_s, gather_bytes: time and bytes after which what has gathered is written.
+        sync_after_s: time after which what is written is synced.
+        full_disk_retry_s: time between attempts while the disk is full.
+        job_logs_max: logs of one job.
+        evicted_bytes_per_turn: memory that is let go of in one turn of the loop, at least one batch.
+    """
+
+    gather_s: float = 0.1
+    gather_bytes: int = 4 << 20
+    sync_after_s: float = 5.0
+    full_disk_retry_s: float = 0.5
+    job_logs_max: int = 200
+    evicted_bytes_per_turn: int = 8 << 20
 
 
 class SyncedLog(NamedTuple):
@@ -96,6 +111,7 @@ class LogWriter:
         on_damaged: called with a log that nothing more is written of.
         on_full: called when there is no room on the disk.
         on_fault: called with what broke; nothing goes on after that.
+        pace: when it works, if not as usual.
 
     Attributes:
         unwritten_bytes: appended and not in a segment yet.
@@ -114,7 +130,9 @@ class LogWriter:
         on_damaged: Callable[[DamagedLog], None],
         on_full: Callable[[], None],
         on_fault: Callable[[BaseException], None],
+        pace: WriterPace | None = None,
     ) -> None:
+        self._pace = pace or WriterPace()
         self._worker = worker
         self._tail_cache_bytes = tail_cache_bytes
         self._sync_bytes = sync_bytes
@@ -166,7 +184,7 @@ class LogWriter:
         if self._enough_has_gathered():
             self._begin()
         elif self._write_timer is None:
-            self._write_timer = self._loop.call_later(_GATHER_S, self._begin)
+            self._write_timer = self._loop.call_later(self._pace.gather_s, self._begin)
 
     def run(self, work: Callable[[], T], then: Callable[[T], object]) -> None:
         """Do something else with logs' files, behind what was begun before, then call back with the result.
@@ -218,10 +236,10 @@ class LogWriter:
         if self._running or self._broken:
             return
         self._maybe_begin_round()
-        dirty = [_Dirty(log, self._dirty.pop(log), log.unwritten()) for log in _first(self._dirty)]
+        dirty = [_Dirty(log, self._dirty.pop(log), log.unwritten()) for log in self._first(self._dirty)]
         for entry in dirty:
             self._unsynced[entry.log] = (entry.mark, entry.unwritten.end_offset)
-        synced = {log: self._unsynced.pop(log) for log in _first(self._unsynced)[: self._to_sync]}
+        synced = {log: self._unsynced.pop(log) for log in self._first(self._unsynced)[: self._to_sync]}
         self._to_sync -= len(synced)
         if not dirty and not synced:
             self._idle.set()
@@ -233,7 +251,7 @@ class LogWriter:
 
     def _enough_has_gathered(self) -> bool:
         # Where little may be unwritten, appending pauses before much has gathered.
-        return self.unwritten_bytes >= min(_GATHER_BYTES, self._sync_bytes)
+        return self.unwritten_bytes >= min(self._pace.gather_bytes, self._sync_bytes)
 
     def _maybe_begin_round(self) -> None:
         """Sync everything that is unsynced or dirty at this moment, if that is due; it may take several jobs."""
@@ -320,16 +338,18 @@ class LogWriter:
             self._broken = True
             self._idle.set()
         else:
-            self._retry_timer = self._loop.call_later(_FULL_DISK_RETRY_S, self._submit, dirty, synced)
+            self._retry_timer = self._loop.call_later(
+                self._pace.full_disk_retry_s, self._submit, dirty, synced
+            )
 
     def _go_on(self) -> None:
         if self._unsynced and self._sync_timer is None and not self._stopping:
-            self._sync_timer = self._loop.call_later(_SYNC_AFTER_S, self._sync_now)
+            self._sync_timer = self._loop.call_later(self._pace.sync_after_s, self._sync_now)
         if self._dirty or self._sync_due or self._to_sync:
             if self._enough_has_gathered() or self._sync_due or self._to_sync:
                 self._begin()
             elif self._write_timer is None:
-                self._write_timer = self._loop.call_later(_GATHER_S, self._begin)
+                self._write_timer = self._loop.call_later(self._pace.gather_s, self._begin)
         else:
             self._idle.set()
 
@@ -341,7 +361,7 @@ class LogWriter:
     def _evict(self) -> None:
         """Let the oldest batches go from memory, some in each turn of the loop, until the rest is within its bound."""
         tail = self._tail
-        enough = self._tail_bytes - _EVICTED_BYTES_PER_TURN
+        enough = self._tail_bytes - self._pace.evicted_bytes_per_turn
         for _ in range(_EVICTED_PER_TURN):
             size = tail[0].evict() if self._tail_bytes > self._tail_cache_bytes and tail else 0
             if not size:
@@ -354,10 +374,9 @@ class LogWriter:
         self._evicting = True
         self._loop.call_soon(self._evict)
 
-
-def _first(logs: Iterable[PartitionLog]) -> list[PartitionLog]:
-    """As many logs as go into one job."""
-    return list(islice(logs, _JOB_LOGS_MAX))
+    def _first(self, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
+        """As many logs as go into one job."""
+        return list(islice(logs, self._pace.job_logs_max))
 
 
 def _write_and_sync(dirty: list[_Dirty], synced: list[PartitionLog]) -> _Outcome:

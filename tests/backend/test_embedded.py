@@ -23,7 +23,7 @@ from pixy.errors import (
     UnpackedTooLarge,
 )
 from pixy.records import NewRecord, OffsetCommit, Record, build_batch, crc32c, read_records
-from pixy.storage import ThreadWorker, Worker, log_writer, partition_log, run_on
+from pixy.storage import ThreadWorker, Worker, WriterPace, partition_log, run_on
 from pixy.storage import journal as journal_module
 from tests.fakes.batches import bomb
 from tests.fakes.clock import FakeClock
@@ -38,7 +38,12 @@ class Embedded:
     """A backend on a node with real threads, as in the daemon."""
 
     def __init__(
-        self, directory: Path, *, tail_cache_bytes: int = 1 << 20, file_bytes: int = 1 << 16
+        self,
+        directory: Path,
+        *,
+        tail_cache_bytes: int = 1 << 20,
+        file_bytes: int = 1 << 16,
+        pace: WriterPace | None = None,
     ) -> None:
         self.directory = directory
         self.disk = RecordingDisk()
@@ -51,6 +56,7 @@ class Embedded:
             StorageConfig(segment_bytes=1000, tail_cache_bytes=tail_cache_bytes, reserve_bytes=0),
             Random(1).randbytes,
             self._worker,
+            writer_pace=pace or WriterPace(),
         )
         self.node = Node(self.disk, self.clock, options, self.faults.append)
         self.backend = EmbeddedBackend(self.node)
@@ -97,8 +103,17 @@ def values(result: FetchResult) -> list[bytes | None]:
 
 
 @pytest.fixture
-async def embedded(tmp_path: Path) -> AsyncIterator[Embedded]:
-    embedded = Embedded(tmp_path / "data")
+def pace() -> WriterPace:
+    """When segments are written; a test may have another."""
+    return WriterPace()
+
+
+seldom_written = pytest.mark.parametrize("pace", [WriterPace(gather_s=1000)], ids=[""])
+
+
+@pytest.fixture
+async def embedded(tmp_path: Path, pace: WriterPace) -> AsyncIterator[Embedded]:
+    embedded = Embedded(tmp_path / "data", pace=pace)
     await embedded.backend.start()
     await embedded.backend.create_topic("topic", 1)
     yield embedded
@@ -363,13 +378,11 @@ async def test_after_stop_no_topic_is_changed_or_deleted(embedded: Embedded) -> 
 # --- timestamps ---------------------------------------------------------------------------------------------------
 
 
-async def test_timestamps_are_found_in_segments_and_in_memory(
-    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@seldom_written
+async def test_timestamps_are_found_in_segments_and_in_memory(embedded: Embedded) -> None:
     for number in range(10):
         await embedded.append(b"x" * 200, number * 10)
     await embedded.write()
-    monkeypatch.setattr(log_writer, "_GATHER_S", 1000)
     for number in range(10, 20):
         await embedded.append(b"y", number * 10)
     assert embedded.replica.log.written_offset == 10
@@ -379,10 +392,10 @@ async def test_timestamps_are_found_in_segments_and_in_memory(
         assert found == (at if at < 20 else None), timestamp
 
 
+@seldom_written
 async def test_a_batch_that_moves_to_the_segments_during_the_search_is_found(
     embedded: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_writer, "_GATHER_S", 1000)
     await embedded.append(b"early", 10)
     await embedded.write()
     await embedded.append(b"late", 20)

@@ -4,10 +4,11 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 from pixy.cluster import Node, NodeOptions, Topic
@@ -15,7 +16,7 @@ from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import PixyError
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
 from pixy.records import NewRecord, TopicPartition, build_batch, read_records
-from pixy.storage import MakeWorker, log_writer
+from pixy.storage import MakeWorker, WriterPace
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import InlineWorker
@@ -28,7 +29,13 @@ _LIVES = count()
 
 
 class Cluster:
-    """One node, and what a test asks of it."""
+    """One node, and what a test asks of it.
+
+    Attributes:
+        pace: of the log writers of all that are made.
+    """
+
+    pace: ClassVar[WriterPace] = WriterPace()
 
     def __init__(
         self,
@@ -62,6 +69,7 @@ class Cluster:
             ),
             Random(f"{seed} {next(_LIVES)}").randbytes,
             worker,
+            writer_pace=self.pace,
         )
         self.node = Node(self.disk, self.clock, options, self.faults.append)
 
@@ -163,5 +171,5 @@ def copy_of(directory: Path, name: str) -> Path:
 @contextmanager
 def prompt_writer() -> Iterator[None]:
     """The log writer gathers nothing and syncs at once when it rests."""
-    with patch.object(log_writer, "_GATHER_S", 0), patch.object(log_writer, "_SYNC_AFTER_S", 0):
+    with patch.object(Cluster, "pace", replace(Cluster.pace, gather_s=0, sync_after_s=0)):
         yield

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pixy.errors import (
 )
 from pixy.proto.state_pb2 import HardState
 from pixy.records import TopicPartition
-from pixy.storage import RealDisk, RecoveredJournal, log_writer, recover_journal
+from pixy.storage import RealDisk, RecoveredJournal, recover_journal
 from pixy.storage import journal as journal_module
 from tests.cluster.nodes import Cluster, copy_of, prompt_writer
 from tests.fakes.disk import RecordingDisk, full
@@ -468,7 +469,7 @@ async def test_a_full_disk_refuses_commands_with_the_reason_and_service_comes_ba
 async def test_segments_without_room_are_said_and_offsets_can_still_be_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_writer, "_FULL_DISK_RETRY_S", 0)
+    monkeypatch.setattr(Cluster, "pace", replace(Cluster.pace, full_disk_retry_s=0))
     with prompt_writer():
         async with Cluster(tmp_path / "data").running() as cluster:
             await cluster.create_topic()

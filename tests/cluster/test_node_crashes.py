@@ -6,14 +6,13 @@ was not synced yet, and starts a node on what is left. Everything follows from a
 
 import asyncio
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from pixy.records import TopicPartition
-from pixy.storage import log_writer
 from tests.cluster.nodes import Cluster, copy_of
 
 FILE_BYTES = 3000
@@ -165,7 +164,7 @@ async def test_what_was_acknowledged_survives_every_crash(
     rng, model = Random(seed), Model()
     directory = tmp_path / "data"
     for number in range(ROUNDS):
-        monkeypatch.setattr(log_writer, "_GATHER_S", rng.choice([0, 0.002]))
+        monkeypatch.setattr(Cluster, "pace", replace(Cluster.pace, gather_s=rng.choice([0, 0.002])))
         cluster = Cluster(
             directory,
             file_bytes=FILE_BYTES,

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from pixy.cluster import reserve as reserve_module
 from pixy.errors import StorageFault, Unavailable
 from pixy.storage import journal as journal_module
-from pixy.storage import log_writer
 from tests.cluster.nodes import Cluster, prompt_writer
 from tests.cluster.staging import piece_of, stage
 from tests.fakes.disk import Call, RecordingDisk, full
@@ -47,7 +47,7 @@ class SmallDisk(RecordingDisk):
 def constants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reserve_module, "_RETRY_S", 0)
     monkeypatch.setattr(journal_module, "_FULL_DISK_RETRY_S", 0)
-    monkeypatch.setattr(log_writer, "_FULL_DISK_RETRY_S", 0)
+    monkeypatch.setattr(Cluster, "pace", replace(Cluster.pace, full_disk_retry_s=0))
 
 
 @pytest.mark.parametrize(

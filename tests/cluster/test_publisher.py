@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pixy.cluster import Published, StageName, check_node, dump, publisher
 from pixy.cluster.replica import Replica
 from pixy.errors import CorruptData, FailedPrecondition
 from pixy.records import TopicPartition
-from pixy.storage import ReadOnlyDisk, Verdict, log_writer, partition_log
+from pixy.storage import ReadOnlyDisk, Verdict, partition_log
 from tests.cluster.nodes import Cluster, copy_of, prompt_writer
 from tests.cluster.staging import finished, piece_of, publications, publish, stage, staged, start
 from tests.cluster.stopped import wrong
@@ -60,7 +61,7 @@ async def test_a_publication_is_written_to_segments_and_its_stages_go(tmp_path: 
 async def test_what_was_answered_is_there_after_a_kill_before_anything_is_in_segments(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_writer, "_GATHER_S", 1e6)
+    monkeypatch.setattr(Cluster, "pace", replace(Cluster.pace, gather_s=1e6))
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         await cluster.append(b"before")
@@ -69,7 +70,7 @@ async def test_what_was_answered_is_there_after_a_kill_before_anything_is_in_seg
         await cluster.append(b"behind")
         killed = start(cluster)
         assert cluster.values() == [b"before", b"1", b"2", b"behind"]
-    monkeypatch.setattr(log_writer, "_GATHER_S", 0)
+    monkeypatch.setattr(Cluster, "pace", replace(Cluster.pace, gather_s=0))
     async with killed.running():
         assert killed.values() == [b"before", b"1", b"2", b"behind"]
         await finished(killed)
@@ -437,6 +438,7 @@ async def test_a_caller_that_goes_away_changes_nothing(tmp_path: Path) -> None:
 
 async def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of a node that was killed with a publication that has reached one of two partitions, and a stage."""
+    monkeypatch.setattr(Cluster, "pace", replace(Cluster.pace, gather_s=1e6))
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 2)
         await stage(cluster, "a", piece_of(cluster, b"1", b"2"), piece_of(cluster, b"3", partition=1))
@@ -449,7 +451,6 @@ async def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 done(None)
 
         monkeypatch.setattr(cluster.node.publisher, "_propose", propose_to_one)
-        monkeypatch.setattr(log_writer, "_GATHER_S", 1e6)
         await publish(cluster, 7, "a")
         await stage(cluster, "b", piece_of(cluster, b"4"))
         await cluster.settle()
@@ -498,7 +499,7 @@ async def test_a_start_goes_on_where_a_publication_has_reached_some_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = await unfinished(tmp_path, monkeypatch)
-    monkeypatch.setattr(log_writer, "_GATHER_S", 0)
+    monkeypatch.setattr(Cluster, "pace", replace(Cluster.pace, gather_s=0))
     killed = Cluster(directory)
     async with killed.running():
         await killed.settle()

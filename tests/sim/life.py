@@ -11,6 +11,7 @@ from pixy.cluster import NodeOptions
 from pixy.config import JournalConfig, StagingConfig, StorageConfig
 from pixy.errors import PixyError, StorageFault
 from pixy.records import TopicPartition
+from pixy.storage import WriterPace
 from tests.sim.disk import Operation, SimulatedDisk
 from tests.sim.leftovers import check_files, check_retained, closed_segments
 from tests.sim.model import Found
@@ -55,6 +56,7 @@ def make_node(world: World, faults: list[BaseException]) -> tuple[ObservedNode, 
         rng.randbytes,
         lambda name, **_: SimulatedWorker(disk, order, pauses=name == "pixy-files"),
         StagingConfig(expiry=rng.choice((24 * 3600.0, 24 * 3600.0, 30.0))),
+        WriterPace(gather_s=0.02),  # lives are short, and are to end while segments are written
     )
     return ObservedNode(world, options, faults.append), options
 

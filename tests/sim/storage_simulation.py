@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from structlog.testing import capture_logs
 
-from pixy.storage import log_writer, partition_log, segment
+from pixy.storage import partition_log, segment
 from tests.fakes.clock import FakeClock
 from tests.sim.disk import SimulatedDisk
 from tests.sim.life import Life
@@ -63,11 +63,10 @@ class Simulation:
         rng = self._world.rng
         life = 0
         try:
-            # Segments are small here, and are to have indexes nevertheless; lives are short, and are to end while segments are written.
+            # Segments are small here, and are to have indexes nevertheless.
             with (
                 capture_logs(),
                 patch.object(segment, "INDEX_INTERVAL_BYTES", 1500),
-                patch.object(log_writer, "_GATHER_S", 0.02),
                 patch.object(partition_log, "LINK_BYTES_MIN", 2500),
             ):
                 while life < self._lives:

@@ -3,12 +3,12 @@
 import asyncio
 import errno
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pixy.storage import DamagedLog, LogWriter, StagedPart, SyncedLog
-from pixy.storage import log_writer as log_writer_module
+from pixy.storage import DamagedLog, LogWriter, StagedPart, SyncedLog, WriterPace
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
 from tests.storage.batches import batch
@@ -18,11 +18,19 @@ ONE = len(batch())
 FOREVER = 1000.0
 
 
+PROMPT = WriterPace(gather_s=0, sync_after_s=FOREVER, full_disk_retry_s=0)
+
+
 class Bench:
     """A log writer with partition logs on a recording disk, whose worker runs when the test says so."""
 
     def __init__(
-        self, directory: Path, *, tail_cache_bytes: int = 1 << 20, sync_bytes: int = 1 << 20
+        self,
+        directory: Path,
+        *,
+        tail_cache_bytes: int = 1 << 20,
+        sync_bytes: int = 1 << 20,
+        pace: WriterPace = PROMPT,
     ) -> None:
         self.disk = RecordingDisk()
         self.worker = StepWorker()
@@ -41,6 +49,7 @@ class Bench:
             on_damaged=self.damaged.append,
             on_full=lambda: None,
             on_fault=self.faults.append,
+            pace=pace,
         )
 
     def append(self, number: int = 0, count: int = 1, size: int = 10) -> None:
@@ -77,13 +86,6 @@ class Bench:
         ]
 
 
-@pytest.fixture(autouse=True)
-def constants(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_writer_module, "_GATHER_S", 0)
-    monkeypatch.setattr(log_writer_module, "_SYNC_AFTER_S", FOREVER)
-    monkeypatch.setattr(log_writer_module, "_FULL_DISK_RETRY_S", 0)
-
-
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     bench = Bench(tmp_path)
@@ -116,10 +118,9 @@ async def test_a_sync_alone_is_not_announced(bench: Bench) -> None:
 
 
 async def test_enough_bytes_are_written_without_waiting(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(log_writer_module, "_GATHER_S", FOREVER)
-    monkeypatch.setattr(log_writer_module, "_GATHER_BYTES", 3 * ONE)
+    bench = Bench(tmp_path, pace=replace(PROMPT, gather_s=FOREVER, gather_bytes=3 * ONE))
     bench.append(0, 2)
     assert not bench.worker
     bench.append(0, 1)
@@ -133,10 +134,9 @@ async def test_enough_bytes_are_written_without_waiting(
 
 
 async def test_where_little_may_be_unwritten_little_is_gathered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(log_writer_module, "_GATHER_S", FOREVER)
-    bench = Bench(tmp_path, sync_bytes=2 * ONE)
+    bench = Bench(tmp_path, sync_bytes=2 * ONE, pace=replace(PROMPT, gather_s=FOREVER))
     bench.append()
     assert not bench.worker
     bench.append()
@@ -160,10 +160,9 @@ async def test_memory_goes_in_pieces_a_piece_in_each_turn_of_the_loop(tmp_path: 
 
 
 async def test_memory_of_large_batches_goes_in_smaller_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(log_writer_module, "_EVICTED_BYTES_PER_TURN", 3 * ONE)
-    bench = Bench(tmp_path, tail_cache_bytes=0)
+    bench = Bench(tmp_path, tail_cache_bytes=0, pace=replace(PROMPT, evicted_bytes_per_turn=3 * ONE))
     bench.append(count=8)
     await bench.write()
     assert bench.logs[0].read_memory(2, 1) is None
@@ -250,9 +249,9 @@ async def test_stop_flushes_ends_the_worker_and_leaves_no_file_open(tmp_path: Pa
 
 
 async def test_when_nothing_comes_any_more_a_sync_comes_after_a_while(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(log_writer_module, "_SYNC_AFTER_S", 0)
+    bench = Bench(tmp_path, pace=replace(PROMPT, sync_after_s=0))
     bench.append(0)
     await bench.write()
     assert bench.synced == []
@@ -261,9 +260,9 @@ async def test_when_nothing_comes_any_more_a_sync_comes_after_a_while(
 
 
 async def test_a_trickle_that_never_rests_is_synced_after_a_while_too(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(log_writer_module, "_SYNC_AFTER_S", 0)
+    bench = Bench(tmp_path, pace=replace(PROMPT, sync_after_s=0))
     for _ in range(10):
         bench.append(0)
         await bench.worker.wait()
@@ -454,9 +453,9 @@ async def test_what_comes_while_the_damage_is_found_is_given_up_too(bench: Bench
 
 
 async def test_a_round_of_syncs_ends_when_a_log_of_it_is_given_up(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(log_writer_module, "_JOB_LOGS_MAX", 1)
+    bench = Bench(tmp_path, pace=replace(PROMPT, job_logs_max=1))
     bench.append(1)
     await bench.write()
     bench.append_part(tmp_path / "missing", 0)

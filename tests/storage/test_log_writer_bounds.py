@@ -4,11 +4,8 @@ import asyncio
 import errno
 from pathlib import Path
 
-import pytest
-
 from pixy.errors import StorageFault
-from pixy.storage import LogOptions, LogWriter, PartitionLog, SyncedLog, TopicLogs
-from pixy.storage import log_writer as log_writer_module
+from pixy.storage import LogOptions, LogWriter, PartitionLog, SyncedLog, TopicLogs, WriterPace
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
 from tests.storage.batches import batch
@@ -46,6 +43,7 @@ class Bench:
             on_damaged=lambda damaged: self.faults.append(damaged.error),
             on_full=self._on_full,
             on_fault=self.faults.append,
+            pace=WriterPace(gather_s=0, sync_after_s=1000.0, full_disk_retry_s=0, job_logs_max=JOB),
         )
 
     def _on_synced(self, synced: list[SyncedLog]) -> None:
@@ -81,14 +79,6 @@ class Bench:
     def open_files(self) -> int:
         """Segments whose file is open."""
         return sum(segment._file is not None for log in self.logs for segment in log._segments)
-
-
-@pytest.fixture(autouse=True)
-def constants(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_writer_module, "_JOB_LOGS_MAX", JOB)
-    monkeypatch.setattr(log_writer_module, "_GATHER_S", 0)
-    monkeypatch.setattr(log_writer_module, "_SYNC_AFTER_S", 1000.0)
-    monkeypatch.setattr(log_writer_module, "_FULL_DISK_RETRY_S", 0)
 
 
 async def test_a_job_writes_and_syncs_a_bounded_number_of_logs(tmp_path: Path) -> None:
