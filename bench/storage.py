@@ -1,6 +1,6 @@
 """`python -m bench.storage`: what the storage can do, side by side with what the machine's disk can do, in one run.
 
---only NAME...  flush, sustained, produce, partitions, idle, fetch, cold, ready, check, stalls
+--only NAME...  flush, sustained, produce, partitions, idle, fetch, cold, ready, check, stalls, topics
 --dir FOLDER    where to write; by default a temporary directory on the file system of the current directory
 --quick         a tenth of it, to see that it runs; its figures are no proof
 --json FILE     everything for a program, too

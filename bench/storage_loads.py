@@ -12,7 +12,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,14 +35,12 @@ from bench.storage_node import (
 from bench.storage_raw import DurableWrites
 from pixy.config import JournalConfig, ProducerConfig, ProxyConfig, StorageConfig
 from pixy.daemon import prepare_interpreter
-from pixy.errors import PixyError
-from pixy.proxy import Proxy
 from pixy.records import OffsetCommit, TopicPartition
 from pixy.storage import Journal, JournalPosition, RealDisk, RecordKind, ThreadWorker
 from pixy.storage.journal_format import FLUSH_FRAME_BYTES, RECORD_HEAD_BYTES
 from pixy.storage.worker import Done
 
-__all__ = ["LOADS", "main"]
+__all__ = ["LOADS", "main", "spread"]
 
 _IN_FLIGHT = 512
 _ANY = sys.maxsize
@@ -104,9 +102,9 @@ async def flush(folder: str, count: int, record_bytes: int, seconds_max: float) 
     kept = slice(_FLUSH_WARM_UP, None)
     return {
         "flushes": len(trips[kept]),
-        "trip": _spread(trips[kept]),
-        "thread": _spread(worker.seconds[kept]),
-        "bare": _spread(bare[kept]),
+        "trip": spread(trips[kept]),
+        "thread": spread(worker.seconds[kept]),
+        "bare": spread(bare[kept]),
         "ratio": statistics.median(trips[kept]) / statistics.median(bare[kept]),
     }
 
@@ -126,7 +124,8 @@ def _journal(directory: Path, worker: _TimedWorker) -> Journal:
     )
 
 
-def _spread(seconds: list[float]) -> Found:
+def spread(seconds: list[float]) -> Found:
+    """Median, 99th percentile and maximum."""
     ordered = sorted(seconds)
     return {
         "p50": statistics.median(ordered),
@@ -266,75 +265,6 @@ async def busy_beside_idle(
     return found
 
 
-async def delete_beside_produce(folder: str, partitions: int, seconds: float) -> Found:
-    """A lone message every 2 ms to another topic: quiet, and while a topic goes of which each partition has a record."""
-    found: Found = {}
-    async with open_proxy(Path(folder)) as (proxy, backend):
-        await create_topic(backend, 4, "busy")
-        await produce_every(proxy, "busy", until(0.5, _ANY))
-        with watched(found, watch=True):
-            found["quiet"] = _spread(await produce_every(proxy, "busy", until(seconds, _ANY)))
-        topics = directory_of(Path(folder)) / "topics"
-        there = len(os.listdir(topics))
-        with watched(found, watch=True):
-            started = time.perf_counter()
-            load = asyncio.create_task(produce_every(proxy, "busy", until(seconds, _ANY)))
-            await asyncio.sleep(seconds / 10)
-            await backend.delete_topic(TOPIC)
-            found["answered"] = time.perf_counter() - started - seconds / 10
-            while len(os.listdir(topics)) > there - partitions:  # noqa: ASYNC110 - nobody is told
-                await asyncio.sleep(0.05)
-            found["removed"] = time.perf_counter() - started - seconds / 10
-            found["deleting"] = _spread(await load)
-    return found
-
-
-async def grow(folder: str, partitions: int, seconds: float) -> Found:
-    """A topic grows by so many partitions, another one is made with as many and deleted, beside a message every 2 ms."""
-    found: Found = {}
-    async with open_proxy(Path(folder)) as (proxy, backend):
-        await create_topic(backend, 1, "grown")
-        await produce_every(proxy, "grown", until(0.5, _ANY))
-        for what in ("alter", "create", "delete"):
-            each: Found = {}
-            with watched(each, watch=True):
-                load = asyncio.create_task(produce_every(proxy, "grown", until(seconds, _ANY)))
-                await asyncio.sleep(seconds / 10)
-                started = time.perf_counter()
-                if what == "alter":
-                    await proxy.alter_topic("grown", partitions, {})
-                elif what == "create":
-                    await proxy.create_topic("made", partitions, {})
-                else:
-                    await proxy.delete_topic("made")
-                each["answered"] = time.perf_counter() - started
-                each["trip"] = _spread(await load)
-            found[what] = each
-    return found
-
-
-async def produce_every(proxy: Proxy, topic: str, going_on: Callable[[int], bool]) -> list[float]:
-    """A lone message every 2 ms; how long each took to be answered."""
-    loop = asyncio.get_running_loop()
-    trips: list[float] = []
-
-    def done(
-        waiters: Sequence[asyncio.Future[float]], _partition: int, _offset: int, error: PixyError | None
-    ) -> None:
-        if error is not None:
-            fault(error)
-        for waiter in waiters:
-            waiter.set_result(time.perf_counter())
-
-    while going_on(len(trips)):
-        answer: asyncio.Future[float] = loop.create_future()
-        started = time.perf_counter()
-        proxy.produce(topic, b"key", bytes(100), (), done, answer)
-        trips.append(await answer - started)
-        await asyncio.sleep(0.002)
-    return trips
-
-
 async def _commit_singly(
     commit: Callable[[str, dict[TopicPartition, OffsetCommit]], Coroutine[Any, Any, None]],
     partition: TopicPartition,
@@ -376,11 +306,12 @@ async def idle_loop(seconds: float) -> Found:
 def main(name: str, arguments: str) -> None:
     """Run one load and print what it found."""
     from bench.storage_reads import READS
+    from bench.storage_topics import TOPICS
 
     prepare_interpreter()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    work = (LOADS | READS)[name](**json.loads(arguments))
+    work = (LOADS | READS | TOPICS)[name](**json.loads(arguments))
     try:
         from uvloop import run as run_loop
     except ImportError:
@@ -395,8 +326,6 @@ LOADS: dict[str, Callable[..., Coroutine[Any, Any, Found]]] = {
     "fill": fill_until_killed,
     "start": start,
     "busy": busy_beside_idle,
-    "delete": delete_beside_produce,
-    "grow": grow,
     "idle-loop": idle_loop,
 }
 

@@ -322,6 +322,49 @@ def stalls(bench: Bench) -> Results:
     return results
 
 
+# --- topics that come and go ----------------------------------------------------------------------------------------
+
+
+def topics(bench: Bench) -> Results:
+    """A message every 2 ms while a topic with many partitions is deleted, and while topics get many partitions."""
+    scale, results, core = bench.scale, Results(), server_core()
+    partitions = scale.idle_partitions
+    arguments: Found = {"seconds": scale.stall_seconds}
+    deletions = []
+    for _ in range(scale.rounds):
+        with bench.folder() as folder:
+            make_idle(folder, partitions)
+            deletions.append(run_load("delete", folder=str(folder), partitions=partitions, **arguments))
+    ratios = [each["deleting"]["p99"] / each["quiet"]["p99"] for each in deletions]
+    found = deletions[ratios.index(statistics.median_low(ratios))]
+    ratio, label = statistics.median_low(ratios), f"a topic of {partitions:,} partitions is deleted"
+    results.figures.append(
+        Figure(
+            f"produce every 2 ms while {label}, p99 against quiet",
+            1000 * found["deleting"]["p99"],
+            "ms",
+            reference=1000 * found["quiet"]["p99"],
+            ratio=ratio,
+            target="ratio <= 2",
+            met=ratio <= 2,
+        )
+    )
+    results.notes.append(
+        f"{label}: answered in {1000 * found['answered']:.1f} ms, gone after {found['removed']:.1f} s"
+    )
+    idle_loop = run_load("idle-loop", core=core, seconds=scale.stall_seconds / 2)["loop"]
+    _add_stall(results, label, found["loop"], idle_loop)
+    with bench.folder() as folder:
+        grown = run_load("grow", folder=str(folder), partitions=partitions, **arguments)
+    for what, label in (
+        ("alter", "a topic grows by"),
+        ("create", "a topic is made with"),
+        ("delete", "deleted are"),
+    ):
+        _add_stall(results, f"{label} {partitions:,} partitions", grown[what]["loop"], idle_loop)
+    return results
+
+
 def _add_stall(results: Results, label: str, loop: Found, idle_loop: Found) -> None:
     most, p999 = 1000 * loop["max"], 1000 * loop["p999"]
     results.figures += [
@@ -349,4 +392,5 @@ MEASURES: dict[str, Callable[[Bench], Results]] = {
     "ready": ready,
     "check": check,
     "stalls": stalls,
+    "topics": topics,
 }

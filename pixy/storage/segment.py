@@ -32,7 +32,7 @@ RETIRED = ".deleted"
 """Behind the name of a file that is to be removed."""
 _SUFFIXES = (".log", ".index", ".timeindex")
 _NO_TIMESTAMP = -(2**63)
-_STEP_BYTES = 4 << 20
+_STEP_BYTES = 1 << 20
 """Scanned in one step in the background: some milliseconds."""
 
 log = structlog.get_logger(__name__)

@@ -42,6 +42,15 @@ async def test_only_partitions_without_a_commit_get_one(make_world: MakeWorld) -
     assert world.backend.commit_calls == [{T1: OffsetCommit(0)}]
 
 
+async def test_a_group_begins_in_few_partitions_at_a_time(make_world: MakeWorld) -> None:
+    world = make_world(450)
+    await world.consume()
+    await settle()
+    sizes = [len(commits) for commits in world.backend.commit_calls]
+    assert sizes == [100, 100, 100, 100, 50]
+    assert world.committed(449) == OffsetCommit(0)
+
+
 @pytest.mark.parametrize(
     ("committed", "adjusted"),
     [
