@@ -266,9 +266,9 @@ class Segment:
 
     def has_torn_indexes(self) -> bool:
         """Whether a loss of power has taken something from the middle of the indexes."""
-        return not (
-            self._offset_index().ascends((1, 0)) and self._time_index().ascends((self.first_timestamp, 0))
-        )
+        # Zeros are no entry of an offset index, and one of a time index only where records are of 1970 or before.
+        least = (0, 1) if self.first_timestamp > 0 else (_NO_TIMESTAMP, 0)
+        return not (self._offset_index().ascends((1, 0)) and self._time_index().ascends(least))
 
     def scan_indexes(self, size: int) -> Generator[None, None, IndexEntries]:
         """What the indexes should say of the first `size` bytes. Each step reads some MiB, and nothing is changed.

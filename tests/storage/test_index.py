@@ -94,3 +94,17 @@ def test_count_below_stays_within_the_file_whatever_is_in_it(
     entries = list(struct.iter_unpack(">qI", content[: len(content) // 12 * 12]))
     assert 0 <= count <= len(entries)
     assert not count or entries[count - 1][1] < limit
+
+
+@pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex])
+def test_a_sector_that_is_lost_breaks_the_order_wherever_it_is(
+    tmp_path: Path, kind: type[OffsetIndex] | type[TimeIndex]
+) -> None:
+    index = kind(RealDisk(), tmp_path / "index")
+    assert index.ascends((1, 0))
+    index.append([(number, number * 10) for number in range(1, 500)], 0)
+    assert index.ascends((1, 0))
+    whole = index.path.read_bytes()
+    for at in range(0, len(whole) - 512, 512):
+        index.path.write_bytes(whole[:at] + bytes(512) + whole[at + 512 :])
+        assert not index.ascends((1, 0))
