@@ -35,18 +35,29 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pixy.storage.disk import Buffer, File
 from tests.sim.nodes import PAGE_BYTES, SECTOR_BYTES, Change, Directory, Inode
 
 __all__ = ["PAGE_BYTES", "SECTOR_BYTES", "Ended", "Operation", "SimulatedDisk"]
 
+_TAKES_ROOM = ("create", "make_directory", "write", "allocate", "link")
 _STORAGE = tuple(os.sep + os.path.join("pixy", part) + os.sep for part in ("storage", "cluster"))
 
 
 class Ended(BaseException):
     """The process that made this call has ended in the middle of it."""
+
+
+class Interruptible(Protocol):
+    """Work that the disk can stop."""
+
+    def between_calls(self) -> None:
+        """Called ahead of each call on the disk."""
+
+    def kill(self) -> None:
+        """End it, if it is stopped."""
 
 
 class Operation(NamedTuple):
@@ -66,10 +77,13 @@ class SimulatedDisk:
     Attributes:
         operations: how many operations there were since the last `restart`.
         die_at, die_phase: the operation at which the process ends, and whether `before`, in the `middle` of or `after` it.
-        fail_at: the operation that fails, once, with EIO.
+        die_near: a kind of operation and how the name of its file ends: the process ends at the first of them, or soon after it.
+        fail_at, fail_errno: the operation that fails, once, and with what. Want of room is an error of what takes room, and of syncs;
+            anything else fails with EIO then.
         fail_read_at: the read that fails, once, with EIO.
         bytes_read: from files, since the disk was made.
-        failed: the operation that `fail_at` has hit.
+        failed: the operation that `fail_at` has hit, unless it may be tried again.
+        refused: the one that it has hit and that may be: no sync, and it has found no room.
         room: bytes that files may still grow by, None if there is no limit.
         full: whether there is a limit; set to True it leaves no room, set to False it lifts the limit.
         ended: whether the process has ended. Until `restart` every call raises `Ended`.
@@ -77,6 +91,7 @@ class SimulatedDisk:
         ignored: the places whose syncs do nothing.
         sites: how often each place has synced.
         before: called ahead of every operation.
+        jobs: work that may be stopped at each call. What has been stopped ends with the process.
     """
 
     def __init__(self, rng: Random) -> None:
@@ -91,14 +106,18 @@ class SimulatedDisk:
         self.bytes_read = 0
         self.die_at = 0
         self.die_phase = "before"
+        self.die_near: tuple[str, str] | None = None
         self.fail_at = 0
+        self.fail_errno = errno.EIO
         self.fail_read_at = 0
         self.failed: Operation | None = None
+        self.refused: Operation | None = None
         self.ended = False
         self.on_ended: Callable[[], object] = lambda: None
         self.ignored: frozenset[str] = frozenset()
         self.sites: Counter[str] = Counter()
         self.before: Callable[[Operation], None] = lambda _: None
+        self.jobs: list[Interruptible] = []
 
     @property
     def room(self) -> int | None:
@@ -124,6 +143,7 @@ class SimulatedDisk:
         self._locks.clear()
         self._open.clear()
         self.on_ended()
+        self._end_jobs()
 
     def lose_power(self) -> None:
         """Forget what was not synced, or parts of it."""
@@ -133,12 +153,14 @@ class SimulatedDisk:
 
     def restart(self) -> None:
         """Let a new process begin, with nothing planned to fail."""
+        self._end_jobs()
         self._life += 1
         self._locks.clear()
         self._open.clear()
         self.operations = self.reads = self.die_at = self.fail_at = self.fail_read_at = 0
         self.ended = self.full = False
-        self.failed = None
+        self.fail_errno = errno.EIO
+        self.die_near = self.failed = self.refused = None
         self.on_ended = lambda: None
 
     def copy(self) -> "SimulatedDisk":
@@ -182,7 +204,7 @@ class SimulatedDisk:
     # --- Disk ---------------------------------------------------------------------------------------------------
 
     def open(self, path: Path, *, create: bool = False, background: bool = False) -> "_SimulatedFile":
-        self._check_alive()
+        self._enter()
         directory = self._directory(path.parent)
         node = directory.names.get(path.name)
         if isinstance(node, Directory):
@@ -197,14 +219,14 @@ class SimulatedDisk:
         return file
 
     def names(self, directory: Path) -> list[str]:
-        self._check_alive()
+        self._enter()
         try:
             return sorted(self._directory(directory).names)
         except FileNotFoundError:
             return []
 
     def make_directory(self, path: Path) -> None:
-        self._check_alive()
+        self._enter()
         at = self._root
         for depth, name in enumerate(path.parts[1:], 1):
             node = at.names.get(name)
@@ -212,12 +234,19 @@ class SimulatedDisk:
             if node is None:
                 node = Directory()
                 self._create(Operation("make_directory", made), at, node)
-                self._sync(Operation("sync_directory", made.parent), "make_directory", at.sync)
+                self._sync_made(made, at)
             if not isinstance(node, Directory):
                 raise _error(errno.ENOTDIR, made)
             at = node
 
+    def _sync_made(self, made: Path, parent: Directory) -> None:
+        try:
+            self._sync(Operation("sync_directory", made.parent), "make_directory", parent.sync)
+        except OSError as error:
+            raise _error(errno.EIO, made) from error
+
     def rename(self, old: Path, new: Path) -> None:
+        self._enter()
         assert old.parent == new.parent, f"{old} and {new} are not in one directory"
         directory, node = self._named(old)
         there = directory.names.get(new.name, node)
@@ -229,6 +258,7 @@ class SimulatedDisk:
         self._do(Operation("rename", new), lambda: directory.change(Change(old.name, new.name, node)))
 
     def link(self, old: Path, new: Path) -> None:
+        self._enter()
         _, node = self._named(old)
         if isinstance(node, Directory):
             raise _error(errno.EPERM, new)
@@ -238,12 +268,14 @@ class SimulatedDisk:
         self._create(Operation("link", new), directory, node)
 
     def unlink(self, path: Path) -> None:
+        self._enter()
         directory, node = self._named(path)
         if isinstance(node, Directory):
             raise _error(errno.EISDIR, path)
         self._do(Operation("unlink", path), lambda: directory.change(Change(path.name, None, node)))
 
     def remove_directory(self, path: Path) -> None:
+        self._enter()
         parent, node = self._named(path)
         if not isinstance(node, Directory):
             raise _error(errno.ENOTDIR, path)
@@ -252,6 +284,7 @@ class SimulatedDisk:
         self._do(Operation("remove_directory", path), lambda: parent.change(Change(path.name, None, node)))
 
     def sync_directory(self, path: Path) -> None:
+        self._enter()
         directory = self._directory(path)
         self._sync(Operation("sync_directory", path), "sync_directory", directory.sync)
 
@@ -271,6 +304,17 @@ class SimulatedDisk:
 
     # --- operations ---------------------------------------------------------------------------------------------
 
+    def _enter(self) -> None:
+        """Begin a call: others may run before it."""
+        for job in list(self.jobs):
+            job.between_calls()
+        self._check_alive()
+
+    def _end_jobs(self) -> None:
+        jobs, self.jobs = self.jobs, []
+        for job in jobs:
+            job.kill()
+
     def _check_alive(self) -> None:
         if self.ended:
             raise Ended
@@ -280,11 +324,21 @@ class SimulatedDisk:
         operation: Operation,
         change: Callable[[], object],
         partly: Callable[[], object] = lambda: None,
+        *,
+        durable: bool = False,
     ) -> None:
-        """Carry an operation out, or `partly` if the process ends in the middle of it or it fails."""
+        """Carry an operation out, or `partly` if the process ends in the middle of it or it fails.
+
+        Args:
+            durable: whether it is a part of a sync.
+        """
         self._check_alive()
         self.before(operation)
         self.operations += 1
+        if self.die_near is not None and not self.die_at:
+            what, ending = self.die_near
+            if operation.what == what and operation.path.name.endswith(ending):
+                self.die_at = self.operations + self._rng.randrange(4)
         dies = self.operations == self.die_at
         if dies and self.die_phase != "after":
             if self.die_phase == "middle":
@@ -292,13 +346,22 @@ class SimulatedDisk:
             self.end()
             raise Ended
         if self.operations == self.fail_at:
-            self.failed = operation
-            partly()
-            raise _error(errno.EIO, operation.path)
+            self._fail(operation, partly, durable=durable)
         change()
         if dies:
             self.end()
             raise Ended
+
+    def _fail(self, operation: Operation, partly: Callable[[], object], *, durable: bool) -> None:
+        number = self.fail_errno
+        if number == errno.EIO or durable:
+            self.failed = operation
+        elif operation.what in _TAKES_ROOM:
+            self.refused = operation
+        else:
+            self.failed, number = operation, errno.EIO
+        partly()
+        raise _error(number, operation.path)
 
     def _sync(
         self,
@@ -315,7 +378,7 @@ class SimulatedDisk:
             if self.failed is not None and not ignored:
                 failing()
 
-        self._do(operation, (lambda: None) if ignored else change, fail)
+        self._do(operation, (lambda: None) if ignored else change, fail, durable=True)
 
     def _read(self, path: Path) -> None:
         self._check_alive()
@@ -380,6 +443,9 @@ class _SimulatedFile:
         self._life = life
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
+        self._write(buffers, position, durable=False)
+
+    def _write(self, buffers: Sequence[Buffer], position: int, *, durable: bool) -> None:
         self._check_alive()
         data = b"".join(buffers)
         end = position + len(data)
@@ -397,10 +463,10 @@ class _SimulatedFile:
             if stop < end:
                 raise self._disk._no_room(self._path)
 
-        self._disk._do(Operation("write", self._path), write, partly)
+        self._disk._do(Operation("write", self._path), write, partly, durable=durable)
 
     def write_durably(self, buffers: Sequence[Buffer], position: int) -> None:
-        self.write_at(buffers, position)
+        self._write(buffers, position, durable=True)
         end = position + sum(map(len, buffers))
         self._disk._sync(
             Operation("sync", self._path),
@@ -455,6 +521,7 @@ class _SimulatedFile:
             self._disk._open.discard(self)
 
     def _check_alive(self) -> None:
+        self._disk._enter()
         if self._life != self._disk._life:
             raise Ended
 

@@ -1,6 +1,7 @@
 """One process of a simulation, from its start to its end."""
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine
 from functools import partial
 from random import Random
@@ -26,6 +27,16 @@ __all__ = ["Life", "make_node"]
 _PATIENCE_S = 30.0
 """Virtual time after which everything that a healthy node was asked must be answered."""
 
+_PHASES = ("before", "middle", "after")
+_DECISIVE = (
+    ("rename", ".checkpoint"),
+    ("rename", "-deleted"),
+    ("unlink", ".checkpoint"),
+    ("unlink", ".journal"),
+    ("unlink", ".log"),
+    ("remove_directory", ""),
+)
+"""What takes away what is to be elsewhere by then. A life meets it seldom, and an operation that is chosen at random still less often."""
 _LARGE_RESERVE = 200_000
 """Enough for everything that is accepted before the disk is found to be full, and for what goes on then."""
 
@@ -33,7 +44,8 @@ _LARGE_RESERVE = 200_000
 def make_node(world: World, faults: list[BaseException]) -> tuple[ObservedNode, NodeOptions]:
     """A node with small files and random options, not started; and what it is told."""
     rng, disk = world.rng, world.disk
-    order = None if rng.random() < 0.5 else Random(rng.getrandbits(64))
+    order = None if rng.random() < 0.4 else Random(rng.getrandbits(64))
+    interleaves = rng.random() < 0.5
     storage = StorageConfig(
         retention=rng.choice((0.0, 0.0, 7 * 24 * 3600.0, 60.0)),
         retention_bytes=rng.choice((0, 0, 0, 10_000)),
@@ -54,7 +66,7 @@ def make_node(world: World, faults: list[BaseException]) -> tuple[ObservedNode, 
         journal,
         storage,
         rng.randbytes,
-        lambda name, **_: SimulatedWorker(disk, order, pauses=name == "pixy-files"),
+        lambda name, **_: SimulatedWorker(disk, order, pauses=name == "pixy-files", interleaves=interleaves),
         StagingConfig(expiry=rng.choice((24 * 3600.0, 24 * 3600.0, 30.0))),
         WriterPace(gather_s=0.02),  # lives are short, and are to end while segments are written
     )
@@ -98,8 +110,12 @@ class Life:
                 pass
             case 1 | 2:
                 disk.fail_at = at
+                disk.fail_errno = rng.choice((errno.EIO, errno.ENOSPC, errno.EDQUOT))
             case 3 if rng.random() < 0.3:
                 disk.fail_read_at = at
+            case 4:
+                disk.die_near = rng.choice(_DECISIVE)
+                disk.die_phase = rng.choice(_PHASES)
             case _:
                 self._die_at(at)
         if rng.random() < 0.05:
@@ -119,12 +135,16 @@ class Life:
             assert failed is not None or self._read_failed, f"a fault without a reason: {fault!r}"
         if failed is not None:
             self._count("failed calls")
+            if self._disk.fail_errno != errno.EIO and failed.what in ("sync", "sync_directory"):
+                self._count("syncs without room")
+        if self._disk.refused is not None:
+            self._count("calls without room")
 
     # --- the way of a life --------------------------------------------------------------------------------------
 
     def _die_at(self, operation: int) -> None:
         self._disk.die_at = operation
-        self._disk.die_phase = self._rng.choice(("before", "middle", "after"))
+        self._disk.die_phase = self._rng.choice(_PHASES)
 
     async def live(self) -> None:
         """Live it. Raises AssertionError if anything is not as it must be."""
@@ -136,7 +156,7 @@ class Life:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._backend.start()
         except (PixyError, OSError) as error:
-            if not (self._disk.failed or self._disk.full or self._read_failed):
+            if not (self._disk.failed or self._disk.refused or self._disk.full or self._read_failed):
                 raise AssertionError(f"a start was refused: {error}") from error
             self._count("refused starts")
             return
@@ -153,7 +173,7 @@ class Life:
 
     async def _finish(self) -> None:
         """End of a life that nothing has ended before."""
-        gives_up = self._disk.full
+        gives_up = self._disk.full or self._disk.refused is not None
         self._make_room()
         if self._faults or self._disk.failed:
             await asyncio.sleep(_PATIENCE_S)

@@ -28,6 +28,7 @@ def test_nothing_is_lost_invented_or_changed() -> None:
     for what in (
         "appends to deleted topics",
         "batches",
+        "calls without room",
         "clean stops",
         "commits",
         "ends at an operation",
@@ -64,6 +65,7 @@ def test_nothing_is_lost_invented_or_changed() -> None:
         "stages at once",
         "stages discarded",
         "stages left",
+        "syncs without room",
         "topics: alter",
         "topics: create",
         "topics: delete",
@@ -121,6 +123,7 @@ def test_everything_that_the_storage_does_to_files_happens(monkeypatch: pytest.M
         ("unlink", "reserve"),
     ):
         assert kinds[kind] > 0, kind
+    assert relocated
 
 
 def test_one_seed_is_one_run() -> None:

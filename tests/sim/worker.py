@@ -1,7 +1,8 @@
-"""Workers of a simulated process: no threads, and an order that follows from a seed.
+"""Workers of a simulated process: no threads that run beside each other, and an order that follows from a seed.
 
-A piece of work runs as a whole, either in place or some time after it was handed over; its answer comes some time after that, with
-anything else in between. With the process everything ends: no work begins and no answer arrives any more.
+Work begins some time after it was handed over, and its answer comes some time after it has ended. In between, at any call on the disk,
+it may stop for a while, and the event loop and other workers go on: see `Job`. With the process everything ends: no work goes on and
+no answer arrives any more.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from typing import Any
 
 from pixy.storage.worker import Done
 from tests.sim.disk import SimulatedDisk
+from tests.sim.job import Job
 
 __all__ = ["SimulatedWorker"]
 
@@ -20,23 +22,31 @@ Work = Callable[[], Any]
 _DELAYS_S = (0.0, 0.0, 0.0, 0.0005, 0.01)
 _PAUSE_S = 8.0
 """Long enough for a log to be cut, and its segments to go, before a read begins that was asked for before."""
+_STOPS = 0.2
+"""How likely work stops at a call on the disk, if it may."""
 
 
 class SimulatedWorker:
     """One worker thread of the process that runs on `disk`.
 
     Args:
-        rng: when things happen; None for work in place.
+        rng: when things happen; None for work in place, as a whole.
         pauses: whether it does nothing for seconds now and then, as a thread whose disk is busy.
+        interleaves: whether others run between the calls of its work.
     """
 
-    def __init__(self, disk: SimulatedDisk, rng: Random | None, *, pauses: bool = False) -> None:
+    def __init__(
+        self, disk: SimulatedDisk, rng: Random | None, *, pauses: bool = False, interleaves: bool = False
+    ) -> None:
         self._disk = disk
         self._rng = rng
         self._pauses = pauses
+        self._interleaves = interleaves
         self._queue: deque[tuple[Work, Done]] = deque()
         self._running = False
         self._stopped = False
+        # What has begun and is stopped at a call, and whom to tell when it has ended.
+        self._job: tuple[Job, Done] | None = None
 
     def submit(self, work: Work, done: Done) -> None:
         if self._stopped or self._disk.ended:
@@ -51,14 +61,48 @@ class SimulatedWorker:
 
     def stop(self) -> None:
         self._stopped = True
+        if self._job is not None:
+            job, _ = self._job
+            self._go_on(job.finish)
         while self._queue:
             self._run(*self._queue.popleft())
 
     def _next(self) -> None:
-        self._running = bool(self._queue)
-        if self._queue:
-            self._run(*self._queue.popleft())
-            self._later(self._next)
+        if self._disk.ended:
+            return
+        if self._job is not None:
+            job, _ = self._job
+            self._go_on(job.go_on)
+        elif self._queue:
+            work, done = self._queue.popleft()
+            if self._interleaves:
+                self._begin(work, done)
+            else:
+                self._run(work, done)
+        else:
+            self._running = False
+            return
+        self._later(self._next)
+
+    def _begin(self, work: Work, done: Done) -> None:
+        rng = self._rng
+        assert rng is not None
+        job = Job(work, lambda: rng.random() < _STOPS)
+        self._disk.jobs.append(job)
+        self._job = job, done
+        self._go_on(job.go_on)
+
+    def _go_on(self, go_on: Callable[[], None]) -> None:
+        assert self._job is not None
+        job, done = self._job
+        if self._disk.ended:
+            return
+        go_on()
+        if job.ended:
+            self._job = None
+            if not self._disk.ended:
+                self._disk.jobs.remove(job)
+                self._tell(done, job.result, job.error)
 
     def _run(self, work: Work, done: Done) -> None:
         if self._disk.ended:
@@ -67,6 +111,9 @@ class SimulatedWorker:
             result, error = work(), None
         except BaseException as caught:  # `Ended` too: the process has ended, and nobody is left to be told
             result, error = None, caught
+        self._tell(done, result, error)
+
+    def _tell(self, done: Done, result: Any, error: BaseException | None) -> None:
         if not self._disk.ended:
             asyncio.get_running_loop().call_soon(self._answer, done, result, error)
 

@@ -1,0 +1,74 @@
+"""Work of a simulated thread that can be stopped at each call on the disk, so that others run in between.
+
+The work runs on a thread of its own, but never beside anybody else: whoever lets it go on waits until it pauses or ends. So the order of
+everything still follows from a seed.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tests.sim.disk import Ended
+
+__all__ = ["Job"]
+
+
+class Job:
+    """One piece of work.
+
+    Args:
+        work: what to run.
+        pauses: asked at each call on the disk whether the work stops there for now.
+
+    Attributes:
+        ended: whether it has returned or raised.
+        result, error: what came of it.
+    """
+
+    def __init__(self, work: Callable[[], Any], pauses: Callable[[], bool]) -> None:
+        self._work = work
+        self._pauses = pauses
+        self._go = threading.Semaphore(0)
+        self._stopped = threading.Semaphore(0)
+        self._killed = False
+        self._thread = threading.Thread(target=self._run, name="simulated job", daemon=True)
+        self.ended = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def go_on(self) -> None:
+        """Run until it pauses or ends."""
+        if not self._thread.ident:
+            self._thread.start()
+        self._go.release()
+        self._stopped.acquire()
+
+    def finish(self) -> None:
+        """Run to its end, without a pause."""
+        self._pauses = lambda: False
+        self.go_on()
+
+    def kill(self) -> None:
+        """End it where it is, as the process ends that it belongs to."""
+        if self._thread.ident and not self.ended and threading.current_thread() is not self._thread:
+            self._killed = True
+            self.go_on()
+
+    def between_calls(self) -> None:
+        """Called by the disk ahead of each call: pauses if it is this work that makes the call."""
+        if threading.current_thread() is not self._thread:
+            return
+        if not self._killed and self._pauses():
+            self._stopped.release()
+            self._go.acquire()
+        if self._killed:
+            raise Ended
+
+    def _run(self) -> None:
+        self._go.acquire()
+        try:
+            self.result = self._work()
+        except BaseException as error:
+            self.error = error
+        self.ended = True
+        self._stopped.release()
