@@ -57,19 +57,19 @@ ONE_CHECKPOINT_SEED = 3
 WRITE = "storage/journal.py:Journal._write write_durably"
 
 ALONE = {
-    "cluster/recovery.py:_sync_ancestors sync_directory": 47,
-    "storage/checkpoint.py:CheckpointStore._write_part sync": 3,
+    "cluster/recovery.py:_sync_ancestors sync_directory": 84,
+    "storage/checkpoint.py:CheckpointStore._write_part sync": 2,
     "storage/checkpoint.py:CheckpointStore.write make_directory": 1,
     "storage/identity.py:_write sync": 2,
     "storage/identity.py:_write sync_directory": 1,
     "storage/journal.py:Journal._create_file sync": 37,
     "storage/journal.py:Journal._create_file sync_directory": 1,
-    "storage/journal.py:Journal._unlink sync_directory": 3,
+    "storage/journal.py:Journal._unlink sync_directory": 27,
     "storage/journal.py:Journal._write write_durably": 1,
     "storage/removal.py:remove_directories sync_directory": 18,
     "storage/partition_log.py:PartitionLog._claim_directory make_directory": 2,
     "storage/partition_log.py:PartitionLog.sync sync_directory": 2,
-    "storage/recovery.py:_make_durable sync": 36,
+    "storage/recovery.py:_make_durable sync": 1,
     "storage/recovery.py:_make_durable sync_directory": 185,
     "storage/segment.py:Segment.sync sync": 2,
 }
@@ -83,11 +83,6 @@ MASKED = {
     "cluster/recovery.py:recover_node make_directory": (
         "cluster/recovery.py:_sync_ancestors sync_directory",
         1,
-    ),
-    # What is cut is cut again, until the sync of the whole file a moment later.
-    "storage/recovery.py:_cut sync": (
-        "storage/recovery.py:_make_durable sync",
-        37,
     ),
     # The two follow each other; between them only an older checkpoint goes, of which one more is left.
     "storage/checkpoint.py:CheckpointStore.write sync_directory": (
@@ -115,6 +110,7 @@ ELSEWHERE = {
     "storage/staging.py:recover_stages sync_directory": "test_staging_crashes",
     "storage/staging.py:remove_stages sync_directory": "test_staging_crashes",
     "cluster/recovery.py:_sync_directories sync_directory": "test_first_start_crashes",
+    "storage/recovery.py:_cut sync": "test_torn_tail_crashes",
 }
 """Sites that random lives meet too seldom -> the module that tries every operation of the right moment."""
 

@@ -1,0 +1,57 @@
+"""A start that cuts a torn tail, a flush in its place, and then the power fails: what was cut must not come back behind the flush.
+
+Random lives meet this too seldom: the power has to fail twice, and the flush in between has to end near the end of a page.
+"""
+
+from random import Random
+
+import pytest
+
+from pixy.errors import CorruptData
+from pixy.storage import recover_journal
+from tests.sim.disk import PAGE_BYTES, SECTOR_BYTES, SimulatedDisk
+from tests.sim.disks import DIRECTORY
+from tests.storage.journals import OWNER, content, entry, flush, journal_file
+
+CUT = "storage/recovery.py:_cut sync"
+WHOLE_FILE = "storage/recovery.py:_make_durable sync"
+PATH = DIRECTORY / f"{1:020d}.journal"
+SEEDS = range(60)
+
+
+def torn_file() -> bytes:
+    """A journal file whose second flush goes over several pages, of which one sector was never written."""
+    data = bytearray(journal_file([[entry(1)], [entry(2, Random(1).randbytes(15_000))]], size=20_000))
+    data[3 * SECTOR_BYTES : 4 * SECTOR_BYTES] = bytes(SECTOR_BYTES)
+    return bytes(data)
+
+
+def is_kept(seed: int, ignored: set[str]) -> bool:
+    """Whether what was written in the place of the torn flush is there in the end."""
+    disk = SimulatedDisk(Random(seed))
+    disk.make_directory(DIRECTORY)
+    file = disk.open(PATH, create=True)
+    file.write_durably([torn_file()], 0)
+    disk.sync_directory(DIRECTORY)
+    disk.ignored = frozenset(ignored)
+    at = recover_journal(disk, DIRECTORY, OWNER).at
+    # It ends with a page: what comes back in the next one would be right behind it.
+    new = b"new" + bytes(PAGE_BYTES - len(flush(2, at.position, [entry(2, b"new")])) - at.position)
+    disk.open(PATH).write_durably([flush(2, at.position, [entry(2, new)])], at.position)
+    disk.lose_power()
+    disk.restart()
+    try:
+        found = content(recover_journal(disk, DIRECTORY, OWNER))
+    except CorruptData:
+        return False
+    return [payload for _, _, payload in found] == [b"payload", new]
+
+
+@pytest.mark.parametrize("ignored", [set(), {CUT}, {WHOLE_FILE}])
+def test_what_takes_the_place_of_a_torn_flush_is_kept(ignored: set[str]) -> None:
+    """What is cut is cut again, until the sync of the whole file a moment later: one of the two is enough."""
+    assert all(is_kept(seed, ignored) for seed in SEEDS)
+
+
+def test_without_the_sync_of_a_cut_and_what_masks_it_a_start_is_refused() -> None:
+    assert not all(is_kept(seed, {CUT, WHOLE_FILE}) for seed in SEEDS)
