@@ -16,6 +16,7 @@ from pixy.records import TopicPartition
 from tests.cluster.nodes import Cluster, copy_of
 
 FILE_BYTES = 3000
+SECTOR_BYTES = 512
 ROUNDS = 34
 TOPICS_MAX = 6
 
@@ -131,17 +132,19 @@ def tear(rng: Random, cluster: Cluster, copy: Path) -> None:
         flush = cluster.disk.did("write", ".journal")[-1]
         path = copy / "journal" / flush.name
         data = bytearray(path.read_bytes())
-        match rng.randrange(4):
-            case 0:
-                at = rng.randint(flush.at, len(data))
-                data[at:] = bytes(len(data) - at)
-            case 1:
-                at, end = sorted(rng.randint(flush.at, len(data)) for _ in range(2))
-                data[at:end] = bytes(end - at)
-            case 2:
-                for at in range(flush.at, len(data), 64):
-                    if rng.random() < 0.5:
-                        data[at : at + 64] = bytes(len(data[at : at + 64]))
+        sectors = range(flush.at // SECTOR_BYTES, -(-len(data) // SECTOR_BYTES))
+        first, end = sorted(rng.randint(sectors.start, sectors.stop) for _ in range(2))
+        missing = rng.choice(
+            (
+                range(first, sectors.stop),
+                range(first, end),
+                [each for each in sectors if rng.random() < 0.5],
+                [],
+            )
+        )
+        for sector in missing:
+            begin, behind = max(flush.at, sector * SECTOR_BYTES), min(len(data), (sector + 1) * SECTOR_BYTES)
+            data[begin:behind] = bytes(behind - begin)
         path.write_bytes(data)
     for replica in cluster.node._partitions:
         synced = replica.position
