@@ -124,6 +124,6 @@ class SimulatedWorker:
     def _later(self, callback: Callable[[], None]) -> None:
         assert self._rng is not None
         delay = self._rng.choice(_DELAYS_S)
-        if self._pauses and self._rng.random() < 0.02:
+        if self._pauses and self._job is None and self._rng.random() < 0.02:
             delay = _PAUSE_S
         asyncio.get_running_loop().call_later(delay, callback)

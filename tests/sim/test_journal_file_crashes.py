@@ -1,0 +1,217 @@
+"""A journal file goes while a partition that is not ready needs entries in it, and the process ends at any operation from its removal on.
+
+What only that file has must be elsewhere by then: entries of the damaged partition, applied positions and hard states of others. Random
+lives meet this too seldom: the damage, seven journal files, and an end at one of very few operations.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from pixy.backend import EmbeddedBackend
+from pixy.cluster import Node, NodeOptions
+from pixy.cluster.compaction import Compaction
+from pixy.config import JournalConfig, StorageConfig
+from pixy.errors import PixyError
+from pixy.proto.state_pb2 import AppliedPosition
+from pixy.records import NewRecord, TopicPartition, build_batch
+from pixy.storage import JournalFile, JournalRecord, RecordKind
+from tests.fakes.clock import FakeClock
+from tests.sim.disk import Operation, SimulatedDisk
+from tests.sim.model import Model
+from tests.sim.reading import read_batches
+from tests.sim.worker import SimulatedWorker
+from tests.sim.world import DIRECTORY, World, run_process
+
+DAMAGED, RESTING, BUSY = (TopicPartition(name, 0) for name in ("damaged", "resting", "busy"))
+SEGMENT = DIRECTORY / "topics" / "damaged-0" / f"{0:020d}.log"
+RECORDS = 6
+REMOVALS = 4
+OPERATIONS = 6
+"""From a removal on; so many are enough for the flush behind it, and the answer."""
+
+
+class Try:
+    """One way in which it may end: at an operation, counted from one of the removals of a journal file on."""
+
+    def __init__(self, removal: int, at: int, *, loses_power: bool) -> None:
+        self._disk = SimulatedDisk(Random(removal))
+        clock = FakeClock(monotonic=0.0)
+        self._world = World(Random(1), self._disk, clock, Model(clock))
+        self._removal = removal
+        self._at = at
+        self._loses_power = loses_power
+        self._kept = False
+
+    def keeps_everything(self) -> bool:
+        """Whether all records of all partitions are there, once the damaged file is put back."""
+        disk = self._disk
+        self._process(self._fill)
+        disk.end()
+        disk.restart()
+        whole = disk.open(SEGMENT).read_at(disk.files()[SEGMENT], 0)
+        disk.open(SEGMENT).truncate(len(whole) - 10)
+        disk.open(SEGMENT).sync()
+        self._process(self._grow)
+        disk.end()
+        if self._loses_power:
+            disk.lose_power()
+        disk.restart()
+        disk.open(SEGMENT).write_at([whole], 0)
+        try:
+            self._process(self._look)
+        except PixyError:
+            return False
+        return self._kept
+
+    def _process(self, live: Callable[[EmbeddedBackend], Coroutine[Any, Any, None]]) -> None:
+        self._disk.restart()
+        removed = 0
+
+        def note(operation: Operation) -> None:
+            nonlocal removed
+            removed += (operation.what, operation.path.suffix) == ("unlink", ".journal")
+            if removed == self._removal and not self._disk.die_at and live == self._grow:
+                self._disk.die_at = self._disk.operations + 1 + self._at
+
+        self._disk.before = note
+
+        async def run() -> None:
+            options = NodeOptions(
+                DIRECTORY,
+                JournalConfig(file_bytes=3000),
+                StorageConfig(reserve_bytes=0, checkpoint_entries=3),
+                self._world.rng.randbytes,
+                lambda *_, **__: SimulatedWorker(self._disk, None),
+            )
+            backend = EmbeddedBackend(Node(self._disk, self._world.clock, options, _raise))
+            await backend.start()
+            await live(backend)
+
+        run_process(self._world, run)
+        self._disk.before = lambda _: None
+
+    # --- processes ----------------------------------------------------------------------------------------------
+
+    async def _fill(self, backend: EmbeddedBackend) -> None:
+        for partition in (DAMAGED, RESTING, BUSY):
+            await backend.create_topic(partition.topic, 1)
+        for number in range(RECORDS // 2):
+            for partition in (DAMAGED, RESTING):
+                await _append(backend, partition, number, 100)
+        await asyncio.sleep(10)  # synced, with an applied position
+        for number in range(RECORDS // 2, RECORDS):
+            await _append(backend, DAMAGED, number, 100)
+
+    async def _grow(self, backend: EmbeddedBackend) -> None:
+        for number in range(40):
+            await _append(backend, BUSY, number, 1500)
+            await asyncio.sleep(6)
+        await backend.stop()
+
+    async def _look(self, backend: EmbeddedBackend) -> None:
+        await _check(backend, DAMAGED, RECORDS)
+        await _check(backend, RESTING, RECORDS // 2)
+        self._kept = True
+
+
+def _raise(fault: BaseException) -> None:
+    raise fault
+
+
+async def _append(backend: EmbeddedBackend, partition: TopicPartition, number: int, size: int) -> None:
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    batch = build_batch([NewRecord(None, b"%d" % number + bytes(size), (), 1)])
+    backend.append(partition, batch, 1, lambda offset, error: answer.set_result(offset))
+    assert await answer == number
+
+
+async def _check(backend: EmbeddedBackend, partition: TopicPartition, count: int) -> None:
+    records: list[Any] = []
+    while len(records) < count:
+        result = await backend.fetch(partition, len(records), max_bytes=10_000, max_wait=0)
+        found = read_batches(result.batches, len(records))
+        assert found, f"{partition} has {len(records)} records"
+        records += found
+    assert [bytes(each.value or b"").rstrip(b"\0") for each in records] == [b"%d" % at for at in range(count)]
+
+
+def losses() -> Iterator[tuple[int, int]]:
+    """The removals, and the operations from there on, at which something is lost."""
+    with capture_logs():
+        for removal in range(1, REMOVALS + 1):
+            for at in range(OPERATIONS):
+                for loses_power in (False, True):
+                    try:
+                        kept = Try(removal, at, loses_power=loses_power).keeps_everything()
+                    except AssertionError:
+                        kept = False
+                    if not kept:
+                        yield removal, at
+
+
+def test_nothing_is_lost_wherever_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    relocated: list[JournalRecord] = []
+    relocate = Compaction._relocate
+
+    def note(compaction: Compaction, oldest: JournalFile, entries: Any, error: BaseException | None) -> None:
+        relocated.extend(entries or ())
+        relocate(compaction, oldest, entries, error)
+
+    monkeypatch.setattr(Compaction, "_relocate", note)
+    assert list(losses()) == []
+    assert relocated
+
+
+def test_without_relocation_before_a_removal_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    relocate, forget = Compaction._relocate, Compaction._forget
+    late: dict[int, list[JournalRecord]] = {}
+
+    def relocate_later(
+        compaction: Compaction,
+        oldest: JournalFile,
+        entries: list[JournalRecord] | None,
+        error: BaseException | None,
+    ) -> None:
+        late[oldest.number] = entries or []
+        relocate(compaction, oldest, [], error)
+
+    def forget_and_relocate(compaction: Compaction, oldest: JournalFile) -> None:
+        forget(compaction, oldest)
+        for entry in late.pop(oldest.number, ()):
+            compaction._journal.append(
+                RecordKind.RELOCATED_ENTRY,
+                entry.entry_type,
+                entry.raft_group,
+                entry.index,
+                entry.term,
+                entry.payload,
+                lambda: None,
+            )
+
+    monkeypatch.setattr(Compaction, "_relocate", relocate_later)
+    monkeypatch.setattr(Compaction, "_forget", forget_and_relocate)
+    assert any(losses())
+
+
+def test_without_what_only_the_file_says_elsewhere_before_it_goes_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That it is about to be written again is not enough."""
+    write = Compaction._write_positions
+
+    def write_and_forget_at_once(
+        compaction: Compaction, positions: list[AppliedPosition], then: Callable[[], None]
+    ) -> None:
+        carries_over = isinstance(then, partial) and then.func.__name__ == "_forget"
+        write(compaction, positions, (lambda: None) if carries_over else then)
+        if carries_over:
+            then()
+
+    monkeypatch.setattr(Compaction, "_write_positions", write_and_forget_at_once)
+    assert any(losses())
