@@ -153,7 +153,7 @@ class Life:
         if self._disk.full:
             asyncio.get_running_loop().call_later(3, self._make_room)
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(10 * _PATIENCE_S):  # of which workers may pause several times
                 await self._backend.start()
         except (PixyError, OSError) as error:
             if not (self._disk.failed or self._disk.refused or self._disk.full or self._read_failed):

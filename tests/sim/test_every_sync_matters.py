@@ -41,7 +41,7 @@ SEEDS_MAX = 1200
 """A site whose absence no seed up to this one shows is dead or masked."""
 
 ORDER_SEEDS = 60
-NAMELESS_SEED = 309
+NAMELESS_SEED = 2
 """The power fails while a directory is removed. As in `ALONE` only a hint."""
 EARLY_DROP_SEED = 15
 """It fails when segments have gone that a start looks for. Only a hint, too."""
@@ -60,7 +60,7 @@ ALONE = {
     "storage/journal.py:Journal._create_file sync_directory": 2,
     "storage/journal.py:Journal._unlink sync_directory": 27,
     "storage/journal.py:Journal._write write_durably": 1,
-    "storage/removal.py:remove_directories sync_directory": 18,
+    "storage/removal.py:remove_directories sync_directory": 3,
     "storage/partition_log.py:PartitionLog._claim_directory make_directory": 2,
     "storage/partition_log.py:PartitionLog.sync sync_directory": 2,
     "storage/recovery.py:_make_durable sync": 131,
