@@ -4,12 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.waiting import PATIENCE_S
+from tests.fakes.waiting import PATIENCE_S, until_blocking
 from tests.lanes import ALONE, BESIDE, ROOT, SUITES, Lane, closing_line, lanes_of, run_beside
 
 MARKS = ("process", "kafka", "spark", "alone", "long")
@@ -65,9 +64,7 @@ def test_a_signal_interrupts_all_lanes(tmp_path: Path) -> None:
     runner = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.DEVNULL)
     files = [tmp_path / each.name for each in lanes]
     try:
-        while not all(file.exists() and file.read_text() for file in files):
-            assert runner.poll() is None
-            time.sleep(0.01)  # nobody tells when a process has started
+        until_blocking(lambda: all(file.exists() and file.read_text() for file in files))
         runner.send_signal(signal.SIGTERM)
         assert runner.wait(PATIENCE_S) != 0
     finally:

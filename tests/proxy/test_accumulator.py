@@ -13,7 +13,7 @@ from pixy.errors import PixyError, Unavailable
 from pixy.proxy.accumulator import ProduceDone
 from pixy.records import read_header, read_records
 from tests.fakes.clock import FakeClock
-from tests.fakes.waiting import settle
+from tests.fakes.waiting import settle, until
 from tests.proxy.producing import TOPIC, Answers, append, batches, flat, make
 
 
@@ -30,8 +30,7 @@ async def test_records_gather_while_a_batch_of_their_partition_is_in_flight() ->
     accumulators, backend, answers = await make()
     backend.hold_appends()
     append(accumulators, b"first", answers)
-    while not backend.held_appends:  # noqa: ASYNC110 - one turn of the loop after the other
-        await asyncio.sleep(0)
+    await until(lambda: backend.held_appends)
     for value in (b"a", b"b"):
         append(accumulators, value, answers)
         await asyncio.sleep(0)
@@ -188,8 +187,7 @@ async def test_a_batch_is_as_old_as_its_oldest_record_wherever_that_has_waited()
     accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=3), clock=clock)
     backend.hold_appends()
     append(accumulators, b"at once", answers)
-    while not backend.held_appends:  # noqa: ASYNC110 - one turn of the loop after the other
-        await asyncio.sleep(0)
+    await until(lambda: backend.held_appends)
     for value in (b"gathers", b"gathers too", b"waits for room", b"waits too"):
         append(accumulators, value, answers)
         clock.advance(2.0)

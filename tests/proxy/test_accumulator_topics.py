@@ -1,6 +1,5 @@
 """pixy/proxy/accumulator.py: topics that grow, lose leaders, are deleted and come back while records are on their way."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -11,6 +10,7 @@ from pixy.config import ProducerConfig
 from pixy.errors import TopicMissing, UnknownPartition
 from pixy.proxy.accumulator import _TOPICS_MIN, Accumulators
 from tests.fakes.backend import FakeBackend
+from tests.fakes.waiting import until
 from tests.proxy.producing import TOPIC, Answers, append, batches, flat, make
 
 
@@ -60,8 +60,7 @@ async def test_growth_keeps_what_has_gathered_and_its_order() -> None:
     accumulators, backend, answers = await make(partitions=1)
     backend.hold_appends()
     append(accumulators, b"0", answers, key=b"A")
-    while not backend.held_appends:  # noqa: ASYNC110 - one turn of the loop after the other
-        await asyncio.sleep(0)
+    await until(lambda: backend.held_appends)
     append(accumulators, b"1", answers, key=b"A")
     await backend.alter_topic(TOPIC, partitions=4)
     append(accumulators, b"2", answers, key=b"A")
@@ -122,8 +121,7 @@ async def test_everything_of_a_deleted_topic_is_answered() -> None:
     accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=3))
     backend.hold_appends()
     append(accumulators, b"in flight", answers)
-    while not backend.held_appends:  # noqa: ASYNC110 - one turn of the loop after the other
-        await asyncio.sleep(0)
+    await until(lambda: backend.held_appends)
     append(accumulators, b"gathered", answers)
     append(accumulators, b"asynchronous", Answers(), sync=False)
     waits = [append(accumulators, b"waits for room", answers, sync=sync) for sync in (True, False)]
@@ -147,8 +145,7 @@ async def test_what_gathered_for_a_topic_goes_into_the_one_that_replaced_it_in_o
     accumulators, backend, answers = await make()
     backend.hold_appends()
     append(accumulators, b"in flight", answers)
-    while not backend.held_appends:  # noqa: ASYNC110 - one turn of the loop after the other
-        await asyncio.sleep(0)
+    await until(lambda: backend.held_appends)
     append(accumulators, b"before", answers)
     await backend.delete_topic(TOPIC)
     await backend.create_topic(TOPIC, 1)

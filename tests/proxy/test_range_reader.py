@@ -1,6 +1,5 @@
 """pixy/proxy/range_reader.py: when a range waits, when it ends, and what it holds meanwhile."""
 
-import asyncio
 from collections import deque
 
 import pytest
@@ -11,6 +10,7 @@ from pixy.proxy import Range, RangeReader, RangeState
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of
 from tests.fakes.clock import FakeClock
+from tests.fakes.waiting import until
 
 T0 = TopicPartition("t", 0)
 BATCH = batch_of(b"a")
@@ -99,8 +99,7 @@ async def replaced(backend: FakeBackend, *batches: bytes) -> None:
     await backend.create_topic("t", 1)
     for batch in batches:
         backend.append(T0, bytearray(batch), 1, lambda _offset, _error: None)
-    while backend.held_appends:  # noqa: ASYNC110 - one turn of the loop after the other
-        await asyncio.sleep(0)
+    await until(lambda: not backend.held_appends)
 
 
 class Replacing(FakeBackend):

@@ -3,8 +3,9 @@
 import asyncio
 from random import Random
 
-from pixy.api.grpc.deadlines import GRAIN_S, Deadlines
+from pixy.api.grpc.deadlines import Deadlines
 from pixy.clock import SystemClock
+from tests.fakes.waiting import until
 
 
 class FakeCall:
@@ -48,9 +49,7 @@ def made(count: int) -> tuple[Deadlines, FakeConnection, list[FakeCall], list[st
 
 
 async def reached(log: list[str], count: int) -> None:
-    async with asyncio.timeout(5):
-        while len(log) < count:  # noqa: ASYNC110 - the fake has no event
-            await asyncio.sleep(0.001)
+    await until(lambda: len(log) >= count)
 
 
 async def test_deadlines_come_in_their_order_and_not_too_early() -> None:
@@ -83,9 +82,7 @@ async def test_a_call_that_is_over_has_no_deadline() -> None:
 
 async def asked(connection: FakeConnection) -> None:
     """Wait until the connection has been asked for what has begun."""
-    async with asyncio.timeout(5):
-        while connection.fresh:  # noqa: ASYNC110 - nobody is told
-            await asyncio.sleep(GRAIN_S)
+    await until(lambda: not connection.fresh)
 
 
 async def test_no_deadline_is_early_and_all_come_however_they_are_mixed() -> None:

@@ -11,6 +11,7 @@ from tests.api.grpc.bulk import PATIENCE, T0, BulkDoor, fails, offsets, range_of
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of, offsets_in, values_in
 from tests.fakes.grpc_client import messages_in, open_client
+from tests.fakes.waiting import until
 
 CODE = grpc.StatusCode
 
@@ -250,11 +251,9 @@ async def test_a_cancelled_fetch_leaves_nothing_behind(fake: tuple[BulkDoor, Fak
     bulk, backend = fake
     call = bulk.log.Fetch(pb.FetchRequest(ranges=[range_of()], max_wait_ms=600_000))
     async with asyncio.timeout(PATIENCE):
-        while not backend.waiting_fetches(T0):  # noqa: ASYNC110 - the fake has no event
-            await asyncio.sleep(0)
+        await until(lambda: backend.waiting_fetches(T0))
         call.cancel()
-        while backend.waiting_fetches(T0):  # noqa: ASYNC110 - the same
-            await asyncio.sleep(0)
+        await until(lambda: not backend.waiting_fetches(T0))
 
 
 # --- flow control ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,77 @@
+"""What the tests keep to: private names are not patched, there is one clock and one cluster in memory, and one way to wait."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+
+PATCH = re.compile(
+    r"""(?:setattr|patch\.object)\(\s*(?:[^()"]*,\s*"_(?!_)|"[^"]*\._(?!_)|[^()",]*\._(?!_))""", re.MULTILINE
+)
+"""A patch of a private name, or of something behind one."""
+
+PATCHES_MAX = {
+    "api/grpc/conftest.py": 1,
+    "api/grpc/test_faults.py": 1,
+    "api/grpc/test_kafkapixy.py": 1,
+    "api/grpc/test_listeners.py": 1,
+    "api/grpc/test_stream.py": 1,
+    "backend/kafka/test_staged_writes.py": 1,
+    "backend/test_embedded.py": 1,
+    "cli/test_messages.py": 1,
+    "cluster/test_compaction.py": 2,
+    "cluster/test_large_topics.py": 2,
+    "cluster/test_node.py": 1,
+    "cluster/test_node_full_disk.py": 3,
+    "cluster/test_partitions.py": 1,
+    "cluster/test_publisher.py": 5,
+    "cluster/test_reserve.py": 2,
+    "cluster/test_retention.py": 4,
+    "proxy/test_proxy.py": 2,
+    "sim/raft/rules.py": 4,
+    "sim/test_every_sync_matters.py": 3,
+    "sim/test_storage_simulation.py": 1,
+    "spark/test_stream.py": 1,
+    "storage/test_disk_background.py": 2,
+    "storage/test_journal.py": 6,
+    "storage/test_segment.py": 1,
+    "storage/test_staged_part.py": 2,
+    "test_daemon.py": 7,
+}
+"""Patches for which an argument of a constructor would take more than it gives: bounds of turns and retries, and code that is made wrong on
+purpose. No file may have more, and those that have fewer are to be changed here."""
+
+FAKES = re.compile(r"^class (\w*(?:Clock|Backend))\b(?!\(Fake)", re.MULTILINE)
+WAITS = re.compile(r"^\s+while [^\n]*\n\s+(?:await asyncio|time)\.sleep\((?!0\))", re.MULTILINE)
+"""A loop that only sleeps, which `tests.fakes.waiting` has for all."""
+
+
+def sources() -> dict[str, str]:
+    paths = [path for path in TESTS.rglob("*.py") if path != Path(__file__)]
+    return {path.relative_to(TESTS).as_posix(): path.read_text() for path in paths}
+
+
+def test_private_names_are_patched_only_where_that_is_known() -> None:
+    counts = Counter({name: len(PATCH.findall(text)) for name, text in sources().items()})
+    assert {name: count for name, count in counts.items() if count} == PATCHES_MAX
+
+
+def test_a_patch_is_noticed() -> None:
+    for text in (
+        'monkeypatch.setattr(module, "_RETRY_S", 0)',
+        'monkeypatch.setattr("pixy.daemon._STOP_S", 1)',
+        'monkeypatch.setattr(\n    proxy._backend, "append", none\n)',
+        'patch.object(Journal, "_write", write)',
+    ):
+        assert PATCH.search(text), text
+    assert not PATCH.search('setattr(node.publisher, "committed", none)')
+
+
+def test_there_is_one_clock_and_one_cluster_in_memory() -> None:
+    found = {(name, fake) for name, text in sources().items() for fake in FAKES.findall(text)}
+    assert found == {("fakes/clock.py", "FakeClock"), ("fakes/backend.py", "FakeBackend")}
+
+
+def test_there_is_one_way_to_wait() -> None:
+    assert [name for name, text in sources().items() if WAITS.search(text)] == []
