@@ -1,7 +1,6 @@
 """What the tests keep to: private names are not patched, there is one clock and one cluster in memory, and one way to wait."""
 
 import re
-from collections import Counter
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -29,9 +28,6 @@ PATCHES_MAX = {
     "cluster/test_reserve.py": 2,
     "cluster/test_retention.py": 4,
     "proxy/test_proxy.py": 2,
-    "sim/raft/rules.py": 4,
-    "sim/test_every_sync_matters.py": 3,
-    "sim/test_storage_simulation.py": 1,
     "spark/test_stream.py": 1,
     "storage/test_disk_background.py": 2,
     "storage/test_journal.py": 6,
@@ -39,8 +35,8 @@ PATCHES_MAX = {
     "storage/test_staged_part.py": 2,
     "test_daemon.py": 7,
 }
-"""Patches for which an argument of a constructor would take more than it gives: bounds of turns and retries, and code that is made wrong on
-purpose. No file may have more, and those that have fewer are to be changed here."""
+"""Patches for which an argument of a constructor would take more than it gives, mostly bounds of turns and retries: so many in a file at
+most, and none in the others. The simulations, which make code wrong on purpose, may have any."""
 
 FAKES = re.compile(r"^class (\w*(?:Clock|Backend))\b(?!\(Fake)", re.MULTILINE)
 WAITS = re.compile(r"^\s+while [^\n]*\n\s+(?:await asyncio|time)\.sleep\((?!0\))", re.MULTILINE)
@@ -53,8 +49,9 @@ def sources() -> dict[str, str]:
 
 
 def test_private_names_are_patched_only_where_that_is_known() -> None:
-    counts = Counter({name: len(PATCH.findall(text)) for name, text in sources().items()})
-    assert {name: count for name, count in counts.items() if count} == PATCHES_MAX
+    counts = {name: len(PATCH.findall(text)) for name, text in sources().items()}
+    more = {name: count for name, count in counts.items() if count > PATCHES_MAX.get(name, 0)}
+    assert [name for name in more if not name.startswith("sim/")] == []
 
 
 def test_a_patch_is_noticed() -> None:
