@@ -8,7 +8,7 @@ about the flush can be relied on. It is torn if
 - nothing but zeros is behind it: the next flush is written only after this one was synced;
 - the file is as long as the flush, unless it is the first one in the file: only that may make a file longer;
 - its frame is valid, or a missing sector has bytes of it;
-- each record with a wrong checksum has bytes in a missing sector, up to the first one whose length is there.
+- each record with a wrong checksum has bytes in a missing sector, up to the first one whose length is missing.
 
 A payload may hold whole sectors of zeros. A record with such a payload, damaged elsewhere, passes the last test, although nothing is
 missing. So one more: a record that becomes valid when one byte outside of the missing sectors is changed is damaged, not torn. By
