@@ -169,7 +169,7 @@ async def test_what_was_done_is_told_in_json(run_on: RunOnDoor) -> None:
     assert json.loads(created.stdout) == {
         "topic": "orders",
         "topic_id": f"{1:032x}",
-        "version": 0,
+        "version": 1,
         "config": {"segment_ms": "1"},
         "partitions": [{"partition": 0, "leader": 1, "replicas": [1], "isr": [1]}],
     }
