@@ -19,6 +19,7 @@ from pixy.backend.protocol import (
 )
 from pixy.backend.timestamps import first_since
 from pixy.cluster import (
+    PARTITIONS_MAX,
     Coordinator,
     Member,
     Node,
@@ -48,6 +49,7 @@ T = TypeVar("T")
 
 _PARTITIONS_PER_TURN = 200
 """Looked at in one turn of the loop: a topic may have 10 000."""
+_DESCRIBED_PER_TURN = 1000
 
 
 class _Observer(NodeObserver):
@@ -108,6 +110,8 @@ class EmbeddedBackend:
 
     async def start(self) -> None:
         await self._node.start()
+        for topic in self._node.metadata.topics.values():
+            await self._make_descriptions(len(topic.raft_groups))
 
     async def stop(self) -> None:
         self._stopped = True
@@ -138,6 +142,7 @@ class EmbeddedBackend:
     ) -> TopicDescription:
         check_topic_name(name)
         self._check_running()
+        await self._make_descriptions(partitions)
         return self._describe(await self._node.create_topic(name, partitions, config or {}))
 
     async def alter_topic(
@@ -148,17 +153,30 @@ class EmbeddedBackend:
         config: Mapping[str, str | None] | None = None,
     ) -> TopicDescription:
         self._check_running()
+        await self._make_descriptions(partitions or 0)
         return self._describe(await self._node.alter_topic(name, partitions, config or {}))
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
         self._check_running()
         await self._node.delete_topic(name, force=force)
 
-    def _describe(self, topic: Topic) -> TopicDescription:
-        count = len(topic.raft_groups)
+    async def _make_descriptions(self, partitions: int) -> None:
+        """Describe so many partitions before there are as many: with many of them in several turns of the loop."""
+        count = min(partitions, PARTITIONS_MAX)
+        while len(self._whole) + _DESCRIBED_PER_TURN < count:
+            self._describe_up_to(len(self._whole) + _DESCRIBED_PER_TURN)
+            await asyncio.sleep(0)
+        self._describe_up_to(count)
+
+    def _describe_up_to(self, count: int) -> None:
         here = self._node.node_id
         for number in range(len(self._whole), count):
             self._whole.append(PartitionDescription(number, here, (here,), (here,)))
+
+    def _describe(self, topic: Topic) -> TopicDescription:
+        count = len(topic.raft_groups)
+        here = self._node.node_id
+        self._describe_up_to(count)
         partitions = self._whole[:count]
         for number in self._node.damaged_partitions(topic.name):
             partitions[number] = PartitionDescription(number, -1, (here,), ())

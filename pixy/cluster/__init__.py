@@ -3,7 +3,7 @@
 from pixy.cluster.check import check_directory, check_node, node_directories
 from pixy.cluster.coordinator import Coordinator, Member
 from pixy.cluster.dump import DumpLine, dump
-from pixy.cluster.metadata import MetadataState, Topic
+from pixy.cluster.metadata import PARTITIONS_MAX, MetadataState, Topic
 from pixy.cluster.node import Node
 from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_max
 from pixy.cluster.publisher import Published, Publisher
@@ -15,6 +15,7 @@ from pixy.cluster.turns import in_turns
 
 __all__ = [
     "KAFKA_CLUSTER_ID",
+    "PARTITIONS_MAX",
     "Coordinator",
     "DumpLine",
     "Member",

@@ -22,6 +22,7 @@ from pixy.records import check_topic_name
 __all__ = [
     "FIRST_PARTITION_GROUP",
     "METADATA_GROUP",
+    "PARTITIONS_MAX",
     "DeletedTopic",
     "MetadataState",
     "Topic",
@@ -34,7 +35,7 @@ METADATA_GROUP = 1
 FIRST_PARTITION_GROUP = 1000
 """Raft groups below it are state groups."""
 
-_PARTITIONS_MAX = 10_000
+PARTITIONS_MAX = 10_000
 _CLUSTER_KEY = b"cluster"
 
 
@@ -55,8 +56,8 @@ def check_partitions(count: int) -> None:
     Raises:
         InvalidArgument: says how many are allowed.
     """
-    if not 1 <= count <= _PARTITIONS_MAX:
-        raise InvalidArgument(f"{count} partitions; 1 to {_PARTITIONS_MAX} are allowed")
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise InvalidArgument(f"{count} partitions; 1 to {PARTITIONS_MAX} are allowed")
 
 
 class DeletedTopic(NamedTuple):
@@ -136,9 +137,9 @@ class MetadataState:
             return UnknownTopic(f"unknown topic {command.name}")
         present = len(topic.raft_groups)
         wanted = command.partitions or present
-        if not present <= wanted <= _PARTITIONS_MAX:
+        if not present <= wanted <= PARTITIONS_MAX:
             return InvalidArgument(
-                f"{wanted} partitions; topic {topic.name} has {present}, and {present} to {_PARTITIONS_MAX} are allowed"
+                f"{wanted} partitions; topic {topic.name} has {present}, and {present} to {PARTITIONS_MAX} are allowed"
             )
         config = {name: value for name, value in topic.config.items() if name not in command.unset_config}
         config |= command.set_config

@@ -18,9 +18,9 @@ before that thread sees anything of a later topic of the same name; how their fi
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import structlog
@@ -162,9 +162,9 @@ class Partitions:
         of_topic = self._by_topic.pop(topic.name)
         of_topic.logs.deleted = True
         replicas = [replica for replica in of_topic.replicas if replica is not None]
-        dropped = self._dropping[topic.name] = _Dropped(replicas, self._writer, self._removal)
+        dropped = self._dropping[topic.name] = _Dropped(deque(replicas), self._writer, self._removal)
         self._retire(topic.name, dropped)
-        self._forget(iter(replicas), then)
+        self._forget(deque(replicas), then)
 
     def _retire(self, name: str, dropped: "_Dropped") -> None:
         """Let the directories of a deleted topic lose their names, some at a time, with the writer's own work in between."""
@@ -173,13 +173,11 @@ class Partitions:
         if not dropped.retire(lambda: self._retire(name, dropped)):
             del self._dropping[name]
 
-    def _forget(self, replicas: Iterator[PartitionReplica], then: Callable[[], None]) -> None:
-        forgotten = 0
-        for replica in islice(replicas, _DROPPED_PER_TURN):
+    def _forget(self, replicas: deque[PartitionReplica], then: Callable[[], None]) -> None:
+        for replica in _taken(replicas):
             del self._replicas[replica.raft_group]
             replica.wake()
-            forgotten += 1
-        if forgotten == _DROPPED_PER_TURN:
+        if replicas:
             asyncio.get_running_loop().call_soon(self._forget, replicas, then)
         else:
             then()
@@ -370,22 +368,20 @@ class _TopicPartitions:
 
 
 class _Dropped:
-    """The partitions of a deleted topic, of which the first `retired` have lost the names of their directories, or are about to."""
+    """The partitions of a deleted topic whose directories still have their names."""
 
-    __slots__ = ("_removal", "_replicas", "_retired", "_writer")
+    __slots__ = ("_removal", "_replicas", "_writer")
 
-    def __init__(self, replicas: Sequence[PartitionReplica], writer: LogWriter, removal: Removal) -> None:
+    def __init__(self, replicas: deque[PartitionReplica], writer: LogWriter, removal: Removal) -> None:
         self._replicas = replicas
         self._writer = writer
         self._removal = removal
-        self._retired = 0
 
     def retire(self, then: Callable[[], None]) -> bool:
         """Let the writer rename the next directories, and call back when it has; False if there are none left."""
-        replicas = self._replicas[self._retired : self._retired + _DROPPED_PER_TURN]
+        replicas = _taken(self._replicas)
         if not replicas:
             return False
-        self._retired += len(replicas)
 
         def retired(directories: list[Path]) -> None:
             self._removal.remove_directories(directories)
@@ -398,6 +394,11 @@ class _Dropped:
         """Let the writer rename all the rest before it does anything else."""
         while self.retire(lambda: None):
             pass
+
+
+def _taken(replicas: deque[PartitionReplica]) -> list[PartitionReplica]:
+    """The next ones, which are taken out: memory is given back for as many at a time, which takes longer than all the rest."""
+    return [replicas.popleft() for _ in range(min(_DROPPED_PER_TURN, len(replicas)))]
 
 
 def _retire(replicas: Sequence[PartitionReplica]) -> list[Path]:

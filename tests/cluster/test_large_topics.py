@@ -219,6 +219,16 @@ async def test_what_is_asked_of_all_partitions_is_answered_over_many_turns(tmp_p
         assert await ranges == dict.fromkeys(range(MANY), OffsetRange(0, 0))
 
 
+async def test_many_partitions_are_described_over_many_turns_before_they_are_there(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        backend = EmbeddedBackend(cluster.node)
+        creating = asyncio.ensure_future(backend.create_topic("topic", MANY))
+        counted = await counts(lambda: len(backend._whole), MANY)
+        assert max(after - before for before, after in pairwise(counted)) <= 1000
+        assert backend.topic("topic") is None
+        assert [each.partition for each in (await creating).partitions] == list(range(MANY))
+
+
 async def test_a_topic_that_is_deleted_while_it_grows_leaves_nothing(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         before = set(cluster.node._replicas)
