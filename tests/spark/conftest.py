@@ -15,7 +15,7 @@ from tests.kafka.cluster import KafkaCluster
 from tests.spark.jvm import ARCHIVE, jvm_options
 from tests.spark.log import Log
 
-__all__ = ["KEEP_ALL", "over_both", "start_session", "stop_session"]
+__all__ = ["KEEP_ALL", "over_both", "set_environment", "start_session", "stop_session"]
 
 KEEP_ALL = proxy_config(storage={"retention": "0s", "reserve_bytes": 0, "retention_check": "1s"})
 """The configuration of daemons: records may be as old as a test wants them to be."""
@@ -35,12 +35,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 
 
-def start_session(master: str = "local[2]", **config: str) -> SparkSession:
-    """A session whose Python workers are this interpreter and see this tree; the one that runs, if there is one."""
+def set_environment() -> None:
+    """Let Java's machines that start from now on use this interpreter for Python, and this tree."""
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(ROOT)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def start_session(master: str = "local[2]", **config: str) -> SparkSession:
+    """A session whose Python workers are this interpreter and see this tree; the one that runs, if there is one."""
+    set_environment()
     builder = SparkSession.builder.master(master).appName("pixy-tests")
     settings = {
         "spark.ui.enabled": "false",

@@ -1,40 +1,70 @@
 """Speculative execution, which Spark has on a cluster only: rows of a task that runs twice are there once."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from tests.spark.conftest import start_session, stop_session
+from tests.spark.conftest import set_environment, start_session, stop_session
 from tests.spark.log import Log
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
 
+SPECULATION = {
+    "spark.executor.memory": "512m",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.minTaskRuntime": "100ms",
+}
 TASKS = 4
 ROWS = 20_000
 
 
+@contextmanager
+def cluster(hosts: Sequence[str], folder: Path) -> Iterator[str]:
+    """A master and a worker on each host, which are addresses of this machine, in the JVM of this process; yields the master's URL.
+
+    Spark's own `local-cluster` has one host, and Spark does not run a task twice on a host.
+    """
+    set_environment()
+    SparkContext._ensure_initialized()
+    jvm: Any = SparkContext._jvm
+    settings, none = jvm.org.apache.spark.SparkConf(), jvm.scala.Option.apply(None)
+    deploy = jvm.org.apache.spark.deploy
+    started = [deploy.master.Master.startRpcEnvAndEndpoint(hosts[0], 0, 0, settings)._1()]
+    url = f"spark://{started[0].address().hostPort()}"
+    masters = SparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
+    masters[0] = url
+    for number, host in enumerate(hosts):
+        number_of_worker = jvm.scala.Option.apply(number)
+        started.append(
+            deploy.worker.Worker.startRpcEnvAndEndpoint(
+                host, 0, 0, 1, 1024, masters, str(folder), number_of_worker, settings, none
+            )
+        )
+    try:
+        yield url
+    finally:
+        for each in reversed(started):
+            each.shutdown()
+
+
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """A cluster of two executors, each in a JVM of its own."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session on a cluster of two hosts."""
     stop_session()
-    yield start_session(
-        "local-cluster[2,1,512]",
-        **{
-            "spark.executor.memory": "512m",
-            "spark.speculation": "true",
-            "spark.speculation.interval": "100ms",
-            "spark.speculation.quantile": "0.5",
-            "spark.speculation.multiplier": "1.1",
-            "spark.speculation.minTaskRuntime": "100ms",
-        },
-    )
-    stop_session()
+    with cluster(("127.0.0.1", "127.0.0.2"), tmp_path_factory.mktemp("work")) as url:
+        yield start_session(url, **SPECULATION)
+        stop_session()
 
 
 def test_rows_of_a_task_that_was_run_twice_at_a_time_are_there_once(
