@@ -76,7 +76,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Publish. Spark does not call it again, but what it calls may be repeated on the way."""
         staged = [each for each in messages if isinstance(each, Staged)]
         # A batch without rows counts for the sink of a query, which may be another one's.
-        if (self._options.sink_id is not None and staged) or _stage_ids(messages):
+        if staged and (self._options.sink_id is not None or _stage_ids(messages)):
             _publish(self._options, messages, staged[0].batch_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

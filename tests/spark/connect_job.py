@@ -46,6 +46,24 @@ class Job:
         query.awaitTermination()
         return self.read(f"{self.topic}-copy")
 
+    def copy_each(self, folder: str) -> DataFrame:
+        """All that `foreachBatch` copies, whose first batch comes twice."""
+        options, target = self.options, f"{self.topic}-each"
+
+        def write(frame: DataFrame, batch: int) -> None:
+            named = {"sinkId": "each", "queryId": "copies", "batchId": str(batch)}
+            rows = frame.select("value").write.format("pixy").options(**options, **named, topic=target)
+            rows.mode("append").save()
+
+        source = self.spark.readStream.format("pixy").options(**options, subscribe=self.topic)
+        writer = source.option("startingOffsets", "earliest").load().writeStream.foreachBatch(write)
+        for _ in range(2):
+            query = writer.option("checkpointLocation", f"{folder}/each").trigger(availableNow=True).start()
+            query.awaitTermination()
+            for file in ("0", ".0.crc"):
+                Path(folder, "each", "commits", file).unlink(missing_ok=True)
+        return self.read(target)
+
 
 def run_installed(job: Job, folder: str) -> None:
     """Write, read, register, and copy a stream; prints what was found."""
@@ -54,6 +72,7 @@ def run_installed(job: Job, folder: str) -> None:
     job.spark.dataSource.register(PixyDataSource)
     print("registered", job.read(job.topic).count())
     print("copied", job.copy(folder).count())
+    print("copied each", job.copy_each(folder).count())
 
 
 def run_shipped(job: Job, archive: str) -> None:

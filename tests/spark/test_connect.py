@@ -35,7 +35,7 @@ def run(folder: Path, *arguments: str) -> list[str]:
 
 def test_jobs_through_spark_connect_read_and_write(log: Log, tmp_path: Path) -> None:
     printed = run(tmp_path, log.options["pixy.address"], log.create(2), str(tmp_path))
-    assert printed == ["found 100", "registered 100", "copied 100"]
+    assert printed == ["found 100", "registered 100", "copied 100", "copied each 100"]
 
 
 def test_a_server_without_the_package_takes_it_as_an_artifact(log: Log, tmp_path: Path) -> None:
