@@ -25,6 +25,10 @@ settings.register_profile("repeat", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("PIXY_HYPOTHESIS", "repeat"))
 
+# A process of ours that starts another one forks, and grpcio's threads would go on in the fork until it begins its program: at times
+# that ends it.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 # Debug mode keeps the stack of every callback, future and task that is made, which takes longer than running most of them.
 _KEEP_STACKS = bool(os.environ.get("PYTHONASYNCIODEBUG"))
 if not _KEEP_STACKS:

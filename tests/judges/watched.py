@@ -1,4 +1,4 @@
-"""A daemon that measures the turns of its event loop between two SIGUSR1: `watched.py FILE ARGUMENT...` is `pixy ARGUMENT...`.
+"""A daemon that measures the turns of its event loop between two SIGUSR2: `watched.py FILE ARGUMENT...` is `pixy ARGUMENT...`.
 
 A turn is what the loop does from one look at its sockets to the next: so long everybody waits. It counts in processor time of the loop's
 thread, which other work on the machine does not change. While turns are measured the loop does not rest.
@@ -55,6 +55,6 @@ class Turns:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGUSR1, Turns(Path(sys.argv[1])).toggle)
+    signal.signal(signal.SIGUSR2, Turns(Path(sys.argv[1])).toggle)
     sys.argv = ["pixy", *sys.argv[2:]]
     main()

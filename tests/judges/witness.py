@@ -65,7 +65,7 @@ class Witness:
 
     def watch(self, seconds: float) -> Observation:
         """Call for so long, and wait for the last answers."""
-        self._daemon.signal(signal.SIGUSR1)
+        self._daemon.signal(signal.SIGUSR2)
         rss_bytes_max = calls = 0
         begun = due = time.monotonic()
         while due < begun + seconds:
@@ -78,7 +78,7 @@ class Witness:
                 rss_bytes_max = max(rss_bytes_max, self._daemon.rss_bytes())
         while self._unanswered:
             assert self._receive(_ANSWER_SECONDS_MAX), "a call has no answer"
-        self._daemon.signal(signal.SIGUSR1)
+        self._daemon.signal(signal.SIGUSR2)
         return Observation(rss_bytes_max, *self._take_turns())
 
     def _take_turns(self) -> tuple[float, list[float]]:
