@@ -2,12 +2,15 @@
 
 import ast
 import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import pixy
-from pixy.futures import reject, resolve
+from pixy.futures import failure_of, reject, resolve
 
 SOURCES = sorted(Path(pixy.__file__).parent.rglob("*.py"))
 
@@ -35,6 +38,50 @@ async def test_one_whose_waiter_was_cancelled_is_left_alone() -> None:
     resolve(future, 1)
     reject(future, ValueError("too late"))
     assert future.cancelled()
+
+
+class Held:
+    """Something that a task holds."""
+
+
+async def test_the_failure_of_a_task_is_told() -> None:
+    async def fail() -> None:
+        raise KeyError("no")
+
+    async def succeed() -> None:
+        pass
+
+    failed, succeeded = asyncio.create_task(fail()), asyncio.create_task(succeed())
+    await asyncio.wait({failed, succeeded})
+    assert isinstance(failure_of(failed), KeyError)
+    assert failure_of(succeeded) is None
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def test_a_cancelled_task_lets_go_of_what_it_held_although_it_held_itself(no_collections: None) -> None:
+    async def hold(held: Held) -> None:
+        itself = asyncio.current_task()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError(itself, held)
+
+    held = Held()
+    reference = weakref.ref(held)
+    task = asyncio.create_task(hold(held))
+    del held
+    await asyncio.sleep(0)
+    task.add_done_callback(failure_of)
+    task.cancel()
+    await asyncio.wait({task})
+    assert failure_of(task) is None
+    del task
+    await asyncio.sleep(0)
+    assert reference() is None
 
 
 def test_nothing_else_completes_a_future() -> None:

@@ -10,6 +10,7 @@ from functools import partial
 
 from pixy.errors import PixyError, ShuttingDown
 from pixy.faults import OnFault, internal_error
+from pixy.futures import failure_of
 
 __all__ = ["Tasks"]
 
@@ -62,9 +63,7 @@ class Tasks:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
+        error = failure_of(task)
         if error is not None:
             self.on_fault(error)
 

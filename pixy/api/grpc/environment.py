@@ -13,6 +13,7 @@ from pixy.api.grpc.methods import Method
 from pixy.api.grpc.turns import Turns
 from pixy.api.grpc.uploads import UploadRoom
 from pixy.clock import Clock
+from pixy.futures import failure_of
 from pixy.http2 import Options
 
 __all__ = ["Environment", "Flushable", "ServerOptions"]
@@ -126,5 +127,5 @@ class Environment:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
-        if not task.cancelled() and (bug := task.exception()) is not None:
+        if (bug := failure_of(task)) is not None:
             self.note(bug)

@@ -4,6 +4,9 @@ A step is what runs between two awaits that suspend. The task of the handler cal
 itself. When it is not the connection's turn, the task is given a `Turn` to wait for, and the step follows when that comes, inside the slice
 that the line serves, so its time is the slice's time. A cancellation waits for its turn like any other step.
 
+The traceback of an error has the frames that it passed. So none of them keeps the error: that would be a cycle, and all that the handler
+held would stay until cycles are collected.
+
 The road not taken: a future that is set when the turn comes. The task would go on in the next turn of the loop, together with all
 others whose turn came, and nobody could end the slice.
 """
@@ -47,9 +50,14 @@ class Turn(asyncio.Future[None]):
             super().cancel()
         else:
             resolve(self, None)
-        assert self._wake is not None
         assert self._context is not None
-        self._context.run(self._wake, self)
+        self._context.run(self._take_wake(), self)
+
+    def _take_wake(self) -> Callable[[Any], object]:
+        # A traceback of the step has this object in its frames. With the task it would be a cycle.
+        wake, self._wake = self._wake, None
+        assert wake is not None
+        return wake
 
 
 class Steps(Coroutine[Any, Any, None]):
@@ -72,15 +80,21 @@ class Steps(Coroutine[Any, Any, None]):
         """See `Coroutine`."""
         if self._next is not None:
             (step, argument), self._next = self._next, None
-            return step(argument)
+            try:
+                return step(argument)
+            finally:
+                del argument
         return self._take(self._work.send, value)
 
     def throw(self, error: Any, /, *_: Any) -> Any:
         """See `Coroutine`."""
-        if self._next is not None:
-            self._next = None
-            return self._work.throw(error)
-        return self._take(self._work.throw, error)
+        try:
+            if self._next is not None:
+                self._next = None
+                return self._work.throw(error)
+            return self._take(self._work.throw, error)
+        finally:
+            del error
 
     def close(self) -> None:
         """See `Coroutine`."""
@@ -101,4 +115,5 @@ class Steps(Coroutine[Any, Any, None]):
         try:
             return step(argument)
         finally:
+            del argument
             workload.end_step()

@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from pixy.faults import OnFault
+from pixy.futures import failure_of
 
 __all__ = ["OwnedTasks", "tell_loop"]
 
@@ -41,5 +42,5 @@ class OwnedTasks:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (bug := task.exception()) is not None:
+        if (bug := failure_of(task)) is not None:
             self.on_fault(bug)
