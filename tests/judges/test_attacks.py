@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pixy.http2 import ErrorCode
 from pixy.proto import kafkapixy_pb2 as pb
 from tests.integration.daemon import Daemon
 from tests.judges import watched
@@ -120,8 +121,12 @@ def check(report: dict[str, Any], name: str) -> None:
     """The attack took place, and was answered as it must be."""
     planned = ATTACKS[name]
     assert report["opened"] >= planned.connections, report
-    # Streams that are reset too often end the connection.
-    allowed = planned.ended_by | ({planned.refused_by} if planned.refused_by else set())
+    # Streams that are reset too often end the connection. A busy machine may keep the attacker from ending its handshakes in time.
+    allowed = (
+        planned.ended_by
+        | ({planned.refused_by} if planned.refused_by else set())
+        | {ErrorCode.SETTINGS_TIMEOUT}
+    )
     assert report["goaways"].keys() <= {code.name for code in allowed}, report
     if planned.ended_by:
         assert report["ended"], report
