@@ -25,7 +25,7 @@ from tests.kafka.cluster import KafkaCluster
 pytestmark = pytest.mark.process
 
 REPOSITORY = Path(__file__).parents[2]
-GROWN_BYTES_MAX = 32 * 1024 * 1024
+GROWN_BYTES_MAX = 48 * 1024 * 1024
 SECONDS = 20.0
 PYTHONS_WARNINGS = re.compile(r"\w*Warning: |never awaited|was destroyed|never retrieved")
 
