@@ -227,10 +227,13 @@ async def test_without_any_broker_writes_end_with_the_reason_and_go_on_afterward
 
 
 async def follow(backend: Backend, partition: TopicPartition, found: dict[int, bytes | None]) -> None:
-    """Read from the beginning on without end, as a consumer does: no error may come."""
+    """Read from the beginning on without end, as a consumer does: only that there is no leader for a while may be said."""
     offset = 0
     while True:
-        result = await backend.fetch(partition, offset, max_bytes=1 << 20)
+        try:
+            result = await backend.fetch(partition, offset, max_bytes=1 << 20)
+        except Unavailable:
+            continue  # the backend has waited for a leader
         found.update(zip(offsets(result), values(result), strict=True))
         offset = result.next_offset
 
