@@ -195,12 +195,18 @@ class KafkaCluster:
 
     def start(self) -> None:
         """Format and start all brokers, and return when they know each other."""
-        for path in [self._write_properties(broker) for broker in self.brokers]:
-            tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(path)]
-            done = subprocess.run(
-                [*_java(_QUICK_START), *tool], capture_output=True, timeout=_START_SECONDS_MAX, check=False
+        tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c"]
+        formatting = [
+            subprocess.Popen(
+                [*_java(_QUICK_START), *tool, str(self._write_properties(broker))],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
             )
-            assert done.returncode == 0, f"the storage of Kafka could not be formatted: {done}"
+            for broker in self.brokers
+        ]
+        for process in formatting:
+            said, _ = process.communicate(timeout=_START_SECONDS_MAX)
+            assert process.returncode == 0, f"the storage of Kafka could not be formatted: {said!r}"
         for broker in self.brokers:
             broker.start_nowait()
         self.wait_ready()
