@@ -81,4 +81,4 @@ async def test_a_worker_of_the_background_lets_others_go_first() -> None:
         worker = ThreadWorker("pixy-test", background=background)
         seen.append(await run_on(worker, niceness))
         worker.stop()
-    assert seen == [niceness(), niceness() + 5]
+    assert seen == [niceness(), min(niceness() + 5, 19)]
