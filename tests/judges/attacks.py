@@ -312,7 +312,9 @@ ATTACKS: dict[str, Attack] = {
         _CALM,
         connections=16,
         alone=True,
-        config={"buffer_bytes": 16 * 1024 * 1024},
+        config=dict.fromkeys(
+            ("buffer_bytes", "request_buffer_bytes", "output_buffer_bytes"), 8 * 1024 * 1024
+        ),
     ),
     "resets at short deadlines": Attack(_resets_at_deadlines, pause_s=0.001),
     "small messages on one stream after the other": Attack(
