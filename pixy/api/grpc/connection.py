@@ -188,6 +188,7 @@ class GrpcConnection(Link):
             return
         self._held_bytes += size - self._held.get(stream_id, 0)
         self._held[stream_id] = size
+        self.note_held()
         limit = self.environment.options.request_bytes_max
         if self._held_bytes > limit:
             reason = f"requests of this connection that are not complete have more than {limit} bytes"

@@ -47,6 +47,8 @@ _ROOM_BYTES = 65_536
 _DISCARDED_BYTES = 1 << 20
 """What is thrown away of a connection that has ended in a second. With megabytes, who has many connections ended, each with all that its
 buffers hold, makes others wait for milliseconds."""
+_UNIX = "unix"
+"""The peer of a unix socket."""
 _TCP_ESTABLISHED = 1
 """The state of a socket that neither side has closed: the first byte of Linux's `struct tcp_info`."""
 
@@ -101,9 +103,7 @@ class Link(Workload):
         "_touched",
         "_transport",
         "_unflushed_bytes",
-        "_writable",
         "accepted_at",
-        "bytes_in",
         "bytes_out",
         "peer",
     )
@@ -120,11 +120,10 @@ class Link(Workload):
         self.accepted_at = self.now
         self._phase = _Phase.OPENING
         # See `ConnectionCounters`.
-        self.bytes_in = self.bytes_out = 0
+        self.bytes_out = 0
         # Whether a flush is sure to come.
         self._touched = False
-        # Whether the transport wants more; since when not.
-        self._writable = True
+        # Since when the transport wants no more.
         self._blocked_since = 0.0
         # Who wants to know of an answer that is in the output.
         self._receipts: list[Receipt] = []
@@ -238,11 +237,6 @@ class Link(Workload):
         else:
             self.received(bytes(self.environment.data_buffer[:nbytes]))
 
-    def received(self, chunk: bytes) -> None:
-        """The transport has brought bytes, which are kept and never changed."""
-        self.bytes_in += len(chunk)
-        self._take(chunk)
-
     @_contained
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -348,6 +342,7 @@ class Link(Workload):
             self._drop()
             self.flush()
 
+    @_contained
     def give_up(self) -> None:
         """See `Holder`."""
         self._noted_bytes = 0
@@ -392,26 +387,12 @@ class Link(Workload):
     def flush(self) -> None:
         """Write everything that can be written, and close behind the last of it."""
         self._touched = False
-        self._write()
-        self.note_held()
-
-    def note_held(self) -> None:
-        """See `Workload`."""
-        if self._phase is _Phase.CLOSED:
-            held = 0
-        elif self._phase is _Phase.CLOSING:
-            held = self._transport.get_write_buffer_size()
-        else:
-            held = self.core.held_bytes + self._kept_bytes()
-            if self._unserved:
-                held += sum(map(len, self._unserved))
-        if abs(held - self._noted_bytes) >= NOTED_BYTES or (self._noted_bytes and not held):
-            self._noted_bytes = held
-            self.environment.memory.note(self, held)
+        if self._writable and self._phase not in _OVER:
+            self._write()
+        if self._noted_bytes or self.core.held_bytes >= NOTED_BYTES:
+            self.note_held()
 
     def _write(self) -> None:
-        if not self._writable or self._phase in _OVER:
-            return
         try:
             output = self.core.take_output()
             self._unflushed_bytes = 0
@@ -427,6 +408,20 @@ class Link(Workload):
         except Exception as bug:
             self.broken(bug)
 
+    def note_held(self) -> None:
+        """See `Workload`."""
+        if self._phase is _Phase.CLOSED:
+            held = 0
+        elif self._phase is _Phase.CLOSING:
+            held = self._transport.get_write_buffer_size()
+        else:
+            held = self.core.held_bytes + self._kept_bytes()
+            if self._unserved:
+                held += sum(map(len, self._unserved))
+        if abs(held - self._noted_bytes) >= NOTED_BYTES or (self._noted_bytes and not held):
+            self._noted_bytes = held
+            self.environment.memory.note(self, held)
+
     def _takes(self) -> bool:
         """True when the transport has taken what was just written, and the client has not closed.
 
@@ -436,7 +431,9 @@ class Link(Workload):
         """
         if self._eof or self._transport.is_closing():
             return False
-        return self._socket is None or sys.platform != "linux" or not _peer_has_closed(self._socket)
+        if self._socket is None or sys.platform != "linux":
+            return True
+        return not _peer_has_closed(self._socket, unix=self.peer == _UNIX)
 
     def _after_write(self) -> None:
         if self._writable:
@@ -469,10 +466,10 @@ class Link(Workload):
 _OVER = frozenset((_Phase.CLOSING, _Phase.CLOSED))
 
 
-def _peer_has_closed(below: socket.socket) -> bool:
+def _peer_has_closed(below: socket.socket, *, unix: bool) -> bool:
     """True when the other side of a socket has closed, or this one has."""
     try:
-        if below.family == socket.AF_UNIX:
+        if unix:
             poll = select.poll()
             poll.register(below.fileno(), select.POLLRDHUP)
             return bool(poll.poll(0))
@@ -487,4 +484,4 @@ def _address(peername: object) -> str:
     if isinstance(peername, tuple):
         host, port = peername[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return "unix"
+    return _UNIX

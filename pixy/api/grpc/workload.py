@@ -43,6 +43,8 @@ class Workload(asyncio.BufferedProtocol):
         "_steps",
         "_unserved",
         "_waiting",
+        "_writable",
+        "bytes_in",
         "core",
         "environment",
         "now",
@@ -55,7 +57,9 @@ class Workload(asyncio.BufferedProtocol):
         self.now = environment.monotonic()
         self.core = Connection(environment.options.http2, self.now)
         # See `ConnectionCounters`.
-        self.waits = 0
+        self.bytes_in = self.waits = 0
+        # Whether the transport wants more to write.
+        self._writable = True
         # What was left of this connection's share of the loop at `now`, in seconds; less than 0 if it has used more, or is new.
         self._credit_s = -CREDIT_S
         # How long the last slice of work took.
@@ -92,9 +96,10 @@ class Workload(asyncio.BufferedProtocol):
         """An exception that is a bug has come out of a slice of work."""
         raise NotImplementedError
 
-    def _take(self, chunk: bytes) -> None:
-        """Serve a chunk, now or in line."""
-        if self._waiting or not self._takes_input():
+    def received(self, chunk: bytes) -> None:
+        """The transport has brought bytes, which are kept and never changed: serve them, now or in line."""
+        self.bytes_in += len(chunk)
+        if self._waiting or not self._writable:
             # A transport may bring more of what it has, although it was told to read nothing.
             self._unserved.append(chunk)
             self.hold_back()
