@@ -13,7 +13,6 @@ after a break the stream goes on where it was. One that nobody has read for minu
 """
 
 import os
-import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -53,8 +52,6 @@ _LONGEST_PAUSE_SECONDS = 1.0
 _FETCH_BYTES = 1 << 20
 _FETCH_WAIT_MS = 5000
 """A range that was planned is there. Where a new leader of Kafka's does not know that yet, it soon does."""
-_SWITCH_SECONDS = 0.0005
-
 
 _ERRORS: dict[grpc.StatusCode, type[PixyError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
@@ -251,8 +248,6 @@ def _channel(address: str, tls: Tls | None) -> grpc.Channel:
     key = (os.getpid(), address, tls)
     channel = _channels.get(key)
     if channel is None:
-        # gRPC's thread asks for the interpreter lock several times a response: with Python's 5 ms, decoding would stop the stream.
-        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
         channel = _channels[key] = _open(address, tls)
     return channel
 

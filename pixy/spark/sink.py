@@ -29,6 +29,7 @@ from pixy.errors import InvalidArgument, PixyError
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.spark.client import LogClient
 from pixy.spark.options import WriteOptions
+from pixy.spark.python_worker import set_up_worker
 from pixy.spark.schema import WriteColumns
 from pixy.spark.writing import StageWriter
 
@@ -147,6 +148,8 @@ def _publish(options: WriteOptions, messages: Sequence[WriterCommitMessage | Non
 def _stage(
     options: WriteOptions, columns: WriteColumns, sink_id: str, batches: Iterator[pa.RecordBatch]
 ) -> list[str]:
+    if TaskContext.get() is not None:
+        set_up_worker()
     return StageWriter(LogClient(options.connection), sink_id, options, columns).write(batches)
 
 

@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pixy.errors import PixyError
 from pixy.spark.client import LogClient
 from pixy.spark.finder import OffsetFinder
 from pixy.spark.options import ReadOptions
+from pixy.spark.python_worker import set_up_worker
 from pixy.spark.ranges import PlannedRange, plan_tasks
 from pixy.spark.reading import read_ranges
 
@@ -27,6 +29,8 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
     """The rows of one task, of a batch or of a stream."""
     if not isinstance(partition, RangesPartition):
         raise PixyError(f"cannot read {partition!r}, expected a RangesPartition")
+    if TaskContext.get() is not None:
+        set_up_worker()
     return read_ranges(
         options.connection,
         partition.ranges,

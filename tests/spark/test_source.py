@@ -1,14 +1,23 @@
 """Batch reads with a real Spark from a real daemon."""
 
 import datetime
+import gc
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
+from pixy.spark import PixyDataSource
+from pixy.spark.options import Use, read_options
 from pixy.spark.schema import read_schema
+from pixy.spark.source import BatchReader
 from tests.integration.daemon import Daemon
 from tests.spark.log import Log, Written
 
@@ -49,6 +58,30 @@ def test_rows_have_the_columns_of_the_kafka_connector(spark: SparkSession, log: 
     assert [(each.key, each.value) for each in first.headers] == [("h", b"x"), ("n", None)]
     assert (tombstone.key, tombstone.value, tombstone.headers) == (b"gone", None, None)
     assert (empty.key, empty.value) == (None, b"")
+
+
+def test_the_process_of_a_task_is_set_up_for_many(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    topic = log.create(1)
+    log.append(topic, 0, [b"v"])
+    session = spark.newSession()
+    session.dataSource.register(source_that_tells(tmp_path / "frozen"))
+    assert session.read.format("pixy").options(**log.options, subscribe=topic).load().count() == 1
+    assert int((tmp_path / "frozen").read_text()) > 10_000
+
+
+def source_that_tells(file: Path) -> type[PixyDataSource]:
+    """`pixy`, with a reader that writes down how many objects its process has frozen."""
+
+    class TellingReader(BatchReader):
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            yield from super().read(partition)
+            file.write_text(str(gc.get_freeze_count()))
+
+    class TellingSource(PixyDataSource):
+        def reader(self, schema: StructType) -> BatchReader:
+            return TellingReader(read_options(self.options, Use.BATCH_READ))
+
+    return TellingSource
 
 
 def test_headers_are_a_column_only_when_asked_for(spark: SparkSession, log: Log) -> None:
