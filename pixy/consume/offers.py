@@ -58,6 +58,10 @@ _UNPACKED_AT_ONCE_BYTES = 256 << 10
 """What a compressed batch may unpack to here, which takes 1 ms at most. What has more is unpacked by somebody who has the time."""
 
 
+def _header_bytes(record: Record) -> int:
+    return sum(len(name) + len(content or b"") for name, content in record.headers)
+
+
 class PartitionOffers:
     """Offers of one partition to one consumer group.
 
@@ -288,7 +292,11 @@ class PartitionOffers:
                     if offset < tracker.base or (tracker.begins and tracker.is_acked(offset)):
                         continue
                     self._position = position
-                    self._set_head(record, offset)
+                    self._head, self._head_offset = record, offset
+                    key, value = record.key, record.value
+                    self._head_bytes = (len(value) if value else 0) + (len(key) if key else 0)
+                    if record.headers:
+                        self._head_bytes += _header_bytes(record)
                     return
             except CorruptData as error:
                 if isinstance(error, UnpackedTooLarge) and self._batch is not None:
@@ -317,16 +325,6 @@ class PartitionOffers:
         self.packed, self._batch = self._batch, None
         self._records = iter(())
         self.notable = True
-
-    def _set_head(self, record: Record, offset: int) -> None:
-        key, value = record.key, record.value
-        size = (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
-        headers = record.headers
-        if headers:
-            size += sum(len(name) + len(content or b"") for name, content in headers)
-        self._head = record
-        self._head_offset = offset
-        self._head_bytes = size
 
     def _pass_gap(self, begin: int, end: int) -> None:
         if self.tracker.skip(begin, end):

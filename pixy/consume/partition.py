@@ -56,6 +56,7 @@ class LivePartition:
         "_expiry_set",
         "_fetcher",
         "_host",
+        "_monotonic",
         "closed",
         "dirty",
         "key",
@@ -77,6 +78,7 @@ class LivePartition:
         topic_id: bytes,
     ) -> None:
         self._environment = environment
+        self._monotonic = environment.timers.monotonic
         self._host = host
         self.topic = host.topic
         self.topic_id = topic_id
@@ -129,7 +131,7 @@ class LivePartition:
     def delivered(self, offer: Offer) -> None:
         offers = self.offers
         if not offer.auto_ack:
-            offers.delivered(offer, self._environment.timers.monotonic())
+            offers.delivered(offer, self._monotonic())
             if not self._expiry_set:
                 self._set_expiry()
         elif offer.generation == offers.generation and offers.ack(offer.record.offset):

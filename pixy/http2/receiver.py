@@ -136,7 +136,10 @@ class Receiver(FrameHandler):
         """Take requests as the fast path does; returns where the first frame begins that is none of its kind."""
         begun: dict[int, Request] = {}
         try:
+            begins = at
             at = self._take_fast(chunk, at, begun, events)
+            if at > begins:
+                self.heard_at = self.now
         finally:
             for stream_id, (headers, differs) in begun.items():
                 self._open(stream_id, headers, differs, events)
@@ -170,7 +173,8 @@ class Receiver(FrameHandler):
                 if request is None or size > window.left:
                     break
                 headers, differs = request
-                if headers.content_length not in (None, size):
+                promised = headers.content_length
+                if promised is not None and promised != size:
                     break
                 del begun[stream_id]
                 streams.of[stream_id] = WHOLE
@@ -199,7 +203,6 @@ class Receiver(FrameHandler):
                         self._reset_stream(error, events)
             else:
                 break
-            self.heard_at = self.now
             at = next_at
         return at
 

@@ -294,7 +294,7 @@ class UnaryCall(Call):
         size = end - begin - PREFIX_BYTES
         if size >= 0:
             flag, length = unpack_prefix(source, begin)
-            if not flag and length == size <= self._connection.environment.options.message_bytes_max:
+            if not flag and length == size <= self._connection.message_bytes_max:
                 self._run(source[begin + PREFIX_BYTES : end])
                 return
         self.received(source, begin, end, ended=True, credit=False)

@@ -73,6 +73,7 @@ class GrpcConnection(Link):
         "_uploads",
         "_watched",
         "calls",
+        "message_bytes_max",
         "resets_received",
     )
 
@@ -80,6 +81,8 @@ class GrpcConnection(Link):
         super().__init__(environment, closed, secure=secure)
         # The calls that run, by stream.
         self._calls: dict[int, Call] = {}
+        # Of one message.
+        self.message_bytes_max = environment.options.message_bytes_max
         # Whether `Deadlines` is going to ask for the calls that have begun.
         self._watched = False
         # Requests without a handler that are answered when they are complete.

@@ -50,7 +50,9 @@ class KafkaPixyService:
 
     def produce(self, request: pb.ProdRq, call: UnaryCall) -> Cancellable | None:
         """# kafkapixy.proto: Produce"""
-        return proxy_of(self._proxies, request.cluster).produce(
+        cluster = request.cluster
+        proxy = self._proxies.get(cluster) or proxy_of(self._proxies, cluster)
+        return proxy.produce(
             request.topic,
             None if request.key_undefined else request.key_value,
             request.message,
@@ -62,15 +64,20 @@ class KafkaPixyService:
 
     def consume_n_ack(self, request: pb.ConsNAckRq, call: UnaryCall) -> Cancellable | None:
         """# kafkapixy.proto: ConsumeNAck"""
-        no_ack, auto_ack = request.no_ack, request.auto_ack
-        ack = None if no_ack or auto_ack else (request.ack_partition, request.ack_offset)
-        return proxy_of(self._proxies, request.cluster).consume(
+        cluster, ack, ack_if_offered, auto_ack = request.cluster, None, False, False
+        if not request.no_ack:
+            auto_ack = request.auto_ack
+            if not auto_ack:
+                ack = (request.ack_partition, request.ack_offset)
+                ack_if_offered = ack == _DEFAULT_ACK
+        proxy = self._proxies.get(cluster) or proxy_of(self._proxies, cluster)
+        return proxy.consume(
             request.group,
             request.topic,
             partial(_consumed, call),
-            auto_ack and not no_ack,
+            auto_ack,
             ack,
-            ack == _DEFAULT_ACK,
+            ack_if_offered,
             call.deadline,
         )
 
