@@ -1,7 +1,8 @@
 """Runs the tests in lanes beside each other: `python -m tests.lanes {test,rest,all}`.
 
 A lane is one process of pytest (or the checks): within it Kafka's brokers, Spark's Java machines and all else that takes long to start are
-shared, and the others use the cores while it waits. Tests marked `alone` follow when nothing else runs.
+shared, and the others use the cores while it waits. No test needs the machine to itself: what they measure are counts, memory and processor
+time of single processes.
 
 The output of a lane goes to a file in `.cache/lanes` and is printed whole when the lane ends. The last line adds up the lanes, in pytest's
 own words. The exit code is 1 if any lane failed. SIGINT and SIGTERM interrupt every lane.
@@ -32,16 +33,13 @@ SUITES = {"test": "not long", "rest": "long", "all": ""}
 SHARED = ("--numprocesses", "auto", "--dist", "worksteal")
 """Tests that start no processes share the cores."""
 
-BESIDE: dict[str, tuple[str, Sequence[str]]] = {
-    "kafka": ("process and kafka and not alone", ()),
-    "spark": ("process and spark and not alone", ()),
-    "daemons": ("process and not kafka and not spark and not alone", ()),
-    "units": ("not process and not alone", SHARED),
+LANES: dict[str, tuple[str, Sequence[str]]] = {
+    "kafka": ("process and kafka", ()),
+    "spark": ("process and spark", ()),
+    "daemons": ("process and not kafka and not spark", ()),
+    "units": ("not process", SHARED),
 }
-"""Lanes that run beside each other: marks of their tests, further arguments."""
-
-ALONE: dict[str, tuple[str, Sequence[str]]] = {"alone": ("alone", ())}
-"""Lanes that have the machine to themselves."""
+"""Names of lanes: marks of their tests, further arguments."""
 
 NICE = 5
 """Units take the cores that the other lanes leave, so that no lane with waits in it ends last."""
@@ -65,12 +63,12 @@ class Lane(NamedTuple):
     output: Path
 
 
-def lanes_of(suite: str) -> tuple[list[Lane], list[Lane]]:
-    """Lanes of a suite: those beside each other, and those that run alone afterwards."""
-    beside = [_tests(suite, name, *each) for name, each in BESIDE.items()]
+def lanes_of(suite: str) -> list[Lane]:
+    """Lanes of a suite."""
+    lanes = [_tests(suite, name, *each) for name, each in LANES.items()]
     if suite != "rest":
-        beside.insert(0, Lane("check", ("make", "--no-print-directory", "check"), OUTPUT / "check.log"))
-    return beside, [_tests(suite, name, *each) for name, each in ALONE.items()]
+        lanes.insert(0, Lane("check", ("make", "--no-print-directory", "check"), OUTPUT / "check.log"))
+    return lanes
 
 
 def _tests(suite: str, name: str, marks: str, arguments: Sequence[str]) -> Lane:
@@ -157,16 +155,14 @@ def closing_line(outputs: Sequence[str], seconds: float) -> str:
 
 def main(suite: str) -> int:
     began = time.monotonic()
-    beside, alone = lanes_of(suite)
+    lanes = lanes_of(suite)
     print(
-        f"{', '.join(lane.name for lane in beside)} run beside each other, output in .cache/lanes", flush=True
+        f"{', '.join(lane.name for lane in lanes)} run beside each other, output in .cache/lanes", flush=True
     )
-    failed = run_beside(beside)
-    for lane in alone:
-        failed += run_beside([lane])
+    failed = run_beside(lanes)
     for name in failed:
         print(f"FAILED {name}: see .cache/lanes/{name}.log")
-    outputs = [lane.output.read_text(errors="replace") for lane in (*beside, *alone)]
+    outputs = [lane.output.read_text(errors="replace") for lane in lanes]
     print(closing_line(outputs, time.monotonic() - began))
     return 1 if failed else 0
 

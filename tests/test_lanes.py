@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.waiting import PATIENCE_S, until_blocking
-from tests.lanes import ALONE, BESIDE, ROOT, SUITES, Lane, closing_line, lanes_of, run_beside
+from tests.lanes import LANES, ROOT, SUITES, Lane, closing_line, lanes_of, run_beside
 
-MARKS = ("process", "kafka", "spark", "alone", "long")
+MARKS = ("process", "kafka", "spark", "long")
 
 
 def lane(tmp_path: Path, name: str, code: str) -> Lane:
@@ -27,15 +27,15 @@ def test_every_test_is_in_one_lane_and_in_one_of_the_two_suites() -> None:
         marks = frozenset(mark for at, mark in enumerate(MARKS) if bits >> at & 1)
         if {"kafka", "spark"} <= marks or (marks & {"kafka", "spark"} and "process" not in marks):
             continue  # marks that are never given together
-        lanes = [name for name, (expression, _) in (BESIDE | ALONE).items() if chooses(expression, marks)]
+        lanes = [name for name, (expression, _) in LANES.items() if chooses(expression, marks)]
         assert len(lanes) == 1, (marks, lanes)
         assert [chooses(SUITES[suite], marks) for suite in ("test", "rest")].count(True) == 1
         assert chooses(SUITES["all"], marks)
 
 
 def test_the_checks_are_a_lane_and_not_made_twice() -> None:
-    assert [lane.name for lane in lanes_of("test")[0]] == ["check", *BESIDE]
-    assert [lane.name for lane in lanes_of("rest")[0]] == [*BESIDE]
+    assert [lane.name for lane in lanes_of("test")] == ["check", *LANES]
+    assert [lane.name for lane in lanes_of("rest")] == [*LANES]
 
 
 def test_output_of_lanes_is_printed_whole_and_failed_ones_are_named(
