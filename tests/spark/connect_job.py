@@ -25,7 +25,7 @@ class Job:
 
     def __init__(self, spark: SparkSession, address: str, topic: str) -> None:
         self.spark = spark
-        self.options = {"pixy.address": address, "pixy.timeoutMs": "20000"}
+        self.options = {"pixy.address": address, "pixy.timeoutMs": "120000"}
         self.topic = topic
 
     def write(self) -> None:

@@ -33,7 +33,7 @@ def jvm_options(*, records: bool = False) -> str:
     return f"{_BRIEF} {_QUIET} -XX:ArchiveClassesAtExit={name}.new" if records else _BRIEF
 
 
-def end_and_archive(seconds: float = 60.0) -> None:
+def end_and_archive(seconds: float = 600.0) -> None:
     """End the JVM of this process, whose session has been stopped; the archive is there when it is whole."""
     from pyspark import SparkContext
 

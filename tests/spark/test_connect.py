@@ -12,7 +12,7 @@ from tests.spark.log import Log
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
 
-SECONDS_MAX = 240.0
+SECONDS_MAX = 900.0
 
 
 def run(folder: Path, *arguments: str) -> list[str]:

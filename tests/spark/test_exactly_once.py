@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.process, pytest.mark.long, over_both]
 
 ROWS = 100_000
 PARTITIONS = 4
-SECONDS_MAX = 300.0
+SECONDS_MAX = 900.0
 LOOK_EVERY_S = 0.005
 JVM_DIES = ["write:1", "before:3", "after:5"]
 DAEMON_DIES_IN = [2, 4, 7]

@@ -24,7 +24,7 @@ from tests.spark.log import Log
 
 pytestmark = [pytest.mark.process]
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 300.0
 
 
 def through_json(offset: Any) -> Any:

@@ -22,7 +22,7 @@ from tests.spark.log import Log
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
 
-SECONDS_MAX = 240.0
+SECONDS_MAX = 900.0
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 SOURCES = ["pixy", "pyspark_pixy.py", "pyproject.toml", "README.md", "LICENSE"]
 NOT_CODE = {"py.typed", "pixy_log.proto", "pixy_topics.proto", "raft.proto", "state.proto"}

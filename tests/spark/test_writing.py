@@ -23,7 +23,7 @@ from tests.spark.log import Log
 
 pytestmark = [pytest.mark.process, over_both]
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 300.0
 COLUMNS = WriteColumns(value=0, key=1, headers=2, topic=3, partition=4)
 HEADERS = arrow_schema(include_headers=True).field("headers").type
 
