@@ -62,11 +62,14 @@ def test_rows_have_the_columns_of_the_kafka_connector(spark: SparkSession, log: 
 
 def test_the_process_of_a_task_is_set_up_for_many(spark: SparkSession, log: Log, tmp_path: Path) -> None:
     topic = log.create(1)
-    log.append(topic, 0, [b"v"])
+    log.append(topic, 0, [b"v"] * 8)
     session = spark.newSession()
     session.dataSource.register(source_that_tells(tmp_path / "frozen"))
-    assert session.read.format("pixy").options(**log.options, subscribe=topic).load().count() == 1
-    assert int((tmp_path / "frozen").read_text()) > 10_000
+    options = {**log.options, "subscribe": topic, "minPartitions": "8"}
+    assert session.read.format("pixy").options(**options).load().count() == 8
+    frozen = [int(each) for each in (tmp_path / "frozen").read_text().split()]
+    assert len(frozen) == 8
+    assert max(frozen) > 10_000
 
 
 def source_that_tells(file: Path) -> type[PixyDataSource]:
@@ -75,7 +78,8 @@ def source_that_tells(file: Path) -> type[PixyDataSource]:
     class TellingReader(BatchReader):
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
             yield from super().read(partition)
-            file.write_text(str(gc.get_freeze_count()))
+            with file.open("a") as told:
+                told.write(f"{gc.get_freeze_count()}\n")
 
     class TellingSource(PixyDataSource):
         def reader(self, schema: StructType) -> BatchReader:
