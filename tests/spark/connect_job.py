@@ -98,7 +98,9 @@ def main(address: str, topic: str, folder: str, archive: str = "") -> None:
     else:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["SPARK_TESTING"] = "1"  # else PySpark looks for the server it has started at port 15002 only
     builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.connect.grpc.binding.port", "0")
     builder = builder.config("spark.driver.extraJavaOptions", jvm_options(records=True))
     spark = builder.config("spark.python.unix.domain.socket.enabled", "true").getOrCreate()
     job = Job(spark, address, topic)
