@@ -14,7 +14,6 @@ Invariant: the connection is in line while there is work that nothing keeps from
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 
 from pixy.api.grpc.environment import Environment
@@ -69,7 +68,7 @@ class Workload(asyncio.BufferedProtocol):
         self._unserved: list[bytes] = []
         self._jobs: list[Callable[[], bool]] = []
         # Steps in the order of coming, and whether the last slice in line was one.
-        self._steps: deque[Callable[[], None]] = deque()
+        self._steps: list[Callable[[], None]] = []
         self._stepped = False
         # Whether it stands in line for its turn, and whether nothing is read because input waits there.
         self._waiting = self._held_back = False
@@ -215,9 +214,9 @@ class Workload(asyncio.BufferedProtocol):
 
     def _take_steps(self) -> None:
         self.now = self.environment.monotonic()
-        self._run(self._steps.popleft())
+        self._run(self._steps.pop(0))
         while self._steps and not self.step_over:
-            self._run(self._steps.popleft())
+            self._run(self._steps.pop(0))
         self._spend()
 
     def _serve_input(self) -> None:
