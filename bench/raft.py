@@ -17,12 +17,12 @@ import tracemalloc
 from collections.abc import Callable
 from random import Random
 
-from pixy.raft import Config, ConfState, Entry, MemoryStorage, Message, MessageType, RaftNode, Snapshot
+from pixy.raft import ConfState, Entry, MemoryStorage, Message, MessageType, RaftConfig, RaftNode, Snapshot
 
 __all__ = ["Group", "main"]
 
 PAYLOAD = b"x" * 100
-CONFIG = Config(
+CONFIG = RaftConfig(
     election_tick=10,
     max_inflight_messages=256,
     max_inflight_bytes=8 << 20,

@@ -337,10 +337,9 @@ class EmbeddedBackend:
     ) -> Published:
         self._node.publisher.touch(sink_id)
         self._check_writable()
-        published = await self._node.publisher.publish(
+        return await self._node.publisher.publish(
             sink_id, epoch, query_id, stage_ids, reset=reset, replaces=replaces
         )
-        return Published(*published)
 
     async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
         self._check_running()

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from pixy.cluster import Published
 from pixy.errors import PixyError
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 
@@ -119,13 +120,6 @@ class StageSeal(NamedTuple):
 
     pieces: int
     crc: int
-
-
-class Published(NamedTuple):
-    """Whether an epoch was published by this call, and the last one that the sink has published."""
-
-    published: bool
-    last_epoch: int
 
 
 class ConsumerMembership(Protocol):

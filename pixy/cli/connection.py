@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pixy.proto.pixy_log_pb2_grpc import LogStub
     from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 
-__all__ = ["CallFailed", "Connection", "client_command", "status_name"]
+__all__ = ["CallFailed", "DaemonConnection", "client_command", "status_name"]
 
 DEFAULT_ADDRESS = "127.0.0.1:19091"
 
@@ -43,7 +43,7 @@ class CallFailed(PixyError):
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class DaemonConnection:
     """What the options that all client commands share say.
 
     Args:
@@ -160,7 +160,7 @@ def client_command(function: Callable[..., None]) -> Callable[..., None]:
     def command(
         *, address: str, cluster: str, as_json: bool, timeout: float, ca_path: Path | None, **rest: Any
     ) -> None:
-        function(connection=Connection(address, cluster, as_json, timeout, ca_path), **rest)
+        function(connection=DaemonConnection(address, cluster, as_json, timeout, ca_path), **rest)
 
     decorated: Callable[..., None] = command
     for option in reversed(_OPTIONS):

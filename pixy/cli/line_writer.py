@@ -58,7 +58,7 @@ class Written:
     count: int
 
 
-class _Append(NamedTuple):
+class _AppendCall(NamedTuple):
     """One append on its way."""
 
     values: Sequence[bytes]
@@ -115,7 +115,7 @@ class LineWriter:
         self._wall_ms = wall_ms
         self._topic: Topic | None = None
         self._partition = 0
-        self._on_way: _Append | None = None
+        self._on_way: _AppendCall | None = None
 
     def run(self, chunks: Iterator[list[bytes]]) -> None:
         """Append everything, and return when the last append is answered.
@@ -170,7 +170,7 @@ class LineWriter:
 
     def _start(self, values: Sequence[bytes], request: "AppendRequest", descriptions: int = 0) -> None:
         answer = self._stub.Append.future(request, timeout=self._timeout)
-        self._on_way = _Append(values, request.partitions[0].partition, answer, descriptions)
+        self._on_way = _AppendCall(values, request.partitions[0].partition, answer, descriptions)
 
     def _settle(self) -> None:
         """Wait for the append that is on its way; one that was refused as a whole is tried again as far as that can help."""
@@ -190,7 +190,7 @@ class LineWriter:
             self.written += len(sent.values)
             self._report(Written(sent.partition, result.base_offset, len(sent.values)))
 
-    def _try_again(self, sent: _Append, error: "grpc.RpcError") -> None:
+    def _try_again(self, sent: _AppendCall, error: "grpc.RpcError") -> None:
         """Send again what was refused because of the topic's version, or, in halves, because of one of the messages.
 
         Raises:

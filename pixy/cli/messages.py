@@ -10,10 +10,10 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from pixy.cli.connection import CallFailed, Connection, client_command, status_name
+from pixy.cli.connection import CallFailed, DaemonConnection, client_command, status_name
 from pixy.cli.line_writer import LineWriter, Messages, Written, split_messages
 from pixy.cli.output import (
-    Progress,
+    MessageProgress,
     json_bytes,
     message_line,
     print_json,
@@ -76,7 +76,7 @@ class Header(click.ParamType[tuple[str, bytes]]):
 @client_command
 def produce(
     *,
-    connection: Connection,
+    connection: DaemonConnection,
     topic: str,
     value: str | None,
     key: str | None,
@@ -117,15 +117,17 @@ def _encoded(key: str | None) -> bytes | None:
     return None if key is None else os.fsencode(key)
 
 
-def _print_written(connection: Connection, topic: str, partition: int, offset: int) -> None:
+def _print_written(connection: DaemonConnection, topic: str, partition: int, offset: int) -> None:
     if connection.as_json:
         print_json({"topic": topic, "partition": partition, "offset": offset})
     else:
         print_line(f"topic={topic} partition={partition} offset={offset}")
 
 
-def _produce_input(connection: Connection, messages: Messages, null_separated: bool, verbose: bool) -> None:
-    progress = Progress(shown=sys.stderr.isatty() and not (verbose and sys.stdout.isatty()))
+def _produce_input(
+    connection: DaemonConnection, messages: Messages, null_separated: bool, verbose: bool
+) -> None:
+    progress = MessageProgress(shown=sys.stderr.isatty() and not (verbose and sys.stdout.isatty()))
 
     def report(written: Written) -> None:
         if verbose:
@@ -180,7 +182,7 @@ def _reader(stream: IO[bytes]) -> Callable[[int], bytes]:
 @client_command
 def consume(
     *,
-    connection: Connection,
+    connection: DaemonConnection,
     topic: str,
     group: str,
     count: int,
@@ -223,7 +225,7 @@ def consume(
         click.get_current_context().exit(NO_MESSAGE)
 
 
-def _check_topic(connection: Connection, stub: "KafkaPixyStub", topic: str) -> None:
+def _check_topic(connection: DaemonConnection, stub: "KafkaPixyStub", topic: str) -> None:
     """Refuse a topic that does not exist, because consuming would create it."""
     import grpc
 
@@ -238,7 +240,7 @@ def _check_topic(connection: Connection, stub: "KafkaPixyStub", topic: str) -> N
         raise CallFailed(f"topic {topic} does not exist; with --create it is created") from None
 
 
-def _create(connection: Connection, topic: str) -> None:
+def _create(connection: DaemonConnection, topic: str) -> None:
     import grpc
 
     from pixy.proto import pixy_topics_pb2
@@ -259,7 +261,7 @@ class _Consumer:
     The ack of a message rides on the request for the next one; where there is none, it goes on its own.
     """
 
-    connection: Connection
+    connection: DaemonConnection
     stub: "KafkaPixyStub"
     topic: str
     group: str
@@ -339,7 +341,7 @@ def _position(message: "ConsRs") -> tuple[int, int]:
     return message.partition, message.offset
 
 
-def _print_message(connection: Connection, topic: str, message: "ConsRs", verbose: bool) -> None:
+def _print_message(connection: DaemonConnection, topic: str, message: "ConsRs", verbose: bool) -> None:
     if not connection.as_json:
         key = [] if message.key_undefined else [b"key=" + readable_bytes(message.key_value)]
         print_line(
@@ -366,7 +368,7 @@ def _print_message(connection: Connection, topic: str, message: "ConsRs", verbos
 @click.argument("offset", type=click.IntRange(0, (1 << 63) - 1))
 @click.option("--group", "-g", required=True, help="Consumer group.")
 @client_command
-def ack(connection: Connection, topic: str, partition: int, offset: int, group: str) -> None:
+def ack(connection: DaemonConnection, topic: str, partition: int, offset: int, group: str) -> None:
     """Acknowledge the message of TOPIC at PARTITION and OFFSET on behalf of a consumer group."""
     with connection.open() as stub:
         _ack(connection, stub, topic, group, (partition, offset), connection.timeout)
@@ -377,7 +379,7 @@ def ack(connection: Connection, topic: str, partition: int, offset: int, group: 
 
 
 def _ack(
-    connection: Connection,
+    connection: DaemonConnection,
     stub: "KafkaPixyStub",
     topic: str,
     group: str,

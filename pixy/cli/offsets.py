@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pixy.cli.connection import Connection, client_command
+from pixy.cli.connection import DaemonConnection, client_command
 from pixy.cli.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def offsets() -> None:
 @click.argument("topic")
 @click.option("--group", "-g", required=True, help="Consumer group.")
 @client_command
-def get(connection: Connection, topic: str, group: str) -> None:
+def get(connection: DaemonConnection, topic: str, group: str) -> None:
     """Show what each partition of TOPIC holds and how far a consumer group has come.
 
     Offset -1: the group has committed nothing, so it has no lag: -. With --json a list of objects with partition,
@@ -77,7 +77,9 @@ def _values(
 @click.argument("positions", nargs=-1, required=True, type=PartitionOffset(), metavar="PARTITION=OFFSET...")
 @click.option("--group", "-g", required=True, help="Consumer group.")
 @client_command
-def set_(connection: Connection, topic: str, positions: tuple[tuple[int, int], ...], group: str) -> None:
+def set_(
+    connection: DaemonConnection, topic: str, positions: tuple[tuple[int, int], ...], group: str
+) -> None:
     """Move a consumer group to other offsets of TOPIC: all of them or none.
 
     OFFSET is a number, `oldest` or `newest`. Partitions that are not named stay as they are.

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 __all__ = [
-    "Progress",
+    "MessageProgress",
     "json_bytes",
     "message_line",
     "print_json",
@@ -77,7 +77,7 @@ def message_line(partition: int, offset: int, fields: Sequence[bytes], value: by
     return b" ".join(known) + b"\t" + readable_bytes(value)
 
 
-class Progress:
+class MessageProgress:
     """Counts messages; shows count and rate on standard error while it goes on, if that is wanted.
 
     Args:

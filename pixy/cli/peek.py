@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pixy.cli.connection import CallFailed, Connection, client_command
+from pixy.cli.connection import CallFailed, DaemonConnection, client_command
 from pixy.cli.output import json_bytes, message_line, print_json, print_line, readable_bytes
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _FOLLOW_MS = (1 << 31) - 1
 @client_command
 def peek(
     *,
-    connection: Connection,
+    connection: DaemonConnection,
     topic: str,
     partition: int | None,
     offset: int | None,
@@ -51,7 +51,7 @@ def peek(
     if offset is not None and from_end is not None:
         raise click.UsageError("--offset and --from-end exclude each other")
     with connection.open_log() as stub:
-        reader = _Reader(connection, stub, topic)
+        reader = _TopicReader(connection, stub, topic)
         begins, ends = reader.ranges(reader.partitions(partition))
         if offset is not None and partition is not None:
             if not begins[partition] <= offset <= ends[partition]:
@@ -67,8 +67,8 @@ def peek(
 
 
 @dataclass(slots=True)
-class _Reader:
-    connection: Connection
+class _TopicReader:
+    connection: DaemonConnection
     stub: "LogStub"
     topic: str
 
@@ -176,7 +176,7 @@ def _readable_time(timestamp_ms: int) -> str:
     return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _print_record(connection: Connection, topic: str, partition: int, record: "Record") -> None:
+def _print_record(connection: DaemonConnection, topic: str, partition: int, record: "Record") -> None:
     if connection.as_json:
         print_json(
             {

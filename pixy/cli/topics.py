@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pixy.cli.connection import CallFailed, Connection, client_command, status_name
+from pixy.cli.connection import CallFailed, DaemonConnection, client_command, status_name
 from pixy.cli.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def topics() -> None:
 
 @topics.command("list")
 @client_command
-def list_(connection: Connection) -> None:
+def list_(connection: DaemonConnection) -> None:
     """List the topics and how many partitions each one has.
 
     With --json an object: topic -> version, config, partitions.
@@ -89,7 +89,7 @@ def list_(connection: Connection) -> None:
 @topics.command()
 @click.argument("topic")
 @client_command
-def show(connection: Connection, topic: str) -> None:
+def show(connection: DaemonConnection, topic: str) -> None:
     """Show the partitions of TOPIC with the offsets that they hold, and its options.
 
     With --json an object: topic, topic_id, version, config, partitions.
@@ -122,7 +122,7 @@ def show(connection: Connection, topic: str) -> None:
 @_config
 @client_command
 def create(
-    connection: Connection, topic: str, partitions: int | None, config: tuple[tuple[str, str], ...]
+    connection: DaemonConnection, topic: str, partitions: int | None, config: tuple[tuple[str, str], ...]
 ) -> None:
     """Create TOPIC.
 
@@ -154,7 +154,7 @@ def create(
 )
 @client_command
 def alter(
-    connection: Connection,
+    connection: DaemonConnection,
     topic: str,
     partitions: int | None,
     config: tuple[tuple[str, str], ...],
@@ -185,7 +185,7 @@ def alter(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Also if messages of it are staged, which are lost then.")
 @client_command
-def delete(connection: Connection, topic: str, yes: bool, force: bool) -> None:
+def delete(connection: DaemonConnection, topic: str, yes: bool, force: bool) -> None:
     """Delete TOPIC with all its messages, and what consumer groups have committed in it.
 
     Asks first. Without a terminal there is nobody to ask, and --yes is needed. With --json an object: topic.
@@ -207,7 +207,7 @@ def delete(connection: Connection, topic: str, yes: bool, force: bool) -> None:
 @click.argument("topic", required=False)
 @click.option("--group", "-g", default="", help="Only this consumer group.")
 @client_command
-def consumers(connection: Connection, topic: str | None, group: str) -> None:
+def consumers(connection: DaemonConnection, topic: str | None, group: str) -> None:
     """List who consumes TOPIC, or any topic, and which partitions each consumer has.
 
     With --json an object: consumer group -> client -> partitions; without TOPIC: consumer group -> topic -> client ->
@@ -236,7 +236,7 @@ def consumers(connection: Connection, topic: str | None, group: str) -> None:
         print_table(["GROUP", "TOPIC", "CLIENT", "PARTITIONS"], rows)
 
 
-def _topic_names(connection: Connection, stub: "KafkaPixyStub") -> list[str]:
+def _topic_names(connection: DaemonConnection, stub: "KafkaPixyStub") -> list[str]:
     from pixy.proto import kafkapixy_pb2
 
     request = kafkapixy_pb2.ListTopicRq(cluster=connection.cluster)
@@ -244,7 +244,7 @@ def _topic_names(connection: Connection, stub: "KafkaPixyStub") -> list[str]:
 
 
 def _consumers(
-    connection: Connection, stub: "KafkaPixyStub", topic: str, group: str
+    connection: DaemonConnection, stub: "KafkaPixyStub", topic: str, group: str
 ) -> dict[str, dict[str, list[int]]]:
     """Consumer group -> client -> partitions of a topic."""
     from pixy.proto import kafkapixy_pb2
@@ -258,7 +258,7 @@ def _consumers(
 
 
 def _consumers_of_any(
-    connection: Connection, stub: "KafkaPixyStub", topic: str
+    connection: DaemonConnection, stub: "KafkaPixyStub", topic: str
 ) -> dict[str, dict[str, list[int]]]:
     """As `_consumers`, of every group; nothing if the topic has been deleted meanwhile."""
     import grpc
@@ -271,7 +271,7 @@ def _consumers_of_any(
         return {}
 
 
-def _print_consumers(connection: Connection, found: dict[str, dict[str, list[int]]]) -> None:
+def _print_consumers(connection: DaemonConnection, found: dict[str, dict[str, list[int]]]) -> None:
     if connection.as_json:
         print_json(found)
         return
@@ -307,7 +307,7 @@ def _named_once(config: tuple[tuple[str, str], ...]) -> dict[str, str]:
     return dict(config)
 
 
-def _print_done(connection: Connection, done: str, topic: "TopicDescription") -> None:
+def _print_done(connection: DaemonConnection, done: str, topic: "TopicDescription") -> None:
     if connection.as_json:
         print_json(_described(topic))
         return

@@ -69,7 +69,12 @@ Propose = Callable[[Replica, bytes, Callable[[Any], None]], None]
 
 
 class Published(NamedTuple):
-    """Whether an epoch was published by this call, and the last one of the sink."""
+    """The outcome of a publish.
+
+    Attributes:
+        published: False if the epoch was published before.
+        last_epoch: the last epoch that the sink has published.
+    """
 
     published: bool
     last_epoch: int

@@ -38,7 +38,7 @@ def lay_environment_over(
     Returns:
         what is wrong with them.
     """
-    reader = _Reader(root, tuple(clusters))
+    reader = _EnvironmentReader(root, tuple(clusters))
     for name, text in sorted(environment.items()):
         upper = name.upper()
         if upper.startswith(PREFIX) and upper not in _NOT_OPTIONS and not _SERVICE_LINK.fullmatch(upper):
@@ -46,7 +46,7 @@ def lay_environment_over(
     return reader.problems
 
 
-class _Reader:
+class _EnvironmentReader:
     def __init__(self, root: Branch, clusters: tuple[str, ...]) -> None:
         self.problems: list[Problem] = []
         self._root = root

@@ -12,7 +12,7 @@ kafka-pixy's option names are pixy's own, so its files are read like any other. 
 from collections.abc import Mapping
 
 from pixy.config.options import Config, ProxyConfig, leaves
-from pixy.config.tree import Branch, Entry, Items, Node, Place, Problem, Scalar
+from pixy.config.tree import Branch, BranchEntry, Items, Node, Place, Problem, Scalar
 
 __all__ = ["FLAGS", "adapt", "warnings"]
 
@@ -56,7 +56,7 @@ def adapt(root: Branch, problems: list[Problem]) -> list[str]:
     if logging is None or not isinstance(logging.node, Items):
         return []
     kept, left_out = _adapt_logging(logging.node)
-    root.entries["logging"] = Entry(logging.place, kept)
+    root.entries["logging"] = BranchEntry(logging.place, kept)
     return left_out
 
 
@@ -66,7 +66,7 @@ def _infer_kind(name: str, proxy: Branch, problems: list[Problem]) -> None:
         return
     if "kafka" in proxy.entries:
         place = proxy.entries["kafka"].place
-        proxy.entries["kind"] = Entry(place, Scalar("kafka", "text", place))
+        proxy.entries["kind"] = BranchEntry(place, Scalar("kafka", "text", place))
         return
     for section in _ONLY_WITH_KAFKA:
         if section in proxy.entries and proxy.entries[section].place.line:
@@ -95,7 +95,7 @@ def _adapt_logging(logging: Items) -> tuple[Items, list[str]]:
         if severity is not None and isinstance(severity.node, Scalar):
             word = severity.node.text.lower()
             scalar = Scalar(_SEVERITIES.get(word, word), "text", severity.node.place)
-            item.entries["severity"] = Entry(severity.place, scalar)
+            item.entries["severity"] = BranchEntry(severity.place, scalar)
         kept.append(item)
     return Items(tuple(kept), logging.place), warnings
 

@@ -13,7 +13,17 @@ from pixy.config import checks, kafka_pixy
 from pixy.config.build import Builder
 from pixy.config.environment import lay_environment_over
 from pixy.config.options import Config, LoggingConfig, Option, members
-from pixy.config.tree import Branch, Entry, Node, Place, Problem, Scalar, from_yaml, lay_over, plain_scalar
+from pixy.config.tree import (
+    Branch,
+    BranchEntry,
+    Node,
+    Place,
+    Problem,
+    Scalar,
+    from_yaml,
+    lay_over,
+    plain_scalar,
+)
 from pixy.config.values import parse_value
 from pixy.errors import ConfigError
 
@@ -114,7 +124,7 @@ def _flag_name(path: str) -> str:
 
 
 def _default_cluster(root: Branch) -> str:
-    chosen = root.entries.get("default_cluster", Entry(root.place, root)).node
+    chosen = root.entries.get("default_cluster", BranchEntry(root.place, root)).node
     if isinstance(chosen, Scalar) and chosen.type != "null" and chosen.text in _cluster_names(root):
         return chosen.text
     return next(iter(_cluster_names(root)), _DEFAULT_CLUSTER)

@@ -11,7 +11,7 @@ import yaml
 
 __all__ = [
     "Branch",
-    "Entry",
+    "BranchEntry",
     "Items",
     "Node",
     "Place",
@@ -75,10 +75,10 @@ class Branch:
     """A mapping; the only node that changes, when one source is laid over another."""
 
     place: Place
-    entries: "dict[str, Entry]" = field(default_factory=dict)
+    entries: "dict[str, BranchEntry]" = field(default_factory=dict)
 
 
-class Entry(NamedTuple):
+class BranchEntry(NamedTuple):
     """One key of a branch: where the key stands and what it holds."""
 
     place: Place
@@ -104,12 +104,12 @@ def lay_over(branch: Branch, path: tuple[str, ...], node: Node) -> None:
     for name in path[:-1]:
         entry = branch.entries.get(name)
         if entry is None or (isinstance(entry.node, Scalar) and entry.node.type == "null"):
-            entry = Entry(node.place, Branch(node.place))
+            entry = BranchEntry(node.place, Branch(node.place))
             branch.entries[name] = entry
         if not isinstance(entry.node, Branch):
             return
         branch = entry.node
-    branch.entries[path[-1]] = Entry(node.place, node)
+    branch.entries[path[-1]] = BranchEntry(node.place, node)
 
 
 def from_yaml(text: str | bytes, source: str, *, numbered: bool = True) -> tuple[Node | None, list[Problem]]:
@@ -123,7 +123,7 @@ def from_yaml(text: str | bytes, source: str, *, numbered: bool = True) -> tuple
     Returns:
         its tree, None if it is empty or unreadable; and what is wrong with it.
     """
-    reader = _Reader(source, numbered)
+    reader = _YamlReader(source, numbered)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -135,7 +135,7 @@ def from_yaml(text: str | bytes, source: str, *, numbered: bool = True) -> tuple
     return (None if node is None else reader.read(node)), reader.problems
 
 
-class _Reader:
+class _YamlReader:
     """Turns the nodes of pyyaml into ours."""
 
     def __init__(self, source: str, numbered: bool) -> None:
@@ -165,7 +165,7 @@ class _Reader:
 
     def _read_mapping(self, node: yaml.MappingNode, place: Place) -> Branch:
         branch = Branch(place)
-        merged: dict[str, Entry] = {}
+        merged: dict[str, BranchEntry] = {}
         for key, value in node.value:
             if key.tag == f"{_TAG}merge":
                 merged = {**self._merged(value), **merged}
@@ -175,13 +175,13 @@ class _Reader:
                 first = branch.entries[key.value].place
                 self.complain(key.start_mark, f"{key.value} is given twice, first in line {first.line}")
             else:
-                branch.entries[key.value] = Entry(self._place(key.start_mark), self.read(value))
+                branch.entries[key.value] = BranchEntry(self._place(key.start_mark), self.read(value))
         for name, entry in merged.items():
             branch.entries.setdefault(name, entry)
         return branch
 
-    def _merged(self, value: yaml.Node) -> dict[str, Entry]:
-        entries: dict[str, Entry] = {}
+    def _merged(self, value: yaml.Node) -> dict[str, BranchEntry]:
+        entries: dict[str, BranchEntry] = {}
         for node in value.value if isinstance(value, yaml.SequenceNode) else [value]:
             branch = self.read(node)
             if not isinstance(branch, Branch):

@@ -1,8 +1,8 @@
 """Who gets which record next: consumer groups, their offers, acks and offsets."""
 
 from pixy.consume.consumers import NEWEST, OLDEST, Consumers
-from pixy.consume.dispatcher import Cancellable, ConsumeDone
-from pixy.consume.environment import Counters
+from pixy.consume.dispatcher import ConsumeDone, PendingRequest
+from pixy.consume.environment import ConsumeCounters
 from pixy.consume.offer import Offer
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.sparse_acks import AckRange, decode, describe, encode
@@ -13,12 +13,12 @@ __all__ = [
     "OLDEST",
     "AckDone",
     "AckRange",
-    "Cancellable",
+    "ConsumeCounters",
     "ConsumeDone",
     "Consumers",
-    "Counters",
     "Offer",
     "OffsetTracker",
+    "PendingRequest",
     "decode",
     "describe",
     "encode",

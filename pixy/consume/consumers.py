@@ -14,14 +14,14 @@ from enum import Enum
 from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicPartition
 from pixy.clock import Clock
 from pixy.config import ConsumerConfig
-from pixy.consume.dispatcher import Cancellable, ConsumeDone
-from pixy.consume.environment import Counters, Environment, OnMissing
+from pixy.consume.dispatcher import ConsumeDone, PendingRequest
+from pixy.consume.environment import ConsumeCounters, ConsumeEnvironment, OnMissing
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.offer import OfferLimits
 from pixy.consume.subscription import AckDone, Subscription, ack_elsewhere, check_ack
 from pixy.consume.tasks import Tasks
 from pixy.consume.timers import CallLater, Timers
-from pixy.consume.unpacking import Unpack, Unpacker
+from pixy.consume.unpacking import BatchUnpacker, Unpack
 from pixy.errors import (
     InvalidAck,
     InvalidOffset,
@@ -84,7 +84,7 @@ class Consumers:
             retries_max=options.max_retries,
             buffer_bytes_max=options.fetch_max_bytes,
         )
-        self._environment = Environment(
+        self._environment = ConsumeEnvironment(
             backend,
             options,
             client_id,
@@ -92,7 +92,7 @@ class Consumers:
             Tasks(on_fault),
             limits,
             on_missing,
-            unpack or Unpacker(),
+            unpack or BatchUnpacker(),
         )
         self._groups: dict[str, ConsumerGroup] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
@@ -108,10 +108,10 @@ class Consumers:
         """How many offers are out and in time."""
         return sum(subscription.outstanding for subscription in self._subscriptions.values())
 
-    def counters(self) -> Counters:
+    def counters(self) -> ConsumeCounters:
         """What happened since the start."""
         past = self._environment.counters
-        total = Counters(past.offered, past.acked, past.expired, past.dropped)
+        total = ConsumeCounters(past.offered, past.acked, past.expired, past.dropped)
         for subscription in self._subscriptions.values():
             for live in subscription.partitions:
                 total.offered += live.offers.offered
@@ -141,7 +141,7 @@ class Consumers:
         ack: tuple[int, int] | None = None,
         ack_if_offered: bool = False,
         deadline: float | None = None,
-    ) -> Cancellable | None:
+    ) -> PendingRequest | None:
         """Ask for the next record of a topic, for a consumer group.
 
         Args:

@@ -23,7 +23,7 @@ from pixy.consume.offer import Offer
 from pixy.consume.offers import PartitionOffers
 from pixy.errors import LongPollTimeout, PixyError, TooManyRequests
 
-__all__ = ["Cancellable", "ConsumeDone", "Dispatcher", "Source", "Waiter"]
+__all__ = ["ConsumeDone", "Dispatcher", "PendingRequest", "Source", "Waiter"]
 
 ConsumeDone = Callable[[Offer | None, PixyError | None], None]
 """Called once: with an offer, or with what kept it from coming."""
@@ -31,7 +31,7 @@ ConsumeDone = Callable[[Offer | None, PixyError | None], None]
 _STALE_MAX = 64
 
 
-class Cancellable(Protocol):
+class PendingRequest(Protocol):
     """A consume request that waits."""
 
     def cancel(self) -> None:

@@ -12,14 +12,14 @@ from pixy.consume.unpacking import Unpack
 from pixy.consume.voided import VoidedByPartition
 from pixy.errors import PixyError
 
-__all__ = ["Counters", "Environment", "OnMissing"]
+__all__ = ["ConsumeCounters", "ConsumeEnvironment", "OnMissing"]
 
 OnMissing = Callable[[str, Callable[[PixyError], None]], None]
 """Called with a topic that was deleted while somebody waits for a record of it, and with what to call if it stays missing."""
 
 
 @dataclass(slots=True)
-class Counters:
+class ConsumeCounters:
     """How many records were offered, acked, taken back after the ack timeout, and given up after too many retries."""
 
     offered: int = 0
@@ -29,7 +29,7 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class ConsumeEnvironment:
     """Shared by the parts of one `Consumers`."""
 
     backend: Backend
@@ -41,4 +41,4 @@ class Environment:
     on_missing: OnMissing
     unpack: Unpack
     voided: VoidedByPartition = field(default_factory=VoidedByPartition)
-    counters: Counters = field(default_factory=Counters)
+    counters: ConsumeCounters = field(default_factory=ConsumeCounters)

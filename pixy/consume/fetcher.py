@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from pixy.backend import TopicPartition
-from pixy.consume.environment import Environment
+from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.offers import PartitionOffers
 from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, Unavailable, UnknownPartition
 from pixy.records import Record
 
-__all__ = ["Fetcher"]
+__all__ = ["PartitionFetcher"]
 
 _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
@@ -38,7 +38,7 @@ _UNAVAILABLE_BACKOFF_MAX = 1.0
 _log = structlog.get_logger()
 
 
-class Fetcher:
+class PartitionFetcher:
     """Fetches for one partition of one consumer group.
 
     Args:
@@ -68,7 +68,7 @@ class Fetcher:
 
     def __init__(
         self,
-        environment: Environment,
+        environment: ConsumeEnvironment,
         group: str,
         partition: TopicPartition,
         offers: PartitionOffers,

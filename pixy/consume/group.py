@@ -34,7 +34,7 @@ from typing import NamedTuple
 import structlog
 
 from pixy.backend import ConsumerMembership, OffsetCommit, OffsetRange, TopicPartition
-from pixy.consume.environment import Environment
+from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
 from pixy.consume.resumption import Remark, resume
@@ -74,7 +74,7 @@ class ConsumerGroup:
 
     def __init__(
         self,
-        environment: Environment,
+        environment: ConsumeEnvironment,
         name: str,
         on_over: Callable[[Subscription], None],
         on_empty: Callable[["ConsumerGroup"], None],

@@ -10,8 +10,8 @@ import structlog
 
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.consume.dispatcher import Dispatcher
-from pixy.consume.environment import Environment
-from pixy.consume.fetcher import Fetcher
+from pixy.consume.environment import ConsumeEnvironment
+from pixy.consume.fetcher import PartitionFetcher
 from pixy.consume.offer import Offer
 from pixy.consume.offers import PartitionOffers
 from pixy.consume.offset_tracker import OffsetTracker
@@ -70,7 +70,7 @@ class LivePartition:
 
     def __init__(
         self,
-        environment: Environment,
+        environment: ConsumeEnvironment,
         host: PartitionHost,
         partition: int,
         tracker: OffsetTracker,
@@ -94,7 +94,9 @@ class LivePartition:
         self.closed = False
         # Taken away, perhaps for another process: what was acked and is not committed is void. Invariant: then closed.
         self.lost = False
-        self._fetcher = Fetcher(environment, host.group_name, self.key, self.offers, self._fed, self._failing)
+        self._fetcher = PartitionFetcher(
+            environment, host.group_name, self.key, self.offers, self._fed, self._failing
+        )
         self._expiry = Alarm(environment.timers, self._expire)
         # The alarm is set. Invariant: always while a delivered offer is outstanding.
         self._expiry_set = False

@@ -29,8 +29,8 @@ from typing import Protocol
 import structlog
 
 from pixy.backend import Backend, TopicPartition
-from pixy.consume.dispatcher import Cancellable, ConsumeDone, Dispatcher, Waiter
-from pixy.consume.environment import Environment
+from pixy.consume.dispatcher import ConsumeDone, Dispatcher, PendingRequest, Waiter
+from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
 from pixy.consume.timers import Alarm
@@ -128,7 +128,11 @@ class Subscription:
     """
 
     def __init__(
-        self, environment: Environment, host: SubscriptionHost, topic: str, on_quiet: Callable[[], None]
+        self,
+        environment: ConsumeEnvironment,
+        host: SubscriptionHost,
+        topic: str,
+        on_quiet: Callable[[], None],
     ) -> None:
         self._environment = environment
         self._host = host
@@ -189,7 +193,7 @@ class Subscription:
         ack: tuple[int, int] | None,
         ack_if_offered: bool,
         deadline: float | None,
-    ) -> Cancellable | None:
+    ) -> PendingRequest | None:
         """See `Consumers.consume`."""
         now = self._last_request = self._monotonic()
         if self.watching:
@@ -242,7 +246,7 @@ class Subscription:
         ack_if_offered: bool,
         deadline: float | None,
         now: float,
-    ) -> Cancellable | None:
+    ) -> PendingRequest | None:
         if self._slow_is_full():
             done(None, self._too_many())
             return None

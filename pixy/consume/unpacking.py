@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pixy.backend import Batch
 from pixy.records import Record, unpack_records
 
-__all__ = ["Unpack", "Unpacker"]
+__all__ = ["BatchUnpacker", "Unpack"]
 
 Unpack = Callable[[Batch], Awaitable[Iterator[Record]]]
 """Gives the records of a batch, unpacked.
@@ -20,7 +20,7 @@ Raises:
 """
 
 
-class Unpacker:
+class BatchUnpacker:
     """An `Unpack` for all consumer groups of a cluster. Cancelling ends the wait, not the work."""
 
     def __init__(self) -> None:

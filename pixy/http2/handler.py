@@ -21,7 +21,7 @@ from pixy.http2.hpack import Field
 from pixy.http2.options import Options
 from pixy.http2.sender import Sender
 from pixy.http2.settings import read_settings
-from pixy.http2.streams import VERDICTS, WHOLE, Stream, StreamState, StreamTable, Verdict
+from pixy.http2.streams import FRAME_VERDICTS, WHOLE, FrameVerdict, Stream, StreamState, StreamTable
 
 __all__ = ["BLOCK_WORK", "DRAIN_PING", "FrameHandler"]
 
@@ -145,15 +145,15 @@ class FrameHandler:
             Http2ConnectionError, Http2StreamError: the state does not allow it.
         """
         state = self._streams.state(stream_id)
-        verdict = VERDICTS[frame_type][state]
-        if verdict is Verdict.TAKE:
+        verdict = FRAME_VERDICTS[frame_type][state]
+        if verdict is FrameVerdict.TAKE:
             return True
         reason = f"{frame_type.name} on stream {stream_id}, which is {state.name}"
-        if verdict is Verdict.PROTOCOL_ERROR:
+        if verdict is FrameVerdict.PROTOCOL_ERROR:
             raise _protocol_error(reason)
-        if verdict is Verdict.CONNECTION_STREAM_CLOSED:
+        if verdict is FrameVerdict.CONNECTION_STREAM_CLOSED:
             raise Http2ConnectionError(ErrorCode.STREAM_CLOSED, reason)
-        if verdict is Verdict.STREAM_CLOSED:
+        if verdict is FrameVerdict.STREAM_CLOSED:
             raise Http2StreamError(stream_id, ErrorCode.STREAM_CLOSED, reason)
         self._spend(Cost.OVERHEAD)
         return False

@@ -20,7 +20,7 @@ from enum import Enum, auto
 from pixy.http2.flow import ReceiveWindow
 from pixy.http2.frames import FrameType
 
-__all__ = ["VERDICTS", "WHOLE", "Stream", "StreamState", "StreamTable", "Verdict"]
+__all__ = ["FRAME_VERDICTS", "WHOLE", "FrameVerdict", "Stream", "StreamState", "StreamTable"]
 
 _RESET_REMEMBERED = 1024
 _SKIPPED_REMEMBERED = 16
@@ -37,7 +37,7 @@ class StreamState(Enum):
     SKIPPED = auto()
 
 
-class Verdict(Enum):
+class FrameVerdict(Enum):
     """What is done with a frame on a stream."""
 
     TAKE = auto()
@@ -50,39 +50,39 @@ class Verdict(Enum):
     """A connection error of that code."""
 
 
-VERDICTS: dict[FrameType, dict[StreamState, Verdict]] = {
+FRAME_VERDICTS: dict[FrameType, dict[StreamState, FrameVerdict]] = {
     FrameType.DATA: {
-        StreamState.IDLE: Verdict.PROTOCOL_ERROR,
-        StreamState.OPEN: Verdict.TAKE,
-        StreamState.HALF_CLOSED_REMOTE: Verdict.STREAM_CLOSED,
-        StreamState.CLOSED: Verdict.STREAM_CLOSED,
-        StreamState.RESET: Verdict.IGNORE,
-        StreamState.SKIPPED: Verdict.STREAM_CLOSED,
+        StreamState.IDLE: FrameVerdict.PROTOCOL_ERROR,
+        StreamState.OPEN: FrameVerdict.TAKE,
+        StreamState.HALF_CLOSED_REMOTE: FrameVerdict.STREAM_CLOSED,
+        StreamState.CLOSED: FrameVerdict.STREAM_CLOSED,
+        StreamState.RESET: FrameVerdict.IGNORE,
+        StreamState.SKIPPED: FrameVerdict.STREAM_CLOSED,
     },
     FrameType.HEADERS: {
         # On an id of the client's they open a stream; this is for the server's.
-        StreamState.IDLE: Verdict.PROTOCOL_ERROR,
-        StreamState.OPEN: Verdict.TAKE,
-        StreamState.HALF_CLOSED_REMOTE: Verdict.STREAM_CLOSED,
-        StreamState.CLOSED: Verdict.CONNECTION_STREAM_CLOSED,
-        StreamState.RESET: Verdict.IGNORE,
-        StreamState.SKIPPED: Verdict.PROTOCOL_ERROR,
+        StreamState.IDLE: FrameVerdict.PROTOCOL_ERROR,
+        StreamState.OPEN: FrameVerdict.TAKE,
+        StreamState.HALF_CLOSED_REMOTE: FrameVerdict.STREAM_CLOSED,
+        StreamState.CLOSED: FrameVerdict.CONNECTION_STREAM_CLOSED,
+        StreamState.RESET: FrameVerdict.IGNORE,
+        StreamState.SKIPPED: FrameVerdict.PROTOCOL_ERROR,
     },
     FrameType.RST_STREAM: {
-        StreamState.IDLE: Verdict.PROTOCOL_ERROR,
-        StreamState.OPEN: Verdict.TAKE,
-        StreamState.HALF_CLOSED_REMOTE: Verdict.TAKE,
-        StreamState.CLOSED: Verdict.IGNORE,
-        StreamState.RESET: Verdict.IGNORE,
-        StreamState.SKIPPED: Verdict.IGNORE,
+        StreamState.IDLE: FrameVerdict.PROTOCOL_ERROR,
+        StreamState.OPEN: FrameVerdict.TAKE,
+        StreamState.HALF_CLOSED_REMOTE: FrameVerdict.TAKE,
+        StreamState.CLOSED: FrameVerdict.IGNORE,
+        StreamState.RESET: FrameVerdict.IGNORE,
+        StreamState.SKIPPED: FrameVerdict.IGNORE,
     },
     FrameType.WINDOW_UPDATE: {
-        StreamState.IDLE: Verdict.PROTOCOL_ERROR,
-        StreamState.OPEN: Verdict.TAKE,
-        StreamState.HALF_CLOSED_REMOTE: Verdict.TAKE,
-        StreamState.CLOSED: Verdict.IGNORE,
-        StreamState.RESET: Verdict.IGNORE,
-        StreamState.SKIPPED: Verdict.IGNORE,
+        StreamState.IDLE: FrameVerdict.PROTOCOL_ERROR,
+        StreamState.OPEN: FrameVerdict.TAKE,
+        StreamState.HALF_CLOSED_REMOTE: FrameVerdict.TAKE,
+        StreamState.CLOSED: FrameVerdict.IGNORE,
+        StreamState.RESET: FrameVerdict.IGNORE,
+        StreamState.SKIPPED: FrameVerdict.IGNORE,
     },
 }
 

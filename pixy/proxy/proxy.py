@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicDescription
 from pixy.clock import Clock
 from pixy.config import ProxyConfig
-from pixy.consume import AckDone, Cancellable, ConsumeDone, Consumers, decode, describe
+from pixy.consume import AckDone, ConsumeDone, Consumers, PendingRequest, decode, describe
 from pixy.errors import (
     InvalidGroup,
     InvalidHeaders,
@@ -57,7 +57,7 @@ class _Deferred:
 
     def __init__(self) -> None:
         self.cancelled = False
-        self.next: Cancellable | None = None
+        self.next: PendingRequest | None = None
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -173,7 +173,7 @@ class Proxy:
         done: ProduceDone,
         waiter: Any = None,
         sync: bool = True,
-    ) -> Cancellable | None:
+    ) -> PendingRequest | None:
         """Append one message to a topic.
 
         Args:
@@ -222,7 +222,7 @@ class Proxy:
         ack: tuple[int, int] | None = None,
         ack_if_offered: bool = False,
         deadline: float | None = None,
-    ) -> Cancellable | None:
+    ) -> PendingRequest | None:
         """Ask for the next message of a topic, for a consumer group, as `Consumers.consume` does.
 
         Raises:
@@ -244,9 +244,9 @@ class Proxy:
         self,
         topic: str,
         size: int,
-        request: Callable[[TopicDescription], Cancellable | None],
+        request: Callable[[TopicDescription], PendingRequest | None],
         fail: Callable[[PixyError], None],
-    ) -> Cancellable:
+    ) -> PendingRequest:
         """Create a missing topic and then make a request of `size` bytes on it."""
         deferred = _Deferred()
 

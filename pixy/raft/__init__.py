@@ -4,21 +4,21 @@ A driver makes a `RaftNode` per group and does what its `Ready` says. `docs/raft
 must do; `pixy.raft.raft` says which section of the Raft paper is where.
 """
 
-from pixy.raft.config import Config, RandomSource, ReadOnlyOption
+from pixy.raft.config import RaftConfig, RandomSource, ReadOnlyOption
 from pixy.raft.errors import (
     Compacted,
     ConfChangeError,
-    ConfigError,
+    EntryUnavailable,
     MalformedMessage,
     ProposalDropped,
     RaftBug,
+    RaftConfigError,
     RaftError,
     SnapshotOutOfDate,
     SnapshotTemporarilyUnavailable,
     StepLocalMessage,
     StepPeerNotFound,
     StorageError,
-    Unavailable,
 )
 from pixy.raft.messages import (
     APPEND_THREAD,
@@ -45,7 +45,7 @@ from pixy.raft.messages import (
 from pixy.raft.node import RaftNode
 from pixy.raft.ready import Ready
 from pixy.raft.sizes import NO_LIMIT
-from pixy.raft.status import Status
+from pixy.raft.status import RaftStatus
 from pixy.raft.storage import InitialState, MemoryStorage, Storage
 from pixy.raft.trace import SILENT, Trace
 
@@ -63,10 +63,9 @@ __all__ = [
     "ConfChangeType",
     "ConfChangeV2",
     "ConfState",
-    "Config",
-    "ConfigError",
     "Entry",
     "EntryType",
+    "EntryUnavailable",
     "HardState",
     "InitialState",
     "LogPosition",
@@ -76,8 +75,11 @@ __all__ = [
     "MessageType",
     "ProposalDropped",
     "RaftBug",
+    "RaftConfig",
+    "RaftConfigError",
     "RaftError",
     "RaftNode",
+    "RaftStatus",
     "RandomSource",
     "ReadOnlyOption",
     "ReadState",
@@ -87,12 +89,10 @@ __all__ = [
     "SnapshotTemporarilyUnavailable",
     "SoftState",
     "StateType",
-    "Status",
     "StepLocalMessage",
     "StepPeerNotFound",
     "Storage",
     "StorageError",
     "Trace",
-    "Unavailable",
     "is_local_thread",
 ]

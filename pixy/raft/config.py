@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from pixy.raft.errors import ConfigError
+from pixy.raft.errors import RaftConfigError
 from pixy.raft.messages import NONE, is_local_thread
 from pixy.raft.sizes import NO_LIMIT
 
-__all__ = ["Config", "RandomSource", "ReadOnlyOption", "check_node_id"]
+__all__ = ["RaftConfig", "RandomSource", "ReadOnlyOption", "check_node_id"]
 
 
 class RandomSource(Protocol):
@@ -28,7 +28,7 @@ class ReadOnlyOption(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class RaftConfig:
     """How a node behaves. Sizes are bytes, ticks are calls of `tick`.
 
     Args:
@@ -52,7 +52,7 @@ class Config:
         step_down_on_removal: a leader that removed itself, or became a learner, follows at once.
 
     Raises:
-        ConfigError: the options contradict each other.
+        RaftConfigError: the options contradict each other.
     """
 
     election_tick: int = 10
@@ -74,15 +74,15 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.heartbeat_tick <= 0:
-            raise ConfigError("heartbeat tick must be greater than 0")
+            raise RaftConfigError("heartbeat tick must be greater than 0")
         if self.election_tick <= self.heartbeat_tick:
-            raise ConfigError("election tick must be greater than heartbeat tick")
+            raise RaftConfigError("election tick must be greater than heartbeat tick")
         if self.max_inflight_messages <= 0:
-            raise ConfigError("max inflight messages must be greater than 0")
+            raise RaftConfigError("max inflight messages must be greater than 0")
         if 0 < self.max_inflight_bytes < self.max_size_per_message:
-            raise ConfigError("max inflight bytes must be >= max message size")
+            raise RaftConfigError("max inflight bytes must be >= max message size")
         if self.read_only is ReadOnlyOption.LEASE_BASED and not self.check_quorum:
-            raise ConfigError("CheckQuorum must be enabled when ReadOnlyOption is ReadOnlyLeaseBased")
+            raise RaftConfigError("CheckQuorum must be enabled when ReadOnlyOption is ReadOnlyLeaseBased")
 
     @property
     def max_applying_size(self) -> int:
@@ -91,8 +91,8 @@ class Config:
 
 
 def check_node_id(node_id: int) -> None:
-    """Raises ConfigError if no node can have this id."""
+    """Raises RaftConfigError if no node can have this id."""
     if node_id == NONE:
-        raise ConfigError("cannot use none as id")
+        raise RaftConfigError("cannot use none as id")
     if is_local_thread(node_id):
-        raise ConfigError("cannot use local target as id")
+        raise RaftConfigError("cannot use local target as id")

@@ -11,17 +11,17 @@ from pixy.raft.trace import Trace
 __all__ = [
     "Compacted",
     "ConfChangeError",
-    "ConfigError",
+    "EntryUnavailable",
     "MalformedMessage",
     "ProposalDropped",
     "RaftBug",
+    "RaftConfigError",
     "RaftError",
     "SnapshotOutOfDate",
     "SnapshotTemporarilyUnavailable",
     "StepLocalMessage",
     "StepPeerNotFound",
     "StorageError",
-    "Unavailable",
     "panic",
 ]
 
@@ -35,7 +35,7 @@ class RaftError(Exception):
         super().__init__(message or self.text)
 
 
-class ConfigError(RaftError):
+class RaftConfigError(RaftError):
     """The options of a node contradict each other."""
 
 
@@ -75,7 +75,7 @@ class Compacted(StorageError):
     text = "requested index is unavailable due to compaction"
 
 
-class Unavailable(StorageError):
+class EntryUnavailable(StorageError):
     """There is no such entry yet."""
 
     text = "requested entry at index is unavailable"

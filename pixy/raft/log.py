@@ -10,7 +10,7 @@ comes. Committed entries are never replaced; that a leader asks for it is a bug 
 
 from collections.abc import Sequence
 
-from pixy.raft.errors import Compacted, StorageError, Unavailable, panic
+from pixy.raft.errors import Compacted, EntryUnavailable, StorageError, panic
 from pixy.raft.messages import Entry, LogPosition, Snapshot
 from pixy.raft.sizes import NO_LIMIT, entries_size, limit_entries
 from pixy.raft.storage import Storage
@@ -95,7 +95,7 @@ class RaftLog:
 
         Raises:
             Compacted: it is gone.
-            Unavailable: it is not there yet.
+            EntryUnavailable: it is not there yet.
         """
         unstable = self.unstable
         if index < unstable.offset and unstable.snapshot is None:
@@ -104,7 +104,7 @@ class RaftLog:
         if known is not None:
             return known
         # What the storage has below a snapshot is about to be replaced, and may contradict it.
-        raise Unavailable if index >= unstable.offset else Compacted
+        raise EntryUnavailable if index >= unstable.offset else Compacted
 
     def term_or_zero(self, index: int) -> int:
         """The term of an entry, 0 if it is gone or not there yet."""
@@ -144,7 +144,7 @@ class RaftLog:
         cut = min(hi, offset)
         try:
             stable = self.storage.entries(lo, cut, max_size)
-        except Unavailable:
+        except EntryUnavailable:
             panic(self._trace, "entries[%d:%d) is unavailable from storage", lo, cut)
         if hi <= offset or len(stable) < cut - lo:
             return stable

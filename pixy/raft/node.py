@@ -11,7 +11,7 @@ needs no calls at all, not even ticks: see `rest`, and docs/raft.md for what suc
 
 from collections.abc import Sequence
 
-from pixy.raft.config import Config, RandomSource
+from pixy.raft.config import RaftConfig, RandomSource
 from pixy.raft.errors import RaftError, StepLocalMessage, StepPeerNotFound, panic
 from pixy.raft.follower import complete_snapshot
 from pixy.raft.messages import (
@@ -37,7 +37,7 @@ from pixy.raft.ready import (
     storage_apply,
     storage_apply_response,
 )
-from pixy.raft.status import Status, status_of
+from pixy.raft.status import RaftStatus, status_of
 from pixy.raft.storage import Storage
 from pixy.raft.trace import SILENT, Trace
 from pixy.raft.wire import encode_conf_change
@@ -91,7 +91,7 @@ class RaftNode:
         trace: who listens to what happens.
 
     Raises:
-        ConfigError: the id cannot be used.
+        RaftConfigError: the id cannot be used.
         RaftBug: the storage contradicts itself.
     """
 
@@ -108,7 +108,7 @@ class RaftNode:
         self,
         node_id: int,
         storage: Storage,
-        config: Config,
+        config: RaftConfig,
         random: RandomSource,
         *,
         applied: int = 0,
@@ -130,7 +130,7 @@ class RaftNode:
         """The state machine, to look at."""
         return self._raft
 
-    def status(self) -> Status:
+    def status(self) -> RaftStatus:
         """A look at the node."""
         return status_of(self._raft)
 

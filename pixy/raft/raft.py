@@ -19,7 +19,7 @@ acknowledgement of its own entries and a candidate's vote for itself take the sa
 """
 
 from pixy.raft import conf_change, replication
-from pixy.raft.config import Config, RandomSource, check_node_id
+from pixy.raft.config import RaftConfig, RandomSource, check_node_id
 from pixy.raft.errors import ConfChangeError, ProposalDropped, panic
 from pixy.raft.log import RaftLog
 from pixy.raft.messages import (
@@ -66,7 +66,7 @@ class Raft:
         applied: the index up to which the application has applied; 0 if it does not know, and gets entries again.
 
     Raises:
-        ConfigError: the id cannot be used.
+        RaftConfigError: the id cannot be used.
     """
 
     __slots__ = (
@@ -101,7 +101,7 @@ class Raft:
         self,
         node_id: int,
         storage: Storage,
-        config: Config,
+        config: RaftConfig,
         random: RandomSource,
         trace: Trace,
         applied: int = 0,
@@ -119,7 +119,7 @@ class Raft:
         self.lead = NONE
         # Invariant: whether the configuration in force has this node as a learner.
         self.is_learner = False
-        # The newest snapshot message that waits for its data (`Config.hold_snapshots`). Invariant: its index is above `log.committed`
+        # The newest snapshot message that waits for its data (`RaftConfig.hold_snapshots`). Invariant: its index is above `log.committed`
         # when it is set; it may be overtaken later.
         self.awaited_snapshot: Message | None = None
         # To whom leadership is being handed; NONE for nobody. Proposals are dropped meanwhile.

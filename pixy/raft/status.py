@@ -9,11 +9,11 @@ from pixy.raft.progress import Progress
 from pixy.raft.raft import Raft
 from pixy.raft.text import state_name
 
-__all__ = ["Status", "status_of"]
+__all__ = ["RaftStatus", "status_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class RaftStatus:
     """A look at a node.
 
     Args:
@@ -55,9 +55,9 @@ class Status:
         )
 
 
-def status_of(raft: Raft) -> Status:
+def status_of(raft: Raft) -> RaftStatus:
     """A look at this node."""
-    return Status(
+    return RaftStatus(
         id=raft.id,
         hard_state=raft.hard_state(),
         soft_state=raft.soft_state(),

@@ -8,7 +8,7 @@ storage must know the term of every entry it has and of the one before its first
 
 from typing import NamedTuple, Protocol
 
-from pixy.raft.errors import Compacted, RaftBug, SnapshotOutOfDate, Unavailable
+from pixy.raft.errors import Compacted, EntryUnavailable, RaftBug, SnapshotOutOfDate
 from pixy.raft.messages import ConfState, Entry, HardState, Snapshot
 from pixy.raft.sizes import limit_entries
 
@@ -47,7 +47,7 @@ class Storage(Protocol):
 
         Raises:
             Compacted: it was below the dummy.
-            Unavailable: it is behind the last entry.
+            EntryUnavailable: it is behind the last entry.
         """
 
     def entries(self, lo: int, hi: int, max_size: int) -> list[Entry]:
@@ -55,7 +55,7 @@ class Storage(Protocol):
 
         Raises:
             Compacted: `lo` is not behind the dummy.
-            Unavailable: there are no entries.
+            EntryUnavailable: there are no entries.
         """
 
     def snapshot(self) -> Snapshot:
@@ -92,23 +92,23 @@ class MemoryStorage:
         return self._entries[-1].index
 
     def term(self, index: int) -> int:
-        """Raises Compacted or Unavailable."""
+        """Raises Compacted or EntryUnavailable."""
         at = index - self._entries[0].index
         if at < 0:
             raise Compacted
         if at >= len(self._entries):
-            raise Unavailable
+            raise EntryUnavailable
         return self._entries[at].term
 
     def entries(self, lo: int, hi: int, max_size: int) -> list[Entry]:
-        """Raises Compacted or Unavailable; RaftBug if `hi` is beyond the end."""
+        """Raises Compacted or EntryUnavailable; RaftBug if `hi` is beyond the end."""
         dummy = self._entries[0].index
         if lo <= dummy:
             raise Compacted
         if hi > self.last_index() + 1:
             raise RaftBug(f"entries' hi({hi}) is out of bound lastindex({self.last_index()})")
         if len(self._entries) == 1:
-            raise Unavailable
+            raise EntryUnavailable
         return limit_entries(self._entries[lo - dummy : hi - dummy], max_size)
 
     def snapshot(self) -> Snapshot:

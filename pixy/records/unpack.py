@@ -49,12 +49,12 @@ class UnpacksTooFarError(Exception):
     """There is more than may be unpacked."""
 
 
-class _Kept(threading.local):
+class _UnpackBuffer(threading.local):
     def __init__(self) -> None:
         self.buffer = bytearray(_KEPT_BYTES)
 
 
-_kept = _Kept()
+_kept = _UnpackBuffer()
 
 
 def unpack(codec: int, packed: bytes, bytes_max: int) -> Buffer:

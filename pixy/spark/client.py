@@ -29,9 +29,9 @@ from pixy.errors import (
 )
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proto.pixy_log_pb2_grpc import LogStub
-from pixy.spark.connection import Connection, Tls
+from pixy.spark.connection import ConnectionOptions, Tls
 
-__all__ = ["Fetched", "LogClient"]
+__all__ = ["FetchedRange", "LogClient"]
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ _RETRIED = (
 _channels: dict[tuple[int, str, Tls | None], grpc.Channel] = {}
 
 
-class Fetched(NamedTuple):
+class FetchedRange(NamedTuple):
     """What came of one range."""
 
     range: int
@@ -79,7 +79,7 @@ class Fetched(NamedTuple):
 class LogClient:
     """The service at one or several addresses; cheap to make."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
         # Place of the address that answered last. Invariant: in range.
         self._current = 0
@@ -123,7 +123,7 @@ class LogClient:
         """Keep the stages of a sink from expiring."""
         self.discard(sink_id, ())
 
-    def fetch(self, ranges: Sequence[pb.FetchRange]) -> Generator[Fetched, None, None]:
+    def fetch(self, ranges: Sequence[pb.FetchRange]) -> Generator[FetchedRange, None, None]:
         """Responses, range by range, each with the number of its range; see pixy_log.proto: Fetch.
 
         After a break it goes on where it was. The ranges are not changed. Closing the iterator ends the call.
@@ -145,7 +145,7 @@ class LogClient:
                     position.from_offset = response.next_offset
                     if response.state != pb.MORE:
                         done = response.range + 1
-                    yield Fetched(number, response)
+                    yield FetchedRange(number, response)
                     # Whatever whoever reads has taken, patience begins here.
                     attempts.begin_anew()
                 if done < len(left):
@@ -175,7 +175,7 @@ class LogClient:
 class _Attempts:
     """Decides after each failure whether there is another attempt, and where."""
 
-    def __init__(self, connection: Connection, name: str, place: int) -> None:
+    def __init__(self, connection: ConnectionOptions, name: str, place: int) -> None:
         self._connection = connection
         self._name = name
         self._seconds, self._option = connection.timeout_seconds, "pixy.timeoutMs"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-__all__ = ["Connection", "Tls"]
+__all__ = ["ConnectionOptions", "Tls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectionOptions:
     """A daemon.
 
     Args:

@@ -8,7 +8,7 @@ from pixy.records import TopicPartition
 from pixy.spark.client import LogClient
 from pixy.spark.offsets import Offsets
 from pixy.spark.positions import EARLIEST, LATEST, At, Position
-from pixy.spark.subscription import Subscription
+from pixy.spark.topic_selection import TopicSelection
 
 __all__ = ["OffsetFinder"]
 
@@ -22,7 +22,7 @@ class OffsetFinder:
         fail_on_data_loss: an offset that the log does not have is an error; else the nearest that it has is taken.
     """
 
-    def __init__(self, client: LogClient, subscription: Subscription, *, fail_on_data_loss: bool) -> None:
+    def __init__(self, client: LogClient, subscription: TopicSelection, *, fail_on_data_loss: bool) -> None:
         self._client = client
         self._subscription = subscription
         self._fail_on_data_loss = fail_on_data_loss

@@ -15,9 +15,9 @@ from difflib import get_close_matches
 from enum import Enum
 
 from pixy.errors import InvalidArgument
-from pixy.spark.connection import Connection, Tls
+from pixy.spark.connection import ConnectionOptions, Tls
 from pixy.spark.positions import Position, check_order, end_position, start_position
-from pixy.spark.subscription import Subscription, parse_subscription
+from pixy.spark.topic_selection import TopicSelection, parse_topic_selection
 
 __all__ = ["ReadOptions", "Use", "WriteOptions", "read_options", "wants_headers", "write_options"]
 
@@ -137,8 +137,8 @@ _SPELLING = {name.lower(): name for name in (*_KNOWN, *_WITHOUT_EFFECT, *_REFUSE
 class ReadOptions:
     """What is to be read, and how. Counts are of records; None is no bound."""
 
-    connection: Connection
-    subscription: Subscription
+    connection: ConnectionOptions
+    subscription: TopicSelection
     start: Position
     end: Position
     fail_on_data_loss: bool
@@ -159,7 +159,7 @@ class WriteOptions:
     size of the largest record batch.
     """
 
-    connection: Connection
+    connection: ConnectionOptions
     topic: str | None
     include_headers: bool
     sink_id: str | None
@@ -178,7 +178,7 @@ def read_options(options: Options, use: Use) -> ReadOptions:
     """
     given = _check_names(options, use)
     streaming = use is Use.STREAM_READ
-    subscription = parse_subscription(given)
+    subscription = parse_topic_selection(given)
     maximum = _count(given, "maxOffsetsPerTrigger") if streaming else None
     minimum = _count(given, "minOffsetsPerTrigger") if streaming else None
     if maximum is not None and minimum is not None and minimum > maximum:
@@ -296,7 +296,7 @@ def _check_batch_name(given: Options) -> None:
         raise _bad("batchId", given["batchId"], "a whole number from 0 on")
 
 
-def _connection(given: Options) -> Connection:
+def _connection(given: Options) -> ConnectionOptions:
     ours, theirs = given.get("pixy.address"), given.get("kafka.bootstrap.servers")
     if ours is not None and theirs is not None and ours != theirs:
         raise InvalidArgument(
@@ -315,7 +315,7 @@ def _connection(given: Options) -> Connection:
         _PUBLISH_TIMEOUT_MS_DEFAULT, timeout_ms
     )
     cluster = given.get("pixy.cluster", "")
-    return Connection(addresses, cluster, timeout_ms / 1000, publish_timeout_ms / 1000, _tls(given))
+    return ConnectionOptions(addresses, cluster, timeout_ms / 1000, publish_timeout_ms / 1000, _tls(given))
 
 
 def _tls(given: Options) -> Tls | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pixy.errors import OffsetOutOfRange
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.spark.client import LogClient
-from pixy.spark.connection import Connection
+from pixy.spark.connection import ConnectionOptions
 from pixy.spark.decode import Span, decode
 from pixy.spark.ranges import PlannedRange
 
@@ -27,7 +27,11 @@ _REASONS = {
 
 
 def read_ranges(
-    connection: Connection, ranges: Sequence[PlannedRange], *, include_headers: bool, fail_on_data_loss: bool
+    connection: ConnectionOptions,
+    ranges: Sequence[PlannedRange],
+    *,
+    include_headers: bool,
+    fail_on_data_loss: bool,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the ranges. Closing the iterator ends the fetch.
 

@@ -1,6 +1,6 @@
 import pytest
 
-from pixy.cli.output import Progress, json_bytes, print_json, print_table, readable_bytes, report_error
+from pixy.cli.output import MessageProgress, json_bytes, print_json, print_table, readable_bytes, report_error
 from tests.fakes.clock import FakeClock
 
 
@@ -26,7 +26,7 @@ def test_each_line_of_an_error_is_marked(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_progress_is_drawn_now_and_then_and_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
     clock = FakeClock()
-    progress = Progress(shown=True, clock=clock.monotonic)
+    progress = MessageProgress(shown=True, clock=clock.monotonic)
     for _ in range(4):
         clock.advance(0.125)
         progress.add(1)
@@ -37,7 +37,7 @@ def test_progress_is_drawn_now_and_then_and_summed_up(capsys: pytest.CaptureFixt
 
 def test_where_progress_is_not_wanted_there_is_only_the_sum(capsys: pytest.CaptureFixture[str]) -> None:
     clock = FakeClock()
-    progress = Progress(shown=False, clock=clock.monotonic)
+    progress = MessageProgress(shown=False, clock=clock.monotonic)
     clock.advance(0.5)
     progress.add(1)
     progress.finish()

@@ -11,7 +11,7 @@ from pixy.backend import (
     TopicPartition,
 )
 from pixy.config import ConsumerConfig
-from pixy.consume import Cancellable, Consumers, Offer
+from pixy.consume import Consumers, Offer, PendingRequest
 from pixy.errors import PixyError, TopicMissing
 from pixy.records import NewRecord, Record, build_batch, patch_batch, read_header, unpack_records
 from tests.fakes.backend import FakeBackend
@@ -42,7 +42,7 @@ class Answers:
         self.slow = slow
         self.offers: list[Offer] = []
         self.errors: list[PixyError] = []
-        self.waiting: list[Cancellable] = []
+        self.waiting: list[PendingRequest] = []
 
     def __call__(self, offer: Offer | None, error: PixyError | None) -> None:
         if offer is not None:

@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from pixy.consume import Offer, OffsetTracker
-from pixy.consume.dispatcher import Cancellable, Dispatcher
+from pixy.consume.dispatcher import Dispatcher, PendingRequest
 from pixy.consume.offer import OfferLimits
 from pixy.consume.offers import PartitionOffers
 from pixy.errors import CorruptData, LongPollTimeout, PixyError, ShuttingDown, TooManyRequests
@@ -42,7 +42,7 @@ class Partition:
 
 def waits(
     dispatcher: Dispatcher, answers: Answers, now: float = 0.0, deadline: float | None = None
-) -> Cancellable:
+) -> PendingRequest:
     waiter = dispatcher.consume(answers, False, deadline, now)
     assert waiter is not None
     return waiter

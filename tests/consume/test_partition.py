@@ -9,13 +9,13 @@ from structlog.testing import capture_logs
 from pixy.backend import OffsetCommit, TopicPartition
 from pixy.config import ConsumerConfig
 from pixy.consume.dispatcher import Dispatcher
-from pixy.consume.environment import Environment
+from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.offer import Offer, OfferLimits
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
 from pixy.consume.tasks import Tasks
 from pixy.consume.timers import Timers
-from pixy.consume.unpacking import Unpacker
+from pixy.consume.unpacking import BatchUnpacker
 from pixy.consume.voided import VoidedOffsets
 from pixy.errors import AckBeyondEnd, InvalidAck, Unavailable
 from tests.consume.fakes import Answers
@@ -42,7 +42,7 @@ class Host:
         self.clock = FakeClock()
         self.faults: list[BaseException] = []
         self.limits = OfferLimits(ACK_TIMEOUT, 3, 1 << 20, 1, 1 << 20)
-        self.environment = Environment(
+        self.environment = ConsumeEnvironment(
             self.backend,
             ConsumerConfig(),
             "me",
@@ -50,7 +50,7 @@ class Host:
             Tasks(self.faults.append),
             self.limits,
             lambda topic, fail: None,
-            Unpacker(),
+            BatchUnpacker(),
         )
         self.live: LivePartition | None = None
 

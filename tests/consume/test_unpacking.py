@@ -6,7 +6,7 @@ import pytest
 
 from pixy.backend import Batch
 from pixy.consume import unpacking
-from pixy.consume.unpacking import Unpacker
+from pixy.consume.unpacking import BatchUnpacker
 from pixy.errors import UnpackedTooLarge
 from pixy.records import COMPRESSION, Record, unpack_records
 from tests.fakes.batches import batch_of, bomb
@@ -16,12 +16,12 @@ PATIENCE_S = 60.0
 
 async def test_the_records_come_unpacked() -> None:
     batch = batch_of(b"a" * 100, b"b" * 100, compression=COMPRESSION["lz4"])
-    assert [record.value for record in await Unpacker()(batch)] == [b"a" * 100, b"b" * 100]
+    assert [record.value for record in await BatchUnpacker()(batch)] == [b"a" * 100, b"b" * 100]
 
 
 async def test_a_batch_that_unpacks_too_far_is_told() -> None:
     with pytest.raises(UnpackedTooLarge, match="record batch at offset 0 cannot be decoded"):
-        await Unpacker()(bomb())
+        await BatchUnpacker()(bomb())
 
 
 async def test_one_batch_at_a_time_is_unpacked_while_the_event_loop_goes_on(
@@ -40,7 +40,7 @@ async def test_one_batch_at_a_time_is_unpacked_while_the_event_loop_goes_on(
         return unpack_records(batch)
 
     monkeypatch.setattr(unpacking, "unpack_records", slow)
-    unpacker = Unpacker()
+    unpacker = BatchUnpacker()
     batch = batch_of(b"a" * 100, compression=COMPRESSION["gzip"])
     waiting = [asyncio.create_task(unpacker(batch)) for _ in range(4)]
     async with asyncio.timeout(PATIENCE_S):

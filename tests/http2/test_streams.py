@@ -4,7 +4,7 @@ import pytest
 
 from pixy.http2.flow import ReceiveWindow
 from pixy.http2.frames import FrameType
-from pixy.http2.streams import VERDICTS, WHOLE, Stream, StreamState, StreamTable
+from pixy.http2.streams import FRAME_VERDICTS, WHOLE, Stream, StreamState, StreamTable
 
 
 def table_with_one_of_each() -> tuple[StreamTable, dict[int, StreamState]]:
@@ -37,7 +37,7 @@ def test_a_stream_is_in_the_state_that_its_past_says() -> None:
     "frame_type", [FrameType.DATA, FrameType.HEADERS, FrameType.RST_STREAM, FrameType.WINDOW_UPDATE]
 )
 def test_every_state_has_a_verdict_on_every_frame_of_a_stream(frame_type: FrameType) -> None:
-    assert set(VERDICTS[frame_type]) == set(StreamState)
+    assert set(FRAME_VERDICTS[frame_type]) == set(StreamState)
 
 
 def test_a_stream_that_has_nothing_of_its_own_gets_an_object_when_it_needs_one() -> None:

@@ -10,11 +10,11 @@ from pixy.raft import (
     NO_LIMIT,
     Compacted,
     Entry,
+    EntryUnavailable,
     LogPosition,
     MemoryStorage,
     RaftBug,
     Snapshot,
-    Unavailable,
 )
 from pixy.raft.log import RaftLog
 from pixy.raft.sizes import entries_size
@@ -176,7 +176,7 @@ def test_the_log_is_the_list_that_was_written_to_it(operations: list[tuple[str, 
         ]
         assert log.entries(model.first, NO_LIMIT) == model.entries
         for index in (model.first - 2, model.last + 1):
-            with pytest.raises((Compacted, Unavailable)):
+            with pytest.raises((Compacted, EntryUnavailable)):
                 log.term(index)
 
 

@@ -14,8 +14,6 @@ from pixy.raft import (
     ConfChangeTransition,
     ConfChangeType,
     ConfChangeV2,
-    Config,
-    ConfigError,
     ConfState,
     Entry,
     EntryType,
@@ -25,6 +23,8 @@ from pixy.raft import (
     MessageType,
     ProposalDropped,
     RaftBug,
+    RaftConfig,
+    RaftConfigError,
     RaftError,
     RaftNode,
     ReadOnlyOption,
@@ -36,7 +36,7 @@ from pixy.raft import (
     StepPeerNotFound,
 )
 
-CONFIG = Config(election_tick=3, heartbeat_tick=1)
+CONFIG = RaftConfig(election_tick=3, heartbeat_tick=1)
 
 
 def storage(*voters: int) -> MemoryStorage:
@@ -45,7 +45,7 @@ def storage(*voters: int) -> MemoryStorage:
     return result
 
 
-def node(stored: MemoryStorage, node_id: int = 1, config: Config = CONFIG) -> RaftNode:
+def node(stored: MemoryStorage, node_id: int = 1, config: RaftConfig = CONFIG) -> RaftNode:
     return RaftNode(node_id, stored, config, Random(1), applied=2)
 
 
@@ -90,15 +90,15 @@ def leader_of_three() -> tuple[RaftNode, MemoryStorage]:
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        Config(**options)
+    with pytest.raises(RaftConfigError) as raised:
+        RaftConfig(**options)
     assert str(raised.value) == text
 
 
 def test_ids_that_mean_something_else_are_refused() -> None:
-    with pytest.raises(ConfigError, match="cannot use none as id"):
+    with pytest.raises(RaftConfigError, match="cannot use none as id"):
         node(storage(1), 0)
-    with pytest.raises(ConfigError, match="cannot use local target as id"):
+    with pytest.raises(RaftConfigError, match="cannot use local target as id"):
         node(storage(1), APPEND_THREAD)
 
 
@@ -471,7 +471,7 @@ def test_a_follower_that_is_not_ticked_drops_votes_until_it_forgets_its_leader()
 
 def test_a_lease_outlives_its_quorum_by_nearly_two_election_timeouts_without_any_drift() -> None:
     timeout = 10
-    config = Config(
+    config = RaftConfig(
         election_tick=timeout, check_quorum=True, pre_vote=True, read_only=ReadOnlyOption.LEASE_BASED
     )
     stores = {node_id: storage(1, 2, 3) for node_id in (1, 2, 3)}

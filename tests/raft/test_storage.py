@@ -7,11 +7,11 @@ from pixy.raft import (
     Compacted,
     ConfState,
     Entry,
+    EntryUnavailable,
     MemoryStorage,
     RaftBug,
     Snapshot,
     SnapshotOutOfDate,
-    Unavailable,
 )
 
 
@@ -28,7 +28,7 @@ def test_the_term_of_the_dummy_is_known_and_no_other_below_it() -> None:
     assert [stored.term(index) for index in (3, 4, 6)] == [1, 4, 6]
     with pytest.raises(Compacted, match="requested index is unavailable due to compaction"):
         stored.term(2)
-    with pytest.raises(Unavailable, match="requested entry at index is unavailable"):
+    with pytest.raises(EntryUnavailable, match="requested entry at index is unavailable"):
         stored.term(7)
 
 
@@ -41,7 +41,7 @@ def test_entries_are_cut_to_a_size_and_one_comes_always() -> None:
         stored.entries(3, 5, NO_LIMIT)
     with pytest.raises(RaftBug, match=r"entries' hi\(8\) is out of bound lastindex\(6\)"):
         stored.entries(4, 8, NO_LIMIT)
-    with pytest.raises(Unavailable):
+    with pytest.raises(EntryUnavailable):
         storage(4, 3).entries(4, 4, NO_LIMIT)
 
 

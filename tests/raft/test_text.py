@@ -16,7 +16,6 @@ from pixy.raft import (
     ConfChangeTransition,
     ConfChangeType,
     ConfChangeV2,
-    Config,
     ConfState,
     Entry,
     EntryType,
@@ -24,6 +23,7 @@ from pixy.raft import (
     MemoryStorage,
     Message,
     MessageType,
+    RaftConfig,
     RaftNode,
     ReadState,
     Snapshot,
@@ -174,7 +174,7 @@ def test_a_majority_shows_ranks_and_hexadecimal_ids() -> None:
 def test_a_status_is_json() -> None:
     storage = MemoryStorage()
     storage.apply_snapshot(Snapshot(3, 1, ConfState((26,))))
-    node = RaftNode(26, storage, Config(), Random(1))
+    node = RaftNode(26, storage, RaftConfig(), Random(1))
     node.campaign()
     while node.has_ready():
         ready = node.ready()

@@ -10,7 +10,7 @@ import pytest
 from pixy.errors import FailedPrecondition, ResourceExhausted, Unavailable
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.spark.client import LogClient
-from pixy.spark.connection import Connection
+from pixy.spark.connection import ConnectionOptions
 from tests.spark.service import FakeService, serving
 
 
@@ -48,7 +48,7 @@ def test_a_publication_that_is_not_answered_in_time_is_asked_for_again(
         return pb.PublishResponse(published=False, last_epoch=3)
 
     service.answers["Publish"] = [hang, published_before]
-    client = LogClient(Connection((address,), timeout_seconds=0.5, publish_timeout_seconds=60))
+    client = LogClient(ConnectionOptions((address,), timeout_seconds=0.5, publish_timeout_seconds=60))
     try:
         assert client.publish(REQUEST) == pb.PublishResponse(published=False, last_epoch=3)
     finally:
@@ -58,7 +58,7 @@ def test_a_publication_that_is_not_answered_in_time_is_asked_for_again(
 
 def test_a_publication_has_a_deadline_of_its_own(service: FakeService, address: str) -> None:
     service.answers["Publish"] = [failing(grpc.StatusCode.DEADLINE_EXCEEDED)] * 1000
-    client = LogClient(Connection((address,), timeout_seconds=60, publish_timeout_seconds=0.3))
+    client = LogClient(ConnectionOptions((address,), timeout_seconds=60, publish_timeout_seconds=0.3))
     with pytest.raises(
         Unavailable,
         match=r"Publish: pixy did not answer within 0\.3 s \(pixy\.publishTimeoutMs\): .*on purpose",
@@ -69,14 +69,14 @@ def test_a_publication_has_a_deadline_of_its_own(service: FakeService, address: 
 
 def test_room_is_waited_for_where_it_is_missing(service: FakeService, address: str) -> None:
     service.answers["Stage"] = [failing(grpc.StatusCode.RESOURCE_EXHAUSTED)] * 2
-    client = LogClient(Connection((address, "127.0.0.1:1"), timeout_seconds=60))
+    client = LogClient(ConnectionOptions((address, "127.0.0.1:1"), timeout_seconds=60))
     assert client.stage(pb.StageRequest(sink_id="s", stage_id="a")) == pb.StageResponse()
     assert len(service.requests["Stage"]) == 3
 
 
 def test_room_that_does_not_come_is_an_error_of_its_own(service: FakeService, address: str) -> None:
     service.answers["Stage"] = [failing(grpc.StatusCode.RESOURCE_EXHAUSTED)] * 1000
-    client = LogClient(Connection((address,), timeout_seconds=0.3))
+    client = LogClient(ConnectionOptions((address,), timeout_seconds=0.3))
     with pytest.raises(
         ResourceExhausted,
         match=r"Stage: pixy had no room for it within 0\.3 s \(pixy\.timeoutMs\): .*on purpose",
@@ -87,5 +87,5 @@ def test_room_that_does_not_come_is_an_error_of_its_own(service: FakeService, ad
 def test_a_refusal_is_not_asked_about_again(service: FakeService, address: str) -> None:
     service.answers["Publish"] = [failing(grpc.StatusCode.FAILED_PRECONDITION)]
     with pytest.raises(FailedPrecondition, match="on purpose"):
-        LogClient(Connection((address,))).publish(REQUEST)
+        LogClient(ConnectionOptions((address,))).publish(REQUEST)
     assert len(service.requests["Publish"]) == 1

@@ -15,7 +15,7 @@ from pixy.proto import pixy_log_pb2 as pb
 from pixy.proto.pixy_log_pb2_grpc import LogStub
 from pixy.spark import client
 from pixy.spark.client import LogClient
-from pixy.spark.connection import Connection, Tls
+from pixy.spark.connection import ConnectionOptions, Tls
 from tests.integration.daemon import Daemon
 from tests.judges.daemons import judged_daemon, make_certificate
 from tests.spark.log import Log
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.process]
 
 
 def test_a_dead_server_is_named_with_the_cause() -> None:
-    log_client = LogClient(Connection(("127.0.0.1:1",), timeout_seconds=0.3))
+    log_client = LogClient(ConnectionOptions(("127.0.0.1:1",), timeout_seconds=0.3))
     with pytest.raises(
         Unavailable,
         match=r"^DescribeTopics: pixy did not answer within 0.3 s \(pixy.timeoutMs\): 127.0.0.1:1: .*refused",
@@ -36,13 +36,13 @@ def test_a_dead_server_is_named_with_the_cause() -> None:
 
 def test_every_dead_address_is_named() -> None:
     with pytest.raises(Unavailable, match=r"127.0.0.1:1: .*; 127.0.0.1:2: "):
-        LogClient(Connection(("127.0.0.1:1", "127.0.0.1:2"), timeout_seconds=0.3)).describe()
+        LogClient(ConnectionOptions(("127.0.0.1:1", "127.0.0.1:2"), timeout_seconds=0.3)).describe()
 
 
 def test_the_next_address_is_asked_when_one_is_dead(daemon: Daemon, log: Log) -> None:
     topic = log.create(1)
     log.append(topic, 0, [b"a"])
-    log_client = LogClient(Connection(("127.0.0.1:1", daemon.address), timeout_seconds=10))
+    log_client = LogClient(ConnectionOptions(("127.0.0.1:1", daemon.address), timeout_seconds=10))
     assert [each.topic for each in log_client.describe([topic]).topics] == [topic]
     assert [
         each.response.next_offset for each in log_client.fetch([pb.FetchRange(topic=topic, to_offset=1)])
@@ -50,7 +50,7 @@ def test_the_next_address_is_asked_when_one_is_dead(daemon: Daemon, log: Log) ->
 
 
 def test_what_is_refused_is_not_tried_again(daemon: Daemon) -> None:
-    log_client = LogClient(Connection((daemon.address,), cluster="nowhere", timeout_seconds=60))
+    log_client = LogClient(ConnectionOptions((daemon.address,), cluster="nowhere", timeout_seconds=60))
     with pytest.raises(
         InvalidArgument,
         match=rf"DescribeTopics at pixy {daemon.address}, pixy.cluster 'nowhere', failed with INVALID_ARGUMENT: ",
@@ -60,7 +60,7 @@ def test_what_is_refused_is_not_tried_again(daemon: Daemon) -> None:
 
 def test_a_call_waits_for_a_daemon_that_restarts(daemon: Daemon, log: Log) -> None:
     topic = log.create(1)
-    log_client = LogClient(Connection((daemon.address,), timeout_seconds=30))
+    log_client = LogClient(ConnectionOptions((daemon.address,), timeout_seconds=30))
     log_client.describe([topic])
     daemon.kill()
     starter = threading.Timer(0.5, daemon.start)
@@ -76,7 +76,7 @@ def test_a_fetch_goes_on_where_it_was_when_the_daemon_restarts(daemon: Daemon, l
     for topic in topics:
         for _ in range(30):
             log.append(topic, 0, [b"v" * 1000] * 500)
-    log_client = LogClient(Connection((daemon.address,), timeout_seconds=30))
+    log_client = LogClient(ConnectionOptions((daemon.address,), timeout_seconds=30))
     ranges = [pb.FetchRange(topic=topic, to_offset=15_000) for topic in topics]
     found: dict[int, list[int]] = {0: [0], 1: [0]}
     for place, each in enumerate(log_client.fetch(ranges)):
@@ -98,7 +98,7 @@ def test_a_reader_that_takes_longer_than_calls_are_tried_goes_on_where_it_was(
     topic = log.create(1)
     for _ in range(30):
         log.append(topic, 0, [b"v" * 1000] * 500)
-    responses = LogClient(Connection((daemon.address,), timeout_seconds=5)).fetch(
+    responses = LogClient(ConnectionOptions((daemon.address,), timeout_seconds=5)).fetch(
         [pb.FetchRange(topic=topic, to_offset=15_000)]
     )
     first = next(responses)
@@ -114,7 +114,7 @@ def test_a_fetch_that_nobody_has_read_for_long_goes_on_where_it_was(tmp_path: Pa
         topic = log.create(1)
         for _ in range(40):
             log.append(topic, 0, [b"v" * 1000] * 500)
-        responses = LogClient(Connection((judged.address,))).fetch(
+        responses = LogClient(ConnectionOptions((judged.address,))).fetch(
             [pb.FetchRange(topic=topic, to_offset=20_000)]
         )
         next(responses)
@@ -140,7 +140,9 @@ def test_who_stops_reading_ends_the_fetch(daemon: Daemon, log: Log, monkeypatch:
         return stub
 
     monkeypatch.setattr(client, "LogStub", noting_stub)
-    responses = LogClient(Connection((daemon.address,))).fetch([pb.FetchRange(topic=topic, to_offset=4500)])
+    responses = LogClient(ConnectionOptions((daemon.address,))).fetch(
+        [pb.FetchRange(topic=topic, to_offset=4500)]
+    )
     assert next(responses).response.state == pb.MORE
     (call,) = calls
     assert call.is_active()
@@ -152,9 +154,12 @@ def test_tls_proves_who_the_daemon_is(tmp_path: Path) -> None:
     certificate = make_certificate(tmp_path)
     with judged_daemon(tmp_path / "daemon", certificate=certificate) as daemon:
         tls = Tls(ca_path=str(certificate.path))
-        assert LogClient(Connection((daemon.address,), timeout_seconds=10, tls=tls)).describe() is not None
+        assert (
+            LogClient(ConnectionOptions((daemon.address,), timeout_seconds=10, tls=tls)).describe()
+            is not None
+        )
         with pytest.raises(PixyError, match=rf"{daemon.address}"):
-            LogClient(Connection((daemon.address,), timeout_seconds=1, tls=Tls())).describe()
+            LogClient(ConnectionOptions((daemon.address,), timeout_seconds=1, tls=Tls())).describe()
 
 
 def test_a_client_shows_its_certificate_and_may_expect_another_name(tmp_path: Path) -> None:
@@ -167,7 +172,9 @@ def test_a_client_shows_its_certificate_and_may_expect_another_name(tmp_path: Pa
     ) as daemon:
 
         def describe(tls: Tls, seconds: float) -> pb.DescribeTopicsResponse:
-            return LogClient(Connection((daemon.address,), timeout_seconds=seconds, tls=tls)).describe()
+            return LogClient(
+                ConnectionOptions((daemon.address,), timeout_seconds=seconds, tls=tls)
+            ).describe()
 
         assert describe(tls, 10) is not None
         for wrong in (replace(tls, server_name="elsewhere"), Tls(str(own.path))):
@@ -180,11 +187,11 @@ def test_a_missing_certificate_is_named() -> None:
         InvalidArgument,
         match=r"option pixy.tls.caPath is '/nowhere/ca.pem': the file cannot be read: No such file",
     ):
-        LogClient(Connection(("127.0.0.1:1",), tls=Tls(ca_path="/nowhere/ca.pem"))).describe()
+        LogClient(ConnectionOptions(("127.0.0.1:1",), tls=Tls(ca_path="/nowhere/ca.pem"))).describe()
 
 
 def test_a_unix_socket_serves(tmp_path: Path) -> None:
     socket = tmp_path / "s"
     with Daemon(tmp_path / "daemon", {"unix_addr": str(socket)}) as daemon:
-        assert LogClient(Connection((f"unix:{socket}",), timeout_seconds=10)).describe() is not None
+        assert LogClient(ConnectionOptions((f"unix:{socket}",), timeout_seconds=10)).describe() is not None
         assert daemon.running

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from pixy.errors import Unavailable
 from pixy.spark.client import LogClient
-from pixy.spark.connection import Connection
+from pixy.spark.connection import ConnectionOptions
 from pixy.spark.keep_alive import KeepAlive
 from pixy.spark.options import Use, write_options
 from pixy.spark.schema import WriteColumns
@@ -44,7 +44,7 @@ def test_a_task_that_waits_for_rows_keeps_its_sink_alive() -> None:
     with serving(service) as address:
         options = write_options({"pixy.address": address, "topic": "t"}, Use.BATCH_WRITE)
         writer = StageWriter(
-            LogClient(Connection((address,))), "s", options, VALUE_ONLY, keep_alive_seconds=0.01
+            LogClient(ConnectionOptions((address,))), "s", options, VALUE_ONLY, keep_alive_seconds=0.01
         )
         assert len(writer.write(rows())) == 1
     assert all((each.sink_id, list(each.stage_ids)) == ("s", []) for each in service.requests["Discard"])

@@ -13,7 +13,7 @@ from pixy.proto import pixy_log_pb2 as pb
 from pixy.records import NewRecord, build_batch, crc32c
 from pixy.spark import writing
 from pixy.spark.client import LogClient
-from pixy.spark.connection import Connection
+from pixy.spark.connection import ConnectionOptions
 from pixy.spark.options import Use, write_options
 from pixy.spark.schema import WriteColumns, arrow_schema
 from pixy.spark.writing import PIECE_BYTES, StageWriter
@@ -42,7 +42,7 @@ def batch(rows: list[dict[str, object]]) -> pa.RecordBatch:
 
 
 def client_of(log: Log) -> LogClient:
-    return LogClient(Connection((log.options["pixy.address"],), timeout_seconds=20))
+    return LogClient(ConnectionOptions((log.options["pixy.address"],), timeout_seconds=20))
 
 
 def writer_of(log: Log, topic: str | None, columns: WriteColumns = COLUMNS, **options: str) -> StageWriter:

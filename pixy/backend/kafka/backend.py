@@ -17,14 +17,14 @@ from aiokafka.conn import create_conn
 
 from pixy.backend.kafka.client import Dial, KafkaClient
 from pixy.backend.kafka.coordinators import Coordinators
-from pixy.backend.kafka.fetch import Fetcher, OutOfRange
+from pixy.backend.kafka.fetch import KafkaFetcher, OutOfRange
 from pixy.backend.kafka.group_list import GroupList
 from pixy.backend.kafka.groups import GroupEnvironment, Groups
 from pixy.backend.kafka.list_offsets import list_offset, list_ranges
 from pixy.backend.kafka.offsets import GroupOffsets
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce import Producer
-from pixy.backend.kafka.staged_writes import StagedWrites, StagingPlace
+from pixy.backend.kafka.staged_writes import KafkaStagedWrites, StagingPlace
 from pixy.backend.kafka.tasks import tell_loop
 from pixy.backend.kafka.topics import Topics
 from pixy.backend.protocol import (
@@ -80,12 +80,14 @@ class KafkaBackend:
         self._client = KafkaClient(options, dial, on_fault)
         self._topics = Topics(self._client)
         self._producer = Producer(self._client, options, on_fault)
-        self._fetcher = Fetcher(self._client, options, on_fault)
+        self._fetcher = KafkaFetcher(self._client, options, on_fault)
         coordinators = self._coordinators = Coordinators(self._client)
         self._groups = Groups(GroupEnvironment(self._client, coordinators, options, on_fault))
         self._group_list = GroupList(self._client, coordinators)
         self._offsets = GroupOffsets(self._client, coordinators, self._groups, self._group_list)
-        self._staged = StagedWrites(self._client, options, staging, on_fault, on_storage_fault or on_fault)
+        self._staged = KafkaStagedWrites(
+            self._client, options, staging, on_fault, on_storage_fault or on_fault
+        )
         self._stopped = False
 
     @property

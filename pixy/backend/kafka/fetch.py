@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.errors import OFFSET_OUT_OF_RANGE, code_name, error_for_code, is_retriable, is_stale
-from pixy.backend.kafka.legacy_messages import MAGIC_AT, Message, pack_messages, read_messages
+from pixy.backend.kafka.legacy_messages import MAGIC_AT, LegacyMessage, pack_messages, read_messages
 from pixy.backend.kafka.messages import FETCH, READ_COMMITTED
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.tasks import OwnedTasks
@@ -40,7 +40,7 @@ from pixy.records import (
     read_header,
 )
 
-__all__ = ["Fetched", "Fetcher", "OutOfRange", "read_batches"]
+__all__ = ["FetchedBatches", "KafkaFetcher", "OutOfRange", "read_batches"]
 
 _CONNECTIONS = 4
 _ANSWER_S = 5.0
@@ -59,7 +59,7 @@ class OutOfRange(Exception):
     """The broker does not serve the offset. Not for callers of the backend: they want to know the range."""
 
 
-class Fetched(NamedTuple):
+class FetchedBatches(NamedTuple):
     """What became of the bytes of one partition."""
 
     batches: list[memoryview]
@@ -124,7 +124,7 @@ class _Lane:
         self.tick = 0.0
 
 
-class Fetcher:
+class KafkaFetcher:
     """Reads the partitions of one cluster.
 
     Args:
@@ -353,7 +353,7 @@ class Fetcher:
 
 def read_batches(
     records: bytes, offset: int, max_bytes: int, aborted: Iterable[tuple[int, int, Any]] = ()
-) -> Fetched:
+) -> FetchedBatches:
     """The whole batches that a broker has sent for one partition, without control batches and what was aborted.
 
     Args:
@@ -402,7 +402,7 @@ class _Answer:
         self._aborting: set[int] = set()
         self._batches: list[memoryview] = []
         # Of formats 0 and 1, not packed yet. Invariant: at most `_MESSAGES_MAX`, behind all that `_batches` has.
-        self.messages: list[Message] = []
+        self.messages: list[LegacyMessage] = []
 
     def take_batch(self, batch: memoryview) -> None:
         check_batch(batch)
@@ -423,9 +423,9 @@ class _Answer:
         if self.messages:
             self._next_offset = self.messages[-1].offset + 1
 
-    def finished(self) -> Fetched:
+    def finished(self) -> FetchedBatches:
         self._pack()
-        return Fetched(self._batches, self._next_offset)
+        return FetchedBatches(self._batches, self._next_offset)
 
     def _pack(self) -> None:
         if self.messages:

@@ -38,7 +38,7 @@ class GroupMember(NamedTuple):
     assigned: Partitions
 
 
-class _Group(NamedTuple):
+class _DescribedGroup(NamedTuple):
     """Members of one group, and whether what they have is about to change."""
 
     members: Sequence[GroupMember] = ()
@@ -79,7 +79,7 @@ class GroupList:
             raise OwnerUndecided(f"the consumer group {group} is being rebalanced; try again")
         return None
 
-    async def _describe(self, group: str, patience_s: float) -> _Group:
+    async def _describe(self, group: str, patience_s: float) -> _DescribedGroup:
         what = f"describe the consumer group {group}"
         request = DESCRIBE_GROUPS([group], False, {})
         answer = await self._coordinators.ask(group, request, what, _first_code, patience_s)
@@ -87,8 +87,10 @@ class GroupList:
         if found[0] not in (0, _GROUP_ID_NOT_FOUND):
             raise error_for_code(found[0], what)
         if found[5]:
-            return _Group([_classic_member(each) for each in found[5]], found[2] in _UNDECIDED)
-        return (await self._newer_groups(await self._coordinators.find(group), [group])).get(group, _Group())
+            return _DescribedGroup([_classic_member(each) for each in found[5]], found[2] in _UNDECIDED)
+        return (await self._newer_groups(await self._coordinators.find(group), [group])).get(
+            group, _DescribedGroup()
+        )
 
     async def consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         """See `Backend.list_consumers`.
@@ -123,7 +125,7 @@ class GroupList:
             found.update({name: group.members for name, group in newer.items()})
         return found
 
-    async def _newer_groups(self, node_id: int, groups: Sequence[str]) -> Mapping[str, _Group]:
+    async def _newer_groups(self, node_id: int, groups: Sequence[str]) -> Mapping[str, _DescribedGroup]:
         """Groups of KIP-848's protocol; groups of the other kind, and all if the broker lacks it, are missing."""
         if not groups:
             return {}
@@ -134,7 +136,7 @@ class GroupList:
                 return {}
             raise
         return {
-            name: _Group([_newer_member(each) for each in members], state in _UNDECIDED)
+            name: _DescribedGroup([_newer_member(each) for each in members], state in _UNDECIDED)
             for code, _, name, state, _, _, _, members, *_ in answer.groups
             if not code
         }

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from pixy.errors import CorruptData
 from pixy.records import build_batch, decompress_records, patch_batch
 
-__all__ = ["MAGIC_AT", "Message", "pack_messages", "read_messages"]
+__all__ = ["MAGIC_AT", "LegacyMessage", "pack_messages", "read_messages"]
 
 MAGIC_AT = 16
 """Place of the byte that tells the format, in this one as in that of record batches."""
@@ -40,7 +40,7 @@ _LOG_APPEND_TIME = 0x08
 _NO_LEADER_EPOCH = -1
 
 
-class Message(NamedTuple):
+class LegacyMessage(NamedTuple):
     """A message that is not compressed."""
 
     offset: int
@@ -50,12 +50,12 @@ class Message(NamedTuple):
 
 
 class _Raw(NamedTuple):
-    message: Message
+    message: LegacyMessage
     magic: int
     attributes: int
 
 
-def read_messages(entry: memoryview) -> list[Message]:
+def read_messages(entry: memoryview) -> list[LegacyMessage]:
     """The messages of one entry of a log: itself, or what it wraps, in order of offset.
 
     Raises:
@@ -77,10 +77,10 @@ def read_messages(entry: memoryview) -> list[Message]:
     return list(_placed(outer, [each.message for each in inner]))
 
 
-def pack_messages(messages: Iterable[Message]) -> list[memoryview]:
+def pack_messages(messages: Iterable[LegacyMessage]) -> list[memoryview]:
     """Record batches with these messages: one for each run of offsets without a gap."""
     batches: list[memoryview] = []
-    run: list[Message] = []
+    run: list[LegacyMessage] = []
     for message in messages:
         if run and message.offset != run[-1].offset + 1:
             batches.append(_pack(run))
@@ -91,7 +91,7 @@ def pack_messages(messages: Iterable[Message]) -> list[memoryview]:
     return batches
 
 
-def _placed(outer: _Raw, inner: list[Message]) -> Iterator[Message]:
+def _placed(outer: _Raw, inner: list[LegacyMessage]) -> Iterator[LegacyMessage]:
     """With the offsets and times that they have in the log."""
     first = outer.message.offset - inner[-1].offset if outer.magic else 0
     for message in inner:
@@ -99,7 +99,7 @@ def _placed(outer: _Raw, inner: list[Message]) -> Iterator[Message]:
         yield message._replace(offset=first + message.offset, timestamp_ms=at_ms)
 
 
-def _pack(run: list[Message]) -> memoryview:
+def _pack(run: list[LegacyMessage]) -> memoryview:
     batch = build_batch([(each.key, each.value, (), max(each.timestamp_ms, 0)) for each in run])
     patch_batch(batch, run[0].offset, _NO_LEADER_EPOCH)
     return memoryview(batch).toreadonly()
@@ -136,7 +136,7 @@ def _read(entry: memoryview) -> _Raw:
             f"the message at offset {offset} is damaged: magic {magic}, CRC-32 {actual:#010x} instead of {crc:#010x}, "
             f"{len(entry)} bytes instead of {at}"
         )
-    return _Raw(Message(offset, timestamp_ms, key, value), magic, attributes)
+    return _Raw(LegacyMessage(offset, timestamp_ms, key, value), magic, attributes)
 
 
 def _field(entry: memoryview, at: int) -> tuple[bytes | None, int]:

@@ -76,7 +76,7 @@ from pixy.storage import (
     write_mark,
 )
 
-__all__ = ["PUBLICATIONS_MAX", "StagedWrites", "StagingPlace"]
+__all__ = ["PUBLICATIONS_MAX", "KafkaStagedWrites", "StagingPlace"]
 
 log = structlog.get_logger(__name__)
 
@@ -111,7 +111,7 @@ class StagingPlace:
     config: StagingConfig
 
 
-class StagedWrites:
+class KafkaStagedWrites:
     """The staged writes of one Kafka cluster; see `Backend.stage`.
 
     Args:

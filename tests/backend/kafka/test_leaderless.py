@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from pixy.backend import TopicPartition
 from pixy.backend.kafka.client import KafkaClient
-from pixy.backend.kafka.fetch import Fetcher
+from pixy.backend.kafka.fetch import KafkaFetcher
 from pixy.errors import Unavailable
 from tests.fakes.brokers import FETCH, METADATA, Brokers
 
@@ -18,12 +18,12 @@ MINUTE_S = 60.0
 
 
 @asynccontextmanager
-async def open_fetcher(brokers: Brokers) -> AsyncIterator[tuple[Fetcher, KafkaClient]]:
+async def open_fetcher(brokers: Brokers) -> AsyncIterator[tuple[KafkaFetcher, KafkaClient]]:
     faults: list[BaseException] = []
     options = brokers.options(metadata_max_age_s=10 * MINUTE_S)
     client = KafkaClient(options, brokers.dial)
     await client.start()
-    fetcher = Fetcher(client, options, faults.append)
+    fetcher = KafkaFetcher(client, options, faults.append)
     try:
         yield fetcher, client
     finally:
@@ -41,7 +41,7 @@ def empty(request: Any) -> tuple[Any, ...]:
     return 0, 0, 0, topics, {}
 
 
-async def fetch_for(fetcher: Fetcher, seconds: float) -> list[str]:
+async def fetch_for(fetcher: KafkaFetcher, seconds: float) -> list[str]:
     """What a consumer does that reads for so long: the errors it was told."""
     loop = asyncio.get_running_loop()
     until, errors = loop.time() + seconds, []

@@ -14,7 +14,6 @@ from pixy.raft import (
     ConfChange,
     ConfChangeTransition,
     ConfChangeV2,
-    Config,
     Entry,
     EntryType,
     HardState,
@@ -22,6 +21,7 @@ from pixy.raft import (
     Message,
     MessageType,
     RaftBug,
+    RaftConfig,
     RaftError,
     RaftNode,
     ReadOnlyOption,
@@ -51,7 +51,7 @@ _TRANSITIONS = {
 }
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False, "t": True, "f": False}
 # etcd's candidates do not wait for their disk.
-_DEFAULTS = Config(
+_DEFAULTS = RaftConfig(
     election_tick=3, heartbeat_tick=1, max_inflight_messages=2**31 - 1, hold_vote_requests=False
 )
 
@@ -74,7 +74,9 @@ class _Storage(MemoryStorage):
 class _Node:
     """A node, its storage, its state machine's history and the work of its threads."""
 
-    def __init__(self, node_id: int, config: Config, first: Snapshot, applied: int, output: Output) -> None:
+    def __init__(
+        self, node_id: int, config: RaftConfig, first: Snapshot, applied: int, output: Output
+    ) -> None:
         self.id = node_id
         self.config = config
         self.history = [first]
@@ -457,7 +459,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 
-def _with_option(config: Config, key: str, value: str) -> Config:
+def _with_option(config: RaftConfig, key: str, value: str) -> RaftConfig:
     if key not in _OPTIONS:
         raise BadScript(f"unknown option {key}")
     name, parse = _OPTIONS[key]

@@ -11,11 +11,11 @@ from random import Random
 
 from pixy.raft import (
     ConfChangeV2,
-    Config,
     ConfState,
     LogPosition,
     Message,
     MessageType,
+    RaftConfig,
     RaftError,
     RaftNode,
     Snapshot,
@@ -79,7 +79,7 @@ class Cluster:
         limit = random.choice(
             [2**64 - 1, 2**64 - 1, 0, 60, 300] if self.profile is not Profile.LEADERS else [0, 0, 60]
         )
-        config = Config(
+        config = RaftConfig(
             election_tick=ELECTION_TICK,
             heartbeat_tick=random.choice([1, 2, 3]),
             max_inflight_messages=random.choice([1, 2, 4, 64]),

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from random import Random
 
 from pixy.raft import (
-    Config,
     ConfState,
     Entry,
     EntryType,
     HardState,
     Message,
     MessageType,
+    RaftConfig,
     RaftNode,
     Ready,
     Snapshot,
@@ -63,7 +63,7 @@ class Replica:
     def __init__(
         self,
         node_id: int,
-        config: Config,
+        config: RaftConfig,
         random: Random,
         checks: Checks,
         send: Callable[[Message], None],

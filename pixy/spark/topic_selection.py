@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pixy.errors import InvalidArgument, InvalidTopic
 from pixy.records import TopicPartition, check_topic_name
 
-__all__ = ["Subscription", "parse_subscription"]
+__all__ = ["TopicSelection", "parse_topic_selection"]
 
 _OPTIONS = ("subscribe", "subscribePattern", "assign")
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class TopicSelection:
     """What is read.
 
     Args:
@@ -63,7 +63,7 @@ class Subscription:
                 )
 
 
-def parse_subscription(given: Mapping[str, str]) -> Subscription:
+def parse_topic_selection(given: Mapping[str, str]) -> TopicSelection:
     """What the options say.
 
     Raises:
@@ -81,14 +81,14 @@ def parse_subscription(given: Mapping[str, str]) -> Subscription:
             raise InvalidArgument(
                 f"option subscribePattern is {value!r}: it is not a regular expression: {error}"
             ) from None
-        return Subscription(pattern=value)
+        return TopicSelection(pattern=value)
     if name == "assign":
         assigned = _parse_assign(value)
-        return Subscription(topics=tuple(sorted(assigned)), assigned=assigned)
+        return TopicSelection(topics=tuple(sorted(assigned)), assigned=assigned)
     topics = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
     for topic in topics:
         _check_name(topic, "subscribe", value)
-    return Subscription(topics=topics)
+    return TopicSelection(topics=topics)
 
 
 def _parse_assign(value: str) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,27 @@
+"""One name, one class: a class name occurs once in the whole tree, private names included."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "pixy"
+
+SHARED = {"Entry", "EntryType", "LogPosition", "Worker"}
+"""Names that two classes still have. The set only shrinks; it ends empty."""
+
+
+def classes() -> dict[str, list[str]]:
+    """Where each class name is defined. Generated stubs are left out: their names are those of the protos."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.parent == PACKAGE / "proto":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    return places
+
+
+def test_no_two_classes_share_a_name() -> None:
+    found = {name: places for name, places in classes().items() if len(places) > 1}
+    assert {name: places for name, places in found.items() if name not in SHARED} == {}
