@@ -7,6 +7,7 @@ from pixy.consume.offer import Offer
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.sparse_acks import AckRange, decode, describe, encode
 from pixy.consume.subscription import AckDone
+from pixy.consume.timers import Timers
 
 __all__ = [
     "NEWEST",
@@ -19,6 +20,7 @@ __all__ = [
     "Offer",
     "OffsetTracker",
     "PendingRequest",
+    "Timers",
     "decode",
     "describe",
     "encode",

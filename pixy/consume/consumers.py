@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from enum import Enum
 
 from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicPartition
-from pixy.clock import Clock
 from pixy.config import ConsumerConfig
 from pixy.consume.dispatcher import ConsumeDone, PendingRequest
 from pixy.consume.environment import ConsumeCounters, ConsumeEnvironment, OnMissing
@@ -20,7 +19,7 @@ from pixy.consume.group import ConsumerGroup
 from pixy.consume.offer import OfferLimits
 from pixy.consume.subscription import AckDone, Subscription, ack_elsewhere, check_ack
 from pixy.consume.tasks import Tasks
-from pixy.consume.timers import CallLater, Timers
+from pixy.consume.timers import Timers
 from pixy.consume.unpacking import BatchUnpacker, Unpack
 from pixy.errors import (
     InvalidAck,
@@ -58,10 +57,9 @@ class Consumers:
         backend: the cluster.
         options: the `consumer` section.
         client_id: what this process is called in consumer groups.
-        clock: tells the time.
+        timers: the clock, and timers that go with it.
         on_missing: what to do about a topic that is deleted while somebody waits for its records.
         on_fault: called with an exception that is a bug.
-        call_later: sets timers; None means the running event loop's.
         unpack: unpacks large batches; None means on a thread.
     """
 
@@ -70,11 +68,10 @@ class Consumers:
         backend: Backend,
         options: ConsumerConfig,
         client_id: str,
-        clock: Clock,
+        timers: Timers,
         *,
         on_missing: OnMissing,
         on_fault: OnFault,
-        call_later: CallLater | None = None,
         unpack: Unpack | None = None,
     ) -> None:
         limits = OfferLimits(
@@ -88,7 +85,7 @@ class Consumers:
             backend,
             options,
             client_id,
-            Timers(clock, call_later),
+            timers,
             Tasks(on_fault),
             limits,
             on_missing,

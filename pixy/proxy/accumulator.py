@@ -238,7 +238,7 @@ class Accumulators:
         self.buffered_bytes = 0
         self.lost = 0
 
-    def append(
+    def append(  # noqa: PLR0913, PLR0917  # once per record: an options object costs as much as the rest of it
         self,
         description: TopicDescription,
         key: bytes | None,
@@ -317,7 +317,7 @@ class Accumulators:
             self._waiting_bytes -= waiting.size
             self._maybe_empty()
 
-    def _add(
+    def _add(  # noqa: PLR0913, PLR0917  # as `append`
         self,
         description: TopicDescription,
         key: bytes | None,

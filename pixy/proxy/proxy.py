@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pixy.backend import Backend, OffsetCommit, OffsetRange, TopicDescription
 from pixy.clock import Clock
 from pixy.config import ProxyConfig
-from pixy.consume import AckDone, ConsumeDone, Consumers, PendingRequest, decode, describe
+from pixy.consume import AckDone, ConsumeDone, Consumers, PendingRequest, Timers, decode, describe
 from pixy.errors import (
     InvalidGroup,
     InvalidHeaders,
@@ -103,7 +103,12 @@ class Proxy:
         self.log = Log(backend, config, self._topics, clock)
         self.staging = StagedWrites(backend, config, self.log)
         self._consumers = Consumers(
-            backend, config.consumer, client_id, clock, on_missing=self._create_again, on_fault=on_fault
+            backend,
+            config.consumer,
+            client_id,
+            Timers(clock),
+            on_missing=self._create_again,
+            on_fault=on_fault,
         )
         self._draining = False
 

@@ -8,7 +8,7 @@ import pytest
 from pixy.backend import Backend, OffsetCommit, TopicPartition
 from pixy.clock import SystemClock
 from pixy.config import ConsumerConfig
-from pixy.consume import Consumers, Offer
+from pixy.consume import Consumers, Offer, Timers
 from pixy.errors import PixyError
 from tests.conformance.support import PATIENCE, append
 
@@ -22,7 +22,12 @@ async def consumers(backend: Backend) -> AsyncIterator[Consumers]:
     faults: list[BaseException] = []
     options = ConsumerConfig(long_polling_timeout=PATIENCE)
     consumers = Consumers(
-        backend, options, "me", SystemClock(), on_missing=lambda topic, fail: None, on_fault=faults.append
+        backend,
+        options,
+        "me",
+        Timers(SystemClock()),
+        on_missing=lambda topic, fail: None,
+        on_fault=faults.append,
     )
     yield consumers
     await consumers.drain(0)

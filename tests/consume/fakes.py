@@ -11,7 +11,7 @@ from pixy.backend import (
     TopicPartition,
 )
 from pixy.config import ConsumerConfig
-from pixy.consume import Consumers, Offer, PendingRequest
+from pixy.consume import Consumers, Offer, PendingRequest, Timers
 from pixy.errors import PixyError, TopicMissing
 from pixy.records import NewRecord, Record, build_batch, patch_batch, read_header, unpack_records
 from tests.fakes.backend import FakeBackend
@@ -84,10 +84,9 @@ class World:
             self.backend,
             self.options,
             "me",
-            self.clock,
+            Timers(self.clock, self.clock.call_later),
             on_missing=self._missing,
             on_fault=self.faults.append,
-            call_later=self.clock.call_later,
             unpack=self._unpack,
         )
         return self.consumers

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -28,20 +28,21 @@ class Owner:
         self.undelivered_offers.append(offer)
 
 
+LIMITS = OfferLimits(
+    ack_timeout=30.0, pending_max=300, pending_bytes_max=1 << 24, retries_max=-1, buffer_bytes_max=1 << 20
+)
+
+
 def offers_from(
     base: int = 0,
     records: int = 0,
     *,
     ranges: Sequence[AckRange] = (),
-    pending_max: int = 300,
-    pending_bytes_max: int = 1 << 24,
-    retries_max: int = -1,
-    buffer_bytes_max: int = 1 << 20,
+    limits: OfferLimits = LIMITS,
     size: int = 10,
     voided: VoidedOffsets = NOTHING_VOIDED,
 ) -> PartitionOffers:
     """Offers that begin at `base` and have been fed `records` records."""
-    limits = OfferLimits(30.0, pending_max, pending_bytes_max, retries_max, buffer_bytes_max)
     offers = PartitionOffers(Owner(), limits, OffsetTracker(base, ranges), base, voided=voided)
     if records:
         offers.feed(fed([make_batch(base, [b"x" * size] * records)]))
@@ -80,14 +81,14 @@ def test_exactly_as_many_are_pending_as_allowed() -> None:
 
 
 def test_pending_bytes_are_bounded() -> None:
-    offers = offers_from(0, 10, size=100, pending_bytes_max=350)
+    offers = offers_from(0, 10, size=100, limits=replace(LIMITS, pending_bytes_max=350))
     assert take_all(offers) == [0, 1, 2]
     offers.ack(1)
     assert take_all(offers) == [3]
 
 
 def test_a_record_larger_than_everything_allowed_goes_out_alone() -> None:
-    offers = offers_from(0, 3, size=1000, pending_bytes_max=10, buffer_bytes_max=100)
+    offers = offers_from(0, 3, size=1000, limits=replace(LIMITS, pending_bytes_max=10, buffer_bytes_max=100))
     assert take_all(offers) == [0]
     offers.ack(0)
     assert take_all(offers) == [1]
@@ -95,10 +96,10 @@ def test_a_record_larger_than_everything_allowed_goes_out_alone() -> None:
 
 def test_key_and_headers_count_as_bytes() -> None:
     batch = build_batch([NewRecord(b"kk", b"vvv", [("name", b"12345"), ("n", None)], 1)] * 2)
-    offers = offers_from(pending_bytes_max=29)
+    offers = offers_from(limits=replace(LIMITS, pending_bytes_max=29))
     offers.feed(fed([bytes(batch)]))
     assert take_all(offers) == [0]
-    other = offers_from(pending_bytes_max=30)
+    other = offers_from(limits=replace(LIMITS, pending_bytes_max=30))
     other.feed(fed([bytes(batch)]))
     assert take_all(other) == [0, 1]
 
@@ -160,7 +161,7 @@ def patch_crc(batch: bytearray) -> None:
 
 
 def test_more_is_wanted_until_half_of_the_buffer_waits() -> None:
-    offers = offers_from(0, buffer_bytes_max=1000)
+    offers = offers_from(0, limits=replace(LIMITS, buffer_bytes_max=1000))
     wanted = [offers.wants_more]
     offers.feed(fed([make_batch(0, [b"x" * 100] * 2)]))  # becomes the head's batch
     wanted.append(offers.wants_more)
@@ -231,7 +232,7 @@ def test_what_expired_goes_out_in_order_of_offset() -> None:
 
 
 def test_at_the_limit_only_what_expired_goes_out() -> None:
-    offers = offers_from(0, 5, pending_max=2)
+    offers = offers_from(0, 5, limits=replace(LIMITS, pending_max=2))
     assert take_all(offers, 0.0) == [0, 1]
     offers.expire(30.0)
     assert take_all(offers, 30.0) == [0, 1]
@@ -249,7 +250,7 @@ def test_an_expired_record_can_still_be_acked() -> None:
 
 @pytest.mark.parametrize(("retries_max", "times"), [(0, 1), (1, 2), (3, 4)])
 def test_a_record_is_given_up_after_the_last_retry(retries_max: int, times: int) -> None:
-    offers = offers_from(0, 1, retries_max=retries_max)
+    offers = offers_from(0, 1, limits=replace(LIMITS, retries_max=retries_max))
     now = 0.0
     for offered in range(1, times + 1):
         assert take(offers, now) == 0
@@ -260,14 +261,14 @@ def test_a_record_is_given_up_after_the_last_retry(retries_max: int, times: int)
 
 
 def test_retries_without_a_limit_never_end() -> None:
-    offers = offers_from(0, 1, retries_max=-1)
+    offers = offers_from(0, 1, limits=replace(LIMITS, retries_max=-1))
     for times in range(50):
         assert take(offers, times * 30.0) == 0
         assert offers.expire(times * 30.0 + 30.0) == []
 
 
 def test_an_offer_expires_only_after_it_was_delivered() -> None:
-    offers = offers_from(0, 3, retries_max=0)
+    offers = offers_from(0, 3, limits=replace(LIMITS, retries_max=0))
     slow, quick = offers.take(), offers.take()
     assert slow is not None
     assert quick is not None
@@ -285,7 +286,7 @@ def test_an_offer_expires_only_after_it_was_delivered() -> None:
 
 
 def test_offers_that_wait_to_be_delivered_are_bounded_like_others() -> None:
-    offers = offers_from(0, 9, pending_max=4)
+    offers = offers_from(0, 9, limits=replace(LIMITS, pending_max=4))
     taken = [offers.take() for _ in range(4)]
     assert offers.take() is None
     assert taken[0] is not None
@@ -308,7 +309,7 @@ def test_a_void_offer_is_not_delivered() -> None:
 
 
 def test_what_was_not_delivered_is_next_and_costs_no_retry() -> None:
-    offers = offers_from(0, 4, retries_max=0)
+    offers = offers_from(0, 4, limits=replace(LIMITS, retries_max=0))
     take(offers, 0.0)
     second = offers.take()
     assert second is not None
@@ -341,7 +342,7 @@ def test_an_expired_offer_cannot_be_put_back() -> None:
 
 
 def test_memory_is_bounded_while_the_oldest_is_never_acked() -> None:
-    offers = offers_from(0, pending_max=5)
+    offers = offers_from(0, limits=replace(LIMITS, pending_max=5))
     for base in range(0, 5000, 10):
         offers.feed(fed([make_batch(base, [b"x"] * 10)]))
         for _ in range(10):
@@ -561,7 +562,7 @@ def test_an_offer_tells_its_owner_what_became_of_it() -> None:
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("ttttdddaaupf"), st.integers(0, 30)), max_size=120))
 def test_no_record_is_lost_and_none_is_out_twice(steps: list[tuple[str, int]]) -> None:
-    offers = offers_from(0, 3, pending_max=7)
+    offers = offers_from(0, 3, limits=replace(LIMITS, pending_max=7))
     end, now = 3, 0.0
     acked: set[int] = set()
     sending: dict[int, Offer] = {}

@@ -23,7 +23,7 @@ from pixy.raft import (
 from pixy.raft.text import describe_message
 from tests.sim.raft.checks import Checks
 from tests.sim.raft.faults import Profile
-from tests.sim.raft.replica import Replica
+from tests.sim.raft.replica import Replica, ReplicaOptions
 
 __all__ = ["ELECTION_TICK", "TICK", "Cluster"]
 
@@ -95,17 +95,15 @@ class Cluster:
             hold_snapshots=self._snapshots.random() < 0.5,
         )
         stores_conf_state = self._snapshots.random() < 0.5
-        compact_after = random.choice([15, 40, 100])
+        options = ReplicaOptions(config, random.choice([15, 40, 100]), stores_conf_state)
         replicas = {
             node_id: Replica(
                 node_id,
-                config,
+                options,
                 Random(f"{self.seed} {node_id}"),
                 self._checks,
                 self._send,
-                compact_after,
-                stores_conf_state=stores_conf_state,
-                fetch=self._fetch,
+                self._fetch,
             )
             for node_id in range(1, count + 1)
         }

@@ -46,34 +46,44 @@ class _Machine:
         return self.digest.to_bytes(4, "little")
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaOptions:
+    """Options of a simulated node.
+
+    Args:
+        config: of its Raft; with asynchronous storage writes its work waits in `appends` and `applies`.
+        compact_after: applied entries after which a snapshot is made.
+        stores_conf_state: each configuration is stored when it is applied, so that a restart applies changes again.
+    """
+
+    config: RaftConfig
+    compact_after: int
+    stores_conf_state: bool
+
+
 class Replica:
     """One node of the group.
 
     Args:
         node_id: its id.
-        config: its options; with asynchronous storage writes its work waits in `appends` and `applies`.
+        options: see `ReplicaOptions`.
         random: for its election timeouts and for what a crash leaves.
-        checks: what is watched.
+        checks: the invariants to check.
         send: takes messages to other nodes.
-        compact_after: a snapshot is made after so many applied entries.
-        stores_conf_state: each configuration is stored when it is applied, so that a restart applies changes again.
         fetch: begins to bring the data of a snapshot that this node awaits.
     """
 
     def __init__(
         self,
         node_id: int,
-        config: RaftConfig,
+        options: ReplicaOptions,
         random: Random,
         checks: Checks,
         send: Callable[[Message], None],
-        compact_after: int,
-        *,
-        stores_conf_state: bool = False,
         fetch: Callable[["Replica", Message], None],
     ) -> None:
         self.id = node_id
-        self.config = config
+        self.config = options.config
         self.node: RaftNode | None = None
         self.life = 0
         self.appends: deque[Message] = deque()
@@ -84,8 +94,8 @@ class Replica:
         self._random = random
         self._checks = checks
         self._send = send
-        self._compact_after = compact_after
-        self._stores_conf_state = stores_conf_state
+        self._compact_after = options.compact_after
+        self._stores_conf_state = options.stores_conf_state
         self._fetch = fetch
 
     def start(self) -> None:
