@@ -72,7 +72,7 @@ bench-kafka: $(BIN)/.pixy-dev  ## the same in front of a real Kafka, beside aiok
 	$(BIN)/python -m bench.kafka $(ARGS)
 
 TIME ?= 60
-FUZZ := tests.http2.fuzz_hpack tests.http2.fuzz_connection tests.api.grpc.fuzz_grpc
+FUZZ := tests.http2.fuzz_hpack tests.http2.fuzz_connection tests.rpc.fuzz_grpc
 fuzz: $(BIN)/.pixy-dev  ## fuzz each parser of what clients send, TIME=60 seconds each
 	@for target in $(FUZZ); do $(BIN)/python -m $$target --time $(TIME) $(ARGS) || exit 1; done
 

@@ -7,11 +7,11 @@ import asyncio
 import signal
 import sys
 
-from pixy.api.grpc import Handler, RpcServer, ServerOptions, Service, UnaryCall
 from pixy.clock import SystemClock
 from pixy.config import TlsConfig
 from pixy.daemon import prepare_interpreter, settle_interpreter
 from pixy.proto import kafkapixy_pb2 as pb
+from pixy.rpc import Handler, RpcServer, ServerOptions, Service, UnaryCall
 
 __all__ = ["serve"]
 

@@ -12,10 +12,11 @@ PATCH = re.compile(
 
 PATCHES_MAX = {
     "api/grpc/conftest.py": 1,
-    "api/grpc/test_faults.py": 1,
+    "rpc/test_faults.py": 1,
     "api/grpc/test_kafkapixy.py": 1,
-    "api/grpc/test_listeners.py": 1,
-    "api/grpc/test_stream.py": 1,
+    "rpc/conftest.py": 1,
+    "rpc/test_listeners.py": 1,
+    "rpc/test_stream.py": 1,
     "backend/kafka/test_staged_writes.py": 1,
     "backend/test_embedded.py": 1,
     "cli/test_messages.py": 1,

@@ -12,9 +12,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.wrappers_pb2 import DESCRIPTOR as WRAPPERS
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from pixy.api.grpc import GrpcError, Handler, RpcServer, ServerOptions, Service, Status, StreamCall, UnaryCall
 from pixy.clock import Clock, SystemClock
 from pixy.config import TlsConfig
+from pixy.rpc import GrpcError, Handler, RpcServer, ServerOptions, Service, Status, StreamCall, UnaryCall
 
 __all__ = ["DESCRIPTOR", "Echo", "EchoServer", "open_echo", "value"]
 

@@ -11,9 +11,9 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from pixy.api.grpc import GrpcError, Handler, RpcServer, ServerOptions, Service, Status, StreamCall, UnaryCall
 from pixy.clock import SystemClock
 from pixy.config import TlsConfig
+from pixy.rpc import GrpcError, Handler, RpcServer, ServerOptions, Service, Status, StreamCall, UnaryCall
 from tests.judges.descriptors import ORCA, TEST, message_class
 
 __all__ = ["TestService", "serve"]

@@ -13,9 +13,9 @@ Numbers are varints. A field that has its default, as partition 0 or an empty me
 from collections.abc import Callable, Iterator
 from itertools import repeat
 
-from pixy.api.grpc.messages import pack_message, pack_prefix
 from pixy.consume import Offer
 from pixy.proto import kafkapixy_pb2 as pb
+from pixy.rpc import pack_message, pack_prefix
 
 __all__ = ["consumed_message", "produced_messages"]
 

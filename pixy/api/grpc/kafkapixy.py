@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pixy.api.grpc.answers import consumed_message, produced_messages
-from pixy.api.grpc.call import UnaryCall, answer_all
-from pixy.api.grpc.methods import Cancellable, Handler, Service
 from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.backend import OffsetCommit, TopicDescription
 from pixy.consume import Offer
 from pixy.errors import PixyError
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proxy import Proxy
+from pixy.rpc import Cancellable, Handler, Service, UnaryCall, answer_all
 
 __all__ = ["KafkaPixyService"]
 

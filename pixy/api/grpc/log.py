@@ -6,13 +6,8 @@ the connection has room for more. No record is touched.
 
 from collections.abc import Mapping
 
-from pixy.api.grpc.call import UnaryCall
-from pixy.api.grpc.large_fields import Parted, parse_with, serialize_with
-from pixy.api.grpc.messages import Serialized
-from pixy.api.grpc.methods import Handler, Service
 from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.api.grpc.staging import StagingMethods, partition_batches
-from pixy.api.grpc.stream import StreamCall
 from pixy.backend import TopicPartition
 from pixy.errors import InvalidArgument
 from pixy.proto import pixy_log_pb2 as pb
@@ -27,6 +22,7 @@ from pixy.proxy import (
     RangeState,
     TopicVersion,
 )
+from pixy.rpc import Handler, Parted, Serialized, Service, StreamCall, UnaryCall, parse_with, serialize_with
 
 __all__ = ["LogService"]
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from pixy.api.grpc.environment import ServerOptions
 from pixy.config import GrpcConfig
 from pixy.http2 import Options
+from pixy.rpc import ServerOptions
 
 __all__ = ["server_options"]
 

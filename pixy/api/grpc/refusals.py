@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from pixy.api.grpc.status import GrpcError
 from pixy.errors import PixyError, UnknownCluster
 from pixy.proxy import Proxy
+from pixy.rpc import GrpcError
 
 __all__ = ["proxy_of", "translate"]
 

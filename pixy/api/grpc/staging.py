@@ -2,13 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 
-from pixy.api.grpc.call import UnaryCall
-from pixy.api.grpc.large_fields import Parted
-from pixy.api.grpc.methods import Handler
 from pixy.api.grpc.refusals import proxy_of
 from pixy.backend import StageSeal, TopicPartition
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proxy import PartitionBatches, Proxy, TopicVersion
+from pixy.rpc import Handler, Parted, UnaryCall
 
 __all__ = ["StagingMethods", "partition_batches"]
 

@@ -7,13 +7,12 @@ door knows two names for one option. What options there are and which values the
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from pixy.api.grpc.call import UnaryCall
-from pixy.api.grpc.methods import Handler, Service
 from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.backend import OffsetRange, TopicDescription
 from pixy.errors import InvalidArgument
 from pixy.proto import pixy_topics_pb2 as pb
 from pixy.proxy import Proxy
+from pixy.rpc import Handler, Service, UnaryCall
 
 __all__ = ["TopicsService"]
 

@@ -59,7 +59,7 @@ class Door:
 @pytest.fixture(autouse=True)
 def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections are looked after ten times as often, so that what waits for that is quick."""
-    monkeypatch.setattr("pixy.api.grpc.server._TICK_S", 0.1)
+    monkeypatch.setattr("pixy.rpc.server._TICK_S", 0.1)
 
 
 @pytest.fixture

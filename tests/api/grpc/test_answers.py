@@ -7,10 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pixy.api.grpc.answers import consumed_message, produced_messages
-from pixy.api.grpc.messages import pack_message
 from pixy.consume import Offer
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.records import build_batch, read_records
+from pixy.rpc.messages import pack_message
 
 PARTITIONS = st.sampled_from([0, 1, 127, 128]) | st.integers(0, 2**31 - 1)
 

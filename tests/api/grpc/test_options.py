@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pixy.api.grpc import ServerOptions
 from pixy.api.grpc.options import server_options
 from pixy.config import GrpcConfig
+from pixy.rpc import ServerOptions
 
 
 def test_the_defaults_of_the_configuration_are_those_of_the_server() -> None:

@@ -1,123 +1,114 @@
-"""pixy/api/grpc/server.py: how a server ends, and that it looks after every connection."""
+"""pixy/api/grpc/server.py: addresses, health, reflection."""
 
-import asyncio
-import time
-from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from google.protobuf.wrappers_pb2 import BytesValue
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from pixy.api.grpc import ServerOptions
-from pixy.api.grpc.link import Link
-from pixy.api.grpc.listeners import Listener, bind_tcp
-from pixy.http2 import Options
-from tests.fakes.echo import open_echo, value
-from tests.fakes.grpc_client import open_client
-from tests.fakes.waiting import PATIENCE_S
+from pixy.api.grpc import GrpcServer
+from pixy.clock import SystemClock
+from pixy.config import TlsConfig
+from pixy.errors import StartError
+from pixy.proto import kafkapixy_pb2 as pb
+from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.api.grpc.conftest import CONFIG, Door
 
-UNARY, REPEAT = "/test.Echo/Unary", "/test.Echo/Repeat"
-
-
-async def test_stop_lets_running_calls_finish_and_takes_no_new_connections() -> None:
-    async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as client:
-        stream_id = client.request(UNARY, value(b"hold"))
-        await echo.echo.arrived.wait()
-        stopping = asyncio.create_task(echo.server.stop(10))
-        await client.until(lambda: bool(client.goaways))
-        try:
-            async with open_client(echo.address):
-                raise AssertionError("it listens")
-        except ConnectionRefusedError:
-            pass
-        echo.echo.held[0][0].answer(BytesValue())
-        assert (await client.answer(stream_id)).status == 0
-        await client.until_closed()
-        await stopping
-        # RFC 9113 §6.8: twice, first with the largest id.
-        assert [goaway.last_stream_id for goaway in client.goaways] == [2**31 - 1, stream_id]
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-async def test_stop_waits_no_longer_than_the_grace_and_cancels_what_still_runs() -> None:
-    async with open_echo() as echo, open_client(echo.address) as client:
-        client.request(UNARY, value(b"hold"))
-        client.request(REPEAT, value(b"hold"))
-        await client.until(lambda: True)
-        await echo.echo.arrived.wait()
-        began = time.monotonic()
-        await echo.server.stop(0.2)
-        assert time.monotonic() - began >= 0.2
-        assert echo.echo.cancelled.is_set()
-        assert echo.echo.held[0][1].cancelled.is_set()
-        assert echo.server.connections == 0
-        await client.until_closed()
-        assert client.goaways[-1].debug == b"the time to finish is over"
+async def health(channel: grpc.aio.Channel, service: str) -> int:
+    stub: Any = health_pb2_grpc.HealthStub(channel)  # the published types know the synchronous stub only
+    answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+    status: int = answer.status
+    return status
 
 
-async def test_a_drain_sends_calls_elsewhere_and_serves_those_that_come_until_the_stop() -> None:
-    async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as before:
-        await before.call(UNARY, value(b"x"))
-        echo.server.begin_drain()
-        await before.until(lambda: bool(before.goaways))
-        assert (await before.call(UNARY, value(b"ack"))).status == 0
-        # Clients of gRPC open another connection; with a GOAWAY of its own they would never get through.
-        async with open_client(echo.address) as behind:
-            assert (await behind.call(UNARY, value(b"ack"))).status == 0
-            assert behind.goaways == []
-            stopping = asyncio.create_task(echo.server.stop(10))
-            await before.until_closed()
-            await behind.until_closed()
-            await stopping
-        last = 2**31 - 1
-        assert [goaway.last_stream_id for goaway in before.goaways] == [last, 3]
-        assert [goaway.last_stream_id for goaway in behind.goaways] == [last, 1]
+async def test_health_is_what_was_told_last_for_every_service(door: Door, channel: grpc.aio.Channel) -> None:
+    names = ("", "KafkaPixy", "pixy.topics.v1.Topics", "pixy.log.v1.Log")
+    assert [await health(channel, name) for name in names] == [SERVING] * 4
+    door.server.tell_health(serving=False)
+    assert [await health(channel, name) for name in names] == [NOT_SERVING] * 4
 
 
-async def test_a_stop_in_the_turn_of_an_accept_does_not_wait_for_the_connection() -> None:
-    async with open_echo() as echo:
-        sock, address = bind_tcp("127.0.0.1:0")
-        stops: list[asyncio.Task[None]] = []
-
-        class Stopping:
-            """Stops the server when a connection was accepted, before it is made."""
-
-            options = echo.server.options
-
-            def maybe_open(self, *, secure: bool) -> Link | None:
-                stops.append(asyncio.create_task(listener.close()))
-                stops.append(asyncio.create_task(echo.server.stop(3600)))
-                return echo.server.maybe_open(secure=secure)
-
-        listener = Listener(sock, address, Stopping())
-        listener.start()
-        async with open_client(address) as client, asyncio.timeout(30):
-            await client.until_closed()
-            await asyncio.gather(*stops)
-        assert echo.server.connections == 0
+async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
+    make_stub: Any = (
+        reflection_pb2_grpc.ServerReflectionStub
+    )  # the published types know synchronous channels only
+    stub = make_stub(channel)
+    requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+    answers = [answer async for answer in stub.ServerReflectionInfo(requests)]
+    names = {service.name for service in answers[0].list_services_response.service}
+    assert names == {
+        "KafkaPixy",
+        "pixy.topics.v1.Topics",
+        "pixy.log.v1.Log",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
 
 
-async def test_stop_without_connections_is_at_once_and_may_come_twice() -> None:
-    async with open_echo() as echo:
-        async with asyncio.timeout(PATIENCE_S):
-            await echo.server.stop(2 * PATIENCE_S)
-            await echo.server.stop(2 * PATIENCE_S)
+async def test_port_zero_is_told_as_the_real_port(door: Door) -> None:
+    host, port = door.addresses["grpc"].rsplit(":", 1)
+    assert host == "127.0.0.1"
+    assert int(port) > 0
 
 
-async def test_every_one_of_many_connections_is_looked_after() -> None:
-    options = ServerOptions(http2=Options(idle_s=0.1))
-    async with open_echo(options) as echo, AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(open_client(echo.address)) for _ in range(23)]
-        for client in clients:
-            await client.call(UNARY, value(b"x"))
-        for client in clients:
-            await client.until_closed()
-        assert echo.server.counters.accepted == 23
+async def test_the_unix_socket_serves_too_and_is_gone_afterwards(door: Door, tmp_path: Path) -> None:
+    async with grpc.aio.insecure_channel(door.addresses["grpc-unix"]) as channel:
+        await KafkaPixyStub(channel).ListTopics(pb.ListTopicRq())
+    await door.server.stop(0)
+    assert not (tmp_path / "pixy.sock").exists()
 
 
-async def test_counters_tell_what_happened() -> None:
-    async with open_echo() as echo, open_client(echo.address) as client:
-        await client.call(UNARY, value(b"x"))
-        await client.call("/none/None", value(b"x"))
-        counters = echo.server.counters
-        assert (counters.accepted, counters.calls, counters.rejected) == (1, 1, 1)
-        assert counters.bytes_in > 100
-        assert counters.bytes_out > 100
+async def test_a_taken_port_is_an_error_that_names_the_address(door: Door) -> None:
+    taken = door.addresses["grpc"]
+    server = GrpcServer(replace(CONFIG, grpc_addr=taken), {"": door.proxy}, SystemClock(), door.faults.append)
+    with pytest.raises(StartError, match=f"cannot listen on {taken}: Address already in use"):
+        await server.start()
+    await server.stop(0)
+
+
+async def test_a_file_in_the_place_of_the_socket_is_left_alone(door: Door, tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("data")
+    server = GrpcServer(
+        replace(CONFIG, grpc_addr="", unix_addr=str(path)),
+        {"": door.proxy},
+        SystemClock(),
+        door.faults.append,
+    )
+    with pytest.raises(StartError, match="is not a socket"):
+        await server.start()
+    assert path.read_text() == "data"
+    await server.stop(0)
+
+
+async def test_a_certificate_that_cannot_be_read_is_an_error(door: Door, tmp_path: Path) -> None:
+    tls = TlsConfig(certificate_path=str(tmp_path / "none.pem"), key_path=str(tmp_path / "none.key"))
+    server = GrpcServer(replace(CONFIG, tls=tls), {"": door.proxy}, SystemClock(), door.faults.append)
+    with pytest.raises(StartError, match=r"none\.pem"):
+        await server.start()
+    await server.stop(0)
+
+
+async def test_an_address_of_another_machine_is_an_error_that_says_so(door: Door) -> None:
+    config = replace(CONFIG, grpc_addr="192.0.2.1:0")
+    server = GrpcServer(config, {"": door.proxy}, SystemClock(), door.faults.append)
+    with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1:0: Cannot assign"):
+        await server.start()
+    await server.stop(0)
+
+
+async def test_a_file_that_is_no_certificate_is_an_error(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "bad.pem").write_text("not a certificate")
+    tls = TlsConfig(certificate_path=str(tmp_path / "bad.pem"), key_path=str(tmp_path / "bad.pem"))
+    server = GrpcServer(replace(CONFIG, tls=tls), {"": door.proxy}, SystemClock(), door.faults.append)
+    with pytest.raises(StartError, match=r"tls\.certificate_path .*bad\.pem .* cannot be used"):
+        await server.start()
+    await server.stop(0)

@@ -1,0 +1,395 @@
+"""A call: what is known of it, its deadline, and its end. `UnaryCall` is the one kind that costs no task.
+
+A call runs from its request until one of these, whichever is first:
+
+    answer, fail           its handler has spoken
+    deadline exceeded      the client is told, the handler's work is cancelled
+    reset or connection    the client is gone, the handler's work is cancelled
+    lost
+
+What a handler says afterwards is ignored. A receipt that it gives with its answer is called exactly once: `delivered` when the whole
+answer was handed to the transport, `undelivered` when the stream or the connection was gone before.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from google.protobuf.message import DecodeError
+
+from pixy.faults import internal_error
+from pixy.http2 import Delivery, Field, ResponseTemplate
+from pixy.rpc.headers import ANSWER_HEADERS, CallHeaders
+from pixy.rpc.messages import (
+    PREFIX_BYTES,
+    Encoding,
+    MessageReader,
+    pack_message,
+    unpack_prefix,
+)
+from pixy.rpc.metadata import decode_metadata, encode_metadata
+from pixy.rpc.methods import Cancellable, Message, Method
+from pixy.rpc.status import OK_TRAILERS, GrpcError, Status, status_fields
+from pixy.rpc.unpacking import Unpacker
+
+if TYPE_CHECKING:
+    from pixy.rpc.connection import GrpcConnection
+
+__all__ = ["NOT_A_MESSAGE", "Call", "Receipt", "UnaryCall", "answer_all"]
+
+NOT_A_MESSAGE = GrpcError(Status.INTERNAL, "the request is not the message that the method takes")
+
+_OK = ResponseTemplate(ANSWER_HEADERS, OK_TRAILERS)
+
+
+class Receipt(Protocol):
+    """Wants to know what became of an answer."""
+
+    def delivered(self) -> None:
+        """The answer was handed to the transport."""
+
+    def undelivered(self) -> None:
+        """It was not, and will not be."""
+
+
+class Call:
+    """A call of a method.
+
+    Args:
+        connection: where it came from.
+        stream_id: its stream.
+        head: what its header section says, among that the method.
+        timeout_s: seconds from its arrival to its deadline, None without one.
+    """
+
+    __slots__ = (
+        "__dict__",
+        "_connection",
+        "_work",
+        "deadline",
+        "head",
+        "running",
+        "stream_id",
+        "timeout_s",
+    )
+
+    # What few calls use is no slot but a default of the class: filling it in would take a tenth of the constructor's time each.
+    timed = False
+    """`Deadlines` has been told of the deadline."""
+    compress = False
+    """Messages of the answer are compressed, if the client takes that."""
+    request_compressed = False
+    """The message of the request that was received last had been compressed."""
+    _partial: MessageReader | None = None
+    """The request of a unary call, as far as it has come, if that is not in one piece."""
+    _additions: tuple[list[Field], list[Field]] | None = None
+    """Metadata of the answer: of its header section and of its trailers. None as long as there is none."""
+
+    def __init__(
+        self,
+        connection: "GrpcConnection",
+        stream_id: int,
+        head: CallHeaders,
+        timeout_s: float | None,
+    ) -> None:
+        self._connection = connection
+        self.stream_id = stream_id
+        self.head = head
+        self.running = True
+        # Seconds from its arrival, and on the server's clock, None without one.
+        self.timeout_s = timeout_s
+        self.deadline = None if timeout_s is None else connection.now + timeout_s
+        # What is cancelled if the call ends before its handler has spoken.
+        self._work: Cancellable | None = None
+
+    # --- for handlers -----------------------------------------------------------------------------------------------
+
+    @property
+    def method(self) -> Method:
+        """The method that is called."""
+        method = self.head.method
+        assert method is not None
+        return method
+
+    @property
+    def metadata(self) -> list[tuple[str, str | bytes]]:
+        """The client's metadata.
+
+        Raises:
+            GrpcError: INTERNAL, binary metadata that cannot be read.
+        """
+        try:
+            return decode_metadata(self.head.fields)
+        except ValueError as error:
+            raise GrpcError(Status.INTERNAL, str(error)) from error
+
+    def add_initial_metadata(self, key: str, value: str | bytes) -> None:
+        """Send metadata in front of the answer, of which nothing has been sent yet.
+
+        Raises:
+            ValueError: as `encode_metadata`.
+        """
+        self._added()[0].extend(encode_metadata([(key, value)]))
+
+    def add_trailing_metadata(self, key: str, value: str | bytes) -> None:
+        """Send metadata behind the answer.
+
+        Raises:
+            ValueError: as `encode_metadata`.
+        """
+        self._added()[1].extend(encode_metadata([(key, value)]))
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self._connection.peer
+
+    def fail(self, error: Exception, receipt: Receipt | None = None) -> None:
+        """End the call with the status of an error, as the service translates it; with INTERNAL if it is a bug.
+
+        Args:
+            receipt: of the answer that cannot be made.
+        """
+        translated = error if isinstance(error, GrpcError) else self.method.translate(error)
+        if translated is None:
+            self._connection.environment.note(error)
+            translated = GrpcError(Status.INTERNAL, str(internal_error(error)))
+        if receipt is not None:
+            self._connection.undelivered(receipt)
+        if self.running:
+            self._abandon(translated)
+
+    # --- for the connection -----------------------------------------------------------------------------------------
+
+    def received(self, source: bytes, begin: int, end: int, *, ended: bool, credit: bool) -> None:
+        """The request goes on with `source` from `begin` to `end`.
+
+        Args:
+            source, begin, end: a span of what the transport brought.
+            ended: the request is complete.
+            credit: the span takes up room in the client's windows until it is consumed.
+        """
+        raise NotImplementedError
+
+    def unpacked(self, result: bytes | GrpcError) -> None:
+        """The message that was given to `GrpcConnection.unpack`, while the call runs."""
+        raise NotImplementedError
+
+    def sent(self) -> None:
+        """What was QUEUED is in the output."""
+
+    def gone(self) -> None:
+        """The stream was reset, or the connection lost."""
+        self._connection.environment.counters.gone += 1
+        self._settle()
+        self._cancel_work()
+
+    def incomplete(self) -> None:
+        """The client has had its time to complete the request."""
+        limit = self._connection.environment.options.request_s
+        reason = f"the request did not become complete within grpc.request_timeout, {limit:g} s"
+        self._abort(GrpcError(Status.DEADLINE_EXCEEDED, reason))
+
+    def deadline_exceeded(self) -> None:
+        """The deadline has come: the call ends in its connection's turn."""
+        self._connection.in_turn(self._end_at_deadline)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _end_at_deadline(self) -> None:
+        if self.running:
+            self._connection.environment.counters.deadlines += 1
+            self._abort(GrpcError(Status.DEADLINE_EXCEEDED, "the deadline was exceeded"))
+
+    def _added(self) -> tuple[list[Field], list[Field]]:
+        if self._additions is None:
+            self._additions = ([], [])
+        return self._additions
+
+    def _refuse(self, error: GrpcError) -> None:
+        """Tell the client how the call has ended."""
+        self._connection.refuse(self.stream_id, self._header_fields(), self._trailers(status_fields(error)))
+
+    def _abort(self, error: GrpcError) -> None:
+        """The call ends here with a status that is not its handler's."""
+        self._abandon(error)
+        self._cancel_work()
+
+    def _abandon(self, error: GrpcError) -> None:
+        """The call ends here with a status."""
+        try:
+            self._settle()
+            self._refuse(error)
+        except Exception as bug:
+            self._connection.broken(bug)
+
+    def _cancel_work(self) -> None:
+        """What the handler does is in vain."""
+        work, self._work = self._work, None
+        if work is not None:
+            try:
+                work.cancel()
+            except Exception as bug:
+                self._connection.environment.note(bug)
+
+    def _settle(self) -> None:
+        """The call ends here."""
+        self.running = False
+        self._connection.forget(self)
+
+    def _compresses(self) -> bool:
+        return self.compress and self.head.accepts_gzip
+
+    def _header_fields(self) -> list[Field]:
+        """The header section of the answer."""
+        encoding = [(b"grpc-encoding", Encoding.GZIP.value)] if self._compresses() else []
+        return [*ANSWER_HEADERS, *encoding, *(self._additions[0] if self._additions else ())]
+
+    def _trailers(self, status: list[Field]) -> list[Field]:
+        """The trailer section of the answer."""
+        return [*status, *self._additions[1]] if self._additions else status
+
+
+class UnaryCall(Call):
+    """A call with one message there and one back. Its handler answers with `answer` or `fail`, once, whenever it likes."""
+
+    __slots__ = ()
+
+    def answer(self, message: Message, receipt: Receipt | None = None) -> None:
+        """End the call with status OK.
+
+        Args:
+            message: the answer, of the class that the method's descriptor names. It is not kept.
+            receipt: learns what became of it.
+        """
+        try:
+            body = pack_message(message.SerializeToString())
+        except Exception as bug:
+            # Whoever answers may have others to answer.
+            self.fail(bug, receipt)
+            return
+        self.answer_packed(body, receipt)
+
+    def answer_packed(self, body: bytes, receipt: Receipt | None = None) -> None:
+        """As `answer`, with a message that is serialized and has its prefix (`pack_message`, not compressed)."""
+        connection = self._connection
+        if not self.running:
+            if receipt is not None:
+                connection.undelivered(receipt)
+            return
+        try:
+            if self._additions is None and not self.compress:
+                # The fast path: as below, without what a plain answer does not need.
+                self.running = False
+                connection.respond(self, _OK, body, receipt)
+                return
+            self._settle()
+            connection.answered(self.stream_id, self._answer_with_additions(body[PREFIX_BYTES:]), receipt)
+        except Exception as bug:
+            connection.broken(bug)
+            if receipt is not None:
+                connection.undelivered(receipt)
+
+    def received_whole(self, source: bytes, begin: int, end: int) -> None:
+        """As `received`, of a request that came with its head. The fast path: one message that is not compressed."""
+        size = end - begin - PREFIX_BYTES
+        if size >= 0:
+            flag, length = unpack_prefix(source, begin)
+            if not flag and length == size <= self._connection.message_bytes_max:
+                self._run(source[begin + PREFIX_BYTES : end])
+                return
+        self.received(source, begin, end, ended=True, credit=False)
+
+    def received(self, source: bytes, begin: int, end: int, *, ended: bool, credit: bool) -> None:
+        """See `Call.received`."""
+        connection = self._connection
+        reader = self._partial
+        if reader is None:
+            most = connection.environment.options.message_bytes_max
+            reader = self._partial = MessageReader(self.head.encoding, most)
+        reader.feed(source, begin, end)
+        try:
+            connection.hold(self.stream_id, reader.size)
+            if not ended:
+                reader.check_only()
+                if credit:
+                    connection.receive_part(self.stream_id, reader.expected, end - begin)
+                return
+            if credit:
+                connection.consumed(self.stream_id, end - begin)
+            message = reader.take_only()
+        except GrpcError as error:
+            self._abort(error)
+            return
+        self.request_compressed = reader.compressed
+        if isinstance(message, Unpacker):
+            # It is held until it is unpacked.
+            connection.unpack(self, message)
+        else:
+            connection.hold(self.stream_id, 0)
+            self._run(message)
+
+    def unpacked(self, result: bytes | GrpcError) -> None:
+        """See `Call.unpacked`."""
+        if isinstance(result, GrpcError):
+            self._abort(result)
+        else:
+            self._connection.hold(self.stream_id, 0)
+            self._run(result)
+
+    def _run(self, body: bytes | bytearray) -> None:
+        """Hand the request to its handler."""
+        method = self.head.method
+        assert method is not None
+        try:
+            request = method.parse(body)
+        except DecodeError:
+            self._abort(NOT_A_MESSAGE)
+            return
+        except Exception as bug:
+            self.fail(bug)
+            return
+        try:
+            if method.unary is not None:
+                work = method.unary(request, self)
+            else:
+                work = self._connection.spawn(self._answer_with(request), method.name)
+        except Exception as error:
+            self.fail(error)
+        else:
+            # A handler that has spoken already, and works on, is not disturbed.
+            self._work = work if self.running else None
+
+    async def _answer_with(self, request: Message) -> None:
+        """Run a coroutine. It is made here, because nobody would await it if this is cancelled before its first step."""
+        assert self.method.coroutine is not None
+        try:
+            answer = await self.method.coroutine(request, self)
+        except Exception as error:
+            self.fail(error)
+        else:
+            self.answer(answer)
+
+    def _answer_with_additions(self, serialized: bytes) -> Delivery:
+        core, stream_id = self._connection.core, self.stream_id
+        body = pack_message(serialized, compressed=self._compresses())
+        if core.send_headers(stream_id, self._header_fields()) is Delivery.GONE:
+            return Delivery.GONE
+        if len(body) > core.room:
+            self._connection.make_room()
+        if core.send_data(stream_id, body) is Delivery.GONE:
+            return Delivery.GONE
+        return core.send_trailers(stream_id, self._trailers(OK_TRAILERS))
+
+
+def answer_all(calls: Sequence[UnaryCall], bodies: Iterable[bytes]) -> None:
+    """End many calls with status OK, of any connections; each as `UnaryCall.answer_packed` does."""
+    for call, body in zip(calls, bodies, strict=True):
+        if not call.running or call._additions is not None or call.compress:
+            call.answer_packed(body)
+            continue
+        call.running = False
+        connection = call._connection
+        try:
+            connection.respond(call, _OK, body, None)
+        except Exception as bug:
+            connection.broken(bug)

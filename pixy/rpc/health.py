@@ -1,0 +1,64 @@
+"""The service `grpc.health.v1.Health` (grpc's health checking protocol): Check, and Watch as a stream of changes."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, cast
+
+from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health_pb2 as pb
+
+from pixy.rpc.call import UnaryCall
+from pixy.rpc.methods import Service
+from pixy.rpc.status import GrpcError, Status
+from pixy.rpc.stream import StreamCall
+
+__all__ = ["HEALTH", "Health"]
+
+# The published types of the package are incomplete.
+HEALTH: ServiceDescriptor = cast(Any, pb.DESCRIPTOR).services_by_name["Health"]
+
+
+class Health:
+    """The health of a server and of its services.
+
+    Args:
+        services: their full names; "", the server as a whole, is added. All begin as NOT_SERVING.
+    """
+
+    def __init__(self, services: Iterable[str]) -> None:
+        self._serving = dict.fromkeys(("", *services), False)
+        # Set, and replaced by a new one, when something changes.
+        self._changed = asyncio.Event()
+
+    def set_all(self, serving: bool) -> None:
+        """The server, and every service of it, serves or not."""
+        self._serving = dict.fromkeys(self._serving, serving)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def service(self) -> Service:
+        """What serves this."""
+        return Service(HEALTH, {"Check": self.check, "Watch": self.watch})
+
+    def check(self, request: pb.HealthCheckRequest, call: UnaryCall) -> None:
+        """# health.proto: Check"""
+        if request.service not in self._serving:
+            raise GrpcError(Status.NOT_FOUND, f"unknown service {request.service}")
+        call.answer(pb.HealthCheckResponse(status=self._status(request.service)))
+
+    async def watch(self, call: StreamCall) -> None:
+        """# health.proto: Watch"""
+        request = await call.receive_only()
+        last: int | None = None
+        while True:
+            changed, status = self._changed, self._status(request.service)
+            if status != last:
+                last = status
+                await call.send(pb.HealthCheckResponse(status=status))
+            await changed.wait()
+
+    def _status(self, service: str) -> Any:
+        serving = self._serving.get(service)
+        if serving is None:
+            return pb.HealthCheckResponse.SERVICE_UNKNOWN
+        return pb.HealthCheckResponse.SERVING if serving else pb.HealthCheckResponse.NOT_SERVING

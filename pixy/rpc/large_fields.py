@@ -1,0 +1,160 @@
+"""Large fields of messages, such as record batches, past protobuf: it copies a field on its way into a message, and once more on its way
+out of it.
+
+What is not large, or not as every client writes it, is protobuf's business, so no rule is decided in two ways.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from pixy.rpc.messages import Serialized
+
+__all__ = ["Parted", "parse_with", "serialize_with"]
+
+Message = Any
+"""A protobuf message."""
+
+_VARINT, _I64, _LENGTH_DELIMITED, _I32 = 0, 1, 2, 5
+"""Wire types (protobuf.dev, Encoding)."""
+_LENGTH_BYTES_MAX, _VARINT_BYTES_MAX = 5, 10
+_PIECE_BYTES = 16_384
+"""A smaller buffer is cheaper to copy than to send on its own: it fills no frame."""
+_PARTED_BYTES_MIN = 65_536
+"""A smaller message is parsed sooner by protobuf alone."""
+
+
+class Parted(NamedTuple):
+    """A message of which a field was not parsed.
+
+    Attributes:
+        message: what else it says. The field may be there, too, and is of no concern.
+        fields: the field of each of the messages that have it, in order; a part of what was parsed, which it keeps in memory.
+    """
+
+    message: Message
+    fields: Sequence[bytes | memoryview]
+
+
+class _UnusualError(Exception):
+    """Not as every client writes it."""
+
+
+def parse_with(
+    message_class: Any, repeated: str, field: str, bytes_min: int = _PARTED_BYTES_MIN
+) -> Callable[[bytes | bytearray], Parted]:
+    """What parses messages of a class, but for the bytes in `field` of each of the messages in the field `repeated`.
+
+    Messages below `bytes_min` are left to protobuf. What it returns raises `DecodeError` as the class does.
+    """
+    outer = message_class.DESCRIPTOR.fields_by_name[repeated]
+    outer_tag, inner_tag = (
+        of.number << 3 | _LENGTH_DELIMITED for of in (outer, outer.message_type.fields_by_name[field])
+    )
+
+    def parse(body: bytes | bytearray) -> Parted:
+        if len(body) >= bytes_min:
+            try:
+                rest, fields = _part(memoryview(body), outer_tag, inner_tag)
+                return Parted(message_class.FromString(rest), fields)
+            except _UnusualError:
+                pass
+        message = message_class.FromString(body)
+        return Parted(message, [getattr(each, field) for each in getattr(message, repeated)])
+
+    return parse
+
+
+def _part(body: memoryview, outer_tag: int, inner_tag: int) -> tuple[bytes, list[memoryview]]:
+    """A message without a field of its repeated messages, and the field of each of them."""
+    rest = bytearray()
+    fields: list[memoryview] = []
+    for tag, begin, value, end in _fields(body, 0, len(body)):
+        if tag != outer_tag:
+            rest += body[begin:end]
+            continue
+        others = bytearray()
+        found: list[memoryview] = []
+        for inner, inner_begin, inner_value, inner_end in _fields(body, value, end):
+            if inner == inner_tag:
+                found.append(body[inner_value:inner_end])
+            else:
+                others += body[inner_begin:inner_end]
+        if len(found) > 1:
+            raise _UnusualError
+        fields.append(found[0] if found else body[:0])
+        rest.append(tag)
+        rest += _varint(len(others))
+        rest += others
+    return bytes(rest), fields
+
+
+def _fields(body: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of a message: tag, where the field, its value, and what follows it begin.
+
+    Raises:
+        _UnusualError: it is no message, or none that is known.
+    """
+    while at < end:
+        begin, tag = at, body[at]
+        wire_type = tag & 7
+        if tag >= 0x80:
+            raise _UnusualError
+        at += 1
+        if wire_type == _LENGTH_DELIMITED:
+            length, at = _read_varint(body, at, end, _LENGTH_BYTES_MAX)
+            value, at = at, at + length
+        elif wire_type == _VARINT:
+            value, at = at, _read_varint(body, at, end, _VARINT_BYTES_MAX)[1]
+        elif wire_type in (_I64, _I32):
+            value, at = at, at + (8 if wire_type == _I64 else 4)
+        else:
+            raise _UnusualError
+        if at > end:
+            raise _UnusualError
+        yield tag, begin, value, at
+
+
+def _read_varint(body: memoryview, at: int, end: int, bytes_max: int) -> tuple[int, int]:
+    """A number, and what begins behind it."""
+    number = 0
+    for shift, place in enumerate(range(at, min(at + bytes_max, end))):
+        byte = body[place]
+        number |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return number, place + 1
+    raise _UnusualError
+
+
+def serialize_with(message: Any, field: str, buffers: Sequence[bytes | bytearray | memoryview]) -> Serialized:
+    """A message with the bytes of `buffers` back to back in one of its fields, which is empty; large buffers are not copied.
+
+    Fields may come in any order (protobuf.dev, Encoding), so this one follows all others.
+    """
+    size = sum(map(len, buffers))
+    head: bytes = message.SerializeToString()
+    if not size:
+        return [head]
+    number = message.DESCRIPTOR.fields_by_name[field].number
+    pieces: Serialized = [head + _varint(number << 3 | _LENGTH_DELIMITED) + _varint(size)]
+    small: list[bytes | bytearray | memoryview] = []
+    for buffer in buffers:
+        if len(buffer) < _PIECE_BYTES:
+            small.append(buffer)
+            continue
+        if small:
+            pieces.append(b"".join(small))
+            small = []
+        pieces.append(buffer)
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
+
+
+def _varint(number: int) -> bytes:
+    """A number as protobuf writes it: seven bits a byte, the lowest first."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

@@ -1,0 +1,267 @@
+"""Where a server listens: TCP, TCP with TLS, unix sockets.
+
+A listener owns its socket and accepts by itself, because asyncio's servers take all that there are: some connections in a turn of the
+loop, so that a storm of them delays nobody; none beyond the limit, and one in its handshake counts like any other from the moment it is
+accepted. The certificates of a new connection are those of the moment, so changed ones take effect without a word to anybody.
+
+Who has not finished the handshake of TLS within `handshake_s` is cut off, and does not count any more.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from pixy.config import TlsConfig, split_address
+from pixy.errors import StartError
+from pixy.rpc.environment import ServerOptions
+from pixy.rpc.link import Link
+
+__all__ = ["Listener", "Opener", "TlsFiles", "bind_tcp", "bind_unix"]
+
+log = structlog.get_logger(__name__)
+
+_BACKLOG = 4096
+_ACCEPTS_PER_TURN = 4
+"""Accepting one and greeting it takes about 0.2 ms."""
+_ACCEPT_RETRY_S = 1.0
+_NO_LIMIT_S = 365 * 86_400.0
+"""For loops that take 0 for their default."""
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2: what RFC 9113 §9.2.2 leaves. Those of TLS 1.3 are all allowed."""
+
+
+class TlsFiles:
+    """The certificates of a server, as they are on disk.
+
+    Args:
+        config: the paths.
+    """
+
+    def __init__(self, config: TlsConfig) -> None:
+        self._config = config
+        self._paths = [
+            path for path in (config.certificate_path, config.key_path, config.client_ca_path) if path
+        ]
+        self._seen = self._versions()
+
+    def context(self) -> ssl.SSLContext:
+        """A context of what the files say.
+
+        Raises:
+            StartError: they cannot be read, or do not belong together.
+        """
+        config = self._config
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        context.set_ciphers(_CIPHERS)
+        context.set_alpn_protocols(["h2"])
+        try:
+            context.load_cert_chain(config.certificate_path, config.key_path)
+        except (ssl.SSLError, OSError) as error:
+            raise StartError(
+                f"tls.certificate_path {config.certificate_path} and tls.key_path {config.key_path} cannot be used: {error}"
+            ) from error
+        if config.client_ca_path:
+            context.verify_mode = ssl.CERT_REQUIRED
+            try:
+                context.load_verify_locations(config.client_ca_path)
+            except (ssl.SSLError, OSError) as error:
+                path = config.client_ca_path
+                raise StartError(f"tls.client_ca_path {path} cannot be used: {error}") from error
+        return context
+
+    def changed(self) -> bool:
+        """Whether a file is another one than when this was last asked."""
+        seen = self._versions()
+        changed, self._seen = seen != self._seen, seen
+        return changed
+
+    def _versions(self) -> list[tuple[int, int, int]]:
+        versions = []
+        for path in self._paths:
+            with suppress(OSError):
+                status = os.stat(path)
+                versions.append((status.st_mtime_ns, status.st_ino, status.st_size))
+        return versions
+
+
+class Opener(Protocol):
+    """What serves the connections of a listener."""
+
+    @property
+    def options(self) -> ServerOptions: ...
+
+    def maybe_open(self, *, secure: bool) -> Link | None:
+        """What serves a connection, None if there are too many."""
+
+
+class Listener:
+    """One socket that accepts connections.
+
+    Args:
+        sock: bound.
+        address: as the operator is told.
+        opener: serves the connections.
+        tls: None for connections in the clear.
+        context: what `tls` says.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        address: str,
+        opener: Opener,
+        tls: TlsFiles | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._socket = sock
+        self.address = address
+        self._opener = opener
+        self._tls = tls
+        self._context = context
+        # Connections that were accepted and are not made yet: some for a turn of the loop, some for a handshake.
+        self._opening: set[asyncio.Task[None]] = set()
+        # Accepts again after the system had no room for another one.
+        self._retry: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Accept connections."""
+        self._retry = None
+        self._socket.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
+
+    def maybe_reload(self) -> None:
+        """Use the certificates that are on disk, if they have changed. If they cannot be used, the old ones stay."""
+        if self._tls is None:
+            return
+        try:
+            if not self._tls.changed():
+                return
+            self._context = self._tls.context()
+        except StartError as error:
+            log.error("certificates have changed and cannot be used; the old ones stay", reason=str(error))
+        except Exception:
+            log.exception("a fault while certificates were read; the old ones stay", address=self.address)
+        else:
+            log.info("certificates have changed and are used", address=self.address)
+
+    async def close(self) -> None:
+        """Accept no more connections, and give up handshakes. A unix socket's file goes."""
+        if self._socket.fileno() < 0:
+            return
+        if self._retry is not None:
+            self._retry.cancel()
+        asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        path = self._socket.getsockname() if self._socket.family == socket.AF_UNIX else None
+        self._socket.close()
+        if path:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+        # Those that were accepted in this turn must begin, or their cancellation would tell nobody.
+        await asyncio.sleep(0)
+        opening = set(self._opening)
+        for task in opening:
+            task.cancel()
+        if opening:
+            await asyncio.wait(opening)
+
+    def _accept(self) -> None:
+        """Accept some of those who wait; the loop calls again if there are more."""
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                accepted, _address = self._socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._accept_later(error)
+                return
+            link = self._opener.maybe_open(secure=self._context is not None)
+            if link is None:
+                accepted.close()
+            else:
+                opening = asyncio.get_running_loop().create_task(self._open(link, accepted), name="accept")
+                self._opening.add(opening)
+                opening.add_done_callback(self._opening.discard)
+
+    def _accept_later(self, error: OSError) -> None:
+        """The system has no room for another connection, most likely no file descriptor."""
+        log.error("no connections can be accepted for a while", address=self.address, reason=str(error))
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket.fileno())
+        self._retry = loop.call_later(_ACCEPT_RETRY_S, self.start)
+
+    async def _open(self, link: Link, accepted: socket.socket) -> None:
+        """Make a connection of a socket, behind the handshake of TLS if there is one."""
+        options, secure = self._opener.options, self._context is not None
+        try:
+            accepted.setblocking(False)
+            if accepted.family != socket.AF_UNIX:
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: link,
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=(options.http2.handshake_s or _NO_LIMIT_S) if secure else None,
+                ssl_shutdown_timeout=options.linger_s if secure else None,
+            )
+        except OSError as error:
+            # ssl.SSLError and TimeoutError are such errors too.
+            log.debug("a connection ended in its handshake", address=self.address, reason=str(error))
+            link.never_made()
+        except asyncio.CancelledError:
+            link.never_made()
+            raise
+
+
+def bind_tcp(address: str) -> tuple[socket.socket, str]:
+    """A socket on host:port, and that address with the real port.
+
+    Raises:
+        StartError: the address cannot be used.
+    """
+    host, port = split_address(address)
+    host = host or "0.0.0.0"
+    bound: socket.socket | None = None
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(target)
+        bound.listen(_BACKLOG)
+    except OSError as error:
+        if bound is not None:
+            bound.close()
+        raise StartError(f"cannot listen on {address}: {error.strerror or error}") from error
+    real = bound.getsockname()[1]
+    return bound, f"[{host}]:{real}" if ":" in host else f"{host}:{real}"
+
+
+def bind_unix(path: str) -> tuple[socket.socket, str]:
+    """A unix socket at a path, in the place of one that is there.
+
+    Raises:
+        StartError: the path cannot be used.
+    """
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(os.stat(path).st_mode):
+                raise StartError(f"cannot listen on {path}: it exists and is not a socket")
+            os.unlink(path)
+        bound.bind(str(Path(path).absolute()))
+        bound.listen(_BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise StartError(f"cannot listen on {path}: {error.strerror or error}") from error
+    except StartError:
+        bound.close()
+        raise
+    return bound, f"unix:{path}"

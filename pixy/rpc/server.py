@@ -1,0 +1,218 @@
+"""A gRPC server: any services, any number of listeners, and the life of their connections.
+
+    start    listeners accept
+    drain    each connection is told that it is to open no more streams; those that come are served, and new connections too
+    stop     listeners close; each connection is told to go, twice (RFC 9113 §6.8); calls that run may finish within the grace; what is
+             left is cut off
+
+One timer looks after all connections: ten times a second at a tenth of them, so that a great many make no long turn.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from random import Random
+
+from pixy.clock import Clock
+from pixy.config import TlsConfig
+from pixy.rpc.connection import GrpcConnection
+from pixy.rpc.counters import ConnectionCounters, Counters
+from pixy.rpc.environment import Environment, ServerOptions
+from pixy.rpc.link import Link
+from pixy.rpc.listeners import Listener, TlsFiles, bind_tcp, bind_unix
+from pixy.rpc.memory import Memory
+from pixy.rpc.methods import Service, method_table
+
+__all__ = ["RpcServer"]
+
+_TICK_S = 1.0
+_TICK_PARTS = 10
+_CUT_OFF_S = 1.0
+"""What the last bytes and the cancellation of the last handlers may take."""
+
+
+class RpcServer:
+    """A server in the running event loop.
+
+    Args:
+        services: what it serves.
+        options: limits.
+        clock: what all times are measured on.
+        on_fault: called with each exception that is a bug; it has ended a call or a connection.
+        rng: spreads the ages of connections.
+    """
+
+    def __init__(
+        self,
+        services: Iterable[Service],
+        options: ServerOptions,
+        clock: Clock,
+        on_fault: Callable[[BaseException], None],
+        rng: Random | None = None,
+    ) -> None:
+        self._environment = Environment(
+            method_table(services), options, clock, rng or Random(os.urandom(8)), on_fault
+        )
+        self._connections: set[GrpcConnection] = set()
+        self._listeners: list[Listener] = []
+        # Connections that are still to be looked at in this second.
+        self._unticked: list[GrpcConnection] = []
+        self._ticks = 0
+        self._ticker: asyncio.TimerHandle | None = None
+        self._reload_s = 0.0
+        self._reloader: asyncio.Task[None] | None = None
+        self._empty = asyncio.Event()
+
+    @property
+    def counters(self) -> Counters:
+        """What happened since the start, as of now."""
+        return self._environment.counters.snapshot(self.connection_counters)
+
+    @property
+    def connection_counters(self) -> list[ConnectionCounters]:
+        """What happened on each connection that is open, as of now."""
+        return [connection.counters for connection in self._connections]
+
+    @property
+    def memory(self) -> Memory:
+        """What connections hold together."""
+        return self._environment.memory
+
+    @property
+    def connections(self) -> int:
+        """How many are open, or in their handshake."""
+        return len(self._connections)
+
+    async def listen(self, address: str, tls: TlsConfig | None = None) -> str:
+        """Accept connections on host:port.
+
+        Args:
+            address: port 0 takes a free one.
+            tls: its certificates, None for connections in the clear.
+
+        Returns:
+            The address with the real port.
+
+        Raises:
+            StartError: the address or a certificate cannot be used.
+        """
+        files = TlsFiles(tls) if tls is not None else None
+        context = files.context() if files is not None else None
+        sock, real = bind_tcp(address)
+        self._listen(Listener(sock, real, self, files, context))
+        if tls is not None and tls.reload_interval and self._reloader is None:
+            self._reloader = asyncio.create_task(
+                self._reload(tls.reload_interval), name="reload certificates"
+            )
+        return real
+
+    async def listen_unix(self, path: str) -> str:
+        """Accept connections on a unix socket; returns its address.
+
+        Raises:
+            StartError: the path cannot be used.
+        """
+        sock, address = bind_unix(path)
+        self._listen(Listener(sock, address, self))
+        return address
+
+    def begin_drain(self) -> None:
+        """Tell the clients that are connected to make new calls elsewhere (GOAWAY). Everything is served as before, on new connections too,
+        until `stop`."""
+        for connection in self._connections:
+            connection.announce_drain()
+
+    async def stop(self, grace: float) -> None:
+        """Let running calls finish for at most `grace` seconds, then close everything."""
+        for listener in self._listeners:
+            await listener.close()
+        if self._reloader is not None:
+            self._reloader.cancel()
+            await asyncio.wait({self._reloader})
+        for connection in list(self._connections):
+            connection.begin_drain(grace)
+        await self._wait_empty(grace)
+        for connection in list(self._connections):
+            connection.end()
+        await self._wait_empty(_CUT_OFF_S)
+        for connection in list(self._connections):
+            connection.abort()
+        await self._wait_empty(_CUT_OFF_S)
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._environment.deadlines.close()
+        tasks = set(self._environment.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CUT_OFF_S)
+
+    # --- for listeners ----------------------------------------------------------------------------------------------
+
+    @property
+    def options(self) -> ServerOptions:
+        """The limits."""
+        return self._environment.options
+
+    def maybe_open(self, *, secure: bool) -> GrpcConnection | None:
+        """What serves a connection that was accepted, None if there are too many. It counts from here on until it is gone."""
+        if len(self._connections) >= self._environment.options.connections_max:
+            self._environment.counters.refused += 1
+            return None
+        connection = GrpcConnection(self._environment, self._closed, secure=secure)
+        self._connections.add(connection)
+        return connection
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+        listener.start()
+        self._tick_later()
+
+    def _closed(self, link: Link) -> None:
+        """A connection is gone."""
+        assert isinstance(link, GrpcConnection)
+        if link not in self._connections:
+            # It was given up while it was made.
+            return
+        self._connections.remove(link)
+        self._environment.counters.add(link.counters)
+        if not self._connections:
+            self._empty.set()
+
+    async def _wait_empty(self, seconds: float) -> None:
+        if self._connections and seconds > 0:
+            self._empty.clear()
+            try:
+                await asyncio.wait_for(self._empty.wait(), seconds)
+            except TimeoutError:
+                return
+
+    async def _reload(self, interval: float) -> None:
+        while True:
+            await asyncio.sleep(interval)
+            for listener in self._listeners:
+                listener.maybe_reload()
+
+    def _tick_later(self) -> None:
+        if self._ticker is None:
+            loop = asyncio.get_running_loop()
+            self._ticker = loop.call_later(_TICK_S / _TICK_PARTS, self._tick)
+
+    def _tick(self) -> None:
+        """Look after a tenth of the connections."""
+        self._ticker = None
+        self._tick_later()
+        if not self._ticks:
+            self._unticked = list(self._connections)
+        self._ticks = (self._ticks + 1) % _TICK_PARTS
+        parts_left = (_TICK_PARTS - self._ticks) % _TICK_PARTS
+        now = self._environment.monotonic()
+        begun = now
+        for _ in range(len(self._unticked) - len(self._unticked) * parts_left // (parts_left + 1)):
+            connection = self._unticked.pop()
+            connection.tick(now)
+            ended = self._environment.monotonic()
+            connection.charge(ended - begun)
+            begun = ended

@@ -1,0 +1,9 @@
+"""What all tests of the gRPC server need."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tick connections ten times as often, so that waiting for a tick is quick."""
+    monkeypatch.setattr("pixy.rpc.server._TICK_S", 0.1)

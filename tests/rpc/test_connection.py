@@ -1,0 +1,229 @@
+"""pixy/rpc/connection.py: what one connection can do to the others, and how it ends."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from google.protobuf.wrappers_pb2 import BytesValue
+
+from pixy.http2 import BudgetOptions, ErrorCode, Options
+from pixy.rpc import ServerOptions, Status
+from pixy.rpc.connection import GrpcConnection
+from tests.fakes.clock import FakeClock
+from tests.fakes.echo import EchoServer, open_echo, value
+from tests.fakes.grpc_client import open_client, prefixed
+from tests.fakes.waiting import until
+
+UNARY, REPEAT = "/test.Echo/Unary", "/test.Echo/Repeat"
+
+
+async def still_serves(echo: EchoServer) -> None:
+    async with open_client(echo.address) as other:
+        assert (await other.call(UNARY, value(b"x"))).status == Status.OK
+
+
+@pytest.mark.parametrize(
+    ("fields", "method", "status"),
+    [
+        ([("content-type", "text/html")], "POST", "415"),
+        ([("content-type", "application/grpc-web")], "POST", "415"),
+        ([], "GET", "405"),
+    ],
+)
+async def test_what_is_not_grpc_gets_a_status_of_http(
+    fields: list[tuple[str, str]], method: str, status: str
+) -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        stream_id = client.begin(UNARY, fields, method=method)
+        assert (await client.call(UNARY, value(b"x"))).status == 0
+        assert client.answers[stream_id].headers == {}, "answered before the request is complete"
+        client.data(stream_id, b"anything", end=True)
+        answer = await client.answer(stream_id)
+        assert (answer.headers[":status"], answer.headers["content-type"]) == (status, "text/plain")
+        assert (answer.body.startswith(b"this is a gRPC server"), answer.trailers) == (True, {})
+        assert echo.server.counters.rejected == 1
+
+
+@pytest.mark.parametrize("path", ["/test.Echo/None", "/test.Echo/Unserved", "/none/Unary", "/"])
+async def test_a_method_that_is_not_served_is_unimplemented(path: str) -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        answer = await client.answer(client.begin(path))
+        assert (answer.status, answer.headers[":status"]) == (Status.UNIMPLEMENTED, "200")
+
+
+async def test_an_unknown_encoding_is_unimplemented_and_says_which_are_known() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        answer = await client.call(UNARY, value(b"x"), [("grpc-encoding", "br")])
+        assert (answer.status, answer.headers["grpc-accept-encoding"]) == (12, "identity,gzip")
+
+
+async def test_of_a_section_that_differs_in_its_timeout_that_alone_is_read() -> None:
+    async with open_echo(clock=FakeClock()) as echo, open_client(echo.address) as client:
+        for seconds in range(100, 110):
+            client.request(UNARY, value(b"hold"), [("grpc-timeout", f"{seconds}S")])
+        await until(lambda: len(echo.echo.held) == 10)
+        calls = [call for call, _ in echo.echo.held]
+        assert len({id(call.head) for call in calls[1:]}) == 1
+        deadlines = [call.deadline for call in calls if call.deadline is not None]
+        assert len(deadlines) == 10
+        assert [deadline - deadlines[0] for deadline in deadlines] == pytest.approx(range(10))
+        for fields, status in (
+            ([("grpc-timeout", "soon")], Status.INTERNAL),
+            ([("grpc-encoding", "br"), ("grpc-timeout", "100S")], Status.UNIMPLEMENTED),
+        ):
+            assert (await client.call(UNARY, value(b"x"), fields)).status == status
+
+
+async def test_calls_end_at_their_deadlines_whatever_begins_and_ends_between_them() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        late, soon, never = [], [], []
+        for number in range(20):
+            late.append(client.request(UNARY, value(b"hold"), [("grpc-timeout", f"{300 + number}m")]))
+            never.append(client.request(UNARY, value(b"hold")))
+            assert (await client.call(UNARY, value(b"x"), [("grpc-timeout", "100S")])).status == Status.OK
+            soon.append(client.request(UNARY, value(b"hold"), [("grpc-timeout", f"{60 - number}m")]))
+            await asyncio.sleep(0.002)
+        for stream_ids in (soon, late):
+            for stream_id in stream_ids:
+                assert (await client.answer(stream_id)).status == Status.DEADLINE_EXCEEDED
+            assert not any(client.answers[stream_id].ended for stream_id in never)
+        assert echo.server.counters.deadlines == 40
+        (connection,) = echo.server._connections
+        assert len(connection._calls) == len(never)
+
+
+async def test_a_client_that_breaks_the_protocol_gets_goaway_and_nobody_else_notices() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        client.request(UNARY, value(b"hold"))
+        await echo.echo.arrived.wait()
+        client.writer.write(b"\0\0\1\0\0\0\0\0\0x")  # DATA on stream 0
+        await client.until_closed()
+        assert [goaway.code for goaway in client.goaways] == [1]
+        await echo.echo.held[0][1].cancelled.wait()
+        await still_serves(echo)
+        assert echo.server.counters.faulty == 1
+
+
+async def test_a_client_that_does_not_read_is_not_read_and_cut_off_in_the_end() -> None:
+    options = ServerOptions(http2=Options(send_stall_s=0.2))
+    async with open_echo(options) as echo, open_client(echo.address, window=2**31 - 1) as slow:
+        slow.open_window(0, 2**30)
+        slow.request(REPEAT, value(b"3000 100000"))
+        await until(lambda: any(not each._writable for each in echo.server._connections))
+        before = echo.server.counters.calls
+        for _ in range(20):
+            slow.request(UNARY, value(b"unread"))
+        await still_serves(echo)
+        assert echo.server.counters.calls == before + 1
+        await until(lambda: not echo.server.connections)
+        assert echo.echo.sent < 1000
+
+
+async def test_one_connection_too_many_is_closed_at_once() -> None:
+    async with open_echo(replace(ServerOptions(), connections_max=1)) as echo:
+        async with open_client(echo.address) as first:
+            await first.call(UNARY, value(b"x"))
+            async with open_client(echo.address) as second:
+                await second.until_closed()
+            assert (echo.server.counters.accepted, echo.server.counters.refused) == (1, 1)
+            assert (await first.call(UNARY, value(b"x"))).status == 0
+        await until(lambda: not echo.server.connections)
+        await still_serves(echo)
+
+
+async def test_an_old_connection_is_told_to_go_and_its_calls_may_finish() -> None:
+    options = replace(ServerOptions(), age_s=0.2, age_grace_s=30)
+    async with open_echo(options) as echo, open_client(echo.address) as client:
+        stream_id = client.request(UNARY, value(b"hold"))
+        await client.until(lambda: bool(client.goaways))
+        assert client.goaways[0].code == 0
+        echo.echo.held[0][0].answer(BytesValue())
+        assert (await client.answer(stream_id)).status == 0
+        await client.until_closed()
+        assert [goaway.last_stream_id for goaway in client.goaways] == [2**31 - 1, stream_id]
+
+
+async def test_calls_of_an_old_connection_that_do_not_finish_are_cut_off() -> None:
+    options = replace(ServerOptions(), age_s=0.1, age_grace_s=0.2)
+    async with open_echo(options) as echo, open_client(echo.address) as client:
+        client.request(UNARY, value(b"hold"))
+        await client.until_closed()
+        await echo.echo.held[0][1].cancelled.wait()
+
+
+async def test_a_client_that_never_greets_is_cut_off() -> None:
+    options = ServerOptions(http2=Options(handshake_s=0.1))
+    async with open_echo(options) as echo:
+        host, port = echo.address.rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        async with asyncio.timeout(10):
+            assert (await reader.read()).endswith(b"the handshake takes too long")
+        writer.close()
+
+
+async def test_unread_bytes_behind_the_end_do_not_keep_a_connection() -> None:
+    options = replace(ServerOptions(), linger_s=0.2)
+    async with open_echo(options) as echo, open_client(echo.address, window=2**31 - 1) as slow:
+        slow.open_window(0, 2**30)
+        slow.request(REPEAT, value(b"3000 100000"))
+        await until(lambda: any(not each._writable for each in echo.server._connections))
+        for connection in list(echo.server._connections):
+            connection.end()
+        await until(lambda: not echo.server.connections)
+
+
+async def test_data_behind_an_answer_that_came_early_are_ignored() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        stream_id = client.begin(UNARY)
+        client.data(stream_id, prefixed(b"", b""))
+        answer = await client.answer(stream_id)
+        assert answer.status == Status.UNIMPLEMENTED
+        assert (await client.call(UNARY, value(b"next"))).status == 0
+
+
+# --- resets ---------------------------------------------------------------------------------------------------------
+
+
+async def held(echo: EchoServer, calls: int) -> None:
+    """Return when so many calls are held."""
+    await until(lambda: len(echo.echo.held) == calls)
+
+
+async def settled(connection: GrpcConnection, resets: int) -> None:
+    """Return when so many resets were received, or the connection is closed."""
+    await until(lambda: connection.resets_received == resets or connection.core.closed)
+
+
+async def reset_some(lived_s: float, timeout: str) -> list[int]:
+    """Reset 40 calls, each after a time, where 10 are too many; returns what the server says to that."""
+    few, clock = BudgetOptions(burst=10, per_second=0, per_frame=0), FakeClock()
+    async with (
+        open_echo(ServerOptions(http2=Options(resets=few)), clock=clock) as echo,
+        open_client(echo.address) as client,
+    ):
+        await client.call(UNARY, value(b"x"))
+        (connection,) = echo.server._connections
+        for number in range(1, 41):
+            stream_id = client.request(UNARY, value(b"hold"), [("grpc-timeout", timeout)])
+            await held(echo, number)
+            clock.advance(lived_s)
+            client.reset(stream_id)
+            await settled(connection, number)
+            if connection.core.closed:
+                await client.until_closed()
+                break
+        return [goaway.code for goaway in client.goaways]
+
+
+@pytest.mark.parametrize(
+    ("lived_s", "timeout"), [(0.55, "1S"), (0.99, "1S"), (0.25, "300m"), (0.03, "50m"), (0.003, "5m")]
+)
+async def test_resets_near_the_deadlines_of_calls_are_no_attack(lived_s: float, timeout: str) -> None:
+    assert await reset_some(lived_s, timeout) == []
+
+
+@pytest.mark.parametrize(
+    ("lived_s", "timeout"), [(0.0, "1S"), (0.4, "1S"), (0.1, "300m"), (0.0, "1m"), (0.0, "1n"), (0.0, "1H")]
+)
+async def test_resets_long_before_deadlines_end_the_connection(lived_s: float, timeout: str) -> None:
+    assert await reset_some(lived_s, timeout) == [ErrorCode.ENHANCE_YOUR_CALM]

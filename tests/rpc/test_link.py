@@ -1,0 +1,459 @@
+"""pixy/rpc/link.py: what of a connection is read, served and written when, how much it can make the server keep, and how it ends."""
+
+import asyncio
+import gzip
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hpack import Encoder
+
+from pixy.http2 import ErrorCode, Options
+from pixy.http2.frames import FrameType, frame, goaway, rst_stream, unpack_head, window_update
+from pixy.rpc import ServerOptions, Status
+from pixy.rpc.turns import CREDIT_S, TURN_S
+from tests.fakes.clock import FakeClock
+from tests.fakes.echo import EchoServer, open_echo, value
+from tests.fakes.grpc_client import RawClient, messages_in, open_client, prefixed
+from tests.fakes.waiting import until
+from tests.rpc.support import GREETING, NotedReceipt, connected
+
+UNARY, REPEAT, COLLECT, CHAT = (
+    "/test.Echo/Unary",
+    "/test.Echo/Repeat",
+    "/test.Echo/Collect",
+    "/test.Echo/Chat",
+)
+DISCARDED_BYTES = 1_048_576
+PRIORITY = frame(FrameType.PRIORITY, 0, 1, bytes(5))
+
+
+class SlowClock(FakeClock):
+    """Each look at it finds that most of a turn has passed."""
+
+    def monotonic(self) -> float:
+        """See `Clock`."""
+        self.advance(0.6 * TURN_S)
+        return super().monotonic()
+
+
+def frames(written: bytes | bytearray) -> Iterator[int]:
+    """The types of the frames."""
+    at = 0
+    while at < len(written):
+        head = unpack_head(bytes(written), at)[0]
+        yield head & 0xFF
+        at += 9 + (head >> 8)
+
+
+# --- turns ----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_more_than_a_turn_may_take_is_served_over_several_and_in_order() -> None:
+    few = replace(ServerOptions(), turn_bytes=100)
+    async with open_echo(few) as echo, open_client(echo.address) as client:
+        await client.call(UNARY, value(b"first"))
+        streams = [client.request(UNARY, value(b"%d" % number)) for number in range(50)]
+        answers = [await client.answer(stream_id) for stream_id in streams]
+        assert [answer.body[7:] for answer in answers] == [b"%d" % number for number in range(50)]
+        assert echo.server.counters.calls == 51
+        assert echo.server.counters.waits > 0
+
+
+async def test_a_connection_is_not_read_until_what_it_has_sent_is_served() -> None:
+    async with open_echo(clock=SlowClock()) as echo:
+        connection, transport = connected(echo)
+        connection.received(PRIORITY * 2000)
+        pending = []
+        while connection.core.pending:
+            await asyncio.sleep(0)
+            pending.append(connection.core.pending)
+        assert len(pending) > 1
+        assert transport.said == ["pause", "resume"]
+        connection.connection_lost(None)
+
+
+async def test_a_read_is_large_only_for_what_is_left_of_a_data_frame() -> None:
+    async with open_echo() as echo:
+        connection, transport = connected(echo)
+        body = prefixed(value(bytes(90_000)))
+        assert len(connection.get_buffer(-1)) == 32_768
+        fields = [(":method", "POST"), (":scheme", "http"), (":path", UNARY), (":authority", "x")]
+        block = Encoder().encode([*fields, ("content-type", "application/grpc"), ("te", "trailers")])
+        head = frame(FrameType.HEADERS, 4, 1, block) + frame(FrameType.DATA, 0, 1, body[:49_152])[:9]
+        await bring(connection, head)
+        assert len(connection.get_buffer(-1)) == 49_152
+        await bring(connection, body[:1])
+        assert len(connection.get_buffer(-1)) == 49_151
+        await bring(connection, body[1:16_383])
+        assert len(connection.get_buffer(-1)) == 32_769
+        for at in range(16_383, 49_152, 4096):
+            await bring(connection, body[at : min(at + 4096, 49_152)])
+            assert len(connection.get_buffer(-1)) == 32_768
+        await bring(connection, frame(FrameType.DATA, 1, 1, body[49_152:])[:32_768])
+        await bring(connection, frame(FrameType.DATA, 1, 1, body[49_152:])[32_768:])
+        connection.flush()
+        # The client's window lets out no more of the answer.
+        assert len(transport.written) > 65_535
+        connection.connection_lost(None)
+
+
+async def bring(connection: Any, data: bytes) -> None:
+    """What a transport does with bytes that have come."""
+    connection.get_buffer(-1)[: len(data)] = data
+    connection.buffer_updated(len(data))
+    await until(lambda: not (connection._waiting or connection.core.pending))
+
+
+async def test_what_a_transport_brings_although_it_was_told_not_to_is_served_behind_the_rest() -> None:
+    async with open_echo(clock=FakeClock()) as echo:
+        connection, transport = connected(echo)
+        connection.received(PRIORITY * 2000)
+        assert connection.core.pending
+        connection.received(frame(FrameType.PING, 0, 0, b"the last"))
+        await until(lambda: not connection._waiting)
+        assert transport.written.endswith(b"the last")
+        connection.connection_lost(None)
+
+
+async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served_at_once() -> None:
+    clock = FakeClock()
+    async with open_echo(clock=clock) as echo:
+        busy, _ = connected(echo)
+        calm, transport = connected(echo)
+        busy._credit_s, calm._credit_s = -CREDIT_S, CREDIT_S
+        ping = frame(FrameType.PING, 0, 0, b"12345678")
+        busy.received(ping)
+        assert busy.waits == 0, "nobody else wants the turn"
+        busy.environment.turns.charge(TURN_S)
+        busy.received(ping)
+        assert busy.waits == 1
+        calm.received(ping)
+        assert transport.written.endswith(b"12345678")
+        assert calm.waits == 0
+        await until(lambda: not busy._waiting)
+        clock.advance(10 * CREDIT_S)
+        busy._credit_s = -CREDIT_S / 2
+        busy.received(ping)
+        assert busy.waits == 1
+        for connection in (busy, calm):
+            connection.connection_lost(None)
+
+
+async def test_who_opens_connection_after_connection_waits_in_line_with_each() -> None:
+    async with open_echo(clock=FakeClock()) as echo:
+        opened = []
+        for waits in (0, 1, 1):
+            connection, _ = connected(echo)
+            opened.append(connection)
+            assert connection.waits == waits
+            connection.environment.turns.charge(TURN_S)
+            connection.received(PRIORITY)
+            assert connection.waits == 1
+        for connection in opened:
+            connection.connection_lost(None)
+
+
+async def test_work_is_charged_and_debt_is_bounded() -> None:
+    clock = SlowClock()
+    async with open_echo(clock=clock) as echo:
+        connection, _ = connected(echo)
+        before = connection._credit_s = CREDIT_S
+        connection.received(PRIORITY * 1000)
+        assert connection._credit_s < before
+        clock.advance(100)
+        connection._spend()
+        assert connection._credit_s == -CREDIT_S
+        connection.connection_lost(None)
+
+
+async def test_nothing_is_served_while_the_transport_has_enough_and_all_of_it_afterwards() -> None:
+    async with open_echo(clock=FakeClock()) as echo:
+        connection, transport = connected(echo)
+        connection.pause_writing()
+        connection.received(frame(FrameType.PING, 0, 0, b"12345678"))
+        await asyncio.sleep(0)
+        assert not transport.written.endswith(b"12345678")
+        connection.resume_writing()
+        await until(lambda: transport.written.endswith(b"12345678"))
+        assert transport.said[-1] == "resume"
+        connection.connection_lost(None)
+
+
+# --- messages that are unpacked -------------------------------------------------------------------------------------
+
+
+async def test_large_compressed_messages_are_unpacked_over_several_turns_while_others_are_served() -> None:
+    async with open_echo() as echo, open_client(echo.address) as other, AsyncExitStack() as stack:
+        await other.call(UNARY, value(b"x"))
+        # So many that they take several turns on a fast machine as well.
+        clients = [await stack.enter_async_context(open_client(echo.address)) for _ in range(8)]
+        for client in clients:
+            await client.call(UNARY, value(b"x"))
+        message = value(bytes(3_000_000))
+        compressed, streams = gzip.compress(message), list[int]()
+        for client in clients:
+            streams.append(client.begin(UNARY, [("grpc-encoding", "gzip")]))
+            client.data(streams[-1], prefixed(compressed, flag=1), end=True)
+        waits, served = echo.server.counters.waits, 0
+        await until(lambda: any(each._jobs for each in echo.server._connections))
+        while any(each._jobs for each in echo.server._connections):
+            assert (await other.call(UNARY, value(b"y"))).status == Status.OK
+            served += 1
+        assert served > 2
+        assert echo.server.counters.waits > waits
+        for client, stream_id in zip(clients, streams, strict=True):
+            client.open_window(0, 2**30)
+            client.open_window(stream_id, 2**30)
+            assert messages_in((await client.answer(stream_id)).body)[0][1] == message
+
+
+async def test_a_bomb_is_refused_and_what_waits_behind_it_is_served() -> None:
+    options = replace(ServerOptions(), message_bytes_max=1_000_000)
+    async with open_echo(options) as echo, open_client(echo.address) as client:
+        bombs = []
+        for _ in range(3):
+            bombs.append(client.begin(UNARY, [("grpc-encoding", "gzip")]))
+            client.data(bombs[-1], prefixed(gzip.compress(bytes(5_000_000)), flag=1), end=True)
+        behind = client.request(UNARY, value(b"behind"))
+        assert [(await client.answer(bomb)).status for bomb in bombs] == [Status.RESOURCE_EXHAUSTED] * 3
+        assert (await client.answer(behind)).status == Status.OK
+
+
+async def test_a_streaming_call_gets_its_compressed_messages_one_by_one_and_bombs_are_refused() -> None:
+    options = replace(ServerOptions(), message_bytes_max=1_000_000)
+    async with open_echo(options) as echo, open_client(echo.address) as client:
+        stream_id = client.begin(COLLECT, [("grpc-encoding", "gzip")])
+        for text in (b"a" * 300_000, b"b", b""):
+            await client.upload(stream_id, prefixed(gzip.compress(value(text)), flag=1), end=False)
+        client.data(stream_id, b"", end=True)
+        client.open_window(stream_id, 2**20)
+        client.open_window(0, 2**20)
+        answer = await client.answer(stream_id)
+        assert messages_in(answer.body) == [(0, value(b"a" * 300_000 + b",b,"))]
+        stream_id = client.begin(CHAT, [("grpc-encoding", "gzip")])
+        client.data(stream_id, prefixed(gzip.compress(bytes(2_000_000)), flag=1), end=True)
+        assert (await client.answer(stream_id)).status == Status.RESOURCE_EXHAUSTED
+
+
+async def test_a_message_of_a_call_that_is_gone_is_not_unpacked_to_its_end() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        stream_id = client.begin(UNARY, [("grpc-encoding", "gzip")])
+        client.h2.send_data(
+            stream_id, prefixed(gzip.compress(value(bytes(3_000_000))), flag=1), end_stream=True
+        )
+        client.h2.reset_stream(stream_id, 8)
+        client.send()
+        assert (await client.call(UNARY, value(b"x"))).status == Status.OK
+        assert not any(each._jobs for each in echo.server._connections)
+        counters = echo.server.counters
+        assert (counters.calls, counters.gone, counters.resets_received) == (2, 1, 1)
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+async def test_answers_that_nobody_takes_are_bounded_in_all_wherever_they_wait() -> None:
+    options = ServerOptions(http2=Options(output_bytes=1_000_000))
+    async with open_echo(options, clock=FakeClock()) as echo:
+        connection, transport = connected(echo)
+        connection.received(window_update(0, 2**30))
+        del transport.written[:]
+        client = RawClient(asyncio.StreamReader(), RecordingWriter(), 2**31 - 1, "localhost")  # type: ignore[arg-type]
+        client.h2.data_to_send()
+        for _ in range(3):
+            client.request(UNARY, value(b"hold"))
+        connection.received(client.writer.sent)  # type: ignore[attr-defined]
+        calls = [call for call, _ in echo.echo.held]
+        receipts = [NotedReceipt() for _ in calls]
+        connection.received(frame(FrameType.SETTINGS, 0, 0, b"\x00\x04\x7f\xff\xff\xff"))
+        calls[0].answer(big(600_000), receipts[0])
+        transport.full = connection.pause_writing
+        connection.flush()
+        assert len(transport.written) > 600_000
+        calls[1].answer(big(300_000), receipts[1])
+        calls[2].answer(big(300_000), receipts[2])
+        assert receipts[2].said == ["undelivered"], "what the transport holds counts"
+        del transport.written[:]
+        transport.full = lambda: None
+        connection.resume_writing()
+        connection.flush()
+        assert [receipt.said for receipt in receipts] == [["delivered"], ["delivered"], ["undelivered"]]
+        connection.connection_lost(None)
+
+
+def held_calls(echo: EchoServer, connection: Any, count: int) -> list[Any]:
+    """Calls of a client with windows as wide as they can be."""
+    connection.received(window_update(0, 2**30))
+    connection.received(frame(FrameType.SETTINGS, 0, 0, b"\x00\x04\x7f\xff\xff\xff"))
+    client = RawClient(asyncio.StreamReader(), RecordingWriter(), 2**31 - 1, "localhost")  # type: ignore[arg-type]
+    client.h2.data_to_send()
+    for _ in range(count):
+        client.request(UNARY, value(b"hold"))
+    connection.received(client.writer.sent)  # type: ignore[attr-defined]
+    return [call for call, _ in echo.echo.held]
+
+
+@pytest.mark.parametrize("additions", [False, True])
+async def test_answers_of_one_turn_are_not_refused_while_the_transport_takes_more(additions: bool) -> None:
+    options = ServerOptions(http2=Options(output_bytes=1_000_000))
+    async with open_echo(options, clock=FakeClock()) as echo:
+        connection, transport = connected(echo)
+        calls = held_calls(echo, connection, 13)
+        receipts = [NotedReceipt() for _ in calls]
+        for call, receipt in zip(calls[:12], receipts, strict=False):
+            if additions:
+                call.add_trailing_metadata("a", "b")
+            call.answer(big(300_000), receipt)
+        assert not any(receipt.said for receipt in receipts), "before the end of the turn"
+        # What is written now is more than the transport likes.
+        del transport.written[:]
+        transport.full = connection.pause_writing
+        calls[12].answer(big(300_000), receipts[12])
+        assert receipts[12].said == ["undelivered"]
+        transport.full = lambda: None
+        connection.resume_writing()
+        connection.flush()
+        assert [receipt.said for receipt in receipts] == [["delivered"]] * 12 + [["undelivered"]]
+        connection.connection_lost(None)
+
+
+async def test_answers_that_wait_for_the_clients_windows_are_refused_beyond_the_limit() -> None:
+    options = ServerOptions(http2=Options(output_bytes=1_000_000))
+    async with open_echo(options) as echo, open_client(echo.address) as client:
+        streams = [client.request(UNARY, value(b"hold")) for _ in range(12)]
+        await until(lambda: len(echo.echo.held) == 12)
+        for call, _ in echo.echo.held:
+            call.answer(big(300_000))
+        resets = [(await client.answer(stream_id)).reset for stream_id in streams[3:]]
+        assert resets == [ErrorCode.ENHANCE_YOUR_CALM] * 9
+        client.open_window(0, 2_000_000)
+        for stream_id in streams[:3]:
+            client.open_window(stream_id, 1_000_000)
+        assert [(await client.answer(stream_id)).status for stream_id in streams[:3]] == [0] * 3
+
+
+class RecordingWriter:
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+
+def big(size: int) -> Any:
+    from google.protobuf.wrappers_pb2 import BytesValue
+
+    return BytesValue(value=bytes(size))
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+
+async def read_to_the_end(sock: socket.socket) -> bytes:
+    """Everything that the server sends, although what it was sent is never read."""
+    loop, received = asyncio.get_running_loop(), b""
+    async with asyncio.timeout(10):
+        while chunk := await loop.sock_recv(sock, 65_536):
+            received += chunk
+    return received
+
+
+async def test_goaway_arrives_although_the_client_still_sends() -> None:
+    async with open_echo() as echo:
+        host, port = echo.address.rsplit(":", 1)
+        for _ in range(10):
+            with closing(socket.create_connection((host, int(port)))) as sock:
+                sock.setblocking(False)
+                loop = asyncio.get_running_loop()
+                await loop.sock_sendall(sock, GREETING + frame(FrameType.DATA, 0, 0, b"x") + bytes(500_000))
+                await loop.sock_sendall(sock, bytes(500_000))
+                received = await read_to_the_end(sock)
+                assert list(frames(received))[-1] == FrameType.GOAWAY
+        await until(lambda: not echo.server.connections)
+
+
+async def test_goaway_arrives_although_the_client_sends_more_than_anybody_reads() -> None:
+    options = ServerOptions(linger_s=1)
+    async with open_echo(options) as echo:
+        host, port = echo.address.rsplit(":", 1)
+        with closing(socket.create_connection((host, int(port)))) as sock:
+            sock.setblocking(False)
+            sock.send(GREETING + frame(FrameType.DATA, 0, 0, b"x"))
+            await until(lambda: echo.server.counters.faulty)
+            (connection,) = echo.server._connections
+            sent = 0
+            # Until the system takes no more: no error tells the client that its connection was cut off.
+            while not connection_is_full(sock):
+                sent += sock.send(bytes(100_000))
+                await asyncio.sleep(0)
+            assert sent > 2 * DISCARDED_BYTES
+            assert connection._discarded_bytes <= DISCARDED_BYTES + 32_768
+            received = await read_to_the_end(sock)
+            assert list(frames(received))[-1] == FrameType.GOAWAY
+        await until(lambda: not echo.server.connections)
+
+
+def connection_is_full(sock: socket.socket) -> bool:
+    return not select.select([], [sock], [], 0.05)[1]
+
+
+async def test_behind_the_end_so_much_is_thrown_away_in_a_second_and_not_for_long() -> None:
+    options = replace(ServerOptions(), linger_s=2.5)
+    async with open_echo(options, clock=FakeClock()) as echo:
+        connection, transport = connected(echo)
+        connection.received(goaway(0, 0) + frame(FrameType.DATA, 0, 0, b"x"))
+        assert transport.said == ["eof", "resume"]
+        began, reads = connection.environment.monotonic(), DISCARDED_BYTES // 32_768
+        for second in range(3):
+            del transport.said[:]
+            for _ in range(reads - 1):
+                connection.buffer_updated(32_768)
+            assert transport.said == []
+            connection.buffer_updated(32_768)
+            assert transport.said == ["pause"]
+            connection.tick(began + second + 1)
+            assert transport.said == ["pause", "resume" if second < 2 else "abort"]
+        connection.connection_lost(None)
+
+
+# --- counters -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_connection_tells_what_happened_on_it_and_the_server_what_happened_in_all() -> None:
+    async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as client:
+        await client.call(UNARY, value(b"x"))
+        held = client.request(UNARY, value(b"hold"))
+        half = client.begin(UNARY)
+        client.data(half, prefixed(value(bytes(100)))[:50])
+        await client.call(UNARY, value(b"x"))
+        (one,) = echo.server.connection_counters
+        assert (one.calls, one.running, one.resets_received, one.resets_sent) == (4, 2, 0, 0)
+        assert (one.request_bytes, one.queued_bytes) == (50, 0)
+        assert one.bytes_in > 100
+        assert one.bytes_out > 100
+        assert one.age_s > 0
+        assert one.peer.startswith("127.0.0.1:")
+        client.reset(held)
+        client.writer.write(rst_stream(half, 8) + window_update(99, 0))
+        await client.until_closed()
+        await until(lambda: not echo.server.connections)
+        all_ = echo.server.counters
+        assert (all_.calls, all_.resets_received, all_.faulty, all_.open, all_.accepted) == (4, 2, 1, 0, 1)
+        with pytest.raises(AttributeError):
+            all_.calls = 0  # type: ignore[misc]  # a snapshot is frozen
+
+
+async def test_streams_that_the_server_resets_are_counted() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        stream_id = client.begin(UNARY)
+        client.writer.write(window_update(stream_id, 0))
+        await client.answer(stream_id)
+        (one,) = echo.server.connection_counters
+        assert (one.resets_sent, one.resets_received) == (1, 0)

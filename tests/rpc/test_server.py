@@ -1,0 +1,123 @@
+"""pixy/rpc/server.py: how a server ends, and that it looks after every connection."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+from google.protobuf.wrappers_pb2 import BytesValue
+
+from pixy.http2 import Options
+from pixy.rpc import ServerOptions
+from pixy.rpc.link import Link
+from pixy.rpc.listeners import Listener, bind_tcp
+from tests.fakes.echo import open_echo, value
+from tests.fakes.grpc_client import open_client
+from tests.fakes.waiting import PATIENCE_S
+
+UNARY, REPEAT = "/test.Echo/Unary", "/test.Echo/Repeat"
+
+
+async def test_stop_lets_running_calls_finish_and_takes_no_new_connections() -> None:
+    async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as client:
+        stream_id = client.request(UNARY, value(b"hold"))
+        await echo.echo.arrived.wait()
+        stopping = asyncio.create_task(echo.server.stop(10))
+        await client.until(lambda: bool(client.goaways))
+        try:
+            async with open_client(echo.address):
+                raise AssertionError("it listens")
+        except ConnectionRefusedError:
+            pass
+        echo.echo.held[0][0].answer(BytesValue())
+        assert (await client.answer(stream_id)).status == 0
+        await client.until_closed()
+        await stopping
+        # RFC 9113 §6.8: twice, first with the largest id.
+        assert [goaway.last_stream_id for goaway in client.goaways] == [2**31 - 1, stream_id]
+
+
+async def test_stop_waits_no_longer_than_the_grace_and_cancels_what_still_runs() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        client.request(UNARY, value(b"hold"))
+        client.request(REPEAT, value(b"hold"))
+        await client.until(lambda: True)
+        await echo.echo.arrived.wait()
+        began = time.monotonic()
+        await echo.server.stop(0.2)
+        assert time.monotonic() - began >= 0.2
+        assert echo.echo.cancelled.is_set()
+        assert echo.echo.held[0][1].cancelled.is_set()
+        assert echo.server.connections == 0
+        await client.until_closed()
+        assert client.goaways[-1].debug == b"the time to finish is over"
+
+
+async def test_a_drain_sends_calls_elsewhere_and_serves_those_that_come_until_the_stop() -> None:
+    async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as before:
+        await before.call(UNARY, value(b"x"))
+        echo.server.begin_drain()
+        await before.until(lambda: bool(before.goaways))
+        assert (await before.call(UNARY, value(b"ack"))).status == 0
+        # Clients of gRPC open another connection; with a GOAWAY of its own they would never get through.
+        async with open_client(echo.address) as behind:
+            assert (await behind.call(UNARY, value(b"ack"))).status == 0
+            assert behind.goaways == []
+            stopping = asyncio.create_task(echo.server.stop(10))
+            await before.until_closed()
+            await behind.until_closed()
+            await stopping
+        last = 2**31 - 1
+        assert [goaway.last_stream_id for goaway in before.goaways] == [last, 3]
+        assert [goaway.last_stream_id for goaway in behind.goaways] == [last, 1]
+
+
+async def test_a_stop_in_the_turn_of_an_accept_does_not_wait_for_the_connection() -> None:
+    async with open_echo() as echo:
+        sock, address = bind_tcp("127.0.0.1:0")
+        stops: list[asyncio.Task[None]] = []
+
+        class Stopping:
+            """Stops the server when a connection was accepted, before it is made."""
+
+            options = echo.server.options
+
+            def maybe_open(self, *, secure: bool) -> Link | None:
+                stops.append(asyncio.create_task(listener.close()))
+                stops.append(asyncio.create_task(echo.server.stop(3600)))
+                return echo.server.maybe_open(secure=secure)
+
+        listener = Listener(sock, address, Stopping())
+        listener.start()
+        async with open_client(address) as client, asyncio.timeout(30):
+            await client.until_closed()
+            await asyncio.gather(*stops)
+        assert echo.server.connections == 0
+
+
+async def test_stop_without_connections_is_at_once_and_may_come_twice() -> None:
+    async with open_echo() as echo:
+        async with asyncio.timeout(PATIENCE_S):
+            await echo.server.stop(2 * PATIENCE_S)
+            await echo.server.stop(2 * PATIENCE_S)
+
+
+async def test_every_one_of_many_connections_is_looked_after() -> None:
+    options = ServerOptions(http2=Options(idle_s=0.1))
+    async with open_echo(options) as echo, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(open_client(echo.address)) for _ in range(23)]
+        for client in clients:
+            await client.call(UNARY, value(b"x"))
+        for client in clients:
+            await client.until_closed()
+        assert echo.server.counters.accepted == 23
+
+
+async def test_counters_tell_what_happened() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        await client.call(UNARY, value(b"x"))
+        await client.call("/none/None", value(b"x"))
+        counters = echo.server.counters
+        assert (counters.accepted, counters.calls, counters.rejected) == (1, 1, 1)
+        assert counters.bytes_in > 100
+        assert counters.bytes_out > 100
