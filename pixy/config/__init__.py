@@ -1,6 +1,7 @@
-"""The configuration of a daemon: one table of options, read from a YAML file, the environment and flags.
+"""Configuration of a daemon: one table of options, read from a YAML file, the environment and
+flags.
 
-A leaf: imports nothing of pixy but its errors.
+A leaf package: of pixy it imports only the errors.
 """
 
 from pixy.config.checks import is_socket_path, split_address

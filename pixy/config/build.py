@@ -1,7 +1,7 @@
-"""From a tree of what was written to the objects of the table: one walk, all problems at once.
+"""Builds the configuration objects from a parsed tree, in one walk that collects all problems.
 
-Owns nothing and decides nothing but "is this key known" and "does this value fit"; rules between options are in
-`checks`. A key without a value is as good as absent.
+Decides only whether a key is known and whether its value fits. Rules between options are in
+`checks`. A key without a value counts as absent.
 """
 
 import difflib
@@ -22,29 +22,32 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a complaint about an unknown name: the nearest known one, or all of them."""
+    """Hint for an unknown name: the nearest known name, or all of them."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]}?" if close else f"allowed: {', '.join(names)}"
 
 
 class Builder:
-    """One walk along the table; afterwards `problems` and `places` tell what happened."""
+    """One walk along the table; fills `problems` and `places`."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.places: dict[str, Place] = {}
-        """Where each option and section was set, by dotted path; what is absent has its default."""
+        """Place where each option and section was set, by dotted path. Absent ones have defaults.
+        """
 
     def build(self, table: type[T], branch: Branch, path: str = "") -> T:
-        """The section that a branch describes; what is wrong with it is in `problems` and has its default."""
+        """The section that a branch describes. Invalid options are added to `problems` and keep
+        defaults.
+        """
         known = members(table)
         values: dict[str, Any] = {}
         for name, (place, node) in branch.entries.items():
             where = f"{path}.{name}" if path else name
             member = known.get(name)
             if member is None:
-                self._complain(place, f"{where} is not an option; {nearest(name, known)}")
+                self._report(place, f"{where} is not an option; {nearest(name, known)}")
                 continue
             if isinstance(node, Scalar) and node.type == "null":
                 continue
@@ -60,7 +63,7 @@ class Builder:
         if member.form == "list":
             return self._list(member, node, path, place)
         if not isinstance(node, Branch):
-            self._complain(place, f"{path} is a section: its options go below it, indented")
+            self._report(place, f"{path} is a section: indent its options below it")
             return None
         if member.form == "map":
             return self._map(member, node, path)
@@ -74,15 +77,15 @@ class Builder:
             try:
                 return parse_value(option, node)
             except ValueError as error:
-                self._complain(place, f"{path} {error}")
+                self._report(place, f"{path} {error}")
                 return None
         written = "a list" if isinstance(node, Items) else "a section"
-        self._complain(place, f"{path} is {written}; expected {option.type.value}")
+        self._report(place, f"{path} is {written}; expected {option.type.value}")
         return None
 
     def _list(self, section: Section, node: Node, path: str, place: Place) -> Any:
         if not isinstance(node, Items):
-            self._complain(place, f"{path} must be a list")
+            self._report(place, f"{path} must be a list")
             return None
         built = []
         for position, item in enumerate(node.items):
@@ -90,7 +93,7 @@ class Builder:
             if isinstance(item, Branch):
                 built.append(self.build(section.table, item, where))
             else:
-                self._complain(item.place, f"{where} must have options: {', '.join(members(section.table))}")
+                self._report(item.place, f"{where} must have options: {', '.join(members(section.table))}")
         return tuple(built) or None
 
     def _map(self, section: Section, node: Branch, path: str) -> Any:
@@ -103,8 +106,8 @@ class Builder:
             elif isinstance(item, Scalar) and item.type == "null":
                 built[name] = section.table()
             else:
-                self._complain(place, f"{where} is a section: its options go below it, indented")
+                self._report(place, f"{where} is a section: indent its options below it")
         return MappingProxyType(built)
 
-    def _complain(self, place: Place, message: str) -> None:
+    def _report(self, place: Place, message: str) -> None:
         self.problems.append(Problem(place, message))

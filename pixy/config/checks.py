@@ -1,6 +1,6 @@
-"""Rules between options, and what an operator should be warned of.
+"""Rules between options, and warnings for the operator.
 
-Pure: takes a configuration whose single values fit the table, and the places where they were set.
+Pure: takes a configuration whose values each fit the table, and the places where they were set.
 """
 
 import ipaddress
@@ -14,17 +14,17 @@ from pixy.config.tree import Place, Problem
 __all__ = ["GRPC_HEADROOM_BYTES", "find_problems", "find_warnings", "split_address"]
 
 GRPC_HEADROOM_BYTES = 65_536
-"""Room that a request needs beside the message in it: names, headers' framing."""
+"""Space of a request beside its message: names, and the framing of headers."""
 
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\[\]]*)\]|(?P<host>[^\[\]:/\s]*)):(?P<port>[0-9]{1,5})")
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `[v6]:port` or `:port` (every interface: the host is empty then).
+    """Host and port of `host:port`, `[v6]:port` or `:port` (all interfaces, with an empty host).
 
     Raises:
-        ValueError: not such an address; says what is expected.
+        ValueError: not such an address; the text says what is expected.
     """
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match["port"]) > 65_535:
@@ -33,12 +33,12 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_socket_path(address: str) -> bool:
-    """Whether an address names a unix socket instead of host and port."""
+    """True if an address names a unix socket instead of host and port."""
     return "/" in address
 
 
 def find_problems(config: Config, places: Mapping[str, Place]) -> list[Problem]:
-    """Everything that contradicts itself. Each is reported where one of the options involved was set."""
+    """All contradictions between options, each with the place where one of the options was set."""
     check = _Checks(config, places)
     for rule in (check.addresses, check.tls, check.clusters, check.sizes, check.kafka):
         rule()
@@ -46,7 +46,7 @@ def find_problems(config: Config, places: Mapping[str, Place]) -> list[Problem]:
 
 
 def find_warnings(config: Config) -> Iterator[str]:
-    """What works and is dangerous."""
+    """Warnings about settings that work and are dangerous."""
     if config.grpc_addr and not _is_loopback(config.grpc_addr) and not config.tls.certificate_path:
         yield (
             f"grpc_addr {config.grpc_addr} CAN BE REACHED FROM OTHER MACHINES WITHOUT ENCRYPTION: anybody there can read "
@@ -61,8 +61,8 @@ def find_warnings(config: Config) -> Iterator[str]:
             and not sasl.mechanism.startswith("SCRAM")
         ):
             yield (
-                f"proxies.{name} logs in to Kafka with {sasl.mechanism} and without TLS: whoever sees the connection can "
-                "log in, too. Set kafka.tls"
+                f"proxies.{name} authenticates at Kafka with {sasl.mechanism} and without TLS: anyone who can "
+                "read the connection gets the credentials. Set kafka.tls"
             )
 
 
@@ -85,7 +85,7 @@ def _is_loopback(address: str) -> bool:
 
 
 class _Checks:
-    """The rules; each one adds to `problems`."""
+    """The rules; each adds to `problems`."""
 
     def __init__(self, config: Config, places: Mapping[str, Place]) -> None:
         self.problems: list[Problem] = []
@@ -95,7 +95,7 @@ class _Checks:
     def addresses(self) -> None:
         config = self._config
         if not config.grpc_addr and not config.unix_addr:
-            self._complain("grpc_addr must not be empty unless unix_addr is set", "grpc_addr")
+            self._report("grpc_addr must not be empty unless unix_addr is set", "grpc_addr")
         if config.grpc_addr and not is_socket_path(config.grpc_addr):
             self._expect("grpc_addr", config.grpc_addr, split_address)
 
@@ -103,50 +103,50 @@ class _Checks:
         tls = self._config.tls
         if bool(tls.certificate_path) != bool(tls.key_path):
             message = "tls.certificate_path and tls.key_path must be set together"
-            self._complain(message, "tls.certificate_path", "tls.key_path")
+            self._report(message, "tls.certificate_path", "tls.key_path")
         if tls.client_ca_path and not tls.certificate_path:
-            self._complain(
+            self._report(
                 "tls.client_ca_path needs tls.certificate_path and tls.key_path", "tls.client_ca_path"
             )
 
     def clusters(self) -> None:
         config = self._config
         if not config.proxies:
-            self._complain("at least one proxy must be configured", "proxies")
+            self._report("at least one proxy must be configured", "proxies")
             return
         for name in config.proxies:
             if not _CLUSTER_NAME.fullmatch(name) or name in {".", ".."}:
                 message = f'"{name}" cannot be the name of a cluster: letters, digits, ".", "_" and "-", at most 100'
-                self._complain(message, f"proxies.{name}")
+                self._report(message, f"proxies.{name}")
         if config.default_cluster and config.default_cluster not in config.proxies:
             hint = nearest(config.default_cluster, config.proxies)
             message = f'default_cluster is "{config.default_cluster}", which is not under proxies; {hint}'
-            self._complain(message, "default_cluster")
+            self._report(message, "default_cluster")
 
     def sizes(self) -> None:
         grpc = self._config.grpc
         limit = grpc.max_message_bytes
         if grpc.request_buffer_bytes < limit:
-            self._complain(
+            self._report(
                 f"grpc.request_buffer_bytes must be >= grpc.max_message_bytes = {limit}, is {grpc.request_buffer_bytes}",
                 "grpc.request_buffer_bytes",
                 "grpc.max_message_bytes",
             )
         if grpc.output_buffer_bytes < limit:
-            self._complain(
+            self._report(
                 f"grpc.output_buffer_bytes must be >= grpc.max_message_bytes = {limit}, is {grpc.output_buffer_bytes}",
                 "grpc.output_buffer_bytes",
                 "grpc.max_message_bytes",
             )
         for name in ("request_buffer_bytes", "output_buffer_bytes"):
             if grpc.buffer_bytes < (least := getattr(grpc, name)):
-                self._complain(
+                self._report(
                     f"grpc.buffer_bytes must be >= grpc.{name} = {least}, is {grpc.buffer_bytes}",
                     "grpc.buffer_bytes",
                     f"grpc.{name}",
                 )
         if grpc.max_frame_bytes > grpc.stream_window_bytes:
-            self._complain(
+            self._report(
                 f"grpc.max_frame_bytes must be <= grpc.stream_window_bytes = {grpc.stream_window_bytes}, is {grpc.max_frame_bytes}",
                 "grpc.max_frame_bytes",
                 "grpc.stream_window_bytes",
@@ -154,14 +154,14 @@ class _Checks:
         for name, proxy in self._config.proxies.items():
             path, producer = f"proxies.{name}.producer", proxy.producer
             if limit < producer.max_message_bytes + GRPC_HEADROOM_BYTES:
-                self._complain(
+                self._report(
                     f"grpc.max_message_bytes must be >= {path}.max_message_bytes + {GRPC_HEADROOM_BYTES} "
                     f"= {producer.max_message_bytes + GRPC_HEADROOM_BYTES}, is {limit}",
                     "grpc.max_message_bytes",
                     f"{path}.max_message_bytes",
                 )
             if producer.buffer_bytes < producer.max_message_bytes:
-                self._complain(
+                self._report(
                     f"{path}.buffer_bytes must be >= {path}.max_message_bytes = {producer.max_message_bytes}, "
                     f"is {producer.buffer_bytes}",
                     f"{path}.buffer_bytes",
@@ -174,21 +174,21 @@ class _Checks:
                 continue
             path, kafka, sasl = f"proxies.{name}", proxy.kafka, proxy.net.sasl
             if not kafka.seed_peers:
-                self._complain(f"{path}.kafka.seed_peers must name a broker", f"{path}.kafka.seed_peers")
+                self._report(f"{path}.kafka.seed_peers must name a broker", f"{path}.kafka.seed_peers")
             for peer in kafka.seed_peers:
                 self._expect(f"{path}.kafka.seed_peers", peer, _broker_address)
             if kafka.client_key_file and not kafka.client_certificate_file:
-                self._complain(
+                self._report(
                     f"{path}.kafka.client_key_file needs {path}.kafka.client_certificate_file",
                     f"{path}.kafka.client_key_file",
                 )
             if sasl.enable and sasl.mechanism == "OAUTHBEARER" and not sasl.token_path:
-                self._complain(
+                self._report(
                     f"{path}.net.sasl.mechanism OAUTHBEARER needs {path}.net.sasl.token_path",
                     f"{path}.net.sasl.mechanism",
                 )
             if sasl.enable and sasl.mechanism != "OAUTHBEARER" and not (sasl.user and sasl.password):
-                self._complain(
+                self._report(
                     f"{path}.net.sasl.mechanism {sasl.mechanism} needs {path}.net.sasl.user and {path}.net.sasl.password",
                     f"{path}.net.sasl.mechanism",
                     f"{path}.net.sasl.enable",
@@ -198,8 +198,8 @@ class _Checks:
         try:
             parse(value)
         except ValueError as error:
-            self._complain(f"{path} {error}", path)
+            self._report(f"{path} {error}", path)
 
-    def _complain(self, message: str, *paths: str) -> None:
+    def _report(self, message: str, *paths: str) -> None:
         place = next(self._places[path] for path in paths if path in self._places)
         self.problems.append(Problem(place, message))

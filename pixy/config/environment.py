@@ -1,8 +1,8 @@
-"""From environment variables to places in the tree: `PIXY_PROXIES__default__PRODUCER__COMPRESSION`.
+"""Options from environment variables such as `PIXY_PROXIES__default__PRODUCER__COMPRESSION`.
 
-`PIXY_` begins the name, `__` goes one section deeper, letters of either case will do. The name of a cluster may hold `__`
-itself, so the clusters are told apart by the names that exist; the environment changes clusters and adds none, or a
-misspelt name would be a new and empty one.
+A name begins with `PIXY_`, `__` separates sections, and case does not matter. The name of a cluster
+may contain `__` itself, so it is matched against the existing names. The environment changes
+clusters and adds none; otherwise a misspelt name would create a new and empty one.
 """
 
 import re
@@ -19,7 +19,8 @@ PREFIX = "PIXY_"
 _NOT_OPTIONS = {"PIXY_CONFIG", "PIXY_ADDRESS", "PIXY_REQUIRE_ALL"}
 """Variables of the commands and of the test suite."""
 
-# Kubernetes gives every pod such variables for each service of its namespace: a service `pixy` must not stop the daemon.
+# Kubernetes sets such variables in every pod for each service of its namespace: a service named
+# `pixy` must not stop the daemon.
 _SERVICE_LINK = re.compile(r"PIXY_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
 _PROXIES = "proxies"
@@ -28,15 +29,15 @@ _PROXIES = "proxies"
 def lay_environment_over(
     root: Branch, environment: Mapping[str, str], clusters: Iterable[str]
 ) -> list[Problem]:
-    """Lays the variables over a tree.
+    """Overlays the variables on a tree.
 
     Args:
         root: the tree; changed.
-        environment: all variables; those of others are passed over.
+        environment: all variables; unrelated ones are ignored.
         clusters: the names of the clusters.
 
     Returns:
-        what is wrong with them.
+        the problems found.
     """
     reader = _EnvironmentReader(root, tuple(clusters))
     for name, text in sorted(environment.items()):
@@ -67,7 +68,7 @@ class _EnvironmentReader:
                 self.problems.append(Problem(place, f"cannot read {text}: {_reason(error)}"))
                 return
         if path in self._set:
-            self.problems.append(Problem(place, f"sets the same as {self._set[path]}"))
+            self.problems.append(Problem(place, f"sets the same option as {self._set[path]}"))
             return
         self._set[path] = name
         if path == ("logging",):
@@ -91,7 +92,9 @@ class _EnvironmentReader:
         return (_PROXIES, cluster, *below[len(cluster) + 2 :].lower().split("__"))
 
     def _cluster(self, below: str) -> str | None:
-        """The longest cluster name in front; the exact one before one that differs in the case of letters."""
+        """The longest cluster name that is a prefix; an exact match wins over one that differs in
+        case.
+        """
         exact = [name for name in self._clusters if below.startswith(f"{name}__")]
         loose = [name for name in self._clusters if below.lower().startswith(f"{name}__".lower())]
         return max(exact or loose, key=len, default=None)

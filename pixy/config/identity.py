@@ -1,4 +1,4 @@
-"""The name under which this process appears in consumer groups."""
+"""Client id of this process in consumer groups."""
 
 import os
 import re

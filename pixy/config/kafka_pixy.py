@@ -1,12 +1,13 @@
-"""What is special about the files and flags that kafka-pixy's users bring along.
+"""Compatibility with kafka-pixy's configuration files and flags.
 
-kafka-pixy's option names are pixy's own, so its files are read like any other. Different are:
+kafka-pixy's option names are pixy's own, so its files are read like any other, except that
 
 - an entry under `proxies` with a section `kafka` and no `kind` means a Kafka cluster;
-- an entry of a file with `zoo_keeper` or `net`, and neither `kafka` nor `kind`, is refused: to kafka-pixy it is a cluster at the default
-  brokers, to pixy it would be an empty log;
-- `zoo_keeper` is ignored with one warning, options that have no effect are named in warnings, none is dropped silently;
-- `logging` may name sinks that pixy lacks, and spells severities in more ways.
+- an entry of a file with `zoo_keeper` or `net`, and neither `kafka` nor `kind`, is refused: to
+  kafka-pixy it is a cluster at the default brokers, to pixy it would be an empty log;
+- `zoo_keeper` is ignored with one warning, options without effect are named in warnings, and none
+  is dropped silently;
+- `logging` may name sinks that pixy lacks, and may spell severities in more ways.
 """
 
 from collections.abc import Mapping
@@ -25,9 +26,9 @@ FLAGS: Mapping[str, str] = {
     "insecureTLS": "proxy.kafka.insecure",
     "zookeeperPeers": "proxy.zoo_keeper.seed_peers",
 }
-"""kafka-pixy's flags that describe a cluster, and the option of the default cluster that each one sets."""
+"""Option of the default cluster that each of kafka-pixy's cluster flags sets."""
 
-_SINKS_WE_LACK = ("syslog", "udplog", "kafkahook", "kafka")
+_UNSUPPORTED_SINKS = ("syslog", "udplog", "kafkahook", "kafka")
 _SEVERITIES = {
     "trace": "debug",
     "warn": "warning",
@@ -42,10 +43,11 @@ _ONLY_WITH_KAFKA = ("zoo_keeper", "net")
 
 
 def adapt(root: Branch, problems: list[Problem]) -> list[str]:
-    """Makes a tree mean in pixy what it means in kafka-pixy; entries that could mean two things are added to `problems`.
+    """Adapts a tree so that it means in pixy what it means in kafka-pixy. Ambiguous entries are
+    added to `problems`.
 
     Returns:
-        warnings about what was left out.
+        warnings about ignored settings.
     """
     proxies = root.entries.get("proxies")
     if proxies is not None and isinstance(proxies.node, Branch):
@@ -88,8 +90,8 @@ def _adapt_logging(logging: Items) -> tuple[Items, list[str]]:
             kept.append(item)
             continue
         name = item.entries.get("name")
-        if name is not None and isinstance(name.node, Scalar) and name.node.text in _SINKS_WE_LACK:
-            warnings.append(f"{name.place}: logging to {name.node.text} is not available and was left out")
+        if name is not None and isinstance(name.node, Scalar) and name.node.text in _UNSUPPORTED_SINKS:
+            warnings.append(f"{name.place}: logging to {name.node.text} is not available and is ignored")
             continue
         severity = item.entries.get("severity")
         if severity is not None and isinstance(severity.node, Scalar):
@@ -101,7 +103,7 @@ def _adapt_logging(logging: Items) -> tuple[Items, list[str]]:
 
 
 def warnings(config: Config, places: Mapping[str, Place]) -> list[str]:
-    """What was set and has no effect, one warning for each kind of thing and each cluster."""
+    """Warnings about options that are set and have no effect, one per kind of option and cluster."""
     found = []
     if "tcp_addr" in places:
         found.append(f"{places['tcp_addr']}: tcp_addr has no effect: this release has no HTTP API, only gRPC")
@@ -116,8 +118,8 @@ def warnings(config: Config, places: Mapping[str, Place]) -> list[str]:
             found.append(f"proxies.{name} is kind: {proxy.kind}, where {', '.join(without)} {verb} no effect")
         if proxy.kind == "kafka" and proxy.producer.required_acks == "no_response":
             found.append(
-                f"proxies.{name}.producer.required_acks: no_response counts as wait_for_all: pixy says which offset a "
-                "message got. Produce with async_mode does not wait"
+                f"proxies.{name}.producer.required_acks: no_response is treated as wait_for_all: pixy answers with the "
+                "offset of a message. Produce with async_mode does not wait"
             )
     return found
 

@@ -1,7 +1,7 @@
-"""The way to a `Config`: file, environment and flags, laid over one another in this order, then checked as one.
+"""Loads a `Config`: file, environment and flags, overlaid in this order, then checked as a whole.
 
-All problems are found in one go and reported together, each with the file and line, the variable or the flag that it
-comes from. Nothing is read but the named file and the files of secrets, and nothing is remembered.
+All problems are reported together, each with its file and line, variable or flag. Only the named
+file and the files of secrets are read, and nothing is remembered.
 """
 
 from collections.abc import Mapping
@@ -35,17 +35,17 @@ _LOGGING_FLAGS = {"log_format": "name", "log_level": "severity"}
 
 
 def load_config(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
-    """The configuration of a daemon; a flag goes before the environment, before the file, before the default.
+    """Loads the configuration of a daemon. Precedence: flag, environment, file, default.
 
     Args:
-        path: the YAML file; None: the one that `PIXY_CONFIG` names, or none at all.
+        path: the YAML file; None: the file named by `PIXY_CONFIG`, or none.
         environment: all environment variables.
-        flags: values by dotted option name; None counts as not given. `proxy.<option>` sets an option of the default
-            cluster; `log_format` and `log_level` set these of the log. In complaints the flag `tls.key_path` is called
-            `--tls-key-path`.
+        flags: values by dotted option name; None counts as not given. `proxy.<option>` sets an
+            option of the default cluster; `log_format` and `log_level` set the format and severity
+            of the logs. Error texts name the flag `tls.key_path` as `--tls-key-path`.
 
     Raises:
-        ConfigError: one line for each problem: where, what, what is allowed.
+        ConfigError: one line per problem: its place, the problem, the allowed values.
     """
     if path is None and environment.get("PIXY_CONFIG"):
         path = Path(environment["PIXY_CONFIG"])
@@ -93,7 +93,7 @@ def _cluster_names(root: Branch) -> tuple[str, ...]:
 
 def _lay_flags_over(root: Branch, flags: Mapping[str, Any]) -> list[Problem]:
     problems: list[Problem] = []
-    # The default cluster itself can be a flag, so that flag goes first.
+    # The default cluster itself can be set by a flag, which therefore goes first.
     for path, value in sorted(flags.items(), key=lambda flag: flag[0].startswith("proxy.")):
         if path in _LOGGING_FLAGS:
             continue
@@ -108,7 +108,7 @@ def _lay_flags_over(root: Branch, flags: Mapping[str, Any]) -> list[Problem]:
                 lay_over(root, names, node)
             continue
         lay_over(root, names, _flag_node(value, place))
-        if names[2:3] == ("kafka",):  # whoever names brokers means a Kafka cluster, whatever the file says
+        if names[2:3] == ("kafka",):  # brokers imply a Kafka cluster, whatever the file says
             lay_over(root, (*names[:2], "kind"), Scalar("kafka", "text", place))
     return problems
 
@@ -133,7 +133,7 @@ def _default_cluster(root: Branch) -> str:
 def _logging(
     entries: tuple[LoggingConfig, ...], flags: Mapping[str, Any], problems: list[Problem]
 ) -> tuple[LoggingConfig, ...]:
-    """What is logged after `--log-format` (one log of that form) and `--log-level` (the severity of all)."""
+    """Log outputs with `--log-format` (one log in that format) and `--log-level` (for all) applied."""
     chosen = {}
     for flag, name in _LOGGING_FLAGS.items():
         if flag in flags:
@@ -149,6 +149,6 @@ def _logging(
 
 
 def _error(problems: list[Problem]) -> ConfigError:
-    """One error for all problems: those of the file by line, then those of variables and flags."""
+    """One error with all problems: those of the file by line, then those of variables and flags."""
     ordered = sorted(problems, key=lambda problem: (problem.place.line == 0, problem.place.line))
     return ConfigError("\n".join(dict.fromkeys(map(str, ordered))))

@@ -1,9 +1,10 @@
 # ruff: noqa: RUF009 - every call in the classes below ends in dataclasses.field()
-"""The one table of options: name, type, default, bounds, comment, and where an option has an effect.
+"""The table of options: name, type, default, bounds, comment, and the kinds of cluster they affect.
 
-Each class is a section of the file and each field an option or a section inside it; what a field carries as metadata is
-all that the rest of this package knows of it. Parsing, bounds, `config.yaml`, the names of the environment variables and
-`pixy config print` all follow from this table, so an option is added here and nowhere else.
+Each class is a section of the file; each field is an option or a subsection. The rest of this
+package works on the fields' metadata alone. Parsing, bounds, `config.yaml`, the names of the
+environment variables and `pixy config print` all follow from this table, so an option is added here
+and nowhere else.
 
 Durations are seconds as float, sizes are bytes as int. All values are immutable.
 """
@@ -50,11 +51,11 @@ NO_KIND: tuple[str, ...] = ()
 _LONGEST_SECONDS = 292_000_000 * 365 * 24 * 3600.0
 """Kafka's long options, a topic's `retention.ms` among them, are milliseconds in 63 bits."""
 _LONGEST_KAFKA_SECONDS = 24 * 24 * 3600.0
-"""Its other ones, and what requests to brokers say, are milliseconds in 31 bits."""
+"""Kafka's other options, and durations in requests to brokers, are milliseconds in 31 bits."""
 
 
 class ValueType(Enum):
-    """How an option is written; the value is what an error calls it."""
+    """Type of an option; the value describes it in error texts."""
 
     INTEGER = "a whole number"
     BOOLEAN = "true or false"
@@ -67,16 +68,16 @@ class ValueType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What the table says of one option.
+    """Metadata of one option.
 
     Args:
-        type: how it is written.
+        type: type of its value.
         doc: its comment in config.yaml.
-        minimum: smallest value that is allowed.
-        above: the value must be greater than this.
-        maximum: largest value that is allowed.
+        minimum: smallest allowed value.
+        above: exclusive lower bound.
+        maximum: largest allowed value.
         choices: the allowed words of a CHOICE.
-        effect: the kinds of cluster on which it has an effect; empty: on none in this release.
+        effect: kinds of cluster that it affects; empty: none in this release.
         secret: never printed, and may be read from a file named by the variable `<name>_FILE`.
     """
 
@@ -92,13 +93,13 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What the table says of a section.
+    """Metadata of a section.
 
     Args:
-        table: the class that holds its options.
+        table: class of its options.
         doc: its comment in config.yaml.
-        form: one section, a map from a name to such sections, or a list of them.
-        effect: as in `Option`, for everything inside.
+        form: a single section, a map from names to sections, or a list of sections.
+        effect: as in `Option`, for all its options.
     """
 
     table: "type[DataclassInstance]"
@@ -108,7 +109,7 @@ class Section:
 
 
 class Leaf(NamedTuple):
-    """An option, its dotted path below the table that was asked, and the kinds of cluster on which it has an effect."""
+    """An option, its dotted path below the given table, and the kinds of cluster that it affects."""
 
     path: str
     option: Option
@@ -116,12 +117,12 @@ class Leaf(NamedTuple):
 
 
 def members(table: "type[DataclassInstance]") -> dict[str, Option | Section]:
-    """The options and sections of a table by name, in its order."""
+    """Options and sections of a table by name, in table order."""
     return {f.name: f.metadata["pixy"] for f in fields(table) if "pixy" in f.metadata}
 
 
 def leaves(table: "type[DataclassInstance]") -> Iterator[Leaf]:
-    """Every option below a table that has a path of its own, so none inside maps and lists."""
+    """All options below a table that have a path of their own: none inside maps and lists."""
     for name, member in members(table).items():
         if isinstance(member, Option):
             yield Leaf(name, member, member.effect)
@@ -192,9 +193,8 @@ def _section(
 
 _MIB = 1 << 20
 _LARGEST_BATCH_BYTES = 1 << 30  # a record batch states its length in 31 bits
-_LARGEST_FILE_BYTES = (
-    1 << 30
-)  # Kafka's tools count a segment's bytes in 31 bits, and a start reads a journal file as a whole
+# Kafka's tools count a segment's bytes in 31 bits, and recovery reads a journal file as a whole.
+_LARGEST_FILE_BYTES = 1 << 30
 _LARGEST_GRPC_BYTES = (1 << 31) - 1
 _LARGEST_HTTP2_NUMBER = (1 << 31) - 1
 _LARGEST_FRAME_BYTES = (1 << 24) - 1
@@ -202,81 +202,81 @@ _LARGEST_FRAME_BYTES = (1 << 24) - 1
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
-    """`proxies.<cluster>.producer`: from a message to a record batch."""
+    """`proxies.<cluster>.producer`: batching and writing of messages."""
 
     channel_buffer_size: int = _integer(
         4096,
-        "Messages that may wait in the producer's buffer. Once it is full, requests wait for room.",
+        "Messages that the producer's buffer holds. When it is full, requests queue for space.",
         minimum=1,
     )
     buffer_bytes: int = _bytes(
         64 * _MIB,
-        "Bytes that may wait in the producer's buffer. Of record batches that clients append as many may be under way,\n"
-        "and as many wait; more are answered UNAVAILABLE.",
+        "Bytes of messages that the producer's buffer holds. Record batches appended by clients "
+        "may have as many bytes in flight and as many queued; more are answered UNAVAILABLE.",
     )
     waiting_requests: int = _integer(
         65_536,
-        "Requests that may wait for room in the buffer, with at most buffer_bytes of messages; as many may wait for\n"
-        "topics to be created. More are answered UNAVAILABLE.",
+        "Requests that may queue for space in the buffer, with at most buffer_bytes of messages. "
+        "As many may wait for topics to be created. More are answered UNAVAILABLE.",
         minimum=0,
     )
     max_message_bytes: int = _bytes(
         1_000_000,
-        "Largest message: key, value and headers together; and the largest record batch that a client may append.\n"
-        "A larger one is refused.",
+        "Largest message (key, value and headers together), and largest record batch that a "
+        "client may append. A larger one is rejected.",
         maximum=_LARGEST_BATCH_BYTES,
     )
-    max_headers: int = _integer(1024, "Most headers that one message may have.")
+    max_headers: int = _integer(1024, "Maximum number of headers of a message.")
     max_header_bytes: int = _bytes(
-        262_144, "Most bytes that the headers of one message may have, names and values.", minimum=0
+        262_144, "Maximum size of a message's headers, names and values together.", minimum=0
     )
     compression: str = _choice(
         "none",
         ("none", "gzip", "snappy", "lz4", "zstd"),
-        "How record batches are compressed: none, gzip, snappy, lz4 or zstd.",
+        "Compression of record batches: none, gzip, snappy, lz4 or zstd.",
     )
     flush_bytes: int = _bytes(
-        _MIB, "Size at which a record batch is cut and sent.", minimum=0, maximum=_LARGEST_BATCH_BYTES
+        _MIB, "Size at which a record batch is closed and sent.", minimum=0, maximum=_LARGEST_BATCH_BYTES
     )
     flush_frequency: float = _seconds(
         0.0,
-        "How long a record batch gathers messages. With 0s a lone message goes out at once, and messages that come\n"
-        "together gather while a batch of their partition is on its way, and for 2 ms at most otherwise. On a Kafka\n"
-        "cluster linger_ms says so: files of kafka-pixy have 500ms here, by which every message would be late.",
+        "Linger: how long a record batch gathers messages. With 0s a lone message is sent at "
+        "once; messages that arrive together are batched while an earlier batch of their "
+        "partition is in flight, and for at most 2 ms otherwise. On a Kafka cluster linger_ms "
+        "applies instead: kafka-pixy's files have 500ms here, which would delay every message.",
         effect=("embedded",),
     )
     linger_ms: int = _integer(
         0,
-        "The same on a Kafka cluster, in milliseconds, with Kafka's name for it.",
+        "The linger on a Kafka cluster, in milliseconds, under Kafka's name for it.",
         maximum=60_000,
         effect=KAFKA_ONLY,
     )
     partitioner: str = _choice(
         "hash",
         ("hash", "murmur2", "random", "roundrobin"),
-        "How a message's key chooses its partition: hash (FNV-1a, as kafka-pixy), murmur2 (as Kafka's Java producer),\n"
-        "random or roundrobin. Messages without a key go to any partition; with hash and murmur2 those that come together\n"
-        "go to the same one.",
+        "How the key of a message selects its partition: hash (FNV-1a, as in kafka-pixy), murmur2 "
+        "(as in Kafka's Java producer), random or roundrobin. Messages without a key go to any "
+        "partition; with hash and murmur2, those that arrive together go to the same one.",
     )
-    shutdown_timeout: float = _seconds(
-        30.0, "How long to wait at shutdown for what is buffered to be written."
-    )
+    shutdown_timeout: float = _seconds(30.0, "How long a shutdown waits for buffered messages to be written.")
     required_acks: str = _choice(
         "wait_for_all",
         ("no_response", "wait_for_local", "wait_for_all"),
-        "Whom a write waits for: wait_for_local (the leader) or wait_for_all (every replica in sync). no_response\n"
-        "counts as wait_for_all; Produce with async_mode does not wait.",
+        "Replicas that must confirm a write: wait_for_local (the leader) or wait_for_all (all "
+        "in-sync replicas). no_response is treated as wait_for_all; Produce with async_mode does "
+        "not wait.",
         effect=KAFKA_ONLY,
     )
     retry_backoff: float = _seconds(
         10.0,
-        "Longest pause before a failed write is tried again; the first ones are short, and none is above 1s.",
+        "Longest pause before a failed write is retried. The first pauses are short, and none exceeds 1s.",
         effect=KAFKA_ONLY,
     )
-    retry_max: int = _integer(6, "Without effect: timeout says how long a write is tried.", effect=NO_KIND)
+    retry_max: int = _integer(6, "No effect: timeout limits how long a write is retried.", effect=NO_KIND)
     timeout: float = _seconds(
         10.0,
-        "How long a message may take until it is answered, waiting and all attempts together.",
+        "How long a message may take to be answered, queueing and all attempts included.",
         above=0,
         effect=KAFKA_ONLY,
     )
@@ -284,81 +284,82 @@ class ProducerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """`proxies.<cluster>.consumer`: who gets which message, and when again."""
+    """`proxies.<cluster>.consumer`: delivery and redelivery of messages."""
 
-    disabled: bool = _boolean(False, "Refuse to consume: requests are answered UNAVAILABLE.")
+    disabled: bool = _boolean(False, "Reject consume requests: they are answered UNAVAILABLE.")
     ack_timeout: float = _seconds(
         300.0,
-        "A message that is not acknowledged within this time is offered again, perhaps to another client.",
+        "A message that is not acknowledged within this time is offered again, possibly to another client.",
         above=0,
     )
     channel_buffer_size: int = _integer(
         16384,
-        "Consume requests of one consumer group and topic that may wait. Further ones are answered\n"
+        "Consume requests of a consumer group and topic that may be queued. More are answered "
         "RESOURCE_EXHAUSTED.",
         minimum=1,
     )
     fetch_max_bytes: int = _bytes(
-        _MIB, "Bytes to read from a partition in one go.", maximum=_LARGEST_BATCH_BYTES
+        _MIB, "Bytes to read from a partition in one fetch.", maximum=_LARGEST_BATCH_BYTES
     )
     long_polling_timeout: float = _seconds(3.0, "How long a consume request waits for a message.", above=0)
     max_pending_messages: int = _integer(
         300,
-        "Messages of one partition and consumer group that may be offered and not acknowledged.",
+        "Messages of a partition and consumer group that may be offered and not yet acknowledged.",
         minimum=1,
     )
     max_pending_bytes: int = _bytes(16 * _MIB, "Bytes of such messages.")
     max_groups: int = _integer(
         10_000,
-        "Consumer groups of this cluster that the process takes part in at once. Requests for further ones are answered\n"
-        "RESOURCE_EXHAUSTED.",
+        "Consumer groups of this cluster that the process is a member of at a time. Requests for "
+        "further groups are answered RESOURCE_EXHAUSTED.",
         minimum=1,
     )
     max_subscriptions: int = _integer(
-        20_000, "Topics that they consume, each counted once per consumer group.", minimum=1
+        20_000, "Topics consumed in these groups, each counted once per consumer group.", minimum=1
     )
     max_retries: int = _integer(
         -1,
-        "How often a message is offered again before it is dropped with a log line; -1: without end.",
+        "How many times a message is offered again before it is dropped with a log line; -1: no limit.",
         minimum=-1,
     )
     offsets_commit_interval: float = _seconds(
         0.5, "How often the offsets of consumer groups are committed.", above=0
     )
     subscription_timeout: float = _seconds(
-        15.0, "A topic that nobody asked for during this time is given up by the consumer group.", above=0
+        15.0, "A consumer group gives up a topic after this time without a request for it.", above=0
     )
     initial_offset: str = _choice(
         "oldest",
         ("oldest", "newest"),
-        "Where a consumer group starts that has committed nothing: oldest or newest.",
+        "Where a consumer group without committed offsets starts: oldest or newest.",
     )
     fetch_max_wait: float = _seconds(
         0.25,
-        "How long the brokers may hold a fetch that finds nothing.",
+        "How long a broker may hold a fetch that finds no records.",
         maximum=_LONGEST_KAFKA_SECONDS,
         effect=KAFKA_ONLY,
     )
     retry_backoff: float = _seconds(
-        0.5, "Pause before the coordinator of a consumer group is tried again.", effect=KAFKA_ONLY
+        0.5, "Pause before the coordinator of a consumer group is asked again.", effect=KAFKA_ONLY
     )
     rebalance_delay: float = _seconds(
         0.25,
-        "How long other topics of this member of a consumer group wait for further ones: each change stops the whole\n"
-        "group for a moment.",
+        "How long a member of a consumer group gathers changes of its topics before it rejoins: "
+        "each change stops the whole group for a moment.",
         effect=KAFKA_ONLY,
     )
     rebalance_timeout: float = _seconds(
         10.0,
-        "How long a rebalance waits for the acks of messages that are handed out; nothing else is handed out meanwhile.\n"
-        "What is not acked by then may be handed out again, by another member.",
+        "How long a rebalance waits for the acks of offered messages; no others are offered "
+        "meanwhile. Messages not acked by then may be offered again, by another member.",
         maximum=_LONGEST_KAFKA_SECONDS,
         effect=KAFKA_ONLY,
     )
     session_timeout: float = _seconds(
         15.0,
-        "A member of a consumer group that the brokers have not heard of for so long loses its partitions. They must\n"
-        "allow it (group.min.session.timeout.ms, group.max.session.timeout.ms).",
+        "A member of a consumer group loses its partitions when the brokers have not heard from "
+        "it for this long. The brokers must allow the value (group.min.session.timeout.ms, "
+        "group.max.session.timeout.ms).",
         above=0,
         maximum=_LONGEST_KAFKA_SECONDS,
         effect=KAFKA_ONLY,
@@ -371,13 +372,14 @@ class JournalConfig:
 
     file_bytes: int = _bytes(
         32 * _MIB,
-        "Size of one journal file, at most 1 GiB: a start reads one at a time into memory.",
+        "Size of a journal file, at most 1 GiB: recovery reads one file at a time into memory.",
         minimum=_MIB,
         maximum=_LARGEST_FILE_BYTES,
     )
     max_unapplied_bytes: int = _bytes(
         64 * _MIB,
-        "Bytes that may be in the journal and not yet safe in the partition logs. Bounds the time of recovery.",
+        "Bytes that may be in the journal and not yet durable in the partition logs. Bounds the "
+        "time of recovery.",
         minimum=_MIB,
     )
 
@@ -388,45 +390,47 @@ class StorageConfig:
 
     retention: float = _seconds(
         7 * 24 * 3600.0,
-        "How long records are kept, whether they were consumed or not. 0s: without end. A topic's own option\n"
-        "retention_ms comes first. By their timestamps, as in Kafka: older ones go soon after they came.",
+        "How long records are kept, consumed or not. 0s: forever. A topic's own retention_ms "
+        "takes precedence. Age follows from the records' timestamps, as in Kafka: records with "
+        "old timestamps are deleted soon after they arrive.",
     )
     retention_bytes: int = _bytes(
         0,
-        "Bytes that a partition keeps: beyond them its oldest segments go. 0: without bound. A topic's own option\n"
-        "retention_bytes comes first.",
+        "Bytes kept per partition: beyond them its oldest segments are deleted. 0: no limit. A "
+        "topic's own retention_bytes takes precedence.",
         minimum=0,
     )
     retention_check: float = _seconds(
-        60.0, "How often it is looked whether records or committed offsets are to go.", above=0
+        60.0, "Interval of the checks for expired records and committed offsets.", above=0
     )
     offsets_retention: float = _seconds(
         7 * 24 * 3600.0,
-        "How long the committed offsets of a consumer group are kept that nobody consumes in. 0s: without end.",
+        "How long the committed offsets of a consumer group without consumers are kept. 0s: forever.",
     )
     segment_bytes: int = _bytes(
         256 * _MIB,
-        "Size at which a partition starts a new segment file, at most 1 GiB. A topic's own option segment_bytes comes\n"
-        "first.",
+        "Size at which a partition rolls to a new segment file, at most 1 GiB. A topic's own "
+        "segment_bytes takes precedence.",
         minimum=_MIB,
         maximum=_LARGEST_FILE_BYTES,
     )
     segment_age: float = _seconds(
         24 * 3600.0,
-        "Age of its oldest record at which a partition starts a new segment file; records go in whole segments. A\n"
-        "topic's own option segment_ms comes first.",
+        "Age of its oldest record at which a partition rolls to a new segment file; records are "
+        "deleted in whole segments. A topic's own segment_ms takes precedence.",
         above=0,
     )
     cold_read_bytes_per_second: int = _bytes(
         128 * _MIB,
-        "What consumers may read from the disk in a second while messages are written: beyond it reads wait, so that\n"
-        "writes need not. What is in memory does not count. 0: without bound.",
+        "Rate limit of consumers' reads from disk while messages are written: reads beyond it "
+        "wait, so that writes need not. Reads from memory do not count. 0: no limit.",
         minimum=0,
     )
     reserve_bytes: int = _bytes(
         128 * _MIB,
-        "Space on the disk that is set aside. When the disk is full, it is freed for offset commits and for what makes\n"
-        "room, and no messages are taken until it can be set aside again. 0: nothing is set aside.",
+        "Disk space held in reserve. On a full disk it is freed for offset commits and for "
+        "operations that free space, and no messages are accepted until it is reserved again. 0: "
+        "no reserve.",
         minimum=0,
     )
     tail_cache_bytes: int = _bytes(
@@ -440,76 +444,82 @@ class StorageConfig:
 
 @dataclass(frozen=True, slots=True)
 class StagingConfig:
-    """`proxies.<cluster>.staging`: records that are written and not published yet, as Spark's sink does."""
+    """`proxies.<cluster>.staging`: records that are written but not yet published, as by Spark's
+    sink.
+    """
 
     max_bytes: int = _bytes(
         10 * 1024 * _MIB,
-        "Bytes that may be staged. More are answered RESOURCE_EXHAUSTED until some are published or dropped.",
+        "Bytes that may be staged. More are answered RESOURCE_EXHAUSTED until stages are "
+        "published or dropped.",
     )
     expiry: float = _seconds(
         24 * 3600.0,
-        "Stages of a sink that has done nothing for this time are dropped; a job that stages them is taken for dead.\n"
-        "So are stages that their sink has passed by when it published, and nothing was added to since.\n"
-        "Sinks that published once, without a query, are forgotten after it, or after an hour if that is less.",
+        "Stages of a sink that is idle for this long are dropped: the job that writes them is "
+        "presumed dead. So are stages that a publication of their sink has passed over, if "
+        "nothing was added to them since. Sinks that published once, without a query, are "
+        "forgotten after this time, or after an hour if that is less.",
         above=0,
     )
     sink_retention: float = _seconds(
         0.0,
-        "How long the last epoch of a query's sink is remembered after it has published last. 0s: without end. A\n"
-        "query that comes back later would publish its last batch again.",
+        "How long the last epoch of a query's sink is remembered after its last publication. 0s: "
+        "forever. A query that comes back later would publish its last batch again.",
         effect=("embedded",),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaConfig:
-    """`proxies.<cluster>.kafka`: how to reach a Kafka cluster."""
+    """`proxies.<cluster>.kafka`: a Kafka cluster."""
 
     seed_peers: tuple[str, ...] = _texts(
-        ("localhost:9092",), "Brokers to ask first: host:port of some of them."
+        ("localhost:9092",), "Bootstrap brokers: host:port of some of the brokers."
     )
     version: str = _text(
         "0.10.2.1",
-        "Without effect: the brokers say what they understand. Kafka 3.1 or newer is needed.",
+        "No effect: brokers announce the versions that they support. Kafka 3.1 or newer is required.",
         effect=NO_KIND,
     )
     metadata_max_age: float = _seconds(
         30.0,
-        "How often it is looked whether topics or partitions were added by others. What was moved is noticed at once.",
+        "How often topics and partitions added by others are looked for. Moved partitions are "
+        "noticed at once.",
         above=0,
     )
     transaction_timeout: float = _seconds(
         120.0,
-        "How long publishing staged records may take: the brokers abort what is not finished then. Until then consumers\n"
-        "wait behind the records of a daemon that died while it published and was not started again. At most\n"
-        "transaction.max.timeout.ms of the brokers.",
+        "How long publishing staged records may take; the brokers abort a longer publication. If "
+        "a daemon dies while it publishes and is not restarted, consumers wait behind its records "
+        "until then. At most the brokers' transaction.max.timeout.ms.",
         above=0,
         maximum=_LONGEST_KAFKA_SECONDS,
     )
     tls: bool = _boolean(False, "Connect with TLS.")
-    ca_certificate_file: str = _text("", "Certificate authority to trust, PEM.")
-    client_certificate_file: str = _text("", "Certificate to show to the brokers, PEM.")
-    client_key_file: str = _text("", "Key of that certificate, PEM.")
-    insecure: bool = _boolean(False, "Do not check the brokers' certificates.")
+    ca_certificate_file: str = _text("", "Trusted certificate authority, PEM.")
+    client_certificate_file: str = _text("", "Client certificate to present to the brokers, PEM.")
+    client_key_file: str = _text("", "Private key of that certificate, PEM.")
+    insecure: bool = _boolean(False, "Skip verification of the brokers' certificates.")
 
 
 @dataclass(frozen=True, slots=True)
 class SaslConfig:
-    """`proxies.<cluster>.net.sasl`: how to log in to a Kafka cluster."""
+    """`proxies.<cluster>.net.sasl`: authentication at a Kafka cluster."""
 
-    enable: bool = _boolean(False, "Log in.")
+    enable: bool = _boolean(False, "Authenticate with SASL.")
     mechanism: str = _choice(
         "PLAIN",
         ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
-        "How: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 with user and password, or OAUTHBEARER with a token.",
+        "Mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 with user and password, or OAUTHBEARER "
+        "with a token.",
     )
-    handshake: bool = _boolean(False, "Without effect: the handshake is always sent.", effect=NO_KIND)
-    user: str = _text("", "Name to log in with.")
-    password: str = _text("", "Password to log in with.", secret=True)
+    handshake: bool = _boolean(False, "No effect: the handshake is always sent.", effect=NO_KIND)
+    user: str = _text("", "User name.")
+    password: str = _text("", "Password.", secret=True)
     token_path: str = _text(
         "",
-        "File that holds the token of OAUTHBEARER. It is read for every connection, so whoever renews the token writes\n"
-        "it there.",
+        "File with the token of OAUTHBEARER. It is read for every connection: renew the token by "
+        "rewriting the file.",
     )
 
 
@@ -517,59 +527,69 @@ class SaslConfig:
 class NetConfig:
     """`proxies.<cluster>.net`: connections to a Kafka cluster."""
 
-    dial_timeout: float = _seconds(30.0, "How long connecting may take, with TLS and log-in.", above=0)
+    dial_timeout: float = _seconds(
+        30.0, "How long connecting may take, TLS and authentication included.", above=0
+    )
     read_timeout: float = _seconds(
-        30.0, "How long a broker may take to answer a request. The connection is closed then.", above=0
+        30.0, "How long a broker may take to answer a request before the connection is closed.", above=0
     )
     write_timeout: float = _seconds(
-        30.0, "Without effect: read_timeout counts from the beginning of a request.", above=0, effect=NO_KIND
+        30.0, "No effect: read_timeout counts from the start of a request.", above=0, effect=NO_KIND
     )
-    sasl: SaslConfig = _section(SaslConfig, SaslConfig, "Log-in.")
+    sasl: SaslConfig = _section(SaslConfig, SaslConfig, "Authentication.")
 
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperConfig:
-    """`proxies.<cluster>.zoo_keeper`: known so that kafka-pixy's files can be read, and ignored."""
+    """`proxies.<cluster>.zoo_keeper`: accepted for kafka-pixy's files, and ignored."""
 
     seed_peers: tuple[str, ...] = _texts(("localhost:2181",), "Servers of the ensemble.")
-    chroot: str = _text("", "Path under which Kafka keeps its nodes.")
+    chroot: str = _text("", "Path of Kafka's nodes.")
     session_timeout: float = _seconds(15.0, "Lifetime of a session.", above=0)
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyConfig:
-    """`proxies.<cluster>`: one cluster behind the doors."""
+    """`proxies.<cluster>`: one cluster served by the daemon."""
 
     kind: str = _choice(
         "embedded",
         ("embedded", "kafka"),
-        "What the cluster is: embedded (pixy's own log, in data_dir) or kafka (an Apache Kafka cluster). An entry with a\n"
-        "section `kafka` and without this option is kafka, as in kafka-pixy's files.",
+        "Kind of cluster: embedded (pixy's own log, in data_dir) or kafka (an Apache Kafka "
+        "cluster). An entry with a `kafka` section and without this option is kafka, as in "
+        "kafka-pixy's files.",
     )
     client_id: str = _text("", "Name of this process in consumer groups. Empty: pixy_<host>_<process id>.")
     auto_create_topics: bool = _boolean(
-        True, "Create a topic when somebody first produces to it or consumes from it."
+        True, "Create a topic on the first produce or consume request for it."
     )
     default_partitions: int = _integer(
-        4, "Partitions of a topic that is created so.", minimum=1, maximum=10_000
+        4, "Number of partitions of topics that are created automatically.", minimum=1, maximum=10_000
     )
-    producer: ProducerConfig = _section(ProducerConfig, ProducerConfig, "Writing.")
+    producer: ProducerConfig = _section(
+        ProducerConfig, ProducerConfig, "Writing: batching, compression and partitioning of messages."
+    )
     consumer: ConsumerConfig = _section(
-        ConsumerConfig, ConsumerConfig, "Reading on behalf of consumer groups."
+        ConsumerConfig,
+        ConsumerConfig,
+        "Reading on behalf of consumer groups: delivery, redelivery and offsets.",
     )
     journal: JournalConfig = _section(
-        JournalConfig, JournalConfig, "The write-ahead log of an embedded cluster.", effect=("embedded",)
+        JournalConfig, JournalConfig, "Write-ahead log of an embedded cluster.", effect=("embedded",)
     )
     storage: StorageConfig = _section(
-        StorageConfig, StorageConfig, "The files of an embedded cluster.", effect=("embedded",)
+        StorageConfig,
+        StorageConfig,
+        "Partition logs and checkpoints of an embedded cluster.",
+        effect=("embedded",),
     )
     staging: StagingConfig = _section(
-        StagingConfig, StagingConfig, "Records that are written and not published yet."
+        StagingConfig, StagingConfig, "Records that are written but not yet published."
     )
     kafka: KafkaConfig = _section(
         KafkaConfig, KafkaConfig, "The Kafka cluster to connect to.", effect=KAFKA_ONLY
     )
-    net: NetConfig = _section(NetConfig, NetConfig, "Connections to it.", effect=KAFKA_ONLY)
+    net: NetConfig = _section(NetConfig, NetConfig, "Connections to the Kafka cluster.", effect=KAFKA_ONLY)
     zoo_keeper: ZooKeeperConfig = _section(
         ZooKeeperConfig, ZooKeeperConfig, "Ignored: pixy needs no ZooKeeper.", effect=NO_KIND
     )
@@ -577,18 +597,19 @@ class ProxyConfig:
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """`tls`: the certificate of the doors."""
+    """`tls`: certificates of the server."""
 
-    certificate_path: str = _text("", "Certificate chain of the daemon, PEM. Empty: no TLS.")
+    certificate_path: str = _text("", "Certificate chain of the server, PEM. Empty: no TLS.")
     key_path: str = _text("", "Private key of that certificate, PEM.")
     client_ca_path: str = _text(
         "",
-        "Certificate authority of clients, PEM. Clients must show a certificate of it. Empty: they need none.",
+        "Certificate authority of client certificates, PEM. Clients must present a certificate "
+        "signed by it. Empty: no client certificates.",
     )
     reload_interval: float = _seconds(
         10.0,
-        "How often it is looked whether these files have changed. New connections get the new certificate, those that\n"
-        "are open stay. 0s: never.",
+        "How often these files are checked for changes. New connections use the new certificate, "
+        "open ones stay. 0s: never.",
     )
 
 
@@ -596,160 +617,180 @@ class TlsConfig:
 class LoggingConfig:
     """One entry of `logging`."""
 
-    name: str = _choice("console", ("console", "json"), "console (for people) or json (one object a line).")
+    name: str = _choice("console", ("console", "json"), "console (for people) or json (one object per line).")
     severity: str = _choice(
-        "info", ("debug", "info", "warning", "error"), "Least severity: debug, info, warning or error."
+        "info", ("debug", "info", "warning", "error"), "Minimum severity: debug, info, warning or error."
     )
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcConfig:
-    """`grpc`: the gRPC door. Each limit bounds what one client can cost the others."""
+    """`grpc`: the gRPC server. Each limit bounds what one client can cost the others."""
 
     max_message_bytes: int = _bytes(
         4 * _MIB,
-        "Largest request, compressed or not. Must leave room for 65536 bytes beside the largest\n"
-        "producer.max_message_bytes. A larger one is answered RESOURCE_EXHAUSTED.",
+        "Largest request message, compressed or not. Must exceed the largest "
+        "producer.max_message_bytes by at least 65536 bytes. A larger request is answered "
+        "RESOURCE_EXHAUSTED.",
         maximum=_LARGEST_GRPC_BYTES,
     )
     max_connections: int = _integer(
         10_000,
-        "Connections in all; one more is closed at once. An idle one takes about 12 KB. Fewer if the limit of open files does\n"
-        "not allow as many beside the files of the clusters; the daemon says so.",
+        "Maximum number of connections; further ones are closed at once. An idle connection takes "
+        "about 12 KB. The daemon lowers and logs the limit if the limit of open files does not "
+        "allow as many beside the files of the clusters.",
         minimum=1,
     )
     max_concurrent_streams: int = _integer(
         4096,
-        "Calls that may run at once on a connection. Clients with thousands of long polls use one connection. More are\n"
-        "refused, and safe to try again.",
+        "Concurrent calls per connection. Clients with thousands of long polls use one "
+        "connection. Further calls are refused, and safe to retry.",
         minimum=1,
         maximum=_LARGEST_HTTP2_NUMBER,
     )
     max_header_list_bytes: int = _bytes(
         16_384,
-        "Largest header of a request, with 32 bytes more for each field. gRPC's own servers take 8 or 16 KiB.",
+        "Maximum size of a request's header list, with 32 bytes of overhead per field. gRPC's own "
+        "servers allow 8 or 16 KiB.",
         minimum=1024,
         maximum=_MIB,
     )
     max_continuation_frames: int = _integer(
         16,
-        "Frames that such a header may be cut into. One holds what is allowed, if it is full.",
+        "Maximum number of frames of a header block. One full frame holds the largest allowed header list.",
         minimum=4,
     )
     max_frame_bytes: int = _bytes(
         48 * 1024,
-        "Largest frame that is taken. At most stream_window_bytes. A body is passed on as it comes, whatever the frames;\n"
-        "large ones in small frames cost a tenth more of a processor.",
+        "Largest frame accepted; at most stream_window_bytes. Message bodies are passed on as "
+        "they arrive, whatever the frame size; large bodies in small frames take a tenth more "
+        "processor time.",
         minimum=16_384,
         maximum=_LARGEST_FRAME_BYTES,
     )
     stream_window_bytes: int = _bytes(
         512 * 1024,
-        "What a client may send on a call ahead of the reader. With it a usual message needs no further permission.",
+        "Flow-control window of a stream: bytes that a client may send ahead of the reader. With "
+        "the default, a typical message needs no window update.",
         minimum=65_535,
         maximum=_LARGEST_HTTP2_NUMBER,
     )
     connection_window_bytes: int = _bytes(
         4 * _MIB,
-        "The same for all calls of a connection together: memory that a connection can take with data nobody reads.",
+        "Flow-control window of a connection, for all its streams together: memory that its "
+        "unread data can take.",
         minimum=65_535,
         maximum=_LARGEST_HTTP2_NUMBER,
     )
     request_buffer_bytes: int = _bytes(
         16 * _MIB,
-        "Bytes of requests of a connection that have begun and are not complete. Requests larger than stream_window_bytes\n"
-        "wait until they fit in half of it. The one that exceeds it is answered RESOURCE_EXHAUSTED. Must be at least\n"
-        "max_message_bytes.",
+        "Bytes of incomplete requests of a connection. Requests larger than stream_window_bytes "
+        "wait until they fit in half of it. The request that exceeds it is answered "
+        "RESOURCE_EXHAUSTED. Must be at least max_message_bytes.",
         maximum=_LARGEST_HTTP2_NUMBER,
     )
     output_buffer_bytes: int = _bytes(
         8 * _MIB,
-        "Bytes of answers of a connection that wait, be it for the windows of its client or for a transport that the client\n"
-        "does not read fast enough. Calls of which an answer would exceed it are cancelled (RST_STREAM), and their messages\n"
-        "go to somebody else. Who has many calls with large answers running must read them as they come. Fetches of record\n"
-        "batches wait for room in half of it. Must be at least max_message_bytes.",
+        "Bytes of responses of a connection that wait for the client's flow-control windows, or "
+        "for a transport that the client does not read fast enough. Calls whose response would "
+        "exceed it are cancelled (RST_STREAM), and their messages are offered to other clients. A "
+        "client with many concurrent calls with large responses must read them as they arrive. "
+        "Fetches of record batches wait for space in half of it. Must be at least "
+        "max_message_bytes.",
         maximum=_LARGEST_HTTP2_NUMBER,
     )
     buffer_bytes: int = _bytes(
         256 * _MIB,
-        "The same for all connections together: requests that are not complete, and answers that wait. Large requests are\n"
-        "admitted as long as they fit in half of it, and wait otherwise. Beyond it the connections that hold most are ended.\n"
-        "Must be at least request_buffer_bytes and output_buffer_bytes.",
+        "The same for all connections together: incomplete requests and waiting responses. Large "
+        "requests are admitted while they fit in half of it, and wait otherwise. Beyond it the "
+        "connections that hold the most are closed. Must be at least request_buffer_bytes and "
+        "output_buffer_bytes.",
     )
     turn_bytes: int = _bytes(
         16 * 1024,
-        "Bytes of one connection that are served before the others have their turn: about a millisecond of work. Frames\n"
-        "and headers that are dear for their size count as more.",
+        "Quantum of the fair scheduler: bytes of one connection that are served before the next "
+        "connection, about a millisecond of work. Frames and headers that are costly for their "
+        "size count as more.",
         minimum=1024,
         maximum=_MIB,
     )
     reset_burst: int = _integer(
         4096,
-        "Calls that a client may cancel at once, besides one for every two answers. Beyond it the connection is closed\n"
-        "(CVE-2023-44487). A client may give up everything that it has running.",
+        "Token bucket of cancelled calls: how many a client may cancel at once, besides one for "
+        "every two responses. Beyond it the connection is closed (CVE-2023-44487). A client may "
+        "cancel everything that it has running.",
         minimum=1,
     )
-    resets_per_second: int = _integer(100, "How fast that budget fills again.", minimum=1)
+    resets_per_second: int = _integer(100, "Refill rate of that token bucket.", minimum=1)
     ping_burst: int = _integer(
         100,
-        "PINGs that a client may send at once, besides one for each answer (CVE-2019-9512). gRPC's clients ping every 10\n"
-        "seconds, and in proportion to what they receive.",
+        "Token bucket of PINGs: how many a client may send at once, besides one for each response "
+        "(CVE-2019-9512). gRPC's clients ping every 10 seconds, and in proportion to the data "
+        "they receive.",
         minimum=1,
     )
-    pings_per_second: int = _integer(1, "How fast that budget fills again.", minimum=1)
+    pings_per_second: int = _integer(1, "Refill rate of that token bucket.", minimum=1)
     settings_burst: int = _integer(
-        100, "Changes of its settings that a client may send at once (CVE-2019-9515).", minimum=1
+        100,
+        "Token bucket of SETTINGS: how many changes of its settings a client may send at once "
+        "(CVE-2019-9515).",
+        minimum=1,
     )
-    settings_per_second: int = _integer(1, "How fast that budget fills again.", minimum=1)
+    settings_per_second: int = _integer(1, "Refill rate of that token bucket.", minimum=1)
     overhead_burst: int = _integer(
         10_000,
-        "Frames that move no message (window updates, priorities, empty ones) that a client may send at once, besides\n"
-        "four for each answer (CVE-2019-9518).",
+        "Token bucket of frames that carry no message data (window updates, priorities, empty "
+        "frames): how many a client may send at once, besides four for each response "
+        "(CVE-2019-9518).",
         minimum=1,
     )
-    overhead_per_second: int = _integer(1000, "How fast that budget fills again.", minimum=1)
+    overhead_per_second: int = _integer(1000, "Refill rate of that token bucket.", minimum=1)
     handshake_timeout: float = _seconds(
         10.0,
-        "How long a client may take for the handshakes of TLS and HTTP/2, and for a header. 0s: any time.",
+        "How long a client may take for the TLS and HTTP/2 handshakes, and for a header block. 0s: no limit.",
     )
     request_timeout: float = _seconds(
         120.0,
-        "How long a client may take to complete a request, or a message on a stream. The call is answered\n"
-        "DEADLINE_EXCEEDED then. Time in which a large request waits for room does not count. 0s: any time.",
+        "How long a client may take to complete a request, or a message on a stream, before the "
+        "call is answered DEADLINE_EXCEEDED. Time that a large request waits for buffer space "
+        "does not count. 0s: no limit.",
     )
     keepalive: float = _seconds(
-        60.0, "A connection on which nothing was received for so long is asked for a sign of life. 0s: never."
+        60.0, "A connection that has received nothing for this long is sent a PING. 0s: never."
     )
     keepalive_timeout: float = _seconds(
-        20.0, "How long the answer may take before the connection is closed.", above=0
+        20.0, "How long the answer to that PING may take before the connection is closed.", above=0
     )
     idle_timeout: float = _seconds(
         0.0,
-        "A connection without a call for so long is closed gracefully. 0s: never, clients keep theirs for long.",
+        "A connection without calls for this long is closed gracefully. 0s: never, because "
+        "clients keep connections for long.",
     )
     stall_timeout: float = _seconds(
         300.0,
-        "How long a client may read nothing of an answer, or let it out in crumbs of less than 128 bytes: the call is reset\n"
-        "then, or the connection closed if it reads nothing at all (CVE-2019-9517). 0s: any time.",
+        "How long a client may read nothing of a response, or take it in pieces of less than 128 "
+        "bytes, before the call is reset; the connection is closed if it reads nothing at all "
+        "(CVE-2019-9517). 0s: no limit.",
     )
     linger_timeout: float = _seconds(
         5.0,
-        "How long a client may take to read the last bytes of a connection that has ended, and to close it too. What it\n"
-        "still sends meanwhile is thrown away, 1 MiB in a second.",
+        "How long a client may take to read the last bytes of a connection that has ended, and to "
+        "close its side. Input that still arrives is discarded, at most 1 MiB per second.",
         above=0,
     )
     drain_ping_timeout: float = _seconds(
         1.0,
-        "How long a connection that is closed gracefully waits to hear that the client knows, before it takes no new calls.",
+        "How long a graceful close waits for the client to confirm it (PING) before the "
+        "connection takes no new calls.",
         above=0,
     )
     max_connection_age: float = _seconds(
         0.0,
-        "A connection that is older is closed gracefully, a tenth earlier or later, so that clients spread anew over the\n"
-        "servers behind a name. 0s: never.",
+        "A connection older than this, give or take a tenth, is closed gracefully, so that "
+        "clients spread again over the servers behind a name. 0s: never.",
     )
     max_connection_age_grace: float = _seconds(
-        30.0, "How long calls of such a connection may still run.", above=0
+        30.0, "How long calls of such a connection may continue.", above=0
     )
 
 
@@ -763,15 +804,16 @@ class Config:
 
     grpc_addr: str = _text(
         "127.0.0.1:19091",
-        "Address and port of the gRPC API, or the path of a unix socket. Port 0 takes a free one; empty: unix_addr only.\n"
-        "Only this machine can reach 127.0.0.1; for others set an address of this machine, and TLS.",
+        "Address and port of the gRPC API, or the path of a unix socket. Port 0 picks a free "
+        "port; empty: unix_addr only. 127.0.0.1 is reachable from this machine only; for other "
+        "machines set an address of this machine, and TLS.",
     )
-    unix_addr: str = _text("", "Path of a unix socket on which gRPC is served too. Empty: none.")
+    unix_addr: str = _text("", "Path of an additional unix socket for the gRPC API. Empty: none.")
     tcp_addr: str = _text(
         "", "Address and port of kafka-pixy's HTTP API, which this release does not have.", effect=NO_KIND
     )
     data_dir: str = _text(
-        "./pixy-data", "Folder of the embedded clusters; each has a folder of its name inside."
+        "./pixy-data", "Directory of the embedded clusters; each has a subdirectory of its name."
     )
     default_cluster: str = _text(
         "", "Cluster of requests that name none. Empty: the first one under proxies."
@@ -779,17 +821,20 @@ class Config:
     shutdown_timeout: float = _seconds(30.0, "How long a shutdown may take before it is cut short.")
     tls: TlsConfig = _section(TlsConfig, TlsConfig, "TLS of the gRPC API, on TCP.")
     logging: tuple[LoggingConfig, ...] = _section(
-        LoggingConfig, lambda: (LoggingConfig(),), "What is logged to standard error, and how.", form="list"
+        LoggingConfig,
+        lambda: (LoggingConfig(),),
+        "Logs on standard error: format and minimum severity.",
+        form="list",
     )
     grpc: GrpcConfig = _section(GrpcConfig, GrpcConfig, "Limits of the gRPC API.")
     proxies: Mapping[str, ProxyConfig] = _section(
         ProxyConfig,
         _one_default_proxy,
-        "The clusters by name; letters, digits, dot, dash and underscore.",
+        "The clusters by name: letters, digits, dot, dash and underscore.",
         form="map",
     )
     warnings: tuple[str, ...] = field(default=(), compare=False)
-    """What an operator should know; for the daemon to log."""
+    """Warnings for the operator, logged by the daemon."""
 
     @property
     def effective_default_cluster(self) -> str:
@@ -798,5 +843,5 @@ class Config:
 
 
 def values_of(section: Any) -> dict[str, Any]:
-    """The values of a section by name; of options and sections only, in the table's order."""
+    """Values of a section's options and subsections by name, in table order."""
     return {name: getattr(section, name) for name in members(type(section))}

@@ -1,10 +1,11 @@
-"""The table as text: the commented `config.yaml`, and a configuration as plain values.
+"""Renders the commented `config.yaml`, and a configuration as plain values.
 
-What has no effect on an embedded cluster stands in `config.yaml` with a `#` right before its name, and is left out where
-an effective configuration is printed.
+Options without effect on an embedded cluster have a `#` directly before their name in
+`config.yaml`, and are omitted from a printed effective configuration.
 """
 
 import json
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -17,25 +18,26 @@ if TYPE_CHECKING:
 
 __all__ = ["config_values", "render_config", "render_default_config"]
 
+_WIDTH = 100
 _HEAD = """\
-# pixy's configuration: every option, with its default.
+# pixy's configuration: every option with its default.
 #
-# An option is taken from a flag of pixy serve, else from an environment variable, else from this file, else it has
-# its default. The variable for the compression of the cluster `default` is
-# PIXY_PROXIES__default__PRODUCER__COMPRESSION.
-# Durations are written like 500ms, 5m or 1h30m; sizes are bytes, or like 64MiB. pixy config check FILE finds mistakes.
+# Precedence: flag of pixy serve, environment variable, this file, default. The environment variable
+# for the compression of the cluster `default` is PIXY_PROXIES__default__PRODUCER__COMPRESSION.
+# Durations are written as 500ms, 5m or 1h30m; sizes in bytes, or as 64MiB.
+# pixy config check FILE reports mistakes.
 #
-# Options with a # right before their name have no effect on embedded clusters.
+# Options with a # directly before their name have no effect on embedded clusters.
 """
 
 
 def render_default_config() -> str:
-    """The text of `config.yaml`: every option of the table with its comment and default."""
+    """Text of `config.yaml`: every option of the table with its comment and default."""
     return _HEAD + "".join(_render(Config(), 0, active=True))
 
 
 def config_values(config: Config) -> dict[str, Any]:
-    """The effective configuration as it would be written in a file; secrets are masked."""
+    """The effective configuration as values of a file; secrets are masked."""
     kinds = {proxy.kind for proxy in config.proxies.values()}
     return _values(config, kinds)
 
@@ -64,7 +66,7 @@ def _values(section: "DataclassInstance", kinds: set[str]) -> dict[str, Any]:
 
 
 def _render(section: "DataclassInstance", depth: int, *, active: bool) -> list[str]:
-    """The lines of a section; an inactive one has a # before each name."""
+    """Lines of a section; an inactive one has a # before each name."""
     lines: list[str] = []
     table = members(type(section))
     for name, value in values_of(section).items():
@@ -73,7 +75,7 @@ def _render(section: "DataclassInstance", depth: int, *, active: bool) -> list[s
         indent = "  " * depth
         if lines or not depth:
             lines.append("\n")
-        lines += [f"{indent}# {line}\n" for line in member.doc.splitlines()]
+        lines += [f"{indent}# {line}\n" for line in _wrapped(member.doc, len(indent) + 2)]
         mark = "" if live else "#"
         if isinstance(member, Option):
             lines.append(f"{indent}{mark}{name}: {_written(member, value)}\n")
@@ -99,8 +101,12 @@ def _render_section(member: Section, value: Any, depth: int, *, active: bool) ->
 
 
 def _render_item(item: "DataclassInstance", depth: int) -> list[str]:
-    """The lines of one item of a list: no blank lines, so that it reads as one."""
+    """Lines of one list item, without blank lines."""
     return [line for line in _render(item, depth, active=True) if line.strip()]
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    return wrap(text, _WIDTH - indent, break_on_hyphens=False)
 
 
 def _written(option: Option, value: object) -> str:

@@ -1,7 +1,7 @@
-"""What was written and where, before it means anything: scalars, lists and branches with their places.
+"""Parsed but uninterpreted values with their places: scalars, lists and branches.
 
-The file, the environment and the flags all become one such tree, later ones laid over earlier ones, so that there is one
-walk along the table of options and every complaint can name the place it came from.
+File, environment and flags become one such tree, each overlaid on the one before. One walk along
+the table of options then interprets it, and every problem names its place.
 """
 
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ _TYPES: dict[str, ScalarType] = {
 
 
 class Place(NamedTuple):
-    """Where something was written: a file and its line, or a variable or flag with line 0."""
+    """Source of a value: a file and line, or a variable or flag with line 0."""
 
     source: str
     line: int = 0
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is wrong, and where."""
+    """A problem and its place."""
 
     place: Place
     message: str
@@ -55,7 +55,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A single value as it was written."""
+    """A single value, as written."""
 
     text: str
     type: ScalarType
@@ -72,14 +72,14 @@ class Items:
 
 @dataclass(slots=True)
 class Branch:
-    """A mapping; the only node that changes, when one source is laid over another."""
+    """A mapping. The only mutable node: overlays change it."""
 
     place: Place
     entries: "dict[str, BranchEntry]" = field(default_factory=dict)
 
 
 class BranchEntry(NamedTuple):
-    """One key of a branch: where the key stands and what it holds."""
+    """One key of a branch: its place and its value."""
 
     place: Place
     node: "Node"
@@ -89,7 +89,7 @@ Node = Scalar | Items | Branch
 
 
 def plain_scalar(text: str, place: Place) -> Scalar:
-    """A value from outside a file: typed as YAML types it without quotes, but never null."""
+    """A value from outside a file: typed as an unquoted YAML scalar, but never null."""
     resolver = yaml.SafeLoader("")
     tag = resolver.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # untyped in types-PyYAML
     kind = _TYPES.get(tag, "text")
@@ -97,9 +97,9 @@ def plain_scalar(text: str, place: Place) -> Scalar:
 
 
 def lay_over(branch: Branch, path: tuple[str, ...], node: Node) -> None:
-    """Sets what stands at a path below a branch, creating the branches on the way.
+    """Sets the node at a path below a branch, and creates missing branches on the way.
 
-    Where something else than a branch is in the way it stays: it is an error of its own.
+    A node on the way that is not a branch stays: it is reported as a problem of its own.
     """
     for name in path[:-1]:
         entry = branch.entries.get(name)
@@ -117,26 +117,26 @@ def from_yaml(text: str | bytes, source: str, *, numbered: bool = True) -> tuple
 
     Args:
         text: the document.
-        source: its name for complaints.
-        numbered: whether places have line numbers.
+        source: its name in problems.
+        numbered: True to record line numbers in places.
 
     Returns:
-        its tree, None if it is empty or unreadable; and what is wrong with it.
+        its tree, None if it is empty or unreadable; and the problems found.
     """
     reader = _YamlReader(source, numbered)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
-        reader.complain(error.problem_mark, f"not valid YAML: {error.problem or error.context}")
+        reader.report(error.problem_mark, f"not valid YAML: {error.problem or error.context}")
         return None, reader.problems
     except yaml.YAMLError as error:
-        reader.complain(None, f"not valid YAML: {' '.join(str(error).split())}")
+        reader.report(None, f"not valid YAML: {' '.join(str(error).split())}")
         return None, reader.problems
     return (None if node is None else reader.read(node)), reader.problems
 
 
 class _YamlReader:
-    """Turns the nodes of pyyaml into ours."""
+    """Converts pyyaml's nodes."""
 
     def __init__(self, source: str, numbered: bool) -> None:
         self.problems: list[Problem] = []
@@ -144,7 +144,7 @@ class _YamlReader:
         self._numbered = numbered
         self._open: set[int] = set()
 
-    def complain(self, mark: "yaml.Mark | None", message: str) -> None:
+    def report(self, mark: "yaml.Mark | None", message: str) -> None:
         self.problems.append(Problem(self._place(mark), message))
 
     def read(self, node: yaml.Node) -> Node:
@@ -152,7 +152,7 @@ class _YamlReader:
         if isinstance(node, yaml.ScalarNode):
             return Scalar(node.value, _TYPES.get(node.tag, "text"), place)
         if id(node) in self._open:
-            self.complain(node.start_mark, "an alias that contains itself")
+            self.report(node.start_mark, "an alias that contains itself")
             return Scalar("", "null", place)
         self._open.add(id(node))
         try:
@@ -170,10 +170,10 @@ class _YamlReader:
             if key.tag == f"{_TAG}merge":
                 merged = {**self._merged(value), **merged}
             elif not isinstance(key, yaml.ScalarNode):
-                self.complain(key.start_mark, "a key must be a text")
+                self.report(key.start_mark, "a key must be a text")
             elif key.value in branch.entries:
                 first = branch.entries[key.value].place
-                self.complain(key.start_mark, f"{key.value} is given twice, first in line {first.line}")
+                self.report(key.start_mark, f"{key.value} is given twice, first in line {first.line}")
             else:
                 branch.entries[key.value] = BranchEntry(self._place(key.start_mark), self.read(value))
         for name, entry in merged.items():
@@ -185,7 +185,7 @@ class _YamlReader:
         for node in value.value if isinstance(value, yaml.SequenceNode) else [value]:
             branch = self.read(node)
             if not isinstance(branch, Branch):
-                self.complain(node.start_mark, "<< needs a mapping")
+                self.report(node.start_mark, "<< needs a mapping")
                 continue
             for name, entry in branch.entries.items():
                 entries.setdefault(name, entry)

@@ -1,6 +1,6 @@
-"""How single values are written: durations, sizes, numbers, words; both ways.
+"""Parsing and formatting of single values: durations, sizes, numbers, words.
 
-Pure functions. What cannot be read raises ValueError with the end of a sentence that begins with the option's name.
+Pure functions. Invalid input raises ValueError with a text that continues the option's name.
 """
 
 import json
@@ -36,7 +36,7 @@ _SIZE_UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """One comparison that a value must pass."""
+    """One bound of a value."""
 
     sign: str
     limit: float
@@ -47,7 +47,7 @@ def parse_duration(text: str) -> float:
     """Seconds of a duration in Go's notation: `5m`, `500ms`, `1h30m`, `1.5s`, `0`.
 
     Raises:
-        ValueError: no unit, or not a duration; says what is expected.
+        ValueError: no unit, or not a duration; the text says what is expected.
     """
     if _BARE_NUMBER.fullmatch(text):
         if float(text) == 0:
@@ -96,10 +96,10 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_value(option: Option, scalar: Scalar) -> bool | int | float | str | tuple[str, ...]:
-    """The value that a scalar gives an option.
+    """Parses a scalar as the value of an option.
 
     Raises:
-        ValueError: of the wrong type or out of bounds; says what is allowed.
+        ValueError: wrong type or out of bounds; the text says what is allowed.
     """
     text = scalar.text.strip()
     match option.type:
@@ -124,7 +124,7 @@ def parse_value(option: Option, scalar: Scalar) -> bool | int | float | str | tu
 
 
 def format_value(option: Option, value: object) -> bool | int | str | list[str]:
-    """An option's value as it is written in a file; a secret that is set is masked."""
+    """An option's value as written in a file; a set secret is masked."""
     if option.secret and value:
         return "********"
     if option.type is ValueType.SECONDS:

@@ -57,8 +57,8 @@ def build(text: str) -> tuple[Config, list[str]]:
             'proxies:\n  a:\n    auto_create_topics: "true"\n',
             'config.yaml:3: proxies.a.auto_create_topics is "true"; expected true or false',
         ),
-        ("tls: yes\n", "config.yaml:1: tls is a section: its options go below it, indented"),
-        ("proxies:\n  a: 1\n", "config.yaml:2: proxies.a is a section: its options go below it, indented"),
+        ("tls: yes\n", "config.yaml:1: tls is a section: indent its options below it"),
+        ("proxies:\n  a: 1\n", "config.yaml:2: proxies.a is a section: indent its options below it"),
         ("grpc_addr: [a]\n", "config.yaml:1: grpc_addr is a list; expected a text"),
         ("data_dir: {a: b}\n", "config.yaml:1: data_dir is a section; expected a text"),
         ("logging: console\n", "config.yaml:1: logging must be a list"),
@@ -69,7 +69,7 @@ def build(text: str) -> tuple[Config, list[str]]:
         ),
     ],
 )
-def test_a_mistake_is_told_with_file_line_and_what_is_allowed(text: str, problem: str) -> None:
+def test_a_mistake_is_reported_with_file_line_and_allowed_values(text: str, problem: str) -> None:
     _, problems = build(text)
     assert len(problems) == 1
     assert problems[0].startswith(problem)
@@ -82,7 +82,7 @@ def test_a_key_without_a_value_has_its_default() -> None:
     assert list(config.proxies) == ["a", "b"]
 
 
-def test_a_number_may_stand_for_a_text_and_a_list_for_texts() -> None:
+def test_a_number_is_accepted_as_text_and_a_list_as_texts() -> None:
     config, problems = build("data_dir: 42\nproxies:\n  a:\n    kafka:\n      seed_peers: [x:1, y:2]\n")
     assert problems == []
     assert config.data_dir == "42"

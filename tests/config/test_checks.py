@@ -28,7 +28,7 @@ def test_an_address_is_host_and_port(address: str, parts: tuple[str, int]) -> No
 @pytest.mark.parametrize(
     "address", ["", "19091", "host", "host:", "host:65536", "::1:19091", "host:port", "a/b:1"]
 )
-def test_what_is_not_host_and_port_is_refused(address: str) -> None:
+def test_anything_but_host_and_port_is_rejected(address: str) -> None:
     with pytest.raises(ValueError, match="expected host:port"):
         split_address(address)
 
@@ -83,9 +83,7 @@ def test_what_is_not_host_and_port_is_refused(address: str) -> None:
         ),
     ],
 )
-def test_options_that_contradict_each_other_are_told_where_one_was_set(
-    file: Path, text: str, problem: str
-) -> None:
+def test_contradicting_options_are_reported_where_one_was_set(file: Path, text: str, problem: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:
         load_config(file, {}, {})
@@ -93,7 +91,7 @@ def test_options_that_contradict_each_other_are_told_where_one_was_set(
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:19091", "[::]:19091", ":19091", "10.1.2.3:1", "pixy.example:1"])
-def test_an_address_that_others_reach_is_warned_of_loudly(address: str) -> None:
+def test_an_address_reachable_from_other_machines_gives_a_loud_warning(address: str) -> None:
     (warning,) = load_config(None, {}, {"grpc_addr": address}).warnings
     assert warning.startswith(f"grpc_addr {address} CAN BE REACHED FROM OTHER MACHINES WITHOUT ENCRYPTION")
 
@@ -108,7 +106,7 @@ def test_with_tls_a_public_address_needs_no_warning() -> None:
     assert load_config(None, {}, flags).warnings == ()
 
 
-def test_a_unix_socket_alone_will_do() -> None:
+def test_a_unix_socket_alone_is_enough() -> None:
     config = load_config(None, {}, {"grpc_addr": "", "unix_addr": "/run/pixy.sock"})
     assert (config.grpc_addr, config.warnings) == ("", ())
 
@@ -152,9 +150,7 @@ SASL = KAFKA + "    net:\n      sasl:\n        enable: true\n"
         ),
     ],
 )
-def test_what_a_kafka_cluster_cannot_be_reached_with_is_refused(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_incomplete_settings_of_a_kafka_cluster_are_rejected(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:
@@ -166,7 +162,7 @@ def test_what_a_kafka_cluster_cannot_be_reached_with_is_refused(
     ("tls", "mechanism", "warns"),
     [(False, "PLAIN", True), (True, "PLAIN", False), (False, "SCRAM-SHA-512", False)],
 )
-def test_a_log_in_that_can_be_read_on_the_way_is_warned_of(
+def test_credentials_sent_in_the_clear_give_a_warning(
     tmp_path: Path, tls: bool, mechanism: str, warns: bool
 ) -> None:
     file = tmp_path / "config.yaml"

@@ -49,7 +49,7 @@ def test_an_unknown_variable_is_an_error_with_a_suggestion() -> None:
     )
 
 
-def test_a_bad_value_is_told_with_the_variable() -> None:
+def test_a_bad_value_is_reported_with_the_variable() -> None:
     assert problem_of({"PIXY_SHUTDOWN_TIMEOUT": "5"}).startswith(
         "PIXY_SHUTDOWN_TIMEOUT: shutdown_timeout is 5; a duration"
     )
@@ -78,18 +78,18 @@ def test_a_cluster_whose_name_has_two_underscores_is_found(tmp_path: Path) -> No
         "PIXY_DB_SERVICE_HOST",
     ],
 )
-def test_what_kubernetes_says_of_services_is_passed_over(name: str) -> None:
+def test_service_variables_of_kubernetes_are_ignored(name: str) -> None:
     assert load_config(None, {name: "10.0.0.1"}, {}) == Config()
 
 
-def test_variables_of_the_commands_are_passed_over() -> None:
+def test_variables_of_the_commands_are_ignored() -> None:
     assert load_config(None, {"PIXY_ADDRESS": "localhost:1", "PIXY_CONFIG": ""}, {}) == Config()
 
 
 PASSWORD = "PIXY_PROXIES__default__NET__SASL__PASSWORD"
 
 
-def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("hunter2\n")
     config = load_config(None, {f"{PASSWORD}_FILE": str(secret)}, {})
@@ -102,11 +102,11 @@ def test_a_secret_from_a_file_that_is_missing_is_an_error() -> None:
     )
 
 
-def test_a_secret_is_given_once(tmp_path: Path) -> None:
+def test_a_secret_given_twice_is_an_error(tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("x")
     both = {PASSWORD: "y", f"{PASSWORD}_FILE": str(secret)}
-    assert problem_of(both) == f"{PASSWORD}_FILE: sets the same as {PASSWORD}"
+    assert problem_of(both) == f"{PASSWORD}_FILE: sets the same option as {PASSWORD}"
 
 
 def test_only_secrets_can_be_read_from_files() -> None:

@@ -92,7 +92,7 @@ def load(file: Path, text: str) -> Config:
     return load_config(file, {}, {})
 
 
-def test_a_file_with_brokers_means_a_kafka_cluster_and_never_an_empty_log(file: Path) -> None:
+def test_a_file_with_brokers_configures_a_kafka_cluster_and_never_an_empty_log(file: Path) -> None:
     config = load(file, EVERY_OPTION.format(kind=""))
     assert config.proxies["main"].kind == "kafka"
     assert config.proxies["main"].kafka.seed_peers == ("localhost:9092",)
@@ -102,22 +102,22 @@ def test_a_file_with_brokers_means_a_kafka_cluster_and_never_an_empty_log(file: 
     )
 
 
-def test_an_acknowledgement_that_pixy_cannot_do_without_is_told(file: Path) -> None:
+def test_required_acks_no_response_gives_a_warning(file: Path) -> None:
     config = load(file, "proxies:\n  a:\n    kafka:\n    producer:\n      required_acks: no_response\n")
     assert config.warnings == (
-        "proxies.a.producer.required_acks: no_response counts as wait_for_all: pixy says which offset a message got. "
+        "proxies.a.producer.required_acks: no_response is treated as wait_for_all: pixy answers with the offset of a message. "
         "Produce with async_mode does not wait",
     )
 
 
-def test_every_option_of_kafka_pixy_is_known_and_what_has_no_effect_is_named(file: Path) -> None:
+def test_every_option_of_kafka_pixy_is_known_and_those_without_effect_are_named(file: Path) -> None:
     config = load(file, EVERY_OPTION.format(kind="kind: embedded"))
     proxy = config.proxies["main"]
     assert proxy.producer.compression == "snappy"
     assert proxy.producer.flush_frequency == 0.5
     assert proxy.consumer.channel_buffer_size == 64
     assert config.warnings == (
-        "config.yaml:66: logging to syslog is not available and was left out",
+        "config.yaml:66: logging to syslog is not available and is ignored",
         "config.yaml:2: tcp_addr has no effect: this release has no HTTP API, only gRPC",
         "config.yaml:18: zoo_keeper is ignored: pixy needs no ZooKeeper",
         "proxies.main is kind: embedded, where producer.required_acks, producer.retry_backoff, producer.retry_max, "
@@ -131,12 +131,14 @@ def test_every_option_of_kafka_pixy_is_known_and_what_has_no_effect_is_named(fil
 @pytest.mark.parametrize(
     "text", ["proxies:\n  a:\n    kafka:\n", "proxies:\n  a:\n    kind:\n    kafka: {}\n"]
 )
-def test_an_empty_section_kafka_means_a_kafka_cluster_too(file: Path, text: str) -> None:
+def test_an_empty_kafka_section_configures_a_kafka_cluster_too(file: Path, text: str) -> None:
     assert load(file, text).proxies["a"].kind == "kafka"
 
 
 def documented() -> set[str]:
-    """The options that the table of docs/backends.md has a row for. A name without a section is in that of the name before it."""
+    """The options that the table of docs/backends.md has a row for. A name without a section is in
+    that of the name before it.
+    """
     text = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
     table = text.partition("| option | on `kind: kafka` |\n")[2].partition("\n\n")[0]
     found = set()
@@ -165,13 +167,13 @@ def test_every_option_of_kafka_pixy_has_a_row_in_the_documentation() -> None:
     assert "zoo_keeper.*" in documented()
 
 
-def test_embedded_and_kafka_clusters_stand_side_by_side(file: Path) -> None:
+def test_embedded_and_kafka_clusters_are_configured_side_by_side(file: Path) -> None:
     config = load(file, "proxies:\n  a:\n  b:\n    kind: kafka\n  c:\n    kafka:\n")
     assert [proxy.kind for proxy in config.proxies.values()] == ["embedded", "kafka", "kafka"]
 
 
 @pytest.mark.parametrize("flag", [flag for flag in KAFKA_PIXY_FLAGS if flag != "zookeeperPeers"])
-def test_a_flag_about_brokers_means_a_kafka_cluster_whatever_the_file_says(file: Path, flag: str) -> None:
+def test_a_broker_flag_selects_a_kafka_cluster_whatever_the_file_says(file: Path, flag: str) -> None:
     file.write_text("proxies:\n  a:\n    kind: embedded\n")
     value = True if "tls" in flag.lower() else "x:1"
     if flag == "clientCertKeyFile":
@@ -180,7 +182,7 @@ def test_a_flag_about_brokers_means_a_kafka_cluster_whatever_the_file_says(file:
     assert config.proxies["a"].kind == "kafka"
 
 
-def test_the_flag_about_zookeeper_is_ignored_with_a_warning() -> None:
+def test_the_zookeeper_flag_is_ignored_with_a_warning() -> None:
     config = load_config(None, {}, {KAFKA_PIXY_FLAGS["zookeeperPeers"]: "localhost:2181/kafka"})
     assert config.warnings == ("--zookeeperPeers: zoo_keeper is ignored: pixy needs no ZooKeeper",)
 
@@ -208,12 +210,12 @@ def test_a_cluster_of_kafka_pixy_without_brokers_is_never_served_from_an_empty_l
     assert load(file, f"proxies:\n  a:\n    kafka:\n    {text}").proxies["a"].kind == "kafka"
 
 
-def test_an_entry_that_says_that_it_is_embedded_may_have_sections_of_kafka_pixy(file: Path) -> None:
+def test_an_entry_of_kind_embedded_may_have_sections_of_kafka_pixy(file: Path) -> None:
     text = "proxies:\n  a:\n    kind: embedded\n    zoo_keeper:\n      chroot: /x\n"
     assert load(file, text).proxies["a"].kind == "embedded"
 
 
-def test_brokers_of_a_flag_are_enough_for_a_file_that_names_none(file: Path) -> None:
+def test_brokers_from_a_flag_are_enough_for_a_file_that_names_none(file: Path) -> None:
     file.write_text("proxies:\n  a:\n    zoo_keeper:\n")
     assert load_config(file, {}, {KAFKA_PIXY_FLAGS["kafkaPeers"]: "x:1"}).proxies["a"].kind == "kafka"
 
@@ -235,10 +237,10 @@ def test_kafka_pixys_spellings_of_severities_are_understood(file: Path, word: st
 
 
 @pytest.mark.parametrize("sink", ["syslog", "udplog", "kafkahook"])
-def test_if_only_sinks_that_pixy_lacks_are_named_it_logs_to_the_console(file: Path, sink: str) -> None:
+def test_with_unsupported_sinks_only_it_logs_to_the_console(file: Path, sink: str) -> None:
     config = load(file, f"logging:\n  - name: {sink}\n    server: x\n")
     assert config.logging == Config().logging
-    assert config.warnings == (f"config.yaml:2: logging to {sink} is not available and was left out",)
+    assert config.warnings == (f"config.yaml:2: logging to {sink} is not available and is ignored",)
 
 
 def test_an_unknown_sink_is_an_error(file: Path) -> None:

@@ -20,7 +20,7 @@ def problems_of(path: Path | None, environment: Mapping[str, str] | None = None,
     return str(raised.value).splitlines()
 
 
-def test_without_anything_the_defaults_hold() -> None:
+def test_without_any_source_the_defaults_apply() -> None:
     config = load_config(None, {}, {})
     assert config == Config()
     assert config.warnings == ()
@@ -43,7 +43,7 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(file: Pat
     assert config.unix_addr == ""
 
 
-def test_a_variable_names_the_file(file: Path) -> None:
+def test_a_variable_can_name_the_file(file: Path) -> None:
     file.write_text("data_dir: elsewhere\n")
     assert load_config(None, {"PIXY_CONFIG": "config.yaml"}, {}).data_dir == "elsewhere"
 
@@ -52,14 +52,14 @@ def test_a_missing_file_is_an_error_that_names_it(file: Path) -> None:
     assert problems_of(file) == ["config.yaml: cannot be read: No such file or directory"]
 
 
-def test_a_file_that_is_no_mapping_is_an_error(file: Path) -> None:
+def test_a_file_that_is_not_a_mapping_is_an_error(file: Path) -> None:
     file.write_text("\n- a\n")
     assert problems_of(file) == [
         "config.yaml:2: the file must consist of options, such as grpc_addr: 127.0.0.1:19091"
     ]
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_their_lines(file: Path) -> None:
+def test_all_problems_are_reported_together_in_the_order_of_their_lines(file: Path) -> None:
     file.write_text("default_cluster: x\ngrpc_adr: a\nproxies:\n  a:\n    consumer:\n      ack_timeout: 5\n")
     assert problems_of(file, {"PIXY_DATADIR": "1"}, grpc_addr="x") == [
         'config.yaml:1: default_cluster is "x", which is not under proxies; allowed: a',
@@ -78,14 +78,14 @@ def test_a_flag_of_a_proxy_sets_the_default_cluster(file: Path) -> None:
     assert config.proxies["b"].auto_create_topics is False
 
 
-def test_the_default_cluster_may_itself_be_a_flag(file: Path) -> None:
+def test_the_default_cluster_may_itself_be_set_by_a_flag(file: Path) -> None:
     file.write_text("proxies:\n  a:\n  b:\n")
     config = load_config(file, {}, {"proxy.default_partitions": 7, "default_cluster": "b"})
     assert [proxy.default_partitions for proxy in config.proxies.values()] == [4, 7]
     assert config.effective_default_cluster == "b"
 
 
-def test_a_mistake_in_a_flag_is_told_with_the_flag() -> None:
+def test_a_mistake_in_a_flag_is_reported_with_the_flag() -> None:
     flags = {"proxy.default_partitions": "x", "tls.key_path": "k"}
     with pytest.raises(ConfigError) as raised:
         load_config(None, {}, flags)
@@ -95,7 +95,7 @@ def test_a_mistake_in_a_flag_is_told_with_the_flag() -> None:
     ]
 
 
-def test_the_flags_of_the_log_change_form_and_severity(file: Path) -> None:
+def test_the_logging_flags_change_format_and_severity(file: Path) -> None:
     file.write_text("logging:\n  - {name: console, severity: warning}\n  - {name: json, severity: error}\n")
     assert load_config(file, {}, {"log_format": "json"}).logging == (LoggingConfig("json", "warning"),)
     both = load_config(file, {}, {"log_level": "debug"}).logging

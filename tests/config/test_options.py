@@ -9,7 +9,7 @@ from pixy.config.tree import Place, plain_scalar
 from pixy.config.values import format_value, parse_value
 
 
-def test_every_default_is_a_value_that_the_table_allows() -> None:
+def test_every_default_is_within_its_bounds() -> None:
     for table in (Config, ProxyConfig):
         for leaf in leaves(table):
             value: object = table()
@@ -20,7 +20,7 @@ def test_every_default_is_a_value_that_the_table_allows() -> None:
             assert parse_value(leaf.option, plain_scalar(text, Place("default"))) == value
 
 
-def test_a_leaf_tells_on_which_kinds_of_cluster_it_has_an_effect() -> None:
+def test_a_leaf_names_the_kinds_of_cluster_it_affects() -> None:
     effect = {leaf.path: leaf.effect for leaf in leaves(ProxyConfig)}
     assert effect["producer.compression"] == ("embedded", "kafka")
     assert effect["producer.timeout"] == ("kafka",)
@@ -30,12 +30,12 @@ def test_a_leaf_tells_on_which_kinds_of_cluster_it_has_an_effect() -> None:
     assert effect["zoo_keeper.chroot"] == ()
 
 
-def test_warnings_are_no_option() -> None:
+def test_warnings_are_not_an_option() -> None:
     assert "warnings" not in members(Config)
     assert replace(Config(), warnings=("x",)) == Config()
 
 
-def test_the_first_cluster_is_the_default_one_unless_another_is_chosen() -> None:
+def test_the_first_cluster_is_the_default_unless_another_is_chosen() -> None:
     config = Config(proxies=MappingProxyType({"b": ProxyConfig(), "a": ProxyConfig()}))
     assert config.effective_default_cluster == "b"
     assert replace(config, default_cluster="a").effective_default_cluster == "a"

@@ -29,24 +29,24 @@ def test_every_value_knows_its_line() -> None:
         ("a: 1\n---\nb: 2\n", "f.yaml:2: not valid YAML: but found another document"),
     ],
 )
-def test_a_fault_is_told_with_its_line(text: str, complaint: str) -> None:
+def test_a_syntax_error_is_reported_with_its_line(text: str, complaint: str) -> None:
     assert [str(problem) for problem in from_yaml(text, "f.yaml")[1]] == [complaint]
 
 
-def test_bytes_that_are_no_text_are_told() -> None:
+def test_bytes_that_are_not_text_are_reported() -> None:
     node, problems = from_yaml(b"a: \xff\xff", "f.yaml")
     assert node is None
     assert str(problems[0]).startswith("f.yaml: not valid YAML")
 
 
-def test_merged_keys_give_way_to_those_of_the_mapping_itself() -> None:
+def test_merged_keys_yield_to_those_of_the_mapping_itself() -> None:
     node, problems = from_yaml("a: &base {x: 1, y: 2}\nb:\n  x: 3\n  <<: *base\n", "f.yaml")
     assert problems == []
     assert entry(node, "b", "x") == Scalar("3", "number", Place("f.yaml", 3))
     assert entry(node, "b", "y") == Scalar("2", "number", Place("f.yaml", 1))
 
 
-def test_what_is_laid_over_replaces_and_creates_branches() -> None:
+def test_an_overlay_replaces_values_and_creates_branches() -> None:
     root, _ = from_yaml("a:\nb: 1\n", "f.yaml")
     assert isinstance(root, Branch)
     value = plain_scalar("2", Place("VARIABLE"))
@@ -56,7 +56,7 @@ def test_what_is_laid_over_replaces_and_creates_branches() -> None:
     assert entry(root, "a", "x") == entry(root, "b") == entry(root, "c", "d", "e") == value
 
 
-def test_what_is_in_the_way_and_no_branch_stays() -> None:
+def test_a_node_on_the_path_that_is_not_a_branch_stays() -> None:
     root, _ = from_yaml("a: 1\n", "f.yaml")
     assert isinstance(root, Branch)
     lay_over(root, ("a", "x"), plain_scalar("2", Place("VARIABLE")))

@@ -32,12 +32,12 @@ def test_a_duration_is_read_in_gos_notation(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "5 m", "5m ", "5x", "five", "5m3", "--5s", "5mm", "\u0665s"])
-def test_what_is_not_a_duration_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_duration_is_rejected_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="expected a duration such as 500ms, 5m or 1h30m"):
         parse_duration(text)
 
 
-def test_a_bare_number_is_no_duration_and_the_error_says_what_to_write() -> None:
+def test_a_bare_number_is_no_duration_and_the_error_suggests_a_unit() -> None:
     with pytest.raises(ValueError, match=r"^is 300; a duration needs a unit: 300s, 300ms or 300m$"):
         parse_duration("300")
 
@@ -56,7 +56,7 @@ def test_a_bare_number_is_no_duration_and_the_error_says_what_to_write() -> None
         (-5.0, "-5s"),
     ],
 )
-def test_a_duration_is_written_as_it_is_read(seconds: float, text: str) -> None:
+def test_a_formatted_duration_parses_to_itself(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
     assert parse_duration(text) == seconds
 
@@ -73,12 +73,12 @@ def test_a_duration_is_written_as_it_is_read(seconds: float, text: str) -> None:
         ("3B", 3),
     ],
 )
-def test_a_size_is_a_number_or_has_a_unit(text: str, size: int) -> None:
+def test_a_size_is_a_number_with_an_optional_unit(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "1X", "MiB", "-1MiB", "1.5", "1.0001KiB"])
-def test_what_is_not_a_size_is_refused(text: str) -> None:
+def test_an_invalid_size_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="bytes"):
         parse_bytes(text)
 
@@ -97,7 +97,7 @@ def test_what_is_not_a_size_is_refused(text: str) -> None:
         (Option(ValueType.BOOLEAN, ""), "true", 'is "true"; expected true or false'),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_with_what_is_allowed(
+def test_a_value_out_of_bounds_is_rejected_with_the_allowed_range(
     option: Option, text: str, error: str
 ) -> None:
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - the whole message is compared
@@ -105,7 +105,7 @@ def test_a_value_that_does_not_fit_is_refused_with_what_is_allowed(
     assert str(raised.value) == error
 
 
-def test_a_secret_is_masked_only_if_there_is_one() -> None:
+def test_a_secret_is_masked_only_if_it_is_set() -> None:
     secret = Option(ValueType.TEXT, "", secret=True)
     assert format_value(secret, "hunter2") == "********"
     assert format_value(secret, "") == ""
