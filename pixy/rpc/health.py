@@ -46,9 +46,8 @@ class Health:
             raise GrpcError(Status.NOT_FOUND, f"unknown service {request.service}")
         call.answer(pb.HealthCheckResponse(status=self._status(request.service)))
 
-    async def watch(self, call: StreamCall) -> None:
+    async def watch(self, request: pb.HealthCheckRequest, call: StreamCall) -> None:
         """# health.proto: Watch"""
-        request = await call.receive_only()
         last: int | None = None
         while True:
             changed, status = self._changed, self._status(request.service)

@@ -1,14 +1,17 @@
-"""What can be called: services as their generated descriptors say, with a handler for each method.
+"""Services that a server has: descriptors as protoc generates them, and a handler for each method.
 
-A handler is one of three kinds, by the method and by what it is:
+    method                     handler           takes            answers
+    unary                      plain function    request, call    with `UnaryCall.answer` or `fail`, now or later; returns the
+                                                                  work to cancel if the client goes away first, or None
+    unary                      coroutine         request, call    returns the response
+    server streaming           coroutine         request, call    with `StreamCall.send`
+    client streaming           coroutine         call             returns the response
+    bidirectional streaming    coroutine         call             with `StreamCall.send`
 
-    unary, a plain function    takes the request and the call, answers now or later with `UnaryCall.answer` or `fail`. Returns what to
-                               cancel if the caller goes away first, or None. Costs no task.
-    unary, a coroutine         takes the request and the call, returns the answer.
-    streaming, a coroutine     takes the call; receives and sends as it likes.
+A plain function costs no task. A request that streams is read from the call: `async for request in call`.
 
-`Service.translate` decides what the client is told of an error that a handler raises. Any other exception is a bug: it is logged, and the
-client is told INTERNAL, and under which id it is in the log.
+`Service.translate` maps the errors that handlers raise on purpose to statuses. Any other exception is a bug: the client
+gets INTERNAL with the id under which the log has the traceback.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,41 +26,41 @@ from pixy.rpc.status import GrpcError
 
 if TYPE_CHECKING:
     from pixy.rpc.call import UnaryCall
-    from pixy.rpc.stream import StreamCall
 
-__all__ = ["Cancellable", "Handler", "Method", "Service", "Translate", "method_table"]
+__all__ = ["Cancellable", "Handler", "Message", "Method", "Service", "Translate", "method_table"]
 
 Message = Any
 """A protobuf message of the class that the descriptor names."""
 
 
 class Cancellable(Protocol):
-    """Work that goes on after a handler has returned."""
+    """Work of a call that outlives its handler."""
 
     def cancel(self) -> object:
-        """Nobody waits for it any more."""
+        """End the work: its call is over."""
 
 
 UnaryFunction = Callable[[Message, "UnaryCall"], Cancellable | None]
 UnaryCoroutine = Callable[[Message, "UnaryCall"], Awaitable[Message]]
-StreamHandler = Callable[["StreamCall"], Awaitable[None]]
+StreamHandler = Callable[..., Awaitable[Message | None]]
+"""Any of the three that stream."""
 Handler = Callable[..., Any]
-"""One of the three."""
+"""Any of the five."""
 Translate = Callable[[Exception], GrpcError | None]
-"""The status of an error that a handler raised on purpose; None for any other exception, which is a bug."""
+"""The status of an error that a handler raised on purpose, None for a bug."""
 Parse = Callable[[Any], Any]
-"""Takes bytes or bytearray; raises `DecodeError`."""
+"""The request in bytes or a bytearray; raises `DecodeError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service and what serves it.
+    """A service and its handlers.
 
     Attributes:
         descriptor: of the service, as protoc generates it.
-        handlers: by the method's name; a method without one is answered UNIMPLEMENTED.
+        handlers: by method name; a method without one is answered UNIMPLEMENTED.
         translate: the status of an error other than `GrpcError`.
-        parsers: by the method's name; what makes of the bytes of a request what its handler takes, if that is not the message.
+        parsers: by method name; a parser replaces the message class of the request.
     """
 
     descriptor: ServiceDescriptor
@@ -68,12 +71,12 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method that can be called. `unary`, `coroutine` or `stream` is set, as its handler is.
+    """A method with its handler: exactly one of `unary`, `coroutine` and `stream` is set.
 
     Attributes:
-        name: as in its path, without the slash in front.
-        parse: makes of the bytes of a request what the handler takes: the message, if the service does not say otherwise.
-        client_streams, server_streams: how many messages the request and the answer have: any number, or one.
+        name: as in the path, without the leading slash.
+        parse: the request as the handler takes it, from its bytes.
+        client_streams, server_streams: any number of requests or responses, rather than one.
     """
 
     name: str
@@ -87,7 +90,7 @@ class Method:
 
 
 def method_table(services: Iterable[Service]) -> dict[bytes, Method]:
-    """All methods by their path."""
+    """All methods by path."""
     table: dict[bytes, Method] = {}
     for service in services:
         methods = service.descriptor.methods_by_name

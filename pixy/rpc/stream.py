@@ -33,7 +33,7 @@ __all__ = ["StreamCall"]
 class StreamCall(Call):
     """A call with any number of messages in at least one direction."""
 
-    __slots__ = ("_arrived", "_credit", "_ended", "_headers_sent", "_left", "_reader", "_sends", "_unpacked")
+    __slots__ = ("_arrived", "_credit", "_ended", "_headers_sent", "_left", "_reader", "_unpacked")
 
     def __init__(
         self,
@@ -49,8 +49,6 @@ class StreamCall(Call):
         # Whether the request is complete.
         self._ended = False
         self._headers_sent = False
-        # How many messages were sent.
-        self._sends = 0
         # What the handler waits on: that something arrives, and that something that was QUEUED leaves.
         self._arrived: asyncio.Future[None] | None = None
         self._left: asyncio.Future[None] | None = None
@@ -90,22 +88,6 @@ class StreamCall(Call):
             body = self._take()
         return await self._parse(body)
 
-    async def receive_only(self) -> Message:
-        """The message of a request that has exactly one.
-
-        Raises:
-            GrpcError: as `receive`; UNIMPLEMENTED, it has another number.
-        """
-        assert not self.method.client_streams
-        while not self._ended:
-            self._reader.check_only()
-            await self._wait()
-        body = self._reader.take_only()
-        self._consume(self._credit)
-        self._hold()
-        self.request_compressed = self._reader.compressed
-        return await self._parse(body)
-
     def room(self, size: int) -> AbstractAsyncContextManager[None]:
         """Have room for an answer of `size` bytes that is still to be made, until it is sent.
 
@@ -123,10 +105,10 @@ class StreamCall(Call):
             self._connection.touch()
 
     async def send(self, message: Message) -> None:
-        """Send a message of the answer.
+        """Send a response of a method that streams them.
 
         Args:
-            message: of the class that the method's descriptor names. A method that does not stream its answer sends exactly one.
+            message: of the class that the method's descriptor names.
         """
         await self.send_serialized([message.SerializeToString()])
 
@@ -136,8 +118,6 @@ class StreamCall(Call):
         Args:
             message: its bytes. They are not copied, and must not change any more.
         """
-        assert self.method.server_streams or not self._sends, f"{self.method.name} answers with one message"
-        self._sends += 1
         await self.send_headers()
         connection = self._connection
         size, delivery = 0, Delivery.SENT
@@ -206,6 +186,21 @@ class StreamCall(Call):
             self._hold()
         return body
 
+    async def _receive_only(self) -> Message:
+        """The one message of a request that does not stream.
+
+        Raises:
+            GrpcError: as `receive`; UNIMPLEMENTED, there is none, or more than one.
+        """
+        while not self._ended:
+            self._reader.check_only()
+            await self._wait()
+        body = self._reader.take_only()
+        self._consume(self._credit)
+        self._hold()
+        self.request_compressed = self._reader.compressed
+        return await self._parse(body)
+
     async def _parse(self, body: bytearray | Unpacker) -> Message:
         message = await self._unpack(body) if isinstance(body, Unpacker) else body
         try:
@@ -250,12 +245,15 @@ class StreamCall(Call):
             self._connection.hold(self.stream_id, self._reader.size - self._credit)
 
     async def _serve(self) -> None:
-        assert self.method.stream is not None
+        method = self.method
+        assert method.stream is not None
         try:
-            await self.method.stream(self)
-            assert not self.running or self.method.server_streams or self._sends, (
-                f"{self.method.name} ended without an answer"
-            )
+            if not method.client_streams:
+                await method.stream(await self._receive_only(), self)
+            elif method.server_streams:
+                await method.stream(self)
+            else:
+                await self.send(await method.stream(self))
         except Exception as error:
             self.fail(error)
         else:

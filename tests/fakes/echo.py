@@ -130,7 +130,7 @@ class Echo:
             raise KeyError("secret")
         return request
 
-    async def collect(self, call: StreamCall) -> None:
+    async def collect(self, call: StreamCall) -> BytesValue:
         """Answers all messages joined, but for those that are `drop...`; `wait` waits before the next is received."""
         parts = []
         async for message in call:
@@ -139,11 +139,10 @@ class Echo:
                 parts.append(message.value)
             if message.value == b"wait":
                 await self._for_ever()
-        await call.send(BytesValue(value=b",".join(parts)))
+        return BytesValue(value=b",".join(parts))
 
-    async def repeat(self, call: StreamCall) -> None:
+    async def repeat(self, request: BytesValue, call: StreamCall) -> None:
         """`<count> <size>`: so many messages of so many bytes. `hold` waits for ever; `bug` breaks behind a message."""
-        request = await call.receive_only()
         if request.value == b"hold":
             await self._for_ever()
         count, size = map(int, request.value.split())

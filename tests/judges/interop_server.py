@@ -68,16 +68,15 @@ class TestService:
             answer.server_id = _SERVER_ID
         call.answer(answer)
 
-    async def streaming_output_call(self, call: StreamCall) -> None:
-        request = await call.receive_only()
+    async def streaming_output_call(self, request: Any, call: StreamCall) -> None:
         await _send_all(request.response_parameters, call)
 
-    async def streaming_input_call(self, call: StreamCall) -> None:
+    async def streaming_input_call(self, call: StreamCall) -> Any:
         size = 0
         async for request in call:
             _check_compression(request, call)
             size += len(request.payload.body)
-        await call.send(_StreamingInputCallResponse(aggregated_payload_size=size))
+        return _StreamingInputCallResponse(aggregated_payload_size=size)
 
     async def full_duplex_call(self, call: StreamCall) -> None:
         _echo_metadata(call)
@@ -89,8 +88,7 @@ class TestService:
                 self._report_changed = asyncio.Event()
             await _send_all(request.response_parameters, call)
 
-    async def stream_core_metrics(self, call: StreamCall) -> None:
-        await call.receive_only()
+    async def stream_core_metrics(self, request: Any, call: StreamCall) -> None:
         while True:
             changed = self._report_changed
             await call.send(self._report)

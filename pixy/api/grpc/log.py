@@ -91,9 +91,8 @@ class LogService:
             ]
         )
 
-    async def fetch(self, call: StreamCall) -> None:
+    async def fetch(self, request: pb.FetchRequest, call: StreamCall) -> None:
         """# pixy_log.proto: Fetch"""
-        request: pb.FetchRequest = await call.receive_only()
         log = proxy_of(self._proxies, request.cluster).log
         max_bytes = log.fetch_bytes(request.max_bytes)
         ranges = [_range(each) for each in request.ranges]
