@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import hpack
 
-from pixy.http2 import Connection, DataReceived, Delivery, Options, RequestReceived, ResponseTemplate
+from pixy.http2 import DataReceived, Delivery, Http2Connection, Options, RequestReceived, ResponseTemplate
 from pixy.http2 import frames as f
 
 __all__ = ["main"]
@@ -74,7 +74,7 @@ def main() -> None:
 
 def _run(case: _Case, call: Callable[..., None] | None = None) -> float:
     """Microseconds of CPU per call."""
-    connection, encoder = Connection(Options(), 0.0), hpack.Encoder()
+    connection, encoder = Http2Connection(Options(), 0.0), hpack.Encoder()
     connection.receive(f.PREFACE + f.frame(f.FrameType.SETTINGS, 0, 0), 0.0)
     chunks = list(_chunks(case, encoder))
     # Opening the window as a client would is not part of a call.
@@ -88,7 +88,7 @@ def _run(case: _Case, call: Callable[..., None] | None = None) -> float:
     return seconds / _CALLS * 1e6
 
 
-def _exchange(connection: Connection, chunks: list[bytes]) -> None:
+def _exchange(connection: Http2Connection, chunks: list[bytes]) -> None:
     respond, answered = connection.respond, 0
     for chunk in chunks:
         for event in connection.receive(chunk, 0.0):

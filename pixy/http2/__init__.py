@@ -1,7 +1,6 @@
 """HTTP/2 and HPACK, the server's side (RFC 9113, RFC 7541). Pure: bytes in, events and bytes out; knows nothing of gRPC."""
 
-from pixy.http2.budget import BudgetOptions
-from pixy.http2.connection import Connection
+from pixy.http2.connection import Http2Connection
 from pixy.http2.errors import ErrorCode
 from pixy.http2.events import (
     ConnectionTerminated,
@@ -16,10 +15,9 @@ from pixy.http2.headers import RequestHeaders, ResponseTemplate
 from pixy.http2.hpack import Field
 from pixy.http2.options import Options
 from pixy.http2.sender import Delivery
+from pixy.http2.token_buckets import TokenBucketOptions
 
 __all__ = [
-    "BudgetOptions",
-    "Connection",
     "ConnectionTerminated",
     "DataReceived",
     "DataSent",
@@ -27,10 +25,12 @@ __all__ = [
     "ErrorCode",
     "Event",
     "Field",
+    "Http2Connection",
     "Options",
     "RequestHeaders",
     "RequestReceived",
     "ResponseTemplate",
     "StreamReset",
+    "TokenBucketOptions",
     "TrailersReceived",
 ]

@@ -28,13 +28,13 @@ from pixy.http2.sender import Delivery, Sender
 from pixy.http2.settings import our_settings
 from pixy.http2.streams import StreamTable
 
-__all__ = ["Connection"]
+__all__ = ["Http2Connection"]
 
 _KEEPALIVE_PING = b"pixykeep"
 _DEBUG_BYTES_MAX = 256
 
 
-class Connection:
+class Http2Connection:
     """One connection. Its output holds our SETTINGS from the start.
 
     Args:
@@ -51,8 +51,8 @@ class Connection:
         "_receiver",
         "_sender",
         "_streams",
+        "maybe_respond",
         "respond",
-        "respond_at_once",
     )
 
     def __init__(self, options: Options, now: float) -> None:
@@ -68,7 +68,7 @@ class Connection:
         self._closed = False
         # Send a whole answer: see `Sender`. Bound here because they are called for every request.
         self.respond = self._sender.respond
-        self.respond_at_once = self._sender.respond_at_once
+        self.maybe_respond = self._sender.maybe_respond
         self._sender.control(frames.frame(FrameType.SETTINGS, 0, 0, our_settings(options)))
         if options.connection_window_bytes > DEFAULT_WINDOW_BYTES:
             increment = options.connection_window_bytes - DEFAULT_WINDOW_BYTES
@@ -79,7 +79,7 @@ class Connection:
     @property
     def closed(self) -> bool:
         """Nothing is received or sent any more beyond the output: write it and close the transport."""
-        return self._closed or (self._receiver.served_until is not None and not self._streams.of)
+        return self._closed or (self._receiver.last_accepted_id is not None and not self._streams.active)
 
     @property
     def pending(self) -> bool:
@@ -94,7 +94,7 @@ class Connection:
     @property
     def running(self) -> int:
         """Streams that are not closed."""
-        return len(self._streams.of)
+        return len(self._streams.active)
 
     @property
     def queued_bytes(self) -> int:
@@ -102,14 +102,14 @@ class Connection:
         return self._sender.queued_bytes
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes in memory: of input that is not whole or not looked at, and of answers that the client does not take."""
-        return self._sender.held_bytes + self._receiver.held_bytes
+        return self._sender.buffered_bytes + self._receiver.buffered_bytes
 
     @property
-    def room(self) -> int:
+    def send_capacity(self) -> int:
         """The largest answer that is accepted. `take_output` makes it larger, if the client's windows and the transport let it."""
-        return self._sender.room
+        return self._sender.send_capacity
 
     @property
     def resets(self) -> int:
@@ -148,30 +148,30 @@ class Connection:
             self._fail(error, events)
         return events
 
-    def consumed(self, stream_id: int, size: int) -> None:
+    def replenish(self, stream_id: int, size: int) -> None:
         """Let the client send more: so many bytes that a `DataReceived` brought were consumed.
 
         For a stream that is closed this was done when it closed.
         """
-        stream = self._streams.of.get(stream_id)
+        stream = self._streams.active.get(stream_id)
         if stream is not None:
-            self._sender.consumed(stream, size)
+            self._sender.replenish(stream, size)
 
-    def withhold(self, stream_id: int, size: int) -> None:
-        """As `consumed` for all other streams: this one waits for `grant`."""
-        stream = self._streams.of.get(stream_id)
+    def replenish_connection(self, stream_id: int, size: int) -> None:
+        """As `replenish` for all other streams: this one waits for `replenish_stream`."""
+        stream = self._streams.active.get(stream_id)
         if stream is not None:
-            self._sender.withhold(stream, size)
+            self._sender.replenish_connection(stream, size)
 
-    def grant(self, stream_id: int, size: int) -> None:
+    def replenish_stream(self, stream_id: int, size: int) -> None:
         """Let the client send so many bytes on a stream that were withheld."""
-        stream = self._streams.of.get(stream_id)
+        stream = self._streams.active.get(stream_id)
         if stream is not None:
-            self._sender.grant(stream, size)
+            self._sender.replenish_stream(stream, size)
 
-    def pardon_reset(self) -> None:
+    def refund_reset(self) -> None:
         """A reset by the client, which its `StreamReset` has told, was no sign of an attack: it does not count."""
-        self._receiver.pardon_reset()
+        self._receiver.refund_reset()
 
     def tick(self, now: float) -> list[Event]:
         """Do what time demands. Call it about once a second."""
@@ -182,8 +182,8 @@ class Connection:
         receiver.now = self._sender.now = now
         due = self._liveness.tick(
             now,
-            settled=receiver.acknowledged,
-            heard_at=receiver.heard_at,
+            settled=receiver.settings_acked,
+            last_frame_at=receiver.last_frame_at,
             block_since=receiver.block.since if receiver.block else None,
             running=self.running,
             requests=receiver.last_stream_id,
@@ -229,10 +229,10 @@ class Connection:
         """Bytes to write, all that there are. What was SENT counts as handed to the transport from here on."""
         return self._sender.take()
 
-    def hold_output(self, size: int) -> None:
+    def set_unwritten(self, size: int) -> None:
         """So many bytes of the output are still with the transport, which wants no more: they count as not taken by the client until
         the next `take_output`."""
-        self._sender.hold(size)
+        self._sender.set_unwritten(size)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -265,9 +265,9 @@ class Connection:
 
     def _end_drain(self) -> None:
         """Send the final GOAWAY of a drain."""
-        if self._receiver.served_until is None:
+        if self._receiver.last_accepted_id is None:
             self._liveness.drain_began_at = None
-            self._sender.control(frames.goaway(self._receiver.serve_no_more(), ErrorCode.NO_ERROR))
+            self._sender.control(frames.goaway(self._receiver.refuse_new_streams(), ErrorCode.NO_ERROR))
 
     def _fail(self, error: Http2ConnectionError, events: list[Event]) -> None:
         """A connection error (RFC 9113 §5.4.1)."""
@@ -276,8 +276,8 @@ class Connection:
         debug = error.reason.encode()[:_DEBUG_BYTES_MAX]
         self._sender.control(frames.goaway(self._receiver.last_stream_id, error.code, debug))
         # A client that has not read why may stay for a while, and so may many of them.
-        self._receiver.let_go()
-        self._streams.let_go()
+        self._receiver.release()
+        self._streams.release()
         events.append(ConnectionTerminated(error.code, error.reason))
 
     def _send_keepalive(self) -> None:
@@ -289,7 +289,7 @@ class Connection:
     def _end_block(self) -> None:
         raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block takes too long")
 
-    def _end_silence(self) -> None:
+    def _end_dead(self) -> None:
         raise Http2ConnectionError(ErrorCode.NO_ERROR, "no sign of life")
 
     def _end_idleness(self) -> None:
@@ -302,12 +302,12 @@ class Connection:
             self._receiver.check_invariants()
 
 
-_DUE_HANDLERS: dict[Due, Callable[[Connection], None]] = {
+_DUE_HANDLERS: dict[Due, Callable[[Http2Connection], None]] = {
     Due.NOTHING: lambda _: None,
-    Due.HANDSHAKE_TIMEOUT: Connection._end_handshake,
-    Due.HEADER_BLOCK_TIMEOUT: Connection._end_block,
-    Due.PING: Connection._send_keepalive,
-    Due.DEAD: Connection._end_silence,
-    Due.IDLE: Connection._end_idleness,
-    Due.DRAIN_TIMEOUT: Connection._end_drain,
+    Due.HANDSHAKE_TIMEOUT: Http2Connection._end_handshake,
+    Due.HEADER_BLOCK_TIMEOUT: Http2Connection._end_block,
+    Due.PING: Http2Connection._send_keepalive,
+    Due.DEAD: Http2Connection._end_dead,
+    Due.IDLE: Http2Connection._end_idleness,
+    Due.DRAIN_TIMEOUT: Http2Connection._end_drain,
 }

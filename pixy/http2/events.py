@@ -37,11 +37,11 @@ class RequestReceived(NamedTuple):
     begin: int
     end: int
     ended: bool
-    differs: Field | None
+    varying_field: Field | None
 
 
 class DataReceived(NamedTuple):
-    """More of a request's body: `buffer` from `begin` to `end`. The window opens again with `Connection.consumed`."""
+    """More of a request's body: `buffer` from `begin` to `end`. The window opens again with `Http2Connection.replenish`."""
 
     stream_id: int
     buffer: bytes

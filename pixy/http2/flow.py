@@ -8,7 +8,7 @@ the peer is told in steps of half the window, so that a WINDOW_UPDATE is rare.
 from pixy.http2.errors import ErrorCode, Http2ConnectionError, Http2StreamError
 from pixy.http2.frames import STREAM_ID_MAX
 
-__all__ = ["WINDOW_MAX", "ReceiveWindow", "opened"]
+__all__ = ["WINDOW_MAX", "ReceiveWindow", "increase_window"]
 
 WINDOW_MAX = STREAM_ID_MAX
 """Largest window (RFC 9113 §6.9.1)."""
@@ -21,14 +21,14 @@ class ReceiveWindow:
         size_bytes: how much it may have sent that was not consumed.
     """
 
-    __slots__ = ("left", "owed", "size_bytes")
+    __slots__ = ("left", "size_bytes", "unannounced")
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         # Bytes the peer may send now. Invariant: 0 <= left, left + owed + bytes received and not consumed == size_bytes.
         self.left = size_bytes
         # Bytes that were consumed and that the peer was not told of.
-        self.owed = 0
+        self.unannounced = 0
 
     def take(self, size: int) -> bool:
         """The peer has sent so many bytes; False if it was not allowed to."""
@@ -39,15 +39,15 @@ class ReceiveWindow:
 
     def due(self) -> int:
         """By how much to open the window now: nothing, or at least half of its size."""
-        owed = self.owed
-        if owed * 2 < self.size_bytes or not owed:
+        unannounced = self.unannounced
+        if unannounced * 2 < self.size_bytes or not unannounced:
             return 0
-        self.owed = 0
-        self.left += owed
-        return owed
+        self.unannounced = 0
+        self.left += unannounced
+        return unannounced
 
 
-def opened(window: int, increment: int, stream_id: int) -> int:
+def increase_window(window: int, increment: int, stream_id: int) -> int:
     """A window of what we may send, behind a WINDOW_UPDATE.
 
     Raises:

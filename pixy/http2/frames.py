@@ -38,8 +38,8 @@ __all__ = [
     "headers",
     "pack_head",
     "ping",
-    "read_code",
     "read_increment",
+    "read_uint32",
     "rst_stream",
     "strip_padding",
     "strip_priority",
@@ -179,10 +179,10 @@ def strip_priority(read: Frame, payload: bytes) -> tuple[bytes, int]:
         return payload, 0
     if len(payload) < _PRIORITY_BYTES:
         raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a HEADERS frame is shorter than its priority")
-    return payload[_PRIORITY_BYTES:], read_code(payload) & STREAM_ID_MAX
+    return payload[_PRIORITY_BYTES:], read_uint32(payload) & STREAM_ID_MAX
 
 
-def read_code(payload: bytes) -> int:
+def read_uint32(payload: bytes) -> int:
     """The number of 32 bits that a payload begins with."""
     code: int = _CODE.unpack_from(payload)[0]
     return code
@@ -194,7 +194,7 @@ def read_increment(read: Frame) -> int:
     Raises:
         Http2ConnectionError, Http2StreamError: PROTOCOL_ERROR, by nothing (RFC 9113 §6.9).
     """
-    increment = read_code(read.payload) & STREAM_ID_MAX
+    increment = read_uint32(read.payload) & STREAM_ID_MAX
     if increment:
         return increment
     reason = f"WINDOW_UPDATE by 0 on stream {read.stream_id}"

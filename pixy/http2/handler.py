@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from pixy.http2 import frames
 from pixy.http2.blocks import HeaderBlock
-from pixy.http2.budget import Budgets, Cost
 from pixy.http2.errors import ErrorCode, Http2ConnectionError, Http2StreamError
 from pixy.http2.events import DataReceived, Event, RequestReceived, StreamReset, TrailersReceived
 from pixy.http2.flow import ReceiveWindow
@@ -21,7 +20,8 @@ from pixy.http2.hpack import Field
 from pixy.http2.options import Options
 from pixy.http2.sender import Sender
 from pixy.http2.settings import read_settings
-from pixy.http2.streams import FRAME_VERDICTS, WHOLE, FrameVerdict, Stream, StreamState, StreamTable
+from pixy.http2.streams import FRAME_ACTIONS, UNANSWERED, FrameAction, Stream, StreamState, StreamTable
+from pixy.http2.token_buckets import Cost, TokenBuckets
 
 __all__ = ["BLOCK_WORK", "DRAIN_PING", "FrameHandler"]
 
@@ -49,7 +49,7 @@ class FrameHandler:
     """
 
     __slots__ = (
-        "_budgets",
+        "_buckets",
         "_data_ends",
         "_data_stream",
         "_headers",
@@ -59,14 +59,14 @@ class FrameHandler:
         "_stop",
         "_streams",
         "_window",
-        "acknowledged",
         "block",
         "data_left",
         "drain_answered",
-        "greeted",
-        "heard_at",
+        "last_accepted_id",
+        "last_frame_at",
         "now",
-        "served_until",
+        "settings_acked",
+        "settings_received",
     )
 
     def __init__(
@@ -77,13 +77,13 @@ class FrameHandler:
         self._sender = sender
         self._options = options
         self._headers = HeaderReader(options.max_header_list_bytes)
-        self._budgets = Budgets(options.budgets, now)
+        self._buckets = TokenBuckets(options.token_buckets, now)
         self.now = now
         # When the last frame was whole.
-        self.heard_at = now
+        self.last_frame_at = now
         # Whether the client's first SETTINGS have come, and whether it has acknowledged ours.
-        self.greeted = False
-        self.acknowledged = False
+        self.settings_received = False
+        self.settings_acked = False
         # The DATA frame whose payload is passed on as it comes: its stream (None: nobody wants it), the bytes to come, and whether
         # it ends the request.
         self._data_stream: Stream | None = None
@@ -96,31 +96,31 @@ class FrameHandler:
         # Invariant: no stream is opened beyond it.
         self._max_streams = options.max_concurrent_streams
         # The last stream that is served, None while all are.
-        self.served_until: int | None = None
+        self.last_accepted_id: int | None = None
         # Whether the client has answered the PING of a drain.
         self.drain_answered = False
 
-    def serve_no_more(self) -> int:
+    def refuse_new_streams(self) -> int:
         """Ignore streams that the client opens from here on; returns the last that is served."""
-        if self.served_until is None:
-            self.served_until = self.last_stream_id
+        if self.last_accepted_id is None:
+            self.last_accepted_id = self.last_stream_id
             self._max_streams = 0
-        return self.served_until
+        return self.last_accepted_id
 
     @property
     def last_stream_id(self) -> int:
         """The last stream that was or is served, 0 if there is none."""
-        return max(self._streams.next_id - 2, 0) if self.served_until is None else self.served_until
+        return max(self._streams.next_id - 2, 0) if self.last_accepted_id is None else self.last_accepted_id
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """The connection has failed: keep nothing of what came."""
         self.block = self._data_stream = None
         self.data_left = 0
         self._headers = HeaderReader(self._options.max_header_list_bytes)
 
-    def pardon_reset(self) -> None:
-        """See `Connection.pardon_reset`."""
-        self._budgets.give_back(Cost.RESET)
+    def refund_reset(self) -> None:
+        """See `Http2Connection.refund_reset`."""
+        self._buckets.refund(Cost.RESET)
 
     # --- frames -----------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class FrameHandler:
             self.block.add(frame)
             self._maybe_end_block(frame, events)
             return
-        if not self.greeted and (frame.type != FrameType.SETTINGS or frame.flags & ACK):
+        if not self.settings_received and (frame.type != FrameType.SETTINGS or frame.flags & ACK):
             raise _protocol_error(f"a frame of type {frame.type} in front of the first SETTINGS")
         handler = _HANDLERS.get(frame.type)
         if handler is None:
@@ -145,15 +145,15 @@ class FrameHandler:
             Http2ConnectionError, Http2StreamError: the state does not allow it.
         """
         state = self._streams.state(stream_id)
-        verdict = FRAME_VERDICTS[frame_type][state]
-        if verdict is FrameVerdict.TAKE:
+        action = FRAME_ACTIONS[frame_type][state]
+        if action is FrameAction.TAKE:
             return True
         reason = f"{frame_type.name} on stream {stream_id}, which is {state.name}"
-        if verdict is FrameVerdict.PROTOCOL_ERROR:
+        if action is FrameAction.PROTOCOL_ERROR:
             raise _protocol_error(reason)
-        if verdict is FrameVerdict.CONNECTION_STREAM_CLOSED:
+        if action is FrameAction.CONNECTION_STREAM_CLOSED:
             raise Http2ConnectionError(ErrorCode.STREAM_CLOSED, reason)
-        if verdict is FrameVerdict.STREAM_CLOSED:
+        if action is FrameAction.STREAM_CLOSED:
             raise Http2StreamError(stream_id, ErrorCode.STREAM_CLOSED, reason)
         self._spend(Cost.OVERHEAD)
         return False
@@ -184,38 +184,38 @@ class FrameHandler:
 
     def _open_request(self, block: HeaderBlock, encoded: bytes, events: list[Event]) -> None:
         stream_id = block.stream_id
-        self._streams.use(stream_id)
-        if self.served_until is not None:
+        self._streams.mark_used(stream_id)
+        if self.last_accepted_id is not None:
             self._headers.read(encoded)
             self._streams.remember_reset(stream_id)
             return
-        request, differs = self._headers.request(stream_id, encoded)
+        request, varying_field = self._headers.request(stream_id, encoded)
         if block.depends_on == stream_id:
             raise Http2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
-        if len(self._streams.of) >= self._max_streams:
+        if len(self._streams.active) >= self._max_streams:
             raise Http2StreamError(stream_id, ErrorCode.REFUSED_STREAM, "too many streams at once")
         if block.ends_stream:
             _check_content(stream_id, request.content_length, ended=True)
-            self._streams.of[stream_id] = WHOLE
-            events.append(RequestReceived(stream_id, request, b"", 0, 0, True, differs))
+            self._streams.active[stream_id] = UNANSWERED
+            events.append(RequestReceived(stream_id, request, b"", 0, 0, True, varying_field))
         else:
-            self._open(stream_id, request, differs, events)
+            self._open(stream_id, request, varying_field, events)
 
     def _open(
-        self, stream_id: int, request: RequestHeaders, differs: Field | None, events: list[Event]
+        self, stream_id: int, request: RequestHeaders, varying_field: Field | None, events: list[Event]
     ) -> None:
         """A request has begun whose body is still to come."""
-        self._streams.of[stream_id] = Stream(
+        self._streams.active[stream_id] = Stream(
             stream_id,
             StreamState.OPEN,
             self._sender.peer.initial_window_bytes,
             ReceiveWindow(self._options.stream_window_bytes),
             request.content_length,
         )
-        events.append(RequestReceived(stream_id, request, b"", 0, 0, False, differs))
+        events.append(RequestReceived(stream_id, request, b"", 0, 0, False, varying_field))
 
     def _end_with_trailers(self, block: HeaderBlock, fields: list[Field], events: list[Event]) -> None:
-        stream = self._streams.of[block.stream_id]
+        stream = self._streams.active[block.stream_id]
         if not block.ends_stream:
             reason = "HEADERS inside a request that do not end it"
             raise Http2StreamError(stream.stream_id, ErrorCode.PROTOCOL_ERROR, reason)
@@ -229,7 +229,7 @@ class FrameHandler:
         length = len(frame.payload)
         self._begin_data(frame.stream_id, length, len(data), ends=bool(frame.flags & END_STREAM))
         if self._data_stream is not None:
-            self._sender.consumed(self._data_stream, length - len(data))
+            self._sender.replenish(self._data_stream, length - len(data))
         self.data_left = len(data)
         self._pass_data(data, 0, events)
 
@@ -241,10 +241,10 @@ class FrameHandler:
             raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, reason)
         # What nobody wants is consumed at once.
         self._data_stream, self._data_ends = None, ends
-        self._window.owed += length
+        self._window.unannounced += length
         if not self._admit(FrameType.DATA, stream_id):
             return
-        stream = self._streams.of[stream_id]
+        stream = self._streams.active[stream_id]
         assert stream.receive_window is not None
         if not stream.receive_window.take(length):
             reason = f"DATA of {length} bytes, the stream's window is {stream.receive_window.left}"
@@ -254,7 +254,7 @@ class FrameHandler:
         if stream.content_left is not None:
             stream.content_left -= content
             _check_content(stream_id, stream.content_left, ended=ends)
-        self._window.owed -= length
+        self._window.unannounced -= length
         stream.unconsumed_bytes += length
         self._data_stream = stream
 
@@ -263,13 +263,13 @@ class FrameHandler:
         stream, size = self._data_stream, min(self.data_left, len(chunk) - at)
         self.data_left -= size
         ended = self._data_ends and not self.data_left
-        if stream is not None and (size or ended) and self._streams.of.get(stream.stream_id) is stream:
+        if stream is not None and (size or ended) and self._streams.active.get(stream.stream_id) is stream:
             if ended:
                 stream.end_request()
             events.append(DataReceived(stream.stream_id, chunk, at, at + size, ended))
         if not self.data_left:
             self._data_stream = None
-            self.heard_at = self.now
+            self.last_frame_at = self.now
         return at + size
 
     # --- other frames -----------------------------------------------------------------------------------------------
@@ -277,14 +277,14 @@ class FrameHandler:
     def _handle_priority(self, frame: Frame, events: list[Event]) -> None:
         # RFC 9113 §5.3.2: what it says is not needed.
         self._spend(Cost.OVERHEAD)
-        if frames.read_code(frame.payload) & STREAM_ID_MAX == frame.stream_id:
+        if frames.read_uint32(frame.payload) & STREAM_ID_MAX == frame.stream_id:
             raise Http2StreamError(frame.stream_id, ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
 
     def _handle_rst_stream(self, frame: Frame, events: list[Event]) -> None:
         if self._admit(FrameType.RST_STREAM, frame.stream_id):
             self._spend(Cost.RESET)
             self._sender.discard(frame.stream_id)
-            events.append(StreamReset(frame.stream_id, frames.read_code(frame.payload), by_client=True))
+            events.append(StreamReset(frame.stream_id, frames.read_uint32(frame.payload), by_client=True))
 
     def _handle_settings(self, frame: Frame, events: list[Event]) -> None:
         if frame.flags & ACK:
@@ -293,13 +293,13 @@ class FrameHandler:
                     ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS has a payload"
                 )
             self._spend(Cost.OVERHEAD)
-            self.acknowledged = True
+            self.settings_acked = True
             return
         entries = read_settings(frame.payload)
         self._spend(Cost.SETTINGS, 1 + len(entries) // _SETTINGS_PER_TOKEN)
-        self.greeted = True
+        self.settings_received = True
         self._sender.output.append(frames.frame(FrameType.SETTINGS, ACK, 0))
-        self._stop -= _STREAM_WORK * len(self._streams.of)
+        self._stop -= _STREAM_WORK * len(self._streams.active)
         self._sender.apply_settings(entries, events)
 
     def _handle_ping(self, frame: Frame, events: list[Event]) -> None:
@@ -328,7 +328,7 @@ class FrameHandler:
         raise _protocol_error(f"{FrameType(frame.type).name} where there must be none")
 
     def _spend(self, cost: Cost, tokens: int = 1) -> None:
-        self._budgets.spend(cost, self.now, self._sender.earning_frames, tokens)
+        self._buckets.spend(cost, self.now, self._sender.credited_frames, tokens)
 
     def _reset_stream(self, error: Http2StreamError, events: list[Event]) -> None:
         """A stream error (RFC 9113 §5.4.2). It counts as if the client had reset the stream, because it made us do it."""
@@ -336,7 +336,7 @@ class FrameHandler:
             # An idle stream cannot be reset.
             raise Http2ConnectionError(error.code, error.reason)
         # A client that does not know our limit yet is refused for free.
-        if error.code is not ErrorCode.REFUSED_STREAM or self.acknowledged:
+        if error.code is not ErrorCode.REFUSED_STREAM or self.settings_acked:
             self._spend(Cost.RESET)
         if self._sender.discard(error.stream_id) is not None:
             events.append(StreamReset(error.stream_id, error.code, by_client=False))

@@ -3,13 +3,13 @@
 A field that breaks a rule makes its message malformed, which is an error of the stream (RFC 9113 §8.1.1). The block is
 decoded all the same, so the other streams go on.
 
-Clients send the same few bytes again and again: after its first call a client's header block is a list of indexes. `known` maps
+Clients send the same few bytes again and again: after its first call a client's header block is a list of indexes. `cache` maps
 the bytes of a block to the request that they mean. That is right as long as the dynamic table does not change, so a block that
 changes the table empties it, and is not in it itself, because decoding it again would change the table again.
 
 Such a block comes with every call of a client that sends a new value in each and has it indexed, as grpc-go does with its deadlines. It
-has to be decoded, but not to be checked all over: `_likes` has the requests that were checked before, by all of their fields but that
-one. And as long as such a client calls the same method, not even all of it has to be decoded: see `hpack.Repetition`.
+has to be decoded, but not to be checked all over: `_patterns` has the requests that were checked before, by all of their fields but that
+one. And as long as such a client calls the same method, not even all of it has to be decoded: see `hpack.BlockPredictor`.
 """
 
 from collections.abc import Sequence
@@ -30,16 +30,16 @@ __all__ = [
     "read_trailers",
 ]
 
-_KNOWN_BLOCK_BYTES_MAX = 1024
+_CACHED_BLOCK_BYTES_MAX = 1024
 _FIELDS_FACTOR = 4
 """A block may have so many times the fields that fit a header list, so that a list that is a little too large costs its stream alone."""
-_KNOWN_BYTES_MAX = 4096
+_CACHE_BYTES_MAX = 4096
 """Bytes of blocks that are remembered per connection: some hundred requests of a usual client. A hostile one can make 150 KB of
 decoded fields of them."""
-_KEPT_BODY_BYTES = 1024
+_CACHED_BODY_BYTES = 1024
 """The start of an answer is kept for bodies up to this size."""
-_LIKES_MAX = 8
-_LIKE_BYTES_MAX = 1024
+_PATTERNS_MAX = 8
+_PATTERN_BYTES_MAX = 1024
 """Requests that are remembered by all fields but one, per connection, and bytes that each may have, counted as a header list's."""
 
 # RFC 9110 §5.6.2, in lower case. A colon is none of them.
@@ -85,14 +85,14 @@ Request = tuple[RequestHeaders, Field | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Like:
+class _RequestPattern:
     """A request without the one field that may differ, of which any letters and digits up to `value_bytes_max` are right."""
 
     pseudo: dict[bytes, bytes]
     request: RequestHeaders
     value_bytes_max: int
 
-    def takes(self, value: bytes) -> bool:
+    def accepts(self, value: bytes) -> bool:
         """Whether there is nothing to check of a value. Letters and digits are allowed in all of them."""
         return len(value) <= self.value_bytes_max and value.isalnum()
 
@@ -104,7 +104,7 @@ class HeaderReader:
         max_list_bytes: largest header list; each field counts 32 bytes more than it has (RFC 9113 §6.5.2).
     """
 
-    __slots__ = ("_decoder", "_known_bytes", "_likes", "_max_list_bytes", "_repetition", "known")
+    __slots__ = ("_cached_bytes", "_decoder", "_max_list_bytes", "_patterns", "_predictor", "cache")
 
     def __init__(self, max_list_bytes: int) -> None:
         self._decoder = hpack.Decoder(
@@ -112,14 +112,14 @@ class HeaderReader:
         )
         self._max_list_bytes = max_list_bytes
         # What `request` would return for their blocks. Invariant: decoding any of the blocks would give an equal request and
-        # leave the dynamic table as it is; their lengths add up to _known_bytes <= _KNOWN_BYTES_MAX.
-        self.known: dict[bytes, Request] = {}
-        self._known_bytes = 0
+        # leave the dynamic table as it is; their lengths add up to _cached_bytes <= _CACHE_BYTES_MAX.
+        self.cache: dict[bytes, Request] = {}
+        self._cached_bytes = 0
         # By the place and the name of the field that may differ, and the other fields. None before there is one.
-        # Invariant: at most _LIKES_MAX.
-        self._likes: dict[tuple[int, bytes, tuple[Field, ...]], _Like] | None = None
+        # Invariant: at most _PATTERNS_MAX.
+        self._patterns: dict[tuple[int, bytes, tuple[Field, ...]], _RequestPattern] | None = None
         # Foresees the next block, and what it is like.
-        self._repetition: tuple[hpack.Repetition, _Like] | None = None
+        self._predictor: tuple[hpack.BlockPredictor, _RequestPattern] | None = None
 
     def read(self, block: bytes) -> list[Field]:
         """The fields of a block of which nothing is known, in order and not checked.
@@ -129,8 +129,8 @@ class HeaderReader:
         """
         changes = self._decoder.changes
         fields = self._decoder.decode(block)
-        if self._decoder.changes != changes and self.known:
-            self._forget()
+        if self._decoder.changes != changes and self.cache:
+            self._clear_cache()
         return fields
 
     def trailers(self, stream_id: int, fields: list[Field]) -> list[Field]:
@@ -148,75 +148,77 @@ class HeaderReader:
             Http2ConnectionError: COMPRESSION_ERROR, nothing can be decoded any more.
             Http2StreamError: PROTOCOL_ERROR, malformed; ENHANCE_YOUR_CALM, the list is too large.
         """
-        if self._repetition is not None:
-            repetition, like = self._repetition
-            field = repetition.maybe_decode(block)
+        if self._predictor is not None:
+            predictor, pattern = self._predictor
+            field = predictor.maybe_decode(block)
             if field is not None:
-                if self.known:
-                    self._forget()
+                if self.cache:
+                    self._clear_cache()
                 value = field[1]
-                if len(value) <= like.value_bytes_max and value.isalnum():  # as `_Like.takes`, without a call
-                    return like.request, field
-                fields = [*like.pseudo.items(), *like.request.fields, field]
+                if (
+                    len(value) <= pattern.value_bytes_max and value.isalnum()
+                ):  # as `_RequestPattern.accepts`, without a call
+                    return pattern.request, field
+                fields = [*pattern.pseudo.items(), *pattern.request.fields, field]
                 return read_request(stream_id, fields, self._max_list_bytes), None
-        found = self.known.get(block)
+        found = self.cache.get(block)
         if found is None:
             changes = self._decoder.changes
             fields = self.read(block)
             if self._decoder.changes != changes:
-                return self._request_like(stream_id, block, fields)
+                return self._matching_request(stream_id, block, fields)
             found = read_request(stream_id, fields, self._max_list_bytes), None
             self._remember(block, found)
         return found
 
-    def _request_like(self, stream_id: int, block: bytes, fields: list[Field]) -> Request:
+    def _matching_request(self, stream_id: int, block: bytes, fields: list[Field]) -> Request:
         """The request of a block that changed the table, by one that differed in one field, the last that was not in the table."""
         at = self._decoder.literal_at
         if at >= len(fields):  # nothing but changes of the table's size
             return read_request(stream_id, fields, self._max_list_bytes), None
         field = fields[at]
         key = (at, field[0], (*fields[:at], *fields[at + 1 :]))
-        like = None if self._likes is None else self._likes.get(key)
-        if like is None or not like.takes(field[1]):
+        pattern = None if self._patterns is None else self._patterns.get(key)
+        if pattern is None or not pattern.accepts(field[1]):
             request = read_request(stream_id, fields, self._max_list_bytes)
-            self._remember_like(key, request)
+            self._remember_pattern(key, request)
             return request, None
-        start = hpack.Repetition.maybe_start(block, at) if at == len(fields) - 1 else None
+        start = hpack.BlockPredictor.maybe_prefix(block, at) if at == len(fields) - 1 else None
         if start is not None:
-            self._repetition = hpack.Repetition(self._decoder, start, field[0]), like
-        return like.request, field
+            self._predictor = hpack.BlockPredictor(self._decoder, start, field[0]), pattern
+        return pattern.request, field
 
-    def _remember_like(self, key: tuple[int, bytes, tuple[Field, ...]], request: RequestHeaders) -> None:
+    def _remember_pattern(self, key: tuple[int, bytes, tuple[Field, ...]], request: RequestHeaders) -> None:
         _, name, others = key
         size = sum(len(name) + len(value) + hpack.FIELD_OVERHEAD_BYTES for name, value in others)
         size += len(name) + hpack.FIELD_OVERHEAD_BYTES
-        if size > _LIKE_BYTES_MAX or name.startswith(b":") or name in _CHECKED_FIELDS:
+        if size > _PATTERN_BYTES_MAX or name.startswith(b":") or name in _CHECKED_FIELDS:
             return
         if any(other == name for other, _ in others):
             return  # the order of fields that share a name means something (RFC 9110 §5.3)
-        if self._likes is None or len(self._likes) >= _LIKES_MAX:
-            self._likes = {}
+        if self._patterns is None or len(self._patterns) >= _PATTERNS_MAX:
+            self._patterns = {}
         pseudo = {name: value for name, value in others if name.startswith(b":")}
         first = RequestHeaders(pseudo, others[len(pseudo) :], request.content_length)
-        self._likes[key] = _Like(pseudo, first, self._max_list_bytes - size)
+        self._patterns[key] = _RequestPattern(pseudo, first, self._max_list_bytes - size)
 
     def check_invariants(self) -> None:
         """Prove what the fields promise."""
-        assert self._known_bytes == sum(map(len, self.known)) <= _KNOWN_BYTES_MAX
-        assert len(self._likes or ()) <= _LIKES_MAX
+        assert self._cached_bytes == sum(map(len, self.cache)) <= _CACHE_BYTES_MAX
+        assert len(self._patterns or ()) <= _PATTERNS_MAX
         self._decoder.check_invariants()
 
     def _remember(self, block: bytes, found: Request) -> None:
-        if len(block) > _KNOWN_BLOCK_BYTES_MAX:
+        if len(block) > _CACHED_BLOCK_BYTES_MAX:
             return
-        if self._known_bytes + len(block) > _KNOWN_BYTES_MAX:
-            self._forget()
-        self.known[block] = found
-        self._known_bytes += len(block)
+        if self._cached_bytes + len(block) > _CACHE_BYTES_MAX:
+            self._clear_cache()
+        self.cache[block] = found
+        self._cached_bytes += len(block)
 
-    def _forget(self) -> None:
-        self.known.clear()
-        self._known_bytes = 0
+    def _clear_cache(self) -> None:
+        self.cache.clear()
+        self._cached_bytes = 0
 
 
 def read_request(stream_id: int, fields: list[Field], max_list_bytes: int) -> RequestHeaders:
@@ -370,7 +372,7 @@ class _HeadersToData(dict[int, bytes]):
 
     def __missing__(self, size: int) -> bytes:
         made = self._block + (size << 16).to_bytes(5, "big")
-        if size <= _KEPT_BODY_BYTES:
+        if size <= _CACHED_BODY_BYTES:
             self[size] = made
         return made
 

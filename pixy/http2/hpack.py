@@ -30,9 +30,9 @@ __all__ = [
     "DEFAULT_TABLE_BYTES",
     "EMPTY_TABLE",
     "FIELD_OVERHEAD_BYTES",
+    "BlockPredictor",
     "Decoder",
     "Field",
-    "Repetition",
     "encode",
 ]
 
@@ -272,14 +272,14 @@ class Decoder:
         self._table_bytes = table_bytes
 
 
-class Repetition:
+class BlockPredictor:
     """Blocks that differ in the value of their last field, which each of them inserts: all others are known before they are decoded.
 
     What one block inserts makes all older entries one older. So the next one has the same indexes but for a 1 that is added to those of
     the dynamic table, and its last field has the newest entry's name.
 
     Args:
-        decoder: has just decoded a block, of which `maybe_start` has given `start`.
+        decoder: has just decoded a block, of which `maybe_prefix` has given `start`.
         start: its indexed fields.
         name: of the one literal behind them, which was inserted.
     """
@@ -299,7 +299,7 @@ class Repetition:
         self._changes = decoder.changes
 
     @staticmethod
-    def maybe_start(block: bytes, indexed: int) -> bytes | None:
+    def maybe_prefix(block: bytes, indexed: int) -> bytes | None:
         """What a block begins with, if that are so many indexed fields and then one to insert; else None."""
         found = _REPEATING.match(block)
         if found is None:

@@ -29,30 +29,30 @@ _END_OF_STRING = 256
 _PADDING_BITS_MAX = 7
 
 
-class _Node:
+class _CodeNode:
     """A place in the code tree."""
 
     __slots__ = ("children", "may_end", "steps")
 
     def __init__(self) -> None:
         # What a 0 and a 1 lead to: a place or a symbol. Invariant: complete when the module is loaded.
-        self.children: list[_Node | int] = []
+        self.children: list[_CodeNode | int] = []
         # Whether a string may end here: behind a symbol, or behind at most seven ones of padding (RFC 7541 §5.2).
         self.may_end = False
         # What each byte leads to: a place, and the symbols on the way. Invariant: empty, or complete.
-        self.steps: list[tuple[_Node, bytes]] = []
+        self.steps: list[tuple[_CodeNode, bytes]] = []
 
-    def find_steps(self) -> "list[tuple[_Node, bytes]]":
+    def compute_steps(self) -> "list[tuple[_CodeNode, bytes]]":
         """Complete `steps`."""
-        steps: list[tuple[_Node, bytes]] = [(self, b"")]
+        steps: list[tuple[_CodeNode, bytes]] = [(self, b"")]
         for _ in range(8):
             steps = [_follow(child, met) for node, met in steps for child in node.children]
         self.steps = steps
         return steps
 
 
-def _follow(child: _Node | int, met: bytes) -> tuple[_Node, bytes]:
-    if isinstance(child, _Node):
+def _follow(child: _CodeNode | int, met: bytes) -> tuple[_CodeNode, bytes]:
+    if isinstance(child, _CodeNode):
         return child, met
     return (_DEAD, met) if child == _END_OF_STRING else (_ROOT, met + bytes((child,)))
 
@@ -69,12 +69,12 @@ def _codes() -> list[str]:
     return codes
 
 
-def _tree(codes: list[str]) -> _Node:
-    nodes = {"": _Node()}
+def _tree(codes: list[str]) -> _CodeNode:
+    nodes = {"": _CodeNode()}
     for code in sorted(codes):
         for length in range(1, len(code)):
             if code[:length] not in nodes:
-                nodes[code[:length]] = _Node()
+                nodes[code[:length]] = _CodeNode()
     symbols = {code: symbol for symbol, code in enumerate(codes)}
     for prefix, node in nodes.items():
         node.children = [
@@ -87,7 +87,7 @@ def _tree(codes: list[str]) -> _Node:
 _CODES = _codes()
 _ROOT = _tree(_CODES)
 # Behind the end-of-string symbol, which must not occur (RFC 7541 §5.2). Nothing leads out, and no string may end there.
-_DEAD = _Node()
+_DEAD = _CodeNode()
 _DEAD.children = [_DEAD, _DEAD]
 
 
@@ -100,7 +100,7 @@ def decode(encoded: bytes) -> bytes:
     """
     node, symbols = _ROOT, []
     for byte in encoded:
-        node, met = (node.steps or node.find_steps())[byte]
+        node, met = (node.steps or node.compute_steps())[byte]
         symbols.append(met)
     if not node.may_end:
         raise Http2ConnectionError(

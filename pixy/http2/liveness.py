@@ -64,7 +64,7 @@ class Liveness:
         now: float,
         *,
         settled: bool,
-        heard_at: float,
+        last_frame_at: float,
         block_since: float | None,
         running: int,
         requests: int,
@@ -90,16 +90,16 @@ class Liveness:
             self._idle_since, self._requests = now, requests
         elif _over(now, self._idle_since, options.idle_s):
             return Due.IDLE
-        return self._keepalive(now, heard_at)
+        return self._keepalive(now, last_frame_at)
 
-    def _keepalive(self, now: float, heard_at: float) -> Due:
-        if self._ping_sent_at is not None and heard_at >= self._ping_sent_at:
+    def _keepalive(self, now: float, last_frame_at: float) -> Due:
+        if self._ping_sent_at is not None and last_frame_at >= self._ping_sent_at:
             self._ping_sent_at = None
         if self._ping_sent_at is not None:
             return (
                 Due.DEAD if _over(now, self._ping_sent_at, self._options.keepalive_timeout_s) else Due.NOTHING
             )
-        if _over(now, heard_at, self._options.keepalive_s):
+        if _over(now, last_frame_at, self._options.keepalive_s):
             self._ping_sent_at = now
             return Due.PING
         return Due.NOTHING

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from pixy.http2.budget import BudgetOptions, Cost
 from pixy.http2.frames import MIN_MAX_FRAME_BYTES, STREAM_ID_MAX
+from pixy.http2.token_buckets import Cost, TokenBucketOptions
 
 __all__ = ["DEFAULT_WINDOW_BYTES", "Options"]
 
@@ -13,10 +13,10 @@ DEFAULT_WINDOW_BYTES = 65_535
 _MAX_FRAME_LIMIT = 2**24 - 1
 
 
-_RESETS = BudgetOptions(burst=4096, per_second=100, per_frame=0.5)
-_PINGS = BudgetOptions(burst=100, per_second=1, per_frame=1)
-_SETTINGS = BudgetOptions(burst=100, per_second=1, per_frame=0)
-_OVERHEAD = BudgetOptions(burst=10_000, per_second=1000, per_frame=4)
+_RESETS = TokenBucketOptions(burst=4096, per_second=100, per_frame=0.5)
+_PINGS = TokenBucketOptions(burst=100, per_second=1, per_frame=1)
+_SETTINGS = TokenBucketOptions(burst=100, per_second=1, per_frame=0)
+_OVERHEAD = TokenBucketOptions(burst=10_000, per_second=1000, per_frame=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class Options:
     connection_window_bytes: int = 4 * 1024 * 1024
     output_bytes: int = 8 * 1024 * 1024
     continuation_frames: int = 16
-    resets: BudgetOptions = _RESETS
-    pings: BudgetOptions = _PINGS
-    settings: BudgetOptions = _SETTINGS
-    overhead: BudgetOptions = _OVERHEAD
+    resets: TokenBucketOptions = _RESETS
+    pings: TokenBucketOptions = _PINGS
+    settings: TokenBucketOptions = _SETTINGS
+    overhead: TokenBucketOptions = _OVERHEAD
     handshake_s: float = 10
     header_block_s: float = 10
     keepalive_s: float = 60
@@ -86,7 +86,7 @@ class Options:
         _check_range("output_bytes", self.output_bytes, 1, STREAM_ID_MAX)
 
     @property
-    def budgets(self) -> dict[Cost, BudgetOptions]:
+    def token_buckets(self) -> dict[Cost, TokenBucketOptions]:
         """The sizes of all budgets."""
         return {
             Cost.RESET: self.resets,

@@ -32,7 +32,7 @@ from pixy.http2.handler import BLOCK_WORK, FrameHandler
 from pixy.http2.headers import Request
 from pixy.http2.options import Options
 from pixy.http2.sender import Sender
-from pixy.http2.streams import WHOLE, StreamTable
+from pixy.http2.streams import UNANSWERED, StreamTable
 
 __all__ = ["UNBOUNDED", "Receiver"]
 
@@ -68,7 +68,7 @@ class Receiver(FrameHandler):
         self.pending = False
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes of a frame or a header block that is not whole, and of a chunk that was not taken to its end."""
         block = self.block.size if self.block is not None else 0
         return len(self._partial) + len(self._rest) - self._rest_at + block
@@ -92,12 +92,12 @@ class Receiver(FrameHandler):
             at = self._begin_chunk(chunk, events)
         self._stop = at + work
         end, sender = len(chunk), self._sender
-        if sender.behind:
+        if sender.backlogged:
             before = sender.frames
-            sender.serve_line(events)
+            sender.send_waiting(events)
             self._stop -= _FRAME_WORK * (sender.frames - before)
-        while at < end and at < self._stop and not sender.behind:
-            if self.block is None and self.greeted:
+        while at < end and at < self._stop and not sender.backlogged:
+            if self.block is None and self.settings_received:
                 at = self._take_requests(chunk, at, events)
                 if at >= end or at >= self._stop:
                     break
@@ -105,11 +105,11 @@ class Receiver(FrameHandler):
             at = self._take_frame(chunk, at, events)
             self._stop -= _FRAME_WORK * (1 + sender.frames - before)
         self._rest, self._rest_at = (chunk, at) if at < end else (b"", 0)
-        self.pending = at < end or sender.behind
+        self.pending = at < end or sender.backlogged
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """See `FrameHandler`."""
-        super().let_go()
+        super().release()
         self._partial, self._rest = bytearray(), b""
         self.pending = False
 
@@ -120,14 +120,14 @@ class Receiver(FrameHandler):
         assert not self._rest or (
             self._rest_at < len(self._rest) and not self._partial and not self.data_left
         )
-        open_streams = self._streams.of
+        open_streams = self._streams.active
         unconsumed = sum(stream.unconsumed_bytes for stream in open_streams.values())
         window = self._window
         assert window.left >= 0
-        assert window.left + window.owed + unconsumed == window.size_bytes
+        assert window.left + window.unannounced + unconsumed == window.size_bytes
         assert all(stream_id & 1 and stream_id < self._streams.next_id for stream_id in open_streams)
-        assert WHOLE.queue is None
-        assert WHOLE.unconsumed_bytes == 0
+        assert UNANSWERED.queue is None
+        assert UNANSWERED.unconsumed_bytes == 0
         self._headers.check_invariants()
 
     # --- frames -----------------------------------------------------------------------------------------------------
@@ -139,10 +139,10 @@ class Receiver(FrameHandler):
             begins = at
             at = self._take_fast(chunk, at, begun, events)
             if at > begins:
-                self.heard_at = self.now
+                self.last_frame_at = self.now
         finally:
-            for stream_id, (headers, differs) in begun.items():
-                self._open(stream_id, headers, differs, events)
+            for stream_id, (headers, varying_field) in begun.items():
+                self._open(stream_id, headers, varying_field, events)
         return at
 
     def _take_fast(
@@ -157,8 +157,8 @@ class Receiver(FrameHandler):
         Requests that begin and do not end are left in `begun`, as `HeaderReader.request` has returned them; all others are in `events` when
         it returns or raises.
         """
-        known, streams, window, end = self._headers.known, self._streams, self._window, len(chunk)
-        room, max_body = self._max_streams - len(streams.of), self._options.max_frame_bytes
+        cache, streams, window, end = self._headers.cache, self._streams, self._window, len(chunk)
+        free_streams, max_body = self._max_streams - len(streams.active), self._options.max_frame_bytes
         make = tuple.__new__
         last_at = min(end - FRAME_HEAD_BYTES, self._stop - 1)
         while at <= last_at:
@@ -172,25 +172,30 @@ class Receiver(FrameHandler):
                 request = begun.get(stream_id)
                 if request is None or size > window.left:
                     break
-                headers, differs = request
+                headers, varying_field = request
                 promised = headers.content_length
                 if promised is not None and promised != size:
                     break
                 del begun[stream_id]
-                streams.of[stream_id] = WHOLE
+                streams.active[stream_id] = UNANSWERED
                 window.left -= size
-                window.owed += size
+                window.unannounced += size
                 # As `RequestReceived(...)`, in two thirds of the time: a named tuple's own constructor is a Python function.
                 events.append(
-                    make(RequestReceived, (stream_id, headers, chunk, payload_at, next_at, True, differs))
+                    make(
+                        RequestReceived, (stream_id, headers, chunk, payload_at, next_at, True, varying_field)
+                    )
                 )
             elif (
-                head & 0xFF == _HEADERS and flags == END_HEADERS and stream_id == streams.next_id and room > 0
+                head & 0xFF == _HEADERS
+                and flags == END_HEADERS
+                and stream_id == streams.next_id
+                and free_streams > 0
             ):
                 block = chunk[payload_at:next_at]
                 streams.next_id = stream_id + 2
-                room -= 1
-                request = known.get(block)
+                free_streams -= 1
+                request = cache.get(block)
                 if request is not None:
                     begun[stream_id] = request
                 else:
@@ -240,7 +245,13 @@ class Receiver(FrameHandler):
         if length > self._options.max_frame_bytes:
             reason = f"a frame of {length} bytes, at most {self._options.max_frame_bytes} are allowed"
             raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, reason)
-        if frame_type == _DATA and not flags & PADDED and stream_id and self.block is None and self.greeted:
+        if (
+            frame_type == _DATA
+            and not flags & PADDED
+            and stream_id
+            and self.block is None
+            and self.settings_received
+        ):
             # Whatever is wrong with the frame, its payload is not the next one.
             self.data_left = length
             try:
@@ -253,7 +264,7 @@ class Receiver(FrameHandler):
             return next_at
         if payload_at + length > end:
             return self._keep(chunk, at, FRAME_HEAD_BYTES + length)
-        self.heard_at = self.now
+        self.last_frame_at = self.now
         try:
             self._handle(Frame(frame_type, flags, stream_id, chunk[payload_at : payload_at + length]), events)
         except Http2StreamError as error:

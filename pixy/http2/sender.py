@@ -3,14 +3,14 @@
 Frames gather in `output` and leave with `take`, once per turn of the event loop. Data that a window does not let out wait in their
 stream. A stream that waits for its own window is woken by that window alone; streams that wait for the connection's window stand in
 line, and each sends one frame in its turn. So one large or stuck answer delays no other, and no frame of the peer makes us look at
-all streams but a SETTINGS that changes the initial window. A window that opens for a great many lets them out in portions: `behind`
-says that the line has more to send, and `serve_line` goes on.
+all streams but a SETTINGS that changes the initial window. A window that opens for a great many lets them out in portions: `backlogged`
+says that the line has more to send, and `send_waiting` goes on.
 
 What the peer does not take is bounded by `Options.output_bytes`: data beyond it are not accepted. A peer that opens its windows by a few
 bytes at a time gets its answer in crumbs (CVE-2019-9511): frames that cost what any frame costs and bring it nowhere. So a crumb earns the
-peer no tokens, see `budget`, and is no sign that it takes what waits for it.
+peer no tokens, see `bucket`, and is no sign that it takes what waits for it.
 
-The fast path is `respond_at_once`: a whole answer that fits every window becomes one run of bytes between constants.
+The fast path is `maybe_respond`: a whole answer that fits every window becomes one run of bytes between constants.
 """
 
 from collections import deque
@@ -18,21 +18,21 @@ from enum import Enum, auto
 
 from pixy.http2.errors import ErrorCode
 from pixy.http2.events import DataSent, Event
-from pixy.http2.flow import ReceiveWindow, opened
+from pixy.http2.flow import ReceiveWindow, increase_window
 from pixy.http2.frames import FrameType, headers, pack_head, rst_stream, window_update
 from pixy.http2.headers import ResponseTemplate
 from pixy.http2.hpack import DEFAULT_TABLE_BYTES, EMPTY_TABLE
 from pixy.http2.options import Options
 from pixy.http2.settings import PeerSettings, Setting
-from pixy.http2.streams import WHOLE, Stream, StreamState, StreamTable
+from pixy.http2.streams import UNANSWERED, Stream, StreamState, StreamTable
 
 __all__ = ["Delivery", "Sender"]
 
-_CLOSED_TO_THE_FAST_PATH = -1
-_LINE_FRAMES_MAX = 128
+_FAST_PATH_CLOSED = -1
+_WAITING_FRAMES_MAX = 128
 """What the line may send in one go: half a millisecond of work."""
 
-_CRUMB_BYTES_MAX = 127
+_TINY_FRAME_BYTES_MAX = 127
 """A frame that a window has cut to so few bytes is a crumb. Clients open their windows in steps of kilobytes, or of half a window if that
 is small. A small frame that no window has cut is what the layer above had to say, and no crumb."""
 
@@ -58,9 +58,7 @@ class Sender:
     """
 
     __slots__ = (
-        "_crumbs",
         "_fast_max",
-        "_line",
         "_open",
         "_output_bytes",
         "_queued_bytes",
@@ -68,18 +66,20 @@ class Sender:
         "_send_window",
         "_streams",
         "_table_update",
-        "behind",
+        "_tiny_frames",
+        "_waiting",
+        "backlogged",
         "frames",
         "now",
         "output",
         "peer",
         "resets",
-        "room",
+        "send_capacity",
     )
 
     def __init__(self, streams: StreamTable, window: ReceiveWindow, options: Options) -> None:
         self._streams = streams
-        self._open = streams.of
+        self._open = streams.active
         self._receive_window = window
         self.peer = PeerSettings()
         # Seconds of the connection's clock, as of the last thing that was received or of the last tick.
@@ -87,19 +87,19 @@ class Sender:
         # Bytes for the transport.
         self.output: list[bytes | memoryview] = []
         # Frames of answers so far, and how many of them were crumbs. A whole answer on the fast path counts as one.
-        self.frames = self._crumbs = 0
+        self.frames = self._tiny_frames = 0
         # Streams that were reset for a reason.
         self.resets = 0
         # What we may send on all streams together.
         self._send_window = self.peer.initial_window_bytes
         # Data bytes that are accepted. Invariant: with what is queued, in the output or held at most _output_bytes.
-        self._output_bytes = self.room = options.output_bytes
+        self._output_bytes = self.send_capacity = options.output_bytes
         # Data bytes in the queues of all streams.
         self._queued_bytes = 0
         # Streams with queued data and an open window of their own, in line for the connection's.
-        self._line: dict[int, Stream] = {}
-        # Whether the line may have more to send although nothing keeps it: `serve_line` stopped half-way.
-        self.behind = False
+        self._waiting: dict[int, Stream] = {}
+        # Whether the line may have more to send although nothing keeps it: `send_waiting` stopped half-way.
+        self.backlogged = False
         # Goes in front of the next header block (RFC 9113 §4.3.1).
         self._table_update = b""
         # The largest body that needs no second look. Invariant: as `_set_fast_max` says.
@@ -112,18 +112,18 @@ class Sender:
         return self._queued_bytes
 
     @property
-    def held_bytes(self) -> int:
-        """Data bytes that the peer has not taken, as of the last `take` and `hold`."""
-        return self._output_bytes - self.room
+    def buffered_bytes(self) -> int:
+        """Data bytes that the peer has not taken, as of the last `take` and `set_unwritten`."""
+        return self._output_bytes - self.send_capacity
 
     @property
-    def earning_frames(self) -> int:
+    def credited_frames(self) -> int:
         """Frames of answers so far that the peer's budgets grow with."""
-        return self.frames - self._crumbs
+        return self.frames - self._tiny_frames
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def respond_at_once(self, stream_id: int, template: ResponseTemplate, body: bytes) -> bool:
+    def maybe_respond(self, stream_id: int, template: ResponseTemplate, body: bytes) -> bool:
         """Send a whole answer if that takes one DATA frame and nothing keeps it from the output; else do nothing.
 
         Returns:
@@ -133,12 +133,12 @@ class Sender:
         if (
             size <= self._fast_max
             and size <= self._send_window
-            and size <= self.room
-            and self._open.get(stream_id) is WHOLE
+            and size <= self.send_capacity
+            and self._open.get(stream_id) is UNANSWERED
         ):
             del self._open[stream_id]
             self._send_window -= size
-            self.room -= size
+            self.send_capacity -= size
             self.frames += 1
             # The id of the stream stands between what is the same for all answers of this size.
             self.output.append(
@@ -165,7 +165,7 @@ class Sender:
         Returns:
             GONE also if so much cannot be queued; the stream was reset then.
         """
-        if self.respond_at_once(stream_id, template, body):
+        if self.maybe_respond(stream_id, template, body):
             return Delivery.SENT
         if self.send_headers(stream_id, template.headers) is Delivery.GONE:
             return Delivery.GONE
@@ -174,7 +174,7 @@ class Sender:
         return self.send_trailers(stream_id, template.trailers)
 
     def send_headers(self, stream_id: int, block: bytes) -> Delivery:
-        """Begin an answer. See `Connection.send_headers`."""
+        """Begin an answer. See `Http2Connection.send_headers`."""
         stream = self._own(stream_id)
         if stream is None:
             return Delivery.GONE
@@ -184,13 +184,13 @@ class Sender:
         return Delivery.SENT
 
     def send_data(self, stream_id: int, data: bytes | bytearray | memoryview) -> Delivery:
-        """Go on with an answer. See `Connection.send_data`."""
+        """Go on with an answer. See `Http2Connection.send_data`."""
         stream = self._own(stream_id)
         if stream is None:
             return Delivery.GONE
         assert stream.headers_sent, f"data in front of the header section on stream {stream_id}"
         assert stream.trailers is None, f"data behind the end of stream {stream_id}"
-        if len(data) > self.room:
+        if len(data) > self.send_capacity:
             self.reset(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
             return Delivery.GONE
         if data:
@@ -199,7 +199,7 @@ class Sender:
         return Delivery.QUEUED if stream.queue else Delivery.SENT
 
     def send_trailers(self, stream_id: int, block: bytes) -> Delivery:
-        """End an answer. See `Connection.send_trailers`."""
+        """End an answer. See `Http2Connection.send_trailers`."""
         stream = self._own(stream_id)
         if stream is None:
             return Delivery.GONE
@@ -228,38 +228,38 @@ class Sender:
         stream = self._streams.close(stream_id)
         if stream is not None and stream.queue:
             self._queued_bytes -= stream.queued_bytes
-            self.room += stream.queued_bytes
-            self._line.pop(stream_id, None)
+            self.send_capacity += stream.queued_bytes
+            self._waiting.pop(stream_id, None)
         return stream
 
     def discard_all(self) -> None:
         """Close all streams, because nothing is received any more."""
         for stream_id in list(self._open):
             self.discard(stream_id)
-        self._receive_window.owed = 0
+        self._receive_window.unannounced = 0
 
     def control(self, frame: bytes) -> None:
         """Send a frame that belongs to the connection."""
         self.output.append(frame)
 
-    def consumed(self, stream: Stream, size: int) -> None:
+    def replenish(self, stream: Stream, size: int) -> None:
         """Bytes that were received on a stream are not in memory any more: let the client send as many."""
         assert size <= stream.unconsumed_bytes, (
             f"{size} bytes consumed of {stream.unconsumed_bytes} on stream {stream.stream_id}"
         )
-        self.withhold(stream, size)
-        self.grant(stream, size)
+        self.replenish_connection(stream, size)
+        self.replenish_stream(stream, size)
 
-    def withhold(self, stream: Stream, size: int) -> None:
+    def replenish_connection(self, stream: Stream, size: int) -> None:
         """Bytes that were received on a stream stay in memory: let the client send as many on other streams, not on this one."""
         assert size <= stream.unconsumed_bytes
         stream.unconsumed_bytes -= size
-        self._receive_window.owed += size
+        self._receive_window.unannounced += size
 
-    def grant(self, stream: Stream, size: int) -> None:
+    def replenish_stream(self, stream: Stream, size: int) -> None:
         """Let the client send so many bytes more on a stream, which were withheld before."""
         if stream.receive_window is not None:
-            stream.receive_window.owed += size
+            stream.receive_window.unannounced += size
             due = stream.receive_window.due()
             if due:
                 self.output.append(window_update(stream.stream_id, due))
@@ -275,12 +275,12 @@ class Sender:
             return b""
         taken = b"".join(self.output)
         self.output.clear()
-        self.room = self._output_bytes - self._queued_bytes
+        self.send_capacity = self._output_bytes - self._queued_bytes
         return taken
 
-    def hold(self, size: int) -> None:
-        """See `Connection.hold_output`."""
-        self.room = max(self.room - size, 0)
+    def set_unwritten(self, size: int) -> None:
+        """See `Http2Connection.set_unwritten`."""
+        self.send_capacity = max(self.send_capacity - size, 0)
 
     # --- what the peer allows ---------------------------------------------------------------------------------------
 
@@ -290,8 +290,8 @@ class Sender:
         Raises:
             Http2ConnectionError: FLOW_CONTROL_ERROR, more than is possible.
         """
-        self._send_window = opened(self._send_window, increment, 0)
-        self.serve_line(events)
+        self._send_window = increase_window(self._send_window, increment, 0)
+        self.send_waiting(events)
 
     def open_stream_window(self, stream_id: int, increment: int, events: list[Event]) -> None:
         """The peer takes more on a stream, which is not closed.
@@ -301,7 +301,7 @@ class Sender:
         """
         stream = self._own(stream_id)
         assert stream is not None
-        stream.send_window = opened(stream.send_window, increment, stream_id)
+        stream.send_window = increase_window(stream.send_window, increment, stream_id)
         self._wake(stream, events)
 
     def apply_settings(self, entries: list[tuple[int, int]], events: list[Event]) -> None:
@@ -320,11 +320,11 @@ class Sender:
         self._set_fast_max()
         change = self.peer.initial_window_bytes - before
         for stream in list(self._open.values()) if change else ():
-            if stream is not WHOLE:
-                stream.send_window = opened(stream.send_window, change, 0)
+            if stream is not UNANSWERED:
+                stream.send_window = increase_window(stream.send_window, change, 0)
                 if stream.queue:
                     self._wait(stream)
-        self.serve_line(events)
+        self.send_waiting(events)
 
     def stalled(self, since: float) -> list[int]:
         """Streams whose data have waited since a time or longer."""
@@ -344,10 +344,10 @@ class Sender:
             assert stream.queued_bytes == sum(map(len, stream.queue))
             assert stream.blocked_since is not None
         in_line = {stream_id for stream_id, stream in queued.items() if stream.send_window > 0}
-        assert in_line <= set(self._line) <= set(queued)
-        assert not self._line or self._send_window <= 0 or self.behind
+        assert in_line <= set(self._waiting) <= set(queued)
+        assert not self._waiting or self._send_window <= 0 or self.backlogged
         assert self._queued_bytes == sum(stream.queued_bytes for stream in queued.values())
-        assert 0 <= self.room <= self._output_bytes - self._queued_bytes
+        assert 0 <= self.send_capacity <= self._output_bytes - self._queued_bytes
         before = self._fast_max
         self._set_fast_max()
         assert self._fast_max == before
@@ -355,13 +355,13 @@ class Sender:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _own(self, stream_id: int) -> Stream | None:
-        return self._streams.own(stream_id, self.peer.initial_window_bytes)
+        return self._streams.materialize(stream_id, self.peer.initial_window_bytes)
 
     def _set_fast_max(self) -> None:
         """Answers take the fast path unless a table update must go in front of them. Who stands in line has no say, because then
         the connection's window is closed."""
         if self._table_update:
-            self._fast_max = _CLOSED_TO_THE_FAST_PATH
+            self._fast_max = _FAST_PATH_CLOSED
         else:
             self._fast_max = min(self.peer.initial_window_bytes, self.peer.max_frame_bytes)
 
@@ -379,11 +379,11 @@ class Sender:
         stream.queue.append(memoryview(data))
         stream.queued_bytes += len(data)
         self._queued_bytes += len(data)
-        self.room -= len(data)
+        self.send_capacity -= len(data)
 
     def _send_queued(self, stream: Stream) -> None:
         """Send of a stream what the windows let out, unless it is in line; then put it where it waits."""
-        if stream.stream_id in self._line:
+        if stream.stream_id in self._waiting:
             return
         while self._send_frame(stream):
             pass
@@ -405,8 +405,8 @@ class Sender:
         stream.queued_bytes -= len(data)
         self._queued_bytes -= len(data)
         self.frames += 1
-        if cut and size <= _CRUMB_BYTES_MAX:
-            self._crumbs += 1
+        if cut and size <= _TINY_FRAME_BYTES_MAX:
+            self._tiny_frames += 1
         else:
             stream.blocked_since = None
         self.output += (pack_head(len(data) << 8 | FrameType.DATA, 0, stream.stream_id), data)
@@ -415,29 +415,29 @@ class Sender:
     def _wait(self, stream: Stream) -> None:
         if stream.blocked_since is None:
             stream.blocked_since = self.now
-        if stream.send_window > 0 and stream.stream_id not in self._line:
-            self._line[stream.stream_id] = stream
+        if stream.send_window > 0 and stream.stream_id not in self._waiting:
+            self._waiting[stream.stream_id] = stream
 
     def _wake(self, stream: Stream, events: list[Event]) -> None:
         """A stream's own window was opened."""
         if stream.queue:
             self._send_queued(stream)
-            self._tell_if_sent(stream, events)
+            self._report_if_sent(stream, events)
 
-    def serve_line(self, events: list[Event]) -> None:
+    def send_waiting(self, events: list[Event]) -> None:
         """Let streams send one frame each in their turn, until the connection's window is closed, or nobody waits, or it was much."""
-        frames_max = self.frames + _LINE_FRAMES_MAX
-        while self._line and self._send_window > 0 and self.frames < frames_max:
-            stream = next(iter(self._line.values()))
-            del self._line[stream.stream_id]
+        frames_max = self.frames + _WAITING_FRAMES_MAX
+        while self._waiting and self._send_window > 0 and self.frames < frames_max:
+            stream = next(iter(self._waiting.values()))
+            del self._waiting[stream.stream_id]
             self._send_frame(stream)
             if stream.queue:
                 self._wait(stream)
             else:
-                self._tell_if_sent(stream, events)
-        self.behind = bool(self._line) and self._send_window > 0
+                self._report_if_sent(stream, events)
+        self.backlogged = bool(self._waiting) and self._send_window > 0
 
-    def _tell_if_sent(self, stream: Stream, events: list[Event]) -> None:
+    def _report_if_sent(self, stream: Stream, events: list[Event]) -> None:
         if stream.queue:
             return
         ended = stream.trailers is not None

@@ -11,7 +11,7 @@ is told to stop with RST_STREAM(NO_ERROR) behind the answer (RFC 9113 §8.1), an
     SKIPPED              never used, and closed when a higher id was
 
 A stream whose request came whole and whose answer has not begun has nothing of its own: its windows are the initial ones. All such
-streams are one object, `WHOLE`; `StreamTable.own` gives a stream an object when something happens to it alone.
+streams are one object, `UNANSWERED`; `StreamTable.materialize` gives a stream an object when something happens to it alone.
 """
 
 from collections import deque
@@ -20,10 +20,10 @@ from enum import Enum, auto
 from pixy.http2.flow import ReceiveWindow
 from pixy.http2.frames import FrameType
 
-__all__ = ["FRAME_VERDICTS", "WHOLE", "FrameVerdict", "Stream", "StreamState", "StreamTable"]
+__all__ = ["FRAME_ACTIONS", "UNANSWERED", "FrameAction", "Stream", "StreamState", "StreamTable"]
 
-_RESET_REMEMBERED = 1024
-_SKIPPED_REMEMBERED = 16
+_RESET_IDS_MAX = 1024
+_SKIPPED_RANGES_MAX = 16
 
 
 class StreamState(Enum):
@@ -37,7 +37,7 @@ class StreamState(Enum):
     SKIPPED = auto()
 
 
-class FrameVerdict(Enum):
+class FrameAction(Enum):
     """What is done with a frame on a stream."""
 
     TAKE = auto()
@@ -50,39 +50,39 @@ class FrameVerdict(Enum):
     """A connection error of that code."""
 
 
-FRAME_VERDICTS: dict[FrameType, dict[StreamState, FrameVerdict]] = {
+FRAME_ACTIONS: dict[FrameType, dict[StreamState, FrameAction]] = {
     FrameType.DATA: {
-        StreamState.IDLE: FrameVerdict.PROTOCOL_ERROR,
-        StreamState.OPEN: FrameVerdict.TAKE,
-        StreamState.HALF_CLOSED_REMOTE: FrameVerdict.STREAM_CLOSED,
-        StreamState.CLOSED: FrameVerdict.STREAM_CLOSED,
-        StreamState.RESET: FrameVerdict.IGNORE,
-        StreamState.SKIPPED: FrameVerdict.STREAM_CLOSED,
+        StreamState.IDLE: FrameAction.PROTOCOL_ERROR,
+        StreamState.OPEN: FrameAction.TAKE,
+        StreamState.HALF_CLOSED_REMOTE: FrameAction.STREAM_CLOSED,
+        StreamState.CLOSED: FrameAction.STREAM_CLOSED,
+        StreamState.RESET: FrameAction.IGNORE,
+        StreamState.SKIPPED: FrameAction.STREAM_CLOSED,
     },
     FrameType.HEADERS: {
         # On an id of the client's they open a stream; this is for the server's.
-        StreamState.IDLE: FrameVerdict.PROTOCOL_ERROR,
-        StreamState.OPEN: FrameVerdict.TAKE,
-        StreamState.HALF_CLOSED_REMOTE: FrameVerdict.STREAM_CLOSED,
-        StreamState.CLOSED: FrameVerdict.CONNECTION_STREAM_CLOSED,
-        StreamState.RESET: FrameVerdict.IGNORE,
-        StreamState.SKIPPED: FrameVerdict.PROTOCOL_ERROR,
+        StreamState.IDLE: FrameAction.PROTOCOL_ERROR,
+        StreamState.OPEN: FrameAction.TAKE,
+        StreamState.HALF_CLOSED_REMOTE: FrameAction.STREAM_CLOSED,
+        StreamState.CLOSED: FrameAction.CONNECTION_STREAM_CLOSED,
+        StreamState.RESET: FrameAction.IGNORE,
+        StreamState.SKIPPED: FrameAction.PROTOCOL_ERROR,
     },
     FrameType.RST_STREAM: {
-        StreamState.IDLE: FrameVerdict.PROTOCOL_ERROR,
-        StreamState.OPEN: FrameVerdict.TAKE,
-        StreamState.HALF_CLOSED_REMOTE: FrameVerdict.TAKE,
-        StreamState.CLOSED: FrameVerdict.IGNORE,
-        StreamState.RESET: FrameVerdict.IGNORE,
-        StreamState.SKIPPED: FrameVerdict.IGNORE,
+        StreamState.IDLE: FrameAction.PROTOCOL_ERROR,
+        StreamState.OPEN: FrameAction.TAKE,
+        StreamState.HALF_CLOSED_REMOTE: FrameAction.TAKE,
+        StreamState.CLOSED: FrameAction.IGNORE,
+        StreamState.RESET: FrameAction.IGNORE,
+        StreamState.SKIPPED: FrameAction.IGNORE,
     },
     FrameType.WINDOW_UPDATE: {
-        StreamState.IDLE: FrameVerdict.PROTOCOL_ERROR,
-        StreamState.OPEN: FrameVerdict.TAKE,
-        StreamState.HALF_CLOSED_REMOTE: FrameVerdict.TAKE,
-        StreamState.CLOSED: FrameVerdict.IGNORE,
-        StreamState.RESET: FrameVerdict.IGNORE,
-        StreamState.SKIPPED: FrameVerdict.IGNORE,
+        StreamState.IDLE: FrameAction.PROTOCOL_ERROR,
+        StreamState.OPEN: FrameAction.TAKE,
+        StreamState.HALF_CLOSED_REMOTE: FrameAction.TAKE,
+        StreamState.CLOSED: FrameAction.IGNORE,
+        StreamState.RESET: FrameAction.IGNORE,
+        StreamState.SKIPPED: FrameAction.IGNORE,
     },
 }
 
@@ -142,7 +142,7 @@ class Stream:
         self.receive_window = None
 
 
-WHOLE = Stream(0, StreamState.HALF_CLOSED_REMOTE, 0)
+UNANSWERED = Stream(0, StreamState.HALF_CLOSED_REMOTE, 0)
 """Stands for every stream that has nothing of its own; never changed."""
 
 
@@ -153,12 +153,12 @@ class StreamTable:
         window: what the client may send on all streams together; bytes that a closed stream leaves unconsumed go back to it.
     """
 
-    __slots__ = ("_reset", "_skipped", "_window", "next_id", "of")
+    __slots__ = ("_reset", "_skipped", "_window", "active", "next_id")
 
     def __init__(self, window: ReceiveWindow) -> None:
         self._window = window
         # Invariant: exactly the streams that are OPEN or HALF_CLOSED_REMOTE, by id.
-        self.of: dict[int, Stream] = {}
+        self.active: dict[int, Stream] = {}
         # The id of the next stream if the client skips none. Invariant: odd, and above all that were used.
         self.next_id = 1
         # The last streams that we reset, oldest first. One that was dropped counts as CLOSED.
@@ -168,7 +168,7 @@ class StreamTable:
 
     def state(self, stream_id: int) -> StreamState:
         """Where a stream is. Even ids are the server's, and always idle."""
-        stream = self.of.get(stream_id)
+        stream = self.active.get(stream_id)
         if stream is not None:
             return stream.state
         if stream_id >= self.next_id or not stream_id & 1:
@@ -181,40 +181,40 @@ class StreamTable:
             else StreamState.CLOSED
         )
 
-    def use(self, stream_id: int) -> None:
+    def mark_used(self, stream_id: int) -> None:
         """The client has used an idle id; all below it are closed."""
         if stream_id > self.next_id:
-            self._skipped = [*self._skipped[1 - _SKIPPED_REMEMBERED :], range(self.next_id, stream_id, 2)]
+            self._skipped = [*self._skipped[1 - _SKIPPED_RANGES_MAX :], range(self.next_id, stream_id, 2)]
         self.next_id = stream_id + 2
 
-    def own(self, stream_id: int, initial_send_window: int) -> Stream | None:
+    def materialize(self, stream_id: int, initial_send_window: int) -> Stream | None:
         """The stream with an object of its own, None if it is closed.
 
         Args:
             stream_id: its number.
             initial_send_window: what the peer lets us send on a stream on which nothing was sent.
         """
-        stream = self.of.get(stream_id)
-        if stream is WHOLE:
+        stream = self.active.get(stream_id)
+        if stream is UNANSWERED:
             stream = Stream(stream_id, StreamState.HALF_CLOSED_REMOTE, initial_send_window)
-            self.of[stream_id] = stream
+            self.active[stream_id] = stream
         return stream
 
     def close(self, stream_id: int) -> Stream | None:
         """The stream is over; returns it, None if it was before."""
-        stream = self.of.pop(stream_id, None)
+        stream = self.active.pop(stream_id, None)
         if stream is not None:
-            self._window.owed += stream.unconsumed_bytes
+            self._window.unannounced += stream.unconsumed_bytes
             stream.unconsumed_bytes = 0
         return stream
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """All streams are over, and there will be no more. A dictionary keeps room for what was taken out of it one by one."""
-        self.of.clear()
+        self.active.clear()
         self._reset.clear()
 
     def remember_reset(self, stream_id: int) -> None:
         """We have reset the stream, so what follows on it is ignored."""
         self._reset[stream_id] = None
-        if len(self._reset) > _RESET_REMEMBERED:
+        if len(self._reset) > _RESET_IDS_MAX:
             del self._reset[next(iter(self._reset))]

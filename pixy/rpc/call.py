@@ -374,7 +374,7 @@ class UnaryCall(Call):
         body = pack_message(serialized, compressed=self._compresses())
         if core.send_headers(stream_id, self._header_fields()) is Delivery.GONE:
             return Delivery.GONE
-        if len(body) > core.room:
+        if len(body) > core.send_capacity:
             self._connection.make_room()
         if core.send_data(stream_id, body) is Delivery.GONE:
             return Delivery.GONE

@@ -140,11 +140,11 @@ class GrpcConnection(Link):
         del self._calls[stream_id]
         if self._held_bytes and stream_id in self._held:
             self._let_go(stream_id)
-        if self.core.respond_at_once(stream_id, template, body):
+        if self.core.maybe_respond(stream_id, template, body):
             if receipt is not None:
                 self._receipts.append(receipt)
         else:
-            if len(body) > self.core.room:
+            if len(body) > self.core.send_capacity:
                 self.make_room()
             self.answered(stream_id, self.core.respond(stream_id, template, body), receipt)
         if not self._touched:
@@ -177,7 +177,7 @@ class GrpcConnection(Link):
 
     def consumed(self, stream_id: int, size: int) -> None:
         """Let the client send as much again."""
-        self.core.consumed(stream_id, size)
+        self.core.replenish(stream_id, size)
         self.touch()
 
     def hold(self, stream_id: int, size: int) -> None:
@@ -221,16 +221,16 @@ class GrpcConnection(Link):
         if self._uploads is None:
             room = self.environment.options.request_bytes_max // _UPLOADS_PART
             self._uploads = Uploads(room, self.environment.upload_room, self._admitted)
-        self.core.withhold(stream_id, part)
+        self.core.replenish_connection(stream_id, part)
         if self._uploads.receive(stream_id, size, part):
-            self.core.grant(stream_id, part)
+            self.core.replenish_stream(stream_id, part)
         self.touch()
 
     def _admitted(self, stream_id: int, withheld: int) -> None:
         """There is room for a large message: let the client send it, and count its time from here on."""
         self._incomplete.pop(stream_id, None)
         self._incomplete[stream_id] = self.now
-        self.core.grant(stream_id, withheld)
+        self.core.replenish_stream(stream_id, withheld)
         self.touch()
 
     def end_part(self, stream_id: int) -> None:
@@ -448,7 +448,7 @@ class GrpcConnection(Link):
             call.received(buffer, begin, end, ended=ended, credit=True)
             return
         # A call that is refused, or that was answered before its request was complete.
-        self.core.consumed(stream_id, end - begin)
+        self.core.replenish(stream_id, end - begin)
         if ended:
             self._maybe_reject(stream_id)
 
@@ -473,7 +473,7 @@ class GrpcConnection(Link):
         call = self._calls.get(event.stream_id)
         if call is not None:
             if event.by_client and self._was_patient(call):
-                self.core.pardon_reset()
+                self.core.refund_reset()
             call.gone()
         elif event.stream_id in self._queued:
             self.undelivered(self._queued.pop(event.stream_id))

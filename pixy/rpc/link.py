@@ -389,7 +389,7 @@ class Link(Workload):
         self._touched = False
         if self._writable and self._phase not in _OVER:
             self._write()
-        if self._noted_bytes or self.core.held_bytes >= NOTED_BYTES:
+        if self._noted_bytes or self.core.buffered_bytes >= NOTED_BYTES:
             self.note_held()
 
     def _write(self) -> None:
@@ -415,7 +415,7 @@ class Link(Workload):
         elif self._phase is _Phase.CLOSING:
             held = self._transport.get_write_buffer_size()
         else:
-            held = self.core.held_bytes + self._kept_bytes()
+            held = self.core.buffered_bytes + self._kept_bytes()
             if self._unserved:
                 held += sum(map(len, self._unserved))
         if abs(held - self._noted_bytes) >= NOTED_BYTES or (self._noted_bytes and not held):
@@ -439,7 +439,7 @@ class Link(Workload):
         if self._writable:
             self._wake_room_waiters()
         else:
-            self.core.hold_output(self._transport.get_write_buffer_size())
+            self.core.set_unwritten(self._transport.get_write_buffer_size())
 
     def _wake_room_waiters(self) -> None:
         if self._room_waiters:

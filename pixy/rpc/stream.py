@@ -123,7 +123,7 @@ class StreamCall(Call):
         size, delivery = 0, Delivery.SENT
         for piece in pack_pieces(message, compressed=self._compresses()):
             size += len(piece)
-            if len(piece) > connection.core.room:
+            if len(piece) > connection.core.send_capacity:
                 connection.make_room()
             delivery = connection.core.send_data(self.stream_id, piece)
             if delivery is Delivery.GONE:

@@ -16,7 +16,7 @@ Invariant: the connection is in line while there is work that nothing keeps from
 import asyncio
 from collections.abc import Callable
 
-from pixy.http2 import Connection
+from pixy.http2 import Http2Connection
 from pixy.rpc.environment import Environment
 from pixy.rpc.turns import CREDIT_S, SHARE, TURN_S
 
@@ -54,7 +54,7 @@ class Workload(asyncio.BufferedProtocol):
         self.environment = environment
         # When the last slice of work began, in seconds on the server's clock.
         self.now = environment.monotonic()
-        self.core = Connection(environment.options.http2, self.now)
+        self.core = Http2Connection(environment.options.http2, self.now)
         # See `ConnectionCounters`.
         self.bytes_in = self.waits = 0
         # Whether the transport wants more to write.

@@ -7,10 +7,10 @@ may be raised, the invariants hold, memory is bounded, and what comes out is who
 import random
 
 from pixy.http2 import (
-    Connection,
     ConnectionTerminated,
     DataReceived,
     Event,
+    Http2Connection,
     Options,
     RequestReceived,
 )
@@ -40,7 +40,7 @@ def _chunks(changed: bytes, chooser: random.Random) -> list[bytes]:
 
 def _transcript(chunks: list[bytes]) -> list[object]:
     """What the layer above has seen of each stream. Answers are given at the end, so that they do not depend on the chunks."""
-    connection = Connection(_OPTIONS, 0.0)
+    connection = Http2Connection(_OPTIONS, 0.0)
     # By stream, because requests of one chunk are told of in the order of their ends.
     per_stream: dict[int, list[object]] = {}
     bodies: dict[int, bytes] = {}
@@ -51,7 +51,7 @@ def _transcript(chunks: list[bytes]) -> list[object]:
         assert connection.running <= _OPTIONS.max_concurrent_streams
         assert len(connection._receiver._partial) <= _OPTIONS.max_frame_bytes + 9
     for stream_id in range(1, 100, 2):
-        connection.consumed(stream_id, 0)
+        connection.replenish(stream_id, 0)
         if stream_id % 4 == 1:
             connection.respond(stream_id, OK, _ANSWER)
         else:

@@ -30,13 +30,13 @@ def check(changed: bytes, chooser: random.Random) -> None:
         for _ in range(chooser.randint(1, 2)):
             # Twice only if the block changes nothing, or the tables would differ.
             try:
-                request, differs = reader.request(number, block)
-                read_fields = [*request.fields, *([] if differs is None else [differs])]
+                request, varying_field = reader.request(number, block)
+                read_fields = [*request.fields, *([] if varying_field is None else [varying_field])]
                 read = (request.method, request.path, _by_name(read_fields))
             except Http2Error as error:
                 read = error.code
             reader.check_invariants()
-            if block not in reader.known:
+            if block not in reader.cache:
                 break
         try:
             expected = read_request(number, fields, 2**30)

@@ -1,16 +1,16 @@
 """A client that is written byte by byte, so that it can break every rule.
 
-`Peer` wraps a `Connection`: what it sends goes in, what comes out is cut into frames. After every step the connection's invariants
+`Peer` wraps a `Http2Connection`: what it sends goes in, what comes out is cut into frames. After every step the connection's invariants
 are proven.
 """
 
 import hpack
 
 from pixy.http2 import (
-    Connection,
     ConnectionTerminated,
     DataReceived,
     Event,
+    Http2Connection,
     Options,
     RequestReceived,
     ResponseTemplate,
@@ -75,8 +75,8 @@ def content(events: list[Event]) -> list[tuple[int, object]]:
     found: list[tuple[int, object]] = []
     for event in events:
         if isinstance(event, RequestReceived):
-            differs = [] if event.differs is None else [event.differs]
-            found.append((event.stream_id, (event.headers.path, [*event.headers.fields, *differs])))
+            varying_field = [] if event.varying_field is None else [event.varying_field]
+            found.append((event.stream_id, (event.headers.path, [*event.headers.fields, *varying_field])))
         if isinstance(event, RequestReceived | DataReceived):
             part = event.buffer[event.begin : event.end]
             bodies[event.stream_id] = bodies.get(event.stream_id, b"") + part
@@ -101,7 +101,7 @@ class Peer:
 
     def __init__(self, options: Options | None = None, *, greet: bool = True) -> None:
         self.now = 100.0
-        self.connection = Connection(options or Options(), self.now)
+        self.connection = Http2Connection(options or Options(), self.now)
         self.encoder = hpack.Encoder()
         self.decoder = hpack.Decoder()
         if greet:
@@ -136,12 +136,12 @@ class Peer:
         last = self.frames()[-1]
         assert last.type == FrameType.GOAWAY
         assert self.connection.closed
-        return f.read_code(last.payload), f.read_code(last.payload[4:])
+        return f.read_uint32(last.payload), f.read_uint32(last.payload[4:])
 
     def resets(self) -> dict[int, int]:
         """Codes of the streams that the connection has reset since the last time."""
         return {
-            sent.stream_id: f.read_code(sent.payload)
+            sent.stream_id: f.read_uint32(sent.payload)
             for sent in self.frames()
             if sent.type == FrameType.RST_STREAM
         }

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.http2 import (
-    Connection,
     ConnectionTerminated,
     DataReceived,
     DataSent,
     Delivery,
     ErrorCode,
     Event,
+    Http2Connection,
     Options,
     RequestReceived,
     StreamReset,
@@ -43,7 +43,7 @@ def test_a_connection_begins_with_our_settings_and_the_large_window() -> None:
     settings, window = peer.frames()
     assert (settings.type, settings.flags) == (FrameType.SETTINGS, 0)
     assert (window.type, window.stream_id) == (FrameType.WINDOW_UPDATE, 0)
-    assert f.read_code(window.payload) == Options().connection_window_bytes - 65_535
+    assert f.read_uint32(window.payload) == Options().connection_window_bytes - 65_535
 
 
 def test_a_window_of_the_protocols_size_needs_no_update() -> None:
@@ -67,14 +67,14 @@ def test_a_drain_says_goaway_twice_and_waits_for_running_calls() -> None:
     peer.connection.begin_drain(peer.now)
     peer.connection.begin_drain(peer.now)
     first, ping = peer.frames()
-    assert (f.read_code(first.payload), f.read_code(first.payload[4:])) == (
+    assert (f.read_uint32(first.payload), f.read_uint32(first.payload[4:])) == (
         f.STREAM_ID_MAX,
         ErrorCode.NO_ERROR,
     )
     # What the client sent before it knew is served.
     assert len(peer.send(peer.request(3), frame(FrameType.PING, f.ACK, 0, ping.payload))) == 1
     (final,) = peer.frames()
-    assert (final.type, f.read_code(final.payload)) == (FrameType.GOAWAY, 3)
+    assert (final.type, f.read_uint32(final.payload)) == (FrameType.GOAWAY, 3)
     # What it opens behind is not, and disturbs nobody.
     assert peer.send(peer.request(5), f.window_update(5, 1), peer.request(7)) == []
     assert peer.frames() == []
@@ -110,7 +110,7 @@ def test_a_drain_that_is_announced_serves_everything_until_it_begins() -> None:
     peer.connection.announce_drain()
     peer.connection.announce_drain()
     (first,) = peer.frames()
-    assert f.read_code(first.payload) == f.STREAM_ID_MAX
+    assert f.read_uint32(first.payload) == f.STREAM_ID_MAX
     assert peer.pass_time(5) == []
     assert len(peer.send(peer.request(1))) == 1
     peer.connection.begin_drain(peer.now)
@@ -176,7 +176,7 @@ def test_the_reason_of_a_goaway_is_short() -> None:
 def test_who_has_failed_keeps_nothing_of_what_came(sent: bytes) -> None:
     # The first connection fills what all share.
     for _ in range(2):
-        connection = Connection(Options(), 0)
+        connection = Http2Connection(Options(), 0)
         tracemalloc.start()
         try:
             connection.receive(GREETING, 0)
@@ -261,7 +261,9 @@ class Conversation:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding=False))
-        self.server = Connection(Options(stream_window_bytes=65_535, connection_window_bytes=100_000), 0.0)
+        self.server = Http2Connection(
+            Options(stream_window_bytes=65_535, connection_window_bytes=100_000), 0.0
+        )
         self.exchanges: dict[int, Exchange] = {}
         self.client.initiate_connection()
         self.client.update_settings(
@@ -357,7 +359,7 @@ class Conversation:
             part = event.buffer[event.begin : event.end]
             self.exchanges[event.stream_id].received += part
             if isinstance(event, DataReceived):
-                self.server.consumed(event.stream_id, len(part))
+                self.server.replenish(event.stream_id, len(part))
             if event.ended:
                 self.answer(event.stream_id)
         elif isinstance(event, TrailersReceived):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pixy.http2 import ErrorCode, Options
 from pixy.http2 import frames as f
 from pixy.http2.errors import Http2ConnectionError, Http2StreamError
-from pixy.http2.flow import WINDOW_MAX, ReceiveWindow, opened
+from pixy.http2.flow import WINDOW_MAX, ReceiveWindow, increase_window
 from pixy.http2.frames import FrameType
 from tests.http2.peer import OK, TRAILERS, Peer, data, headers
 
@@ -28,26 +28,26 @@ def test_a_window_opens_in_steps_of_half_its_size_and_loses_nothing(sizes: list[
     for size in sizes:
         if window.take(size):
             received += size
-            window.owed += size
+            window.unannounced += size
         due = window.due()
         assert due == 0 or due >= 10
-        assert window.owed < 10
-        assert window.left + window.owed == 20
+        assert window.unannounced < 10
+        assert window.left + window.unannounced == 20
     assert window.left > 10
 
 
 def test_a_window_that_becomes_too_large_is_a_fault_of_the_stream_or_of_the_connection() -> None:
-    assert opened(WINDOW_MAX - 1, 1, 1) == WINDOW_MAX
-    assert opened(-5, 3, 1) == -2
+    assert increase_window(WINDOW_MAX - 1, 1, 1) == WINDOW_MAX
+    assert increase_window(-5, 3, 1) == -2
     with pytest.raises(Http2StreamError) as of_stream:
-        opened(WINDOW_MAX, 1, 3)
+        increase_window(WINDOW_MAX, 1, 3)
     assert (of_stream.value.stream_id, of_stream.value.code) == (3, ErrorCode.FLOW_CONTROL_ERROR)
     with pytest.raises(Http2ConnectionError) as of_connection:
-        opened(WINDOW_MAX, 1, 0)
+        increase_window(WINDOW_MAX, 1, 0)
     assert of_connection.value.code is ErrorCode.FLOW_CONTROL_ERROR
 
 
-class Ledger:
+class WindowLedger:
     """A client that keeps account: what it may send, and what of that the server cannot have let go."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Ledger:
 
     def consume(self, stream_id: int, size: int) -> None:
         size = min(size, self.kept[stream_id])
-        self.peer.connection.consumed(stream_id, size)
+        self.peer.connection.replenish(stream_id, size)
         self.kept[stream_id] -= size
 
     def end(self, stream_id: int, action: str) -> None:
@@ -103,9 +103,9 @@ class Ledger:
         """Take note of the windows that were opened, and hold all against what was consumed."""
         for sent in self.peer.frames():
             if sent.type == FrameType.WINDOW_UPDATE and not sent.stream_id:
-                self.connection_window += f.read_code(sent.payload)
+                self.connection_window += f.read_uint32(sent.payload)
             elif sent.type == FrameType.WINDOW_UPDATE and sent.stream_id in self.windows:
-                self.windows[sent.stream_id] += f.read_code(sent.payload)
+                self.windows[sent.stream_id] += f.read_uint32(sent.payload)
         assert self.connection_window <= SIZE - sum(self.kept.values())
         for stream_id, kept in self.kept.items():
             assert self.windows[stream_id] <= SIZE - kept
@@ -118,7 +118,7 @@ ACTIONS = st.sampled_from(
 
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 5), st.integers(0, 16_000)), max_size=60))
 def test_no_window_is_ever_opened_for_more_than_was_consumed(steps: list[tuple[str, int, int]]) -> None:
-    ledger = Ledger()
+    ledger = WindowLedger()
     for action, number, size in steps:
         stream_id = sorted(ledger.kept)[number % len(ledger.kept)] if ledger.kept else 0
         if action == "whole":
@@ -135,7 +135,7 @@ def test_no_window_is_ever_opened_for_more_than_was_consumed(steps: list[tuple[s
 
 
 def test_a_stream_that_is_read_as_it_comes_is_let_send_what_was_read_and_not_a_byte_more() -> None:
-    ledger = Ledger()
+    ledger = WindowLedger()
     ledger.open(1)
     for round_ in range(40):
         ledger.send(1, 7_000, round_ % 5)

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from pixy.http2 import (
-    BudgetOptions,
     ConnectionTerminated,
     Delivery,
     ErrorCode,
     Options,
     RequestReceived,
     StreamReset,
+    TokenBucketOptions,
 )
 from pixy.http2 import frames as f
 from pixy.http2.frames import FrameType, frame
@@ -310,10 +310,10 @@ def test_frames_on_a_stream_that_we_reset_are_ignored_and_the_table_follows() ->
 
 SMALL = Options(
     max_concurrent_streams=4,
-    resets=BudgetOptions(5, 0, 0),
-    pings=BudgetOptions(5, 0, 0),
-    settings=BudgetOptions(5, 0, 0),
-    overhead=BudgetOptions(5, 0, 0),
+    resets=TokenBucketOptions(5, 0, 0),
+    pings=TokenBucketOptions(5, 0, 0),
+    settings=TokenBucketOptions(5, 0, 0),
+    overhead=TokenBucketOptions(5, 0, 0),
 )
 MANY_SETTINGS = encode_settings([(Setting.MAX_FRAME_SIZE, 16_384)] * 64)
 
@@ -388,7 +388,7 @@ def test_frames_for_closed_streams_are_counted() -> None:
 
 
 def test_clients_that_are_answered_may_send_control_frames_in_proportion() -> None:
-    peer = Peer(replace(SMALL, pings=BudgetOptions(5, 0, 1), overhead=BudgetOptions(10, 0, 4)))
+    peer = Peer(replace(SMALL, pings=TokenBucketOptions(5, 0, 1), overhead=TokenBucketOptions(10, 0, 4)))
     for stream_id in range(1, 1000, 2):
         peer.send(peer.request(stream_id), frame(FrameType.PING, 0, 0, bytes(8)), f.window_update(0, 100))
         peer.connection.respond(stream_id, OK, b"x")
@@ -421,7 +421,7 @@ def test_an_answer_that_is_let_out_in_crumbs_ends_the_connection(step: int) -> N
 @pytest.mark.parametrize("step", [128, 512, 16_384, 40_000])
 def test_small_windows_that_are_opened_in_steps_are_paid_for_by_what_they_let_out(step: int) -> None:
     body = bytes(range(256)) * 4000
-    peer = peer_with_waiting_answer(replace(SMALL, overhead=BudgetOptions(5, 0, 4)), body)
+    peer = peer_with_waiting_answer(replace(SMALL, overhead=TokenBucketOptions(5, 0, 4)), body)
     received, update = b"", f.window_update(1, step) + f.window_update(0, step)
     while len(received) < len(body):
         peer.send(update)
@@ -431,7 +431,7 @@ def test_small_windows_that_are_opened_in_steps_are_paid_for_by_what_they_let_ou
 
 
 def test_parts_of_an_answer_that_are_small_but_whole_are_worth_as_much_as_others() -> None:
-    peer = Peer(replace(SMALL, overhead=BudgetOptions(13, 0, 4)))
+    peer = Peer(replace(SMALL, overhead=TokenBucketOptions(13, 0, 4)))
     for stream_id in range(1, 1000, 2):
         peer.send(peer.request(stream_id))
         peer.connection.send_headers(stream_id, [(b":status", b"200")])
@@ -443,7 +443,7 @@ def test_parts_of_an_answer_that_are_small_but_whole_are_worth_as_much_as_others
 
 
 def test_streams_beyond_the_limit_are_refused_and_for_free_until_the_client_knows_it() -> None:
-    peer = Peer(replace(SMALL, overhead=BudgetOptions(100, 0, 0)), greet=False)
+    peer = Peer(replace(SMALL, overhead=TokenBucketOptions(100, 0, 0)), greet=False)
     peer.send(GREETING)
     peer.send(*(peer.request(stream_id) for stream_id in range(1, 61, 2)))
     assert peer.resets() == dict.fromkeys(range(9, 61, 2), ErrorCode.REFUSED_STREAM)

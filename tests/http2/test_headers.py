@@ -133,7 +133,7 @@ def test_a_block_that_repeats_means_the_same_object() -> None:
     blocks = [encoder.encode(REQUEST) for _ in range(3)]
     assert blocks[0] != blocks[1] == blocks[2]
     first, second, third = (reader.request(stream_id, block)[0] for stream_id, block in enumerate(blocks, 1))
-    assert second is third is reader.known[blocks[1]][0]
+    assert second is third is reader.cache[blocks[1]][0]
     assert first is not second
     assert first.fields == second.fields
 
@@ -142,17 +142,17 @@ def test_a_block_that_changes_the_table_makes_all_others_unknown() -> None:
     reader, encoder = HeaderReader(16_384), hpack.Encoder()
     for _ in range(2):
         reader.request(1, encoder.encode(REQUEST))
-    assert reader.known
+    assert reader.cache
     changing = encoder.encode([*REQUEST, (b"grpc-timeout", b"1S")])
     reader.request(3, changing)
-    assert not reader.known
+    assert not reader.cache
     # The index of every field has moved: the old block means something else.
     assert reader.request(5, encoder.encode(REQUEST))[0].path == b"/KafkaPixy/Produce"
     for trailers in ([(b"new", b"1")], [(b"new", b"2")]):
         reader.request(7, encoder.encode(REQUEST))
-        assert reader.known
+        assert reader.cache
         reader.read(encoder.encode(trailers))
-        assert not reader.known
+        assert not reader.cache
 
 
 @given(
@@ -173,8 +173,8 @@ def test_requests_are_the_same_with_and_without_what_is_remembered(
         if resize is not None:
             encoder.header_table_size = resize
         block = encoder.encode([*without(b":path")[:3], (b":path", path), (b"grpc-timeout", timeout)])
-        request, differs = reader.request(1, block)
-        assert (request.path, whole(request, differs)) == (path, [(b"grpc-timeout", timeout)])
+        request, varying_field = reader.request(1, block)
+        assert (request.path, whole(request, varying_field)) == (path, [(b"grpc-timeout", timeout)])
         oracle.decode(block)
         reader.check_invariants()
 
@@ -187,21 +187,21 @@ def test_requests_that_differ_in_one_new_field_are_like_each_other() -> None:
         for number in range(5)
     ]
     # The first block has all of its fields anew, so that the last of them is taken for the one that differs.
-    assert [differs for _, differs in requests[:2]] == [None, None]
-    like = requests[2][0]
-    assert like.fields == (*REGULAR, behind)
-    assert (like.method, like.path, like.authority) == (b"POST", b"/KafkaPixy/Produce", b"localhost")
+    assert [varying_field for _, varying_field in requests[:2]] == [None, None]
+    pattern = requests[2][0]
+    assert pattern.fields == (*REGULAR, behind)
+    assert (pattern.method, pattern.path, pattern.authority) == (b"POST", b"/KafkaPixy/Produce", b"localhost")
     for number, (request, _) in enumerate(requests[:2]):
         assert request.fields == [*REGULAR, (b"grpc-timeout", b"%dm" % number), behind]
-    assert requests[2:] == [(like, (b"grpc-timeout", b"%dm" % number)) for number in range(2, 5)]
+    assert requests[2:] == [(pattern, (b"grpc-timeout", b"%dm" % number)) for number in range(2, 5)]
 
 
 def test_a_field_that_shares_its_name_with_another_is_told_of_in_its_place() -> None:
     reader, encoder = HeaderReader(16_384), hpack.Encoder()
     for number in range(5):
         fields = [*REQUEST, (b"x", b"%d" % number), (b"x", b"last")]
-        request, differs = reader.request(1, encoder.encode(fields))
-        assert differs is None
+        request, varying_field = reader.request(1, encoder.encode(fields))
+        assert varying_field is None
         assert [*REQUEST[:4], *request.fields] == fields
 
 
@@ -220,19 +220,21 @@ def test_what_another_field_says_is_looked_at_in_each_request() -> None:
             reader.request(5, encoder.encode([*others, (name, wrong)]))
 
 
-def whole(request: RequestHeaders, differs: Field | None) -> list[Field]:
+def whole(request: RequestHeaders, varying_field: Field | None) -> list[Field]:
     """All regular fields of a request. The place of the one that differs means nothing."""
-    return sorted([*request.fields, *([] if differs is None else [differs])], key=lambda field: field[0])
+    return sorted(
+        [*request.fields, *([] if varying_field is None else [varying_field])], key=lambda field: field[0]
+    )
 
 
 def outcome(read: Callable[[], tuple[RequestHeaders, Field | None]]) -> tuple[object, ...]:
     """The parts of a request, or its error."""
     try:
-        request, differs = read()
+        request, varying_field = read()
     except Http2Error as error:
         return (error.code,)
     parts = request.method, request.scheme, request.authority, request.path
-    return (*parts, whole(request, differs), request.content_length)
+    return (*parts, whole(request, varying_field), request.content_length)
 
 
 @given(
@@ -290,8 +292,8 @@ def test_most_blocks_of_a_client_that_indexes_each_deadline_are_foreseen(
     # Far more than the table holds, so that all the other fields are evicted and come again, and again.
     for number in range(1000):
         fields = [*REQUEST, (b"grpc-timeout", b"%du" % (1_000_000 - number))]
-        request, differs = reader.request(1, encoder.encode(fields))
-        assert [*REQUEST[:4], *request.fields, *([differs] if differs else [])] == fields
+        request, varying_field = reader.request(1, encoder.encode(fields))
+        assert [*REQUEST[:4], *request.fields, *([varying_field] if varying_field else [])] == fields
         reader.check_invariants()
     assert len(decoded) < 40
 
@@ -337,7 +339,7 @@ def test_requests_that_are_remembered_for_being_like_others_are_bounded() -> Non
         reader.check_invariants()
     large = (b"large", b"z" * 1000)
     requests = [reader.request(1, encoder.encode([*REQUEST, large, (b"x", b"%d" % n)])) for n in range(5)]
-    assert [differs for _, differs in requests] == [None] * 5
+    assert [varying_field for _, varying_field in requests] == [None] * 5
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -347,7 +349,7 @@ def test_what_is_remembered_is_bounded() -> None:
         reader.check_invariants()
     large = encode([*REQUEST, (b"x", b"\xff" * 2000)])
     reader.request(1, large)
-    assert large not in reader.known
+    assert large not in reader.cache
 
 
 def test_a_header_list_that_is_too_large_is_a_fault_of_its_stream_and_the_table_follows() -> None:

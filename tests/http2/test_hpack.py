@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pixy.http2 import ErrorCode, Field
 from pixy.http2.errors import Http2ConnectionError
-from pixy.http2.hpack import EMPTY_TABLE, Decoder, Repetition, encode
+from pixy.http2.hpack import EMPTY_TABLE, BlockPredictor, Decoder, encode
 
 FIRST = [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com")]
 SECOND = [*FIRST, (b"cache-control", b"no-cache")]
@@ -257,19 +257,19 @@ def test_the_table_changes_with_inserts_and_resizes_only() -> None:
 STATIC_POST = (b":method", b"POST")
 
 
-def repetition(max_table_bytes: int = 4096) -> tuple[Decoder, Repetition]:
+def predictor(max_table_bytes: int = 4096) -> tuple[Decoder, BlockPredictor]:
     """Behind a=b, t=1 and then a=b, t=2, where each field that is new was inserted."""
     decoder = Decoder(max_table_bytes)
     assert decoder.decode(b"\x40\x01a\x01b\x40\x01t\x011") == [(b"a", b"b"), (b"t", b"1")]
     block = b"\xbf\x7e\x012"
     assert decoder.decode(block) == [(b"a", b"b"), (b"t", b"2")]
-    start = Repetition.maybe_start(block, 1)
+    start = BlockPredictor.maybe_prefix(block, 1)
     assert start == b"\xbf"
-    return decoder, Repetition(decoder, start, b"t")
+    return decoder, BlockPredictor(decoder, start, b"t")
 
 
 def test_the_next_block_of_a_repetition_is_known_but_for_its_value() -> None:
-    decoder, blocks = repetition()
+    decoder, blocks = predictor()
     another = copy.deepcopy(decoder)
     for index in range(0xC0, 0xFF):
         block = bytes((index, 0x7E, 0x01, index & 0x7F))
@@ -280,7 +280,7 @@ def test_the_next_block_of_a_repetition_is_known_but_for_its_value() -> None:
 
 
 def test_a_repetition_goes_on_where_an_index_needs_a_second_byte() -> None:
-    decoder, blocks = repetition()
+    decoder, blocks = predictor()
     another = copy.deepcopy(decoder)
     # As many as the table holds with the first field, at 34 bytes each.
     for age in range(3, 4096 // 34):
@@ -298,14 +298,14 @@ def test_a_repetition_goes_on_where_an_index_needs_a_second_byte() -> None:
 
 
 def test_a_repetition_may_begin_with_indexes_of_two_bytes_and_static_ones_stay() -> None:
-    decoder, _ = repetition()
+    decoder, _ = predictor()
     for _ in range(70):
         decoder.decode(b"\x7e\x01x")
-    start = Repetition.maybe_start(b"\x83\xff\x07\xbe\x7e\x01y", 3)
+    start = BlockPredictor.maybe_prefix(b"\x83\xff\x07\xbe\x7e\x01y", 3)
     assert start == b"\x83\xff\x07\xbe"
     assert decoder.decode(start + b"\x7e\x01y") == [STATIC_POST, (b"a", b"b"), (b"t", b"x"), (b"t", b"y")]
     another = copy.deepcopy(decoder)
-    blocks = Repetition(decoder, start, b"t")
+    blocks = BlockPredictor(decoder, start, b"t")
     block = b"\x83\xff\x08\xbf\x7e\x01z"
     assert blocks.maybe_decode(block) == (b"t", b"z")
     assert another.decode(block) == [STATIC_POST, (b"a", b"b"), (b"t", b"x"), (b"t", b"z")]
@@ -313,7 +313,7 @@ def test_a_repetition_may_begin_with_indexes_of_two_bytes_and_static_ones_stay()
 
 
 def test_a_repetition_ends_where_one_of_its_fields_is_evicted() -> None:
-    decoder, blocks = repetition(max_table_bytes=110)
+    decoder, blocks = predictor(max_table_bytes=110)
     assert blocks.maybe_decode(b"\xc0\x7e\x013") == (b"t", b"3")
     assert (b"a", b"b") not in decoder._dynamic
     assert blocks.maybe_decode(b"\xc1\x7e\x014") is None
@@ -332,7 +332,7 @@ def test_a_repetition_says_what_the_decoder_says_in_every_small_table(
         plain, decoder = Decoder(capacity), Decoder(capacity)
         plain.insert((b"a", b"b"))
         decoder.insert((b"a", b"b"))
-        repetition: Repetition | None = None
+        predictor: BlockPredictor | None = None
         for number, size in zip(range(40), cycle(sizes)):
             indexed = bytes(index + number * (index >= 0xBE) for index in start)
             block = indexed + (b"\x7e" if number else b"\x40\x01t") + bytes((size,)) + b"v" * size
@@ -340,15 +340,15 @@ def test_a_repetition_says_what_the_decoder_says_in_every_small_table(
                 expected = plain.decode(block)
             except Http2ConnectionError:
                 refused += 1
-                assert repetition is None or repetition.maybe_decode(block) is None
+                assert predictor is None or predictor.maybe_decode(block) is None
                 break
-            field = None if repetition is None else repetition.maybe_decode(block)
+            field = None if predictor is None else predictor.maybe_decode(block)
             if field is not None:
                 foreseen += 1
                 assert field == expected[-1]
             else:
                 assert decoder.decode(block) == expected
-                repetition = Repetition(decoder, indexed, b"t")
+                predictor = BlockPredictor(decoder, indexed, b"t")
             assert decoder._dynamic == plain._dynamic
     assert foreseen
     assert refused
@@ -356,7 +356,7 @@ def test_a_repetition_says_what_the_decoder_says_in_every_small_table(
 
 def test_a_repetition_ends_where_another_block_changes_the_table() -> None:
     for between in (b"\x40\x01x\x01y", b"\x3f\x81\x1f"):
-        decoder, blocks = repetition()
+        decoder, blocks = predictor()
         decoder.decode(between)
         assert blocks.maybe_decode(b"\xc0\x7e\x013") is None
 
@@ -374,7 +374,7 @@ def test_a_repetition_ends_where_another_block_changes_the_table() -> None:
     ],
 )
 def test_a_block_that_is_not_the_next_one_of_a_repetition_changes_nothing(block: bytes) -> None:
-    decoder, blocks = repetition()
+    decoder, blocks = predictor()
     changes = decoder.changes
     assert blocks.maybe_decode(block) is None
     assert decoder.changes == changes
@@ -382,7 +382,7 @@ def test_a_block_that_is_not_the_next_one_of_a_repetition_changes_nothing(block:
 
 
 def test_a_wrong_value_in_a_repetition_is_an_error_as_anywhere() -> None:
-    _, blocks = repetition()
+    _, blocks = predictor()
     with pytest.raises(Http2ConnectionError) as caught:
         blocks.maybe_decode(b"\xc0\x7e\x81\x00")
     assert caught.value.code is ErrorCode.COMPRESSION_ERROR
@@ -392,7 +392,7 @@ def test_a_wrong_value_in_a_repetition_is_an_error_as_anywhere() -> None:
     "value", [b"\x053", b"\x013\x82", b"\x7f\x00" + b"v" * 127, b"\xff\x00" + b"v" * 127]
 )
 def test_a_value_that_does_not_end_its_block_or_is_long_is_not_foreseen(value: bytes) -> None:
-    decoder, blocks = repetition()
+    decoder, blocks = predictor()
     changes = decoder.changes
     assert blocks.maybe_decode(b"\xc0\x7e" + value) is None
     assert decoder.changes == changes
@@ -418,4 +418,4 @@ def test_a_value_that_does_not_end_its_block_or_is_long_is_not_foreseen(value: b
 def test_a_repetition_begins_with_indexes_in_their_shortest_form_and_a_literal(
     block: bytes, indexed: int, start: bytes | None
 ) -> None:
-    assert Repetition.maybe_start(block, indexed) == start
+    assert BlockPredictor.maybe_prefix(block, indexed) == start

@@ -14,7 +14,7 @@ class Clocked:
     def __init__(self, options: Options = OPTIONS) -> None:
         self.liveness = Liveness(options, 0.0)
         self.settled = True
-        self.heard_at = 0.0
+        self.last_frame_at = 0.0
         self.block_since: float | None = None
         self.running = 0
         self.requests = 0
@@ -23,7 +23,7 @@ class Clocked:
         return self.liveness.tick(
             now,
             settled=self.settled,
-            heard_at=self.heard_at,
+            last_frame_at=self.last_frame_at,
             block_since=self.block_since,
             running=self.running,
             requests=self.requests,
@@ -58,7 +58,7 @@ def test_who_is_silent_is_asked_once_and_then_given_up() -> None:
 def test_any_sign_of_life_is_an_answer() -> None:
     of = Clocked()
     assert of.due(60) is Due.PING
-    of.heard_at = 61
+    of.last_frame_at = 61
     assert of.due(100) is Due.NOTHING
     assert of.due(121) is Due.PING
     assert of.due(141) is Due.DEAD
@@ -66,7 +66,7 @@ def test_any_sign_of_life_is_an_answer() -> None:
 
 def test_a_connection_without_calls_is_idle_after_its_time() -> None:
     of = Clocked()
-    of.heard_at = 1e9
+    of.last_frame_at = 1e9
     of.running = 1
     assert of.due(200) is Due.NOTHING
     of.running = 0

@@ -13,8 +13,8 @@ from pixy.http2 import (
     StreamReset,
 )
 from pixy.http2 import frames as f
-from pixy.http2.budget import Cost
 from pixy.http2.frames import FrameType, frame
+from pixy.http2.token_buckets import Cost
 from tests.http2.peer import GREETING, REQUEST, SETTINGS_ACK, Peer, content, data, headers
 
 EXCLUSIVE = (0x8000_0000).to_bytes(4, "big")
@@ -249,9 +249,9 @@ def test_what_is_not_consumed_keeps_the_windows_closed() -> None:
     events = peer.send(*(data(1, bytes(13_107), 0) for _ in range(5)))
     assert len(events) == 5
     assert peer.frames() == []
-    peer.connection.consumed(1, 32_767)
+    peer.connection.replenish(1, 32_767)
     assert peer.frames() == []
-    peer.connection.consumed(1, 1)
+    peer.connection.replenish(1, 1)
     assert sorted(peer.sent()) == [("WINDOW_UPDATE", 0), ("WINDOW_UPDATE", 1)]
     assert peer.send(data(1, bytes(16_384), 0), data(1, bytes(16_384), 0))
     peer.send(data(1, b"x", 0))
@@ -288,9 +288,9 @@ def test_consuming_more_than_came_is_a_bug_and_of_a_closed_stream_nothing() -> N
     peer.begin()
     peer.send(data(1, b"123", 0))
     with pytest.raises(AssertionError, match="4 bytes consumed of 3"):
-        peer.connection.consumed(1, 4)
+        peer.connection.replenish(1, 4)
     peer.send(f.rst_stream(1, 0))
-    peer.connection.consumed(1, 3)
+    peer.connection.replenish(1, 3)
     peer.connection.check_invariants()
 
 
@@ -351,9 +351,9 @@ def test_a_conversation_in_any_chunks_and_slices_says_the_same(steps: list[tuple
 )
 def test_a_slice_takes_no_more_small_frames_than_a_turn_has_time_for(one: bytes, most: int) -> None:
     peer = Peer()
-    before = peer.connection._receiver._budgets._budgets[Cost.OVERHEAD].tokens
+    before = peer.connection._receiver._buckets._buckets[Cost.OVERHEAD].tokens
     peer.connection.receive(one * 3000, peer.now, 16_384)
-    taken = before - peer.connection._receiver._budgets._budgets[Cost.OVERHEAD].tokens
+    taken = before - peer.connection._receiver._buckets._buckets[Cost.OVERHEAD].tokens
     assert 0 < taken <= most
     assert peer.connection.pending
 
@@ -361,7 +361,7 @@ def test_a_slice_takes_no_more_small_frames_than_a_turn_has_time_for(one: bytes,
 def test_a_slice_takes_few_blocks_that_are_not_known_and_many_that_are() -> None:
     peer = Peer()
     peer.send(peer.request(1), peer.request(3))
-    known = b"".join(peer.request(stream_id, b"") for stream_id in range(5, 1005, 2))
+    requests = b"".join(peer.request(stream_id, b"") for stream_id in range(5, 1005, 2))
     plain = [peer.block() + b"\0\1x" + bytes((3,)) + b"%03d" % number for number in range(500)]
     unknown = b"".join(
         headers(stream_id, block) + data(stream_id, b"")
@@ -370,7 +370,7 @@ def test_a_slice_takes_few_blocks_that_are_not_known_and_many_that_are() -> None
     other = Peer()
     other.send(other.request(1), other.request(3))
     few = len(other.connection.receive(unknown, other.now, 10_000))
-    many = len(peer.connection.receive(known, peer.now, 10_000))
+    many = len(peer.connection.receive(requests, peer.now, 10_000))
     assert 0 < few * 2 < many
 
 

@@ -4,15 +4,15 @@ import pytest
 
 from pixy.http2.flow import ReceiveWindow
 from pixy.http2.frames import FrameType
-from pixy.http2.streams import FRAME_VERDICTS, WHOLE, Stream, StreamState, StreamTable
+from pixy.http2.streams import FRAME_ACTIONS, UNANSWERED, Stream, StreamState, StreamTable
 
 
 def table_with_one_of_each() -> tuple[StreamTable, dict[int, StreamState]]:
     table = StreamTable(ReceiveWindow(100))
     for stream_id in (1, 3, 9, 11):
-        table.use(stream_id)
-    table.of[1] = Stream(1, StreamState.OPEN, 10)
-    table.of[3] = WHOLE
+        table.mark_used(stream_id)
+    table.active[1] = Stream(1, StreamState.OPEN, 10)
+    table.active[3] = UNANSWERED
     table.remember_reset(9)
     return table, {
         1: StreamState.OPEN,
@@ -37,28 +37,28 @@ def test_a_stream_is_in_the_state_that_its_past_says() -> None:
     "frame_type", [FrameType.DATA, FrameType.HEADERS, FrameType.RST_STREAM, FrameType.WINDOW_UPDATE]
 )
 def test_every_state_has_a_verdict_on_every_frame_of_a_stream(frame_type: FrameType) -> None:
-    assert set(FRAME_VERDICTS[frame_type]) == set(StreamState)
+    assert set(FRAME_ACTIONS[frame_type]) == set(StreamState)
 
 
 def test_a_stream_that_has_nothing_of_its_own_gets_an_object_when_it_needs_one() -> None:
     table, _ = table_with_one_of_each()
-    own = table.own(3, 42)
-    assert own is not None
-    assert own is not WHOLE
-    assert (own.stream_id, own.state, own.send_window) == (3, StreamState.HALF_CLOSED_REMOTE, 42)
-    assert table.own(3, 7) is own
-    assert table.own(5, 7) is None
+    stream = table.materialize(3, 42)
+    assert stream is not None
+    assert stream is not UNANSWERED
+    assert (stream.stream_id, stream.state, stream.send_window) == (3, StreamState.HALF_CLOSED_REMOTE, 42)
+    assert table.materialize(3, 7) is stream
+    assert table.materialize(5, 7) is None
 
 
 def test_what_a_closed_stream_leaves_unconsumed_goes_back_to_the_connections_window() -> None:
     window = ReceiveWindow(100)
     table = StreamTable(window)
-    table.use(1)
-    table.of[1] = Stream(1, StreamState.OPEN, 10)
+    table.mark_used(1)
+    table.active[1] = Stream(1, StreamState.OPEN, 10)
     window.take(30)
-    table.of[1].unconsumed_bytes = 30
+    table.active[1].unconsumed_bytes = 30
     assert table.close(1) is not None
-    assert window.owed == 30
+    assert window.unannounced == 30
     assert table.close(1) is None
     assert table.state(1) is StreamState.CLOSED
 
@@ -66,7 +66,7 @@ def test_what_a_closed_stream_leaves_unconsumed_goes_back_to_the_connections_win
 def test_what_is_remembered_of_closed_streams_is_bounded() -> None:
     table = StreamTable(ReceiveWindow(100))
     for stream_id in range(1, 40_000, 4):
-        table.use(stream_id)
+        table.mark_used(stream_id)
         table.remember_reset(stream_id)
     assert table.state(39_997) is StreamState.RESET
     assert table.state(39_995) is StreamState.SKIPPED

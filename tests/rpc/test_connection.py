@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from pixy.http2 import BudgetOptions, ErrorCode, Options
+from pixy.http2 import ErrorCode, Options, TokenBucketOptions
 from pixy.rpc import ServerOptions, Status
 from pixy.rpc.connection import GrpcConnection
 from tests.fakes.clock import FakeClock
@@ -196,7 +196,7 @@ async def settled(connection: GrpcConnection, resets: int) -> None:
 
 async def reset_some(lived_s: float, timeout: str) -> list[int]:
     """Reset 40 calls, each after a time, where 10 are too many; returns what the server says to that."""
-    few, clock = BudgetOptions(burst=10, per_second=0, per_frame=0), FakeClock()
+    few, clock = TokenBucketOptions(burst=10, per_second=0, per_frame=0), FakeClock()
     async with (
         open_echo(ServerOptions(http2=Options(resets=few)), clock=clock) as echo,
         open_client(echo.address) as client,

@@ -80,7 +80,7 @@ async def test_a_bug_behind_the_end_of_its_call_is_reported_as_well(monkeypatch:
         await serves(client)
 
 
-@pytest.mark.parametrize("method", ["receive", "respond_at_once", "take_output", "tick"])
+@pytest.mark.parametrize("method", ["receive", "maybe_respond", "take_output", "tick"])
 async def test_a_bug_of_the_core_ends_its_connection_alone(method: str) -> None:
     async with open_echo() as echo, open_client(echo.address) as broken:
         await serves(broken)

@@ -1,17 +1,17 @@
-"""Budgets, `pixy.http2.budget`."""
+"""Token buckets, `pixy.http2.token_buckets`."""
 
 import pytest
 
-from pixy.http2 import BudgetOptions, ErrorCode
-from pixy.http2.budget import Budgets, Cost
+from pixy.http2 import ErrorCode, TokenBucketOptions
 from pixy.http2.errors import Http2ConnectionError
+from pixy.http2.token_buckets import Cost, TokenBuckets
 
 
-def budgets(burst: int = 3, per_second: float = 0, per_frame: float = 0) -> Budgets:
-    return Budgets(dict.fromkeys(Cost, BudgetOptions(burst, per_second, per_frame)), 100.0)
+def token_buckets(burst: int = 3, per_second: float = 0, per_frame: float = 0) -> TokenBuckets:
+    return TokenBuckets(dict.fromkeys(Cost, TokenBucketOptions(burst, per_second, per_frame)), 100.0)
 
 
-def spend_until_empty(of: Budgets, now: float = 100.0) -> int:
+def spend_until_empty(of: TokenBuckets, now: float = 100.0) -> int:
     """How many tokens there were."""
     for spent in range(1000):
         try:
@@ -23,25 +23,25 @@ def spend_until_empty(of: Budgets, now: float = 100.0) -> int:
 
 def test_an_empty_budget_is_an_error_that_grpcs_clients_understand() -> None:
     with pytest.raises(Http2ConnectionError, match="too_many_pings") as caught:
-        budgets().spend(Cost.PING, 100.0, 0, tokens=4)
+        token_buckets().spend(Cost.PING, 100.0, 0, tokens=4)
     assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_a_burst_is_taken_and_not_one_more() -> None:
-    assert spend_until_empty(budgets()) == 3
+    assert spend_until_empty(token_buckets()) == 3
 
 
 def test_tokens_come_with_time_up_to_the_burst() -> None:
-    of = budgets(burst=10, per_second=2)
+    of = token_buckets(burst=10, per_second=2)
     of.spend(Cost.PING, 100.0, 0, tokens=10)
     of.spend(Cost.PING, 102.0, 0, tokens=4)
     with pytest.raises(Http2ConnectionError):
         of.spend(Cost.PING, 102.0, 0)
-    assert spend_until_empty(budgets(burst=10, per_second=2), now=1e6) == 10
+    assert spend_until_empty(token_buckets(burst=10, per_second=2), now=1e6) == 10
 
 
 def test_tokens_come_with_frames_of_answers() -> None:
-    of = budgets(burst=10, per_frame=0.5)
+    of = token_buckets(burst=10, per_frame=0.5)
     of.spend(Cost.PING, 100.0, 0, tokens=10)
     of.spend(Cost.PING, 100.0, 8, tokens=4)
     with pytest.raises(Http2ConnectionError):
@@ -49,14 +49,14 @@ def test_tokens_come_with_frames_of_answers() -> None:
 
 
 def test_each_cost_has_its_own_budget() -> None:
-    of = budgets()
+    of = token_buckets()
     assert spend_until_empty(of) == 3
     of.spend(Cost.RESET, 100.0, 0)
 
 
 def test_a_token_that_is_given_back_can_be_spent_again_up_to_the_burst() -> None:
-    of = budgets()
-    of.give_back(Cost.PING)
+    of = token_buckets()
+    of.refund(Cost.PING)
     of.spend(Cost.PING, 100.0, 0, tokens=3)
-    of.give_back(Cost.PING)
+    of.refund(Cost.PING)
     assert spend_until_empty(of) == 1

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pixy.http2.errors import ErrorCode, Http2ConnectionError
 
-__all__ = ["BudgetOptions", "Budgets", "Cost"]
+__all__ = ["Cost", "TokenBucketOptions", "TokenBuckets"]
 
 
 class Cost(Enum):
@@ -25,13 +25,13 @@ class Cost(Enum):
     OVERHEAD = "too many frames that move no message"
 
 
-class BudgetOptions(NamedTuple):
+class TokenBucketOptions(NamedTuple):
     """The size of a budget.
 
     Attributes:
         burst: tokens that it holds at most, and at first.
         per_second: tokens that come with time.
-        per_frame: tokens that come with each frame of an answer that counts, see `Sender.earning_frames`.
+        per_frame: tokens that come with each frame of an answer that counts, see `Sender.credited_frames`.
     """
 
     burst: int
@@ -39,10 +39,10 @@ class BudgetOptions(NamedTuple):
     per_frame: float
 
 
-class _Budget:
+class _TokenBucket:
     __slots__ = ("frames", "now", "options", "tokens")
 
-    def __init__(self, options: BudgetOptions, now: float) -> None:
+    def __init__(self, options: TokenBucketOptions, now: float) -> None:
         self.options = options
         # Invariant: at most options.burst.
         self.tokens = float(options.burst)
@@ -51,7 +51,7 @@ class _Budget:
         self.frames = 0
 
 
-class Budgets:
+class TokenBuckets:
     """The tokens that a connection has left.
 
     Args:
@@ -59,10 +59,10 @@ class Budgets:
         now: seconds of a monotonic clock.
     """
 
-    __slots__ = ("_budgets",)
+    __slots__ = ("_buckets",)
 
-    def __init__(self, options: Mapping[Cost, BudgetOptions], now: float) -> None:
-        self._budgets = {cost: _Budget(options[cost], now) for cost in Cost}
+    def __init__(self, options: Mapping[Cost, TokenBucketOptions], now: float) -> None:
+        self._buckets = {cost: _TokenBucket(options[cost], now) for cost in Cost}
 
     def spend(self, cost: Cost, now: float, frames: int, tokens: int = 1) -> None:
         """Take tokens.
@@ -76,15 +76,15 @@ class Budgets:
         Raises:
             Http2ConnectionError: ENHANCE_YOUR_CALM, there are not so many.
         """
-        budget = self._budgets[cost]
-        burst, per_second, per_frame = budget.options
-        earned = (now - budget.now) * per_second + (frames - budget.frames) * per_frame
-        budget.now, budget.frames = now, frames
-        budget.tokens = min(burst, budget.tokens + earned) - tokens
-        if budget.tokens < 0:
+        bucket = self._buckets[cost]
+        burst, per_second, per_frame = bucket.options
+        earned = (now - bucket.now) * per_second + (frames - bucket.frames) * per_frame
+        bucket.now, bucket.frames = now, frames
+        bucket.tokens = min(burst, bucket.tokens + earned) - tokens
+        if bucket.tokens < 0:
             raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, cost.value)
 
-    def give_back(self, cost: Cost) -> None:
+    def refund(self, cost: Cost) -> None:
         """A token was spent on what has turned out to be no attack."""
-        budget = self._budgets[cost]
-        budget.tokens = min(budget.options.burst, budget.tokens + 1)
+        bucket = self._buckets[cost]
+        bucket.tokens = min(bucket.options.burst, bucket.tokens + 1)
