@@ -1,4 +1,7 @@
-"""HTTP/2 and HPACK, the server's side (RFC 9113, RFC 7541). Pure: bytes in, events and bytes out; knows nothing of gRPC."""
+"""HTTP/2 and HPACK for servers (RFC 9113, RFC 7541).
+
+Sans-I/O: bytes in, events and bytes out. The package has no knowledge of gRPC.
+"""
 
 from pixy.http2.connection import Http2Connection
 from pixy.http2.errors import ErrorCode

@@ -1,7 +1,9 @@
-"""A header block on its way in: one HEADERS frame and the CONTINUATION frames behind it (RFC 9113 §4.3 and §6.10).
+"""Assembly of a header block from one HEADERS frame and its CONTINUATION frames (RFC 9113 §4.3,
+§6.10).
 
-Nothing else may come in between on the connection, so there is at most one. Its bytes and its frames are both counted: empty
-CONTINUATION frames cost us as well (CVE-2024-27316).
+No other frame may be interleaved on the connection, so there is at most one open block. Both its
+bytes and its frames are limited, because empty CONTINUATION frames have a cost too
+(CVE-2024-27316).
 """
 
 from pixy.http2.errors import ErrorCode, Http2ConnectionError
@@ -12,7 +14,7 @@ __all__ = ["HeaderBlock"]
 
 
 class HeaderBlock:
-    """The block that a HEADERS frame begins.
+    """A header block that was opened by a HEADERS frame.
 
     Args:
         head: the HEADERS frame.
@@ -20,7 +22,7 @@ class HeaderBlock:
         now: seconds of the connection's clock.
 
     Raises:
-        Http2ConnectionError: the frame is not valid; ENHANCE_YOUR_CALM, the block is too large.
+        Http2ConnectionError: the frame is invalid; ENHANCE_YOUR_CALM if the block is too large.
     """
 
     __slots__ = ("_frames", "_options", "_parts", "depends_on", "ends_stream", "since", "size", "stream_id")
@@ -37,10 +39,11 @@ class HeaderBlock:
         self._check_size()
 
     def add(self, frame: Frame) -> None:
-        """Go on with the next frame, whatever it is.
+        """Append the next frame of the connection, whatever its type.
 
         Raises:
-            Http2ConnectionError: PROTOCOL_ERROR, it does not go on with this block; ENHANCE_YOUR_CALM, the block is too large.
+            Http2ConnectionError: PROTOCOL_ERROR if the frame does not continue this block;
+                ENHANCE_YOUR_CALM if the block is too large.
         """
         if frame.type != FrameType.CONTINUATION or frame.stream_id != self.stream_id:
             raise Http2ConnectionError(
@@ -53,7 +56,7 @@ class HeaderBlock:
         self._check_size()
 
     def complete(self, frame: Frame) -> bytes | None:
-        """The whole block if this was its last frame, else None."""
+        """The complete block if `frame` was its last one, else None."""
         return b"".join(self._parts) if frame.flags & END_HEADERS else None
 
     def _check_size(self) -> None:

@@ -1,14 +1,17 @@
-"""The server's side of one HTTP/2 connection (RFC 9113). Pure: bytes in; events and bytes out; time is an argument.
+"""One HTTP/2 connection, server side (RFC 9113). Sans-I/O; time is an argument.
 
-The shell around it owns the transport and does four things: it gives `receive` what the transport brought, acts on the events, calls
-`tick` about once a second, and once per turn of its loop writes what `take_output` returns and closes the transport when `closed`.
-While the transport's buffer is full it neither takes output nor reads, so that a client that does not read cannot make us buffer.
+The I/O layer owns the transport and has four duties: it feeds received bytes to `receive`, acts on
+the events, calls `tick` about once a second, and once per iteration of its event loop writes the
+result of `take_output` and closes the transport once `closed` is true. While the transport's buffer
+is full it neither takes output nor reads, so a client that stops reading cannot grow our buffers.
 
-The way in is `receiver`, the way out `sender`; here are faults, time and the end. Nothing here knows gRPC.
+`receiver` is the inbound path and `sender` the outbound path; this module has errors, timeouts and
+shutdown. Nothing here knows gRPC.
 
-A stream error resets its stream, a connection error sends GOAWAY and ends everything (RFC 9113 §5.4). What came before a fault in the
-same chunk counts. An event's stream may be gone when the event is looked at, because a later frame of the chunk has reset it;
-whatever is sent on it is GONE.
+A stream error resets its stream; a connection error sends GOAWAY and closes the connection (RFC
+9113 §5.4). Frames that precede an error in the same chunk take effect. The stream of an event may
+already be closed when the event is handled, because a later frame of the chunk has reset it;
+whatever is sent on it then is GONE.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +38,7 @@ _DEBUG_BYTES_MAX = 256
 
 
 class Http2Connection:
-    """One connection. Its output holds our SETTINGS from the start.
+    """One connection. Its output starts with our SETTINGS.
 
     Args:
         options: limits.
@@ -62,11 +65,11 @@ class Http2Connection:
         self._sender = Sender(self._streams, window, options)
         self._receiver = Receiver(self._streams, window, self._sender, options, now)
         self._liveness = Liveness(options, now)
-        # Whether the client was told to open no more streams, and whether a drain has begun.
+        # True once the client was told to open no more streams, and once a drain has begun.
         self._announced = self._draining = False
-        # Whether a fault has ended everything.
+        # True once a connection error or `terminate` has closed the connection.
         self._closed = False
-        # Send a whole answer: see `Sender`. Bound here because they are called for every request.
+        # Send a complete response: see `Sender`. Bound here because every request calls them.
         self.respond = self._sender.respond
         self.maybe_respond = self._sender.maybe_respond
         self._sender.control(frames.frame(FrameType.SETTINGS, 0, 0, our_settings(options)))
@@ -74,66 +77,75 @@ class Http2Connection:
             increment = options.connection_window_bytes - DEFAULT_WINDOW_BYTES
             self._sender.control(frames.window_update(0, increment))
 
-    # --- state ------------------------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
-        """Nothing is received or sent any more beyond the output: write it and close the transport."""
+        """True when nothing more is received or sent: write the remaining output, then close the
+        transport.
+        """
         return self._closed or (self._receiver.last_accepted_id is not None and not self._streams.active)
 
     @property
     def pending(self) -> bool:
-        """Whether something received was not looked at: `receive` goes on with it."""
+        """True if received bytes are unprocessed; `receive` continues with them."""
         return self._receiver.pending and not self.closed
 
     @property
     def data_expected(self) -> int:
-        """Bytes that are still to come of the DATA frame in which the input has stopped."""
+        """Bytes still to come of the DATA frame that the input has been cut in."""
         return self._receiver.data_left
 
     @property
     def running(self) -> int:
-        """Streams that are not closed."""
+        """Number of active streams."""
         return len(self._streams.active)
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of answers that wait for the client's windows."""
+        """Bytes of responses that wait for the client's flow-control windows."""
         return self._sender.queued_bytes
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes in memory: of input that is not whole or not looked at, and of answers that the client does not take."""
+        """Bytes in memory: incomplete or unprocessed input, and responses that the client has not
+        taken.
+        """
         return self._sender.buffered_bytes + self._receiver.buffered_bytes
 
     @property
     def send_capacity(self) -> int:
-        """The largest answer that is accepted. `take_output` makes it larger, if the client's windows and the transport let it."""
+        """Largest response body accepted at present.
+
+        It grows with `take_output`, as far as the client's windows and the transport allow.
+        """
         return self._sender.send_capacity
 
     @property
     def resets(self) -> int:
-        """How many streams we have reset, other than to say that the rest of a request is not needed."""
+        """Number of streams that we have reset, except those reset because the rest of the request
+        is not needed.
+        """
         return self._sender.resets
 
     @property
     def client_max_header_list_bytes(self) -> int:
-        """The largest header list that the client wants to see, with 32 bytes more for each field."""
+        """Largest header list that the client accepts, counting 32 extra bytes per field."""
         return self._sender.peer.max_header_list_bytes
 
-    # --- the way in -------------------------------------------------------------------------------------------------
+    # --- input ------------------------------------------------------------------------------------
 
     def receive(self, chunk: bytes, now: float, work: int = UNBOUNDED) -> list[Event]:
-        """Take bytes from the transport, cut anywhere.
+        """Process bytes from the transport, which may be split anywhere.
 
         Args:
-            chunk: kept by the events, never changed. Empty to go on with what is `pending`.
+            chunk: referenced by the events, never modified. Empty to continue with `pending` input.
             now: seconds of the clock.
-            work: bytes after which to stop, so that others have their turn. Small frames count as more than they have. What is
-                left is `pending`.
+            work: bytes to process before yielding to other connections. Small frames count as more
+                than their length. The rest stays `pending`.
 
         Returns:
-            What happened, in order. A fault of the client is an event as well; nothing is raised.
+            Events in order. A client error is an event too; nothing is raised.
         """
         events: list[Event] = []
         if self._closed:
@@ -149,32 +161,35 @@ class Http2Connection:
         return events
 
     def replenish(self, stream_id: int, size: int) -> None:
-        """Let the client send more: so many bytes that a `DataReceived` brought were consumed.
+        """Replenish the stream's and the connection's receive windows by bytes of a `DataReceived`
+        that were consumed.
 
-        For a stream that is closed this was done when it closed.
+        For a closed stream this has already happened when it was closed.
         """
         stream = self._streams.active.get(stream_id)
         if stream is not None:
             self._sender.replenish(stream, size)
 
     def replenish_connection(self, stream_id: int, size: int) -> None:
-        """As `replenish` for all other streams: this one waits for `replenish_stream`."""
+        """Replenish the connection's receive window only. `replenish_stream` does the rest."""
         stream = self._streams.active.get(stream_id)
         if stream is not None:
             self._sender.replenish_connection(stream, size)
 
     def replenish_stream(self, stream_id: int, size: int) -> None:
-        """Let the client send so many bytes on a stream that were withheld."""
+        """Replenish a stream's receive window by bytes that only the connection's got back."""
         stream = self._streams.active.get(stream_id)
         if stream is not None:
             self._sender.replenish_stream(stream, size)
 
     def refund_reset(self) -> None:
-        """A reset by the client, which its `StreamReset` has told, was no sign of an attack: it does not count."""
+        """Refund the token of a client's reset, which a `StreamReset` has reported: it was no sign
+        of an attack.
+        """
         self._receiver.refund_reset()
 
     def tick(self, now: float) -> list[Event]:
-        """Do what time demands. Call it about once a second."""
+        """Handle expired timeouts. To be called about once a second."""
         events: list[Event] = []
         if self.closed:
             return events
@@ -199,10 +214,10 @@ class Http2Connection:
                 events.append(StreamReset(stream_id, ErrorCode.CANCEL, by_client=False))
         return events
 
-    # --- the way out ------------------------------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------
 
     def send_headers(self, stream_id: int, fields: Sequence[Field]) -> Delivery:
-        """Begin an answer.
+        """Begin a response.
 
         Raises:
             ValueError: a field would be malformed.
@@ -210,11 +225,12 @@ class Http2Connection:
         return self._sender.send_headers(stream_id, encode_headers(fields))
 
     def send_data(self, stream_id: int, data: bytes | bytearray | memoryview) -> Delivery:
-        """Go on with an answer that has begun. Send the next part when this one is no longer QUEUED."""
+        """Send part of a response body. Send the next part when this one is no longer QUEUED."""
         return self._sender.send_data(stream_id, data)
 
     def send_trailers(self, stream_id: int, fields: Sequence[Field]) -> Delivery:
-        """End an answer; without `send_headers` before, the fields are the whole answer and begin with `:status`.
+        """End a response. Without a preceding `send_headers` the fields are the whole response and
+        begin with `:status`.
 
         Raises:
             ValueError: a field would be malformed.
@@ -222,31 +238,44 @@ class Http2Connection:
         return self._sender.send_trailers(stream_id, encode_headers(fields))
 
     def reset(self, stream_id: int, code: ErrorCode) -> bool:
-        """End a stream without an answer, or in its middle; False if it is closed. No event follows."""
+        """Reset a stream before its response is complete; False if it is closed.
+
+        No event follows.
+        """
         return self._sender.reset(stream_id, code)
 
     def take_output(self) -> bytes:
-        """Bytes to write, all that there are. What was SENT counts as handed to the transport from here on."""
+        """All bytes to be written.
+
+        From here on, data that was SENT counts as handed to the transport.
+        """
         return self._sender.take()
 
     def set_unwritten(self, size: int) -> None:
-        """So many bytes of the output are still with the transport, which wants no more: they count as not taken by the client until
-        the next `take_output`."""
+        """Report how much earlier output is still in the transport's buffer.
+
+        It counts as not taken by the client until the next `take_output`.
+        """
         self._sender.set_unwritten(size)
 
-    # --- the end ----------------------------------------------------------------------------------------------------
+    # --- shutdown ---------------------------------------------------------------------------------
 
     def announce_drain(self) -> None:
-        """Send the first GOAWAY of a drain (RFC 9113 §6.8): clients open new streams elsewhere. Those that come nevertheless are served."""
+        """Send the first GOAWAY of a drain (RFC 9113 §6.8).
+
+        Clients then open new streams elsewhere. Streams that they open here nevertheless are
+        served.
+        """
         if not self._announced and not self._closed:
             self._announced = True
             self._sender.control(frames.goaway(STREAM_ID_MAX, ErrorCode.NO_ERROR))
 
     def begin_drain(self, now: float) -> None:
-        """Let running calls finish and take no new ones (RFC 9113 §6.8).
+        """Shut down gracefully: finish active streams and accept no new ones (RFC 9113 §6.8).
 
-        The first GOAWAY lets everything pass that the client has sent by the time it reads it; the PING behind it tells when that
-        is. Then the final one follows, and the connection is `closed` behind the last answer.
+        The first GOAWAY accepts every request that the client has sent before it reads that frame;
+        the answer to the PING behind it tells when this is the case. Then the final GOAWAY follows,
+        and the connection is `closed` after the last response.
 
         Args:
             now: seconds of the clock.
@@ -259,7 +288,9 @@ class Http2Connection:
         self._sender.control(frames.ping(DRAIN_PING, ack=False))
 
     def terminate(self, code: ErrorCode, reason: str) -> None:
-        """End the connection now: GOAWAY is the last output, all streams are gone. No event follows."""
+        """Close the connection at once: GOAWAY is its last output and all streams are closed. No
+        event follows.
+        """
         if not self._closed:
             self._fail(Http2ConnectionError(code, reason), [])
 
@@ -270,12 +301,13 @@ class Http2Connection:
             self._sender.control(frames.goaway(self._receiver.refuse_new_streams(), ErrorCode.NO_ERROR))
 
     def _fail(self, error: Http2ConnectionError, events: list[Event]) -> None:
-        """A connection error (RFC 9113 §5.4.1)."""
+        """Close the connection with an error (RFC 9113 §5.4.1)."""
         self._closed = True
         self._sender.discard_all()
         debug = error.reason.encode()[:_DEBUG_BYTES_MAX]
         self._sender.control(frames.goaway(self._receiver.last_stream_id, error.code, debug))
-        # A client that has not read why may stay for a while, and so may many of them.
+        # The client may take long to read the GOAWAY, and there may be many such clients: free the
+        # memory now.
         self._receiver.release()
         self._streams.release()
         events.append(ConnectionTerminated(error.code, error.reason))
@@ -296,7 +328,7 @@ class Http2Connection:
         self.begin_drain(self._receiver.now)
 
     def check_invariants(self) -> None:
-        """Prove what the fields promise."""
+        """Assert the documented invariants."""
         self._sender.check_invariants()
         if not self._closed:
             self._receiver.check_invariants()

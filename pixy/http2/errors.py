@@ -1,8 +1,8 @@
-"""What can be wrong with what a peer sends: an error of the whole connection, or of one stream.
+"""Protocol errors: of the connection, or of one stream.
 
-A connection error ends the connection with GOAWAY, a stream error ends one stream with RST_STREAM (RFC 9113 §5.4). Both carry
-the code that goes on the wire. They are raised where the fault is found and handled in one place of `connection`; none of them
-leaves the package, because the layer above learns of them as events.
+A connection error ends the connection with GOAWAY, a stream error ends one stream with RST_STREAM
+(RFC 9113 §5.4). Both carry the error code for the wire. They are raised where the fault is detected
+and handled in one place of `connection`. They never leave the package: the layer above sees events.
 """
 
 from enum import IntEnum
@@ -11,7 +11,7 @@ __all__ = ["ErrorCode", "Http2ConnectionError", "Http2Error", "Http2StreamError"
 
 
 class ErrorCode(IntEnum):
-    """The codes of RST_STREAM and GOAWAY (RFC 9113 §7)."""
+    """Error codes of RST_STREAM and GOAWAY (RFC 9113 §7)."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
@@ -30,11 +30,11 @@ class ErrorCode(IntEnum):
 
 
 class Http2Error(Exception):
-    """A peer broke the protocol or a limit.
+    """The peer broke the protocol or a limit.
 
     Args:
-        code: what the peer is told.
-        reason: what was wrong, with the operands; becomes the debug data of a GOAWAY.
+        code: sent to the peer.
+        reason: description with the operands; the debug data of a GOAWAY.
     """
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
@@ -44,11 +44,11 @@ class Http2Error(Exception):
 
 
 class Http2ConnectionError(Http2Error):
-    """The connection cannot go on."""
+    """An error that ends the connection."""
 
 
 class Http2StreamError(Http2Error):
-    """One stream cannot go on; the others do."""
+    """An error that ends one stream; the others continue."""
 
     def __init__(self, stream_id: int, code: ErrorCode, reason: str) -> None:
         super().__init__(code, reason)

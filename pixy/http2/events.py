@@ -1,4 +1,4 @@
-"""What a connection tells the layer above. Bodies are spans of what the transport brought, never copies."""
+"""Events of a connection. Bodies are spans of the transport's chunks, never copies."""
 
 from typing import NamedTuple
 
@@ -18,17 +18,18 @@ __all__ = [
 
 
 class RequestReceived(NamedTuple):
-    """A client has begun a request, and in most cases ended it as well.
+    """A client has begun a request, and in most cases completed it as well.
 
     Attributes:
-        stream_id: what the answer goes to.
-        headers: may be the same object for many requests.
-        buffer: its bytes from `begin` to `end` are the body so far, which counts as consumed.
+        stream_id: stream to respond on.
+        headers: may be one object for many requests.
+        buffer: its bytes from `begin` to `end` are the body so far; they count as consumed.
         begin: see `buffer`.
         end: see `buffer`.
-        ended: the request is complete.
-        differs: one more field of the header section, which `headers` lacks because it differs from call to call; None if that is
-            complete. Its place among the fields is not told, and means nothing: no other has its name (RFC 9110 §5.3).
+        ended: True if the request is complete.
+        varying_field: one more field of the header section, missing in `headers` because its value
+            differs from call to call; None if `headers` is complete. Its position among the fields
+            is not reported and has no meaning: no other field has its name (RFC 9110 §5.3).
     """
 
     stream_id: int
@@ -41,7 +42,10 @@ class RequestReceived(NamedTuple):
 
 
 class DataReceived(NamedTuple):
-    """More of a request's body: `buffer` from `begin` to `end`. The window opens again with `Http2Connection.replenish`."""
+    """More of a request's body: `buffer` from `begin` to `end`.
+
+    `Http2Connection.replenish` reopens the window.
+    """
 
     stream_id: int
     buffer: bytes
@@ -51,21 +55,27 @@ class DataReceived(NamedTuple):
 
 
 class TrailersReceived(NamedTuple):
-    """The request is complete, and ended with fields."""
+    """The request is complete and ended with trailers."""
 
     stream_id: int
     fields: list[Field]
 
 
 class DataSent(NamedTuple):
-    """Everything that was QUEUED on a stream is in the output. `ended`: with it the whole answer."""
+    """All data that was QUEUED on a stream is now in the output.
+
+    `ended`: so is the end of the response.
+    """
 
     stream_id: int
     ended: bool
 
 
 class StreamReset(NamedTuple):
-    """A stream is gone before its answer was complete. `by_client`: it cancelled; else it broke a rule or a limit."""
+    """A stream was reset before its response was complete.
+
+    `by_client`: the client cancelled it; else the client broke a rule or a limit.
+    """
 
     stream_id: int
     code: int
@@ -73,9 +83,10 @@ class StreamReset(NamedTuple):
 
 
 class ConnectionTerminated(NamedTuple):
-    """The connection has ended: take its output, write it, close the transport. All streams are gone.
+    """The connection is over: write its output, then close the transport. All streams are closed.
 
-    With NO_ERROR it was drained or idle, else the client broke the protocol or a limit, or does not answer.
+    NO_ERROR: the connection was drained or idle, or the client is unresponsive. Any other code: the
+    client broke the protocol or a limit.
     """
 
     code: ErrorCode

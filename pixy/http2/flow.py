@@ -1,8 +1,9 @@
-"""Flow control (RFC 9113 §5.2 and §6.9).
+"""Flow control (RFC 9113 §5.2, §6.9).
 
-What we may send is a plain number per stream and connection, because only the peer opens it; it can be negative after the peer
-has lowered its initial window. What the peer may send is a `ReceiveWindow`: bytes come back into it when they were consumed, and
-the peer is told in steps of half the window, so that a WINDOW_UPDATE is rare.
+A send window is a plain integer per stream and per connection, because only the peer opens it. It
+may be negative after the peer has lowered its initial window size. A receive window is a
+`ReceiveWindow`: consumed bytes return to it, and the peer is told in steps of at least half the
+window, so WINDOW_UPDATE frames are rare.
 """
 
 from pixy.http2.errors import ErrorCode, Http2ConnectionError, Http2StreamError
@@ -15,30 +16,31 @@ WINDOW_MAX = STREAM_ID_MAX
 
 
 class ReceiveWindow:
-    """What the peer may still send, on a stream or on the connection.
+    """Receive window of a stream or of the connection.
 
     Args:
-        size_bytes: how much it may have sent that was not consumed.
+        size_bytes: most bytes that may be received and not yet consumed.
     """
 
     __slots__ = ("left", "size_bytes", "unannounced")
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        # Bytes the peer may send now. Invariant: 0 <= left, left + owed + bytes received and not consumed == size_bytes.
+        # Bytes that the peer may send now. Invariant: 0 <= left, and left + unannounced + bytes
+        # received but not consumed == size_bytes.
         self.left = size_bytes
-        # Bytes that were consumed and that the peer was not told of.
+        # Consumed bytes that no WINDOW_UPDATE has announced yet.
         self.unannounced = 0
 
     def take(self, size: int) -> bool:
-        """The peer has sent so many bytes; False if it was not allowed to."""
+        """Account for received bytes; False if they exceed the window."""
         if size > self.left:
             return False
         self.left -= size
         return True
 
     def due(self) -> int:
-        """By how much to open the window now: nothing, or at least half of its size."""
+        """Increment to announce now: 0, or at least half of the window's size."""
         unannounced = self.unannounced
         if unannounced * 2 < self.size_bytes or not unannounced:
             return 0
@@ -48,10 +50,11 @@ class ReceiveWindow:
 
 
 def increase_window(window: int, increment: int, stream_id: int) -> int:
-    """A window of what we may send, behind a WINDOW_UPDATE.
+    """A send window after a WINDOW_UPDATE.
 
     Raises:
-        Http2ConnectionError, Http2StreamError: FLOW_CONTROL_ERROR, it became larger than allowed (RFC 9113 §6.9.1).
+        Http2ConnectionError, Http2StreamError: FLOW_CONTROL_ERROR if it exceeds `WINDOW_MAX` (RFC
+            9113 §6.9.1).
     """
     window += increment
     if window <= WINDOW_MAX:

@@ -1,14 +1,15 @@
-"""The frames of HTTP/2 (RFC 9113 §4 and §6): their numbers, their rules, and their bytes.
+"""HTTP/2 frames (RFC 9113 §4, §6): constants, rules and encoding.
 
-A frame is a head of 9 bytes and its payload, all numbers big-endian:
+A frame is a 9-byte header and a payload; all integers are big-endian:
 
     byte  size  field
     0     3     length of the payload
     3     1     type (`FrameType`)
     4     1     flags
-    5     4     stream id; its first bit is reserved, and ignored
+    5     4     stream id; its first bit is reserved and ignored
 
-What can be said of a frame without knowing its connection is in `RULES`, and checked by `check_head`.
+`RULES` has the constraints that hold regardless of the connection's state; `check_head` enforces
+them.
 """
 
 import struct
@@ -51,7 +52,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_HEAD_BYTES = 9
 STREAM_ID_MAX = 0x7FFF_FFFF
 MIN_MAX_FRAME_BYTES = 16_384
-"""Every peer takes frames of this length (RFC 9113 §4.2)."""
+"""Frame size that every peer accepts (RFC 9113 §4.2)."""
 
 # Flags. END_STREAM belongs to DATA and HEADERS, ACK to SETTINGS and PING.
 END_STREAM = 0x01
@@ -62,9 +63,11 @@ PRIORITY = 0x20
 
 _HEAD = struct.Struct(">IBI")
 unpack_head: Callable[[bytes, int], tuple[int, int, int]] = _HEAD.unpack_from
-"""The head of the frame at a position of a buffer: length << 8 | type, flags, stream id with its reserved bit."""
+"""Read a frame header from a buffer: length << 8 | type, flags, stream id including its reserved
+bit.
+"""
 pack_head = _HEAD.pack
-"""A frame's head from length << 8 | type, flags and stream id."""
+"""Encode a frame header: length << 8 | type, flags, stream id."""
 
 _CODE = struct.Struct(">I")
 _GOAWAY = struct.Struct(">II")
@@ -72,7 +75,7 @@ _PRIORITY_BYTES = 5
 
 
 class FrameType(IntEnum):
-    """What a frame is. Others are ignored (RFC 9113 §4.1)."""
+    """Frame types. Unknown ones are ignored (RFC 9113 §4.1)."""
 
     DATA = 0x0
     HEADERS = 0x1
@@ -87,7 +90,7 @@ class FrameType(IntEnum):
 
 
 class Frame(NamedTuple):
-    """A whole frame."""
+    """A complete frame."""
 
     type: int
     flags: int
@@ -96,12 +99,12 @@ class Frame(NamedTuple):
 
 
 class FrameRule(NamedTuple):
-    """What holds for every frame of a type.
+    """Constraints on all frames of one type.
 
     Attributes:
-        on_stream: it must name a stream (True), must not (False), or may (None).
-        length: what its payload must have, None if it varies.
-        length_breaks_connection: another length is an error of the connection, not only of the stream.
+        on_stream: the stream id must be nonzero (True), zero (False), or may be either (None).
+        length: required payload length, None if it varies.
+        length_breaks_connection: a wrong length is a connection error, not a stream error.
     """
 
     on_stream: bool | None
@@ -124,11 +127,12 @@ RULES = {
 
 
 def check_head(frame_type: FrameType, stream_id: int, length: int) -> None:
-    """Hold a frame's head against the rules of its type.
+    """Check a frame header against the rules of its type.
 
     Raises:
-        Http2ConnectionError: PROTOCOL_ERROR, it names a stream and must not, or the reverse; FRAME_SIZE_ERROR.
-        Http2StreamError: FRAME_SIZE_ERROR, where only the stream is concerned.
+        Http2ConnectionError: PROTOCOL_ERROR if the stream id must not be zero and is, or the
+            reverse; FRAME_SIZE_ERROR.
+        Http2StreamError: FRAME_SIZE_ERROR if only the stream is affected.
     """
     rule = RULES[frame_type]
     if rule.on_stream is not None and rule.on_stream != (stream_id > 0):
@@ -146,14 +150,15 @@ def _wrong_length(reason: str, stream_id: int | None) -> Http2Error:
     return Http2StreamError(stream_id, ErrorCode.FRAME_SIZE_ERROR, reason)
 
 
-# --- reading payloads -----------------------------------------------------------------------------------------------
+# --- reading payloads -----------------------------------------------------------------------------
 
 
 def strip_padding(read: Frame) -> bytes:
-    """The payload of a DATA or HEADERS frame without its padding (RFC 9113 §6.1).
+    """Payload of a DATA or HEADERS frame without its padding (RFC 9113 §6.1).
 
     Raises:
-        Http2ConnectionError: PROTOCOL_ERROR, the padding is longer than the payload; FRAME_SIZE_ERROR, no room for its length.
+        Http2ConnectionError: PROTOCOL_ERROR if the padding exceeds the payload; FRAME_SIZE_ERROR if
+            the pad length is missing.
     """
     payload = read.payload
     if not read.flags & PADDED:
@@ -170,10 +175,11 @@ def strip_padding(read: Frame) -> bytes:
 
 
 def strip_priority(read: Frame, payload: bytes) -> tuple[bytes, int]:
-    """The header block in the unpadded payload of a HEADERS frame, and the stream it depends on, 0 if it does not say.
+    """Header block fragment of an unpadded HEADERS payload, and the stream dependency (0 if
+    absent).
 
     Raises:
-        Http2ConnectionError: FRAME_SIZE_ERROR, no room for the priority.
+        Http2ConnectionError: FRAME_SIZE_ERROR if the payload is too short for its priority fields.
     """
     if not read.flags & PRIORITY:
         return payload, 0
@@ -183,16 +189,16 @@ def strip_priority(read: Frame, payload: bytes) -> tuple[bytes, int]:
 
 
 def read_uint32(payload: bytes) -> int:
-    """The number of 32 bits that a payload begins with."""
+    """The first four bytes of a payload as an unsigned integer."""
     code: int = _CODE.unpack_from(payload)[0]
     return code
 
 
 def read_increment(read: Frame) -> int:
-    """By how much a WINDOW_UPDATE opens its window.
+    """Increment of a WINDOW_UPDATE frame.
 
     Raises:
-        Http2ConnectionError, Http2StreamError: PROTOCOL_ERROR, by nothing (RFC 9113 §6.9).
+        Http2ConnectionError, Http2StreamError: PROTOCOL_ERROR if it is 0 (RFC 9113 §6.9).
     """
     increment = read_uint32(read.payload) & STREAM_ID_MAX
     if increment:
@@ -203,16 +209,18 @@ def read_increment(read: Frame) -> int:
     raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, reason)
 
 
-# --- building -------------------------------------------------------------------------------------------------------
+# --- building -------------------------------------------------------------------------------------
 
 
 def frame(frame_type: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """A frame with any payload."""
+    """Encode a frame with any payload."""
     return pack_head(len(payload) << 8 | frame_type, flags, stream_id) + payload
 
 
 def headers(stream_id: int, block: bytes, *, end_stream: bool) -> Iterable[bytes]:
-    """A header block as one HEADERS frame and as many CONTINUATION frames as it needs with every peer."""
+    """Encode a header block as a HEADERS frame and as many CONTINUATION frames as it needs, each of
+    a size that every peer accepts.
+    """
     flags = END_STREAM if end_stream else 0
     frame_type = FrameType.HEADERS
     for at in range(0, max(len(block), 1), MIN_MAX_FRAME_BYTES):
@@ -222,20 +230,20 @@ def headers(stream_id: int, block: bytes, *, end_stream: bool) -> Iterable[bytes
 
 
 def rst_stream(stream_id: int, code: int) -> bytes:
-    """End one stream."""
+    """Encode RST_STREAM."""
     return frame(FrameType.RST_STREAM, 0, stream_id, _CODE.pack(code))
 
 
 def goaway(last_stream_id: int, code: int, debug: bytes = b"") -> bytes:
-    """Say which streams are the last to be served, and why."""
+    """Encode GOAWAY."""
     return frame(FrameType.GOAWAY, 0, 0, _GOAWAY.pack(last_stream_id, code) + debug)
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    """Let the peer send more on a stream, or with 0 on the connection."""
+    """Encode WINDOW_UPDATE for a stream, or for the connection if the stream id is 0."""
     return frame(FrameType.WINDOW_UPDATE, 0, stream_id, _CODE.pack(increment))
 
 
 def ping(payload: bytes, *, ack: bool) -> bytes:
-    """A PING, or the answer to one."""
+    """Encode PING or its acknowledgement."""
     return frame(FrameType.PING, ACK if ack else 0, 0, payload)

@@ -1,10 +1,12 @@
-"""What each frame does that is not on the fast path: header blocks, requests, the states of streams, budgets.
+"""Frame handling off the fast path: header blocks, requests, stream states, token buckets.
 
-`receiver` cuts what the transport brings into frames and gives them to `_handle`, one by one, and the payload of DATA to `_pass_data` as it
-comes, so a body is never put together from pieces here. Faults are raised where they are found: a stream error is handled by
-`_reset_stream`, a connection error by `connection`.
+`receiver` splits the input into frames and passes them to `_handle` one by one. It passes DATA
+payloads to `_pass_data` as they arrive, so bodies are never reassembled here. Errors are raised
+where they are detected: `_reset_stream` handles stream errors, `connection` handles connection
+errors.
 
-What a frame makes us do beyond its bytes is charged to `_stop`, the place in the chunk where this slice of work is over.
+Processing that costs more than the length of a frame suggests moves `_stop`, the position in the
+chunk where the current slice of work ends.
 """
 
 from collections.abc import Callable
@@ -26,24 +28,24 @@ from pixy.http2.token_buckets import Cost, TokenBuckets
 __all__ = ["BLOCK_WORK", "DRAIN_PING", "FrameHandler"]
 
 DRAIN_PING = b"pixydran"
-"""Payload of the PING whose answer ends the first part of a drain."""
+"""Payload of the PING whose acknowledgement ends the first phase of a drain."""
 
 BLOCK_WORK = 64
-"""What a header block that is not known counts as, in bytes beyond its own."""
+"""Work charged for an uncached header block, in bytes on top of its length."""
 _STREAM_WORK = 4
-"""The same for a stream that new settings touch."""
+"""Work charged for a stream that new settings affect, in bytes."""
 
 _GOAWAY_BYTES_MIN = 8
 _SETTINGS_PER_TOKEN = 32
 
 
 class FrameHandler:
-    """Acts on the frames of a connection.
+    """Handles the frames of a connection.
 
     Args:
-        streams: the connection's.
-        window: what the client may send on all of them together.
-        sender: the way out.
+        streams: streams of the connection.
+        window: receive window of the connection.
+        sender: outbound path.
         options: limits.
         now: seconds of the connection's clock.
     """
@@ -79,29 +81,29 @@ class FrameHandler:
         self._headers = HeaderReader(options.max_header_list_bytes)
         self._buckets = TokenBuckets(options.token_buckets, now)
         self.now = now
-        # When the last frame was whole.
+        # Time at which the last frame was complete.
         self.last_frame_at = now
-        # Whether the client's first SETTINGS have come, and whether it has acknowledged ours.
+        # True once the client's first SETTINGS have arrived, and once it has acknowledged ours.
         self.settings_received = False
         self.settings_acked = False
-        # The DATA frame whose payload is passed on as it comes: its stream (None: nobody wants it), the bytes to come, and whether
-        # it ends the request.
+        # DATA frame whose payload is being passed on: its stream (None if nobody wants it), the
+        # bytes still to come, and its END_STREAM flag.
         self._data_stream: Stream | None = None
         self.data_left = 0
         self._data_ends = False
-        # The position in the chunk where this slice of work is done. Work that counts as more bytes than it has moves it back.
+        # Position in the chunk at which this slice of work ends. Extra work moves it back.
         self._stop = 0
-        # The header block that has begun and is not complete.
+        # The incomplete header block, if there is one.
         self.block: HeaderBlock | None = None
-        # Invariant: no stream is opened beyond it.
+        # Invariant: no stream is opened beyond this number of active streams.
         self._max_streams = options.max_concurrent_streams
-        # The last stream that is served, None while all are.
+        # Last stream that is accepted; None while all are.
         self.last_accepted_id: int | None = None
-        # Whether the client has answered the PING of a drain.
+        # True once the client has acknowledged the PING of a drain.
         self.drain_answered = False
 
     def refuse_new_streams(self) -> int:
-        """Ignore streams that the client opens from here on; returns the last that is served."""
+        """Ignore streams that the client opens from here on; returns the last accepted stream id."""
         if self.last_accepted_id is None:
             self.last_accepted_id = self.last_stream_id
             self._max_streams = 0
@@ -109,11 +111,11 @@ class FrameHandler:
 
     @property
     def last_stream_id(self) -> int:
-        """The last stream that was or is served, 0 if there is none."""
+        """Last stream that was or is processed, 0 if there is none."""
         return max(self._streams.next_id - 2, 0) if self.last_accepted_id is None else self.last_accepted_id
 
     def release(self) -> None:
-        """The connection has failed: keep nothing of what came."""
+        """Free all received data after a connection error."""
         self.block = self._data_stream = None
         self.data_left = 0
         self._headers = HeaderReader(self._options.max_header_list_bytes)
@@ -122,7 +124,7 @@ class FrameHandler:
         """See `Http2Connection.refund_reset`."""
         self._buckets.refund(Cost.RESET)
 
-    # --- frames -----------------------------------------------------------------------------------------------------
+    # --- frames -----------------------------------------------------------------------------------
 
     def _handle(self, frame: Frame, events: list[Event]) -> None:
         if self.block is not None:
@@ -139,10 +141,10 @@ class FrameHandler:
         handler(self, frame, events)
 
     def _admit(self, frame_type: FrameType, stream_id: int) -> bool:
-        """Whether to take a frame, by the state of its stream.
+        """True if the state of the stream permits the frame, False if the frame is to be ignored.
 
         Raises:
-            Http2ConnectionError, Http2StreamError: the state does not allow it.
+            Http2ConnectionError, Http2StreamError: the state does not permit the frame.
         """
         state = self._streams.state(stream_id)
         action = FRAME_ACTIONS[frame_type][state]
@@ -158,14 +160,14 @@ class FrameHandler:
         self._spend(Cost.OVERHEAD)
         return False
 
-    # --- requests ---------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def _handle_headers(self, frame: Frame, events: list[Event]) -> None:
         self.block = HeaderBlock(frame, self._options, self.now)
         self._maybe_end_block(frame, events)
 
     def _maybe_end_block(self, frame: Frame, events: list[Event]) -> None:
-        """Take the open header block if the frame is its last one."""
+        """Process the open header block if the frame is its last one."""
         block = self.block
         assert block is not None
         encoded = block.complete(frame)
@@ -177,7 +179,8 @@ class FrameHandler:
         if stream_id >= self._streams.next_id and stream_id & 1:
             self._open_request(block, encoded, events)
             return
-        # Whatever becomes of it, the dynamic table must follow.
+        # Decode even if the section is discarded: the dynamic table must stay in step with the
+        # peer's.
         fields = self._headers.read(encoded)
         if self._admit(FrameType.HEADERS, stream_id):
             self._end_with_trailers(block, fields, events)
@@ -204,7 +207,7 @@ class FrameHandler:
     def _open(
         self, stream_id: int, request: RequestHeaders, varying_field: Field | None, events: list[Event]
     ) -> None:
-        """A request has begun whose body is still to come."""
+        """Open a stream whose body is still to come."""
         self._streams.active[stream_id] = Stream(
             stream_id,
             StreamState.OPEN,
@@ -234,12 +237,14 @@ class FrameHandler:
         self._pass_data(data, 0, events)
 
     def _begin_data(self, stream_id: int, length: int, content: int, *, ends: bool) -> None:
-        """A DATA frame begins with `length` bytes of payload, of which `content` are the request's. How many are still to come is for the
-        caller to say, also if this raises."""
+        """Begin a DATA frame with `length` bytes of payload, `content` of which belong to the body.
+
+        The caller sets `data_left`, even if this raises.
+        """
         if not self._window.take(length):
             reason = f"DATA of {length} bytes, the connection's window is {self._window.left}"
             raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, reason)
-        # What nobody wants is consumed at once.
+        # Data that nobody wants is consumed at once.
         self._data_stream, self._data_ends = None, ends
         self._window.unannounced += length
         if not self._admit(FrameType.DATA, stream_id):
@@ -259,7 +264,7 @@ class FrameHandler:
         self._data_stream = stream
 
     def _pass_data(self, chunk: bytes, at: int, events: list[Event]) -> int:
-        """Pass on what there is of the DATA frame that has begun; returns where it ends."""
+        """Pass on the available payload of the current DATA frame; returns the position of its end."""
         stream, size = self._data_stream, min(self.data_left, len(chunk) - at)
         self.data_left -= size
         ended = self._data_ends and not self.data_left
@@ -272,10 +277,10 @@ class FrameHandler:
             self.last_frame_at = self.now
         return at + size
 
-    # --- other frames -----------------------------------------------------------------------------------------------
+    # --- other frames -----------------------------------------------------------------------------
 
     def _handle_priority(self, frame: Frame, events: list[Event]) -> None:
-        # RFC 9113 §5.3.2: what it says is not needed.
+        # RFC 9113 §5.3.2: priority signals are ignored.
         self._spend(Cost.OVERHEAD)
         if frames.read_uint32(frame.payload) & STREAM_ID_MAX == frame.stream_id:
             raise Http2StreamError(frame.stream_id, ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
@@ -312,7 +317,7 @@ class FrameHandler:
             self.drain_answered = True
 
     def _handle_goaway(self, frame: Frame, events: list[Event]) -> None:
-        # The client opens no more streams, and we never do.
+        # The client will open no more streams; a server that never pushes opens none anyway.
         if len(frame.payload) < _GOAWAY_BYTES_MIN:
             raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"GOAWAY of {len(frame.payload)} bytes")
         self._spend(Cost.OVERHEAD)
@@ -331,11 +336,14 @@ class FrameHandler:
         self._buckets.spend(cost, self.now, self._sender.credited_frames, tokens)
 
     def _reset_stream(self, error: Http2StreamError, events: list[Event]) -> None:
-        """A stream error (RFC 9113 §5.4.2). It counts as if the client had reset the stream, because it made us do it."""
+        """Handle a stream error (RFC 9113 §5.4.2).
+
+        It is charged like a reset by the client, which has provoked it.
+        """
         if self._streams.state(error.stream_id) is StreamState.IDLE:
             # An idle stream cannot be reset.
             raise Http2ConnectionError(error.code, error.reason)
-        # A client that does not know our limit yet is refused for free.
+        # Refused streams are free of charge until the client knows our limit.
         if error.code is not ErrorCode.REFUSED_STREAM or self.settings_acked:
             self._spend(Cost.RESET)
         if self._sender.discard(error.stream_id) is not None:
@@ -348,7 +356,7 @@ def _protocol_error(reason: str) -> Http2ConnectionError:
 
 
 def _check_content(stream_id: int, left: int | None, *, ended: bool) -> None:
-    """RFC 9113 §8.1.1: the body has the length that content-length says."""
+    """Check the body's length against content-length (RFC 9113 §8.1.1)."""
     if left is not None and (left < 0 or (ended and left)):
         reason = "the body has not the length that content-length says"
         raise Http2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, reason)

@@ -1,15 +1,18 @@
-"""Header blocks with meaning: requests and trailers that keep RFC 9113 §8, and answers encoded once.
+"""Header sections: validation of requests and trailers (RFC 9113 §8), and pre-encoded responses.
 
-A field that breaks a rule makes its message malformed, which is an error of the stream (RFC 9113 §8.1.1). The block is
-decoded all the same, so the other streams go on.
+A field that breaks a rule makes its message malformed, which is a stream error (RFC 9113 §8.1.1).
+The block is decoded nevertheless, so other streams are not affected.
 
-Clients send the same few bytes again and again: after its first call a client's header block is a list of indexes. `cache` maps
-the bytes of a block to the request that they mean. That is right as long as the dynamic table does not change, so a block that
-changes the table empties it, and is not in it itself, because decoding it again would change the table again.
+Clients send the same few bytes over and over: after its first call, a client's header block is a
+list of indexes. `cache` maps the bytes of a block to its decoded request. It is valid as long as
+the dynamic table is unchanged, so a block that changes the table clears the cache. Such a block is
+not cached itself, because decoding it again would change the table again.
 
-Such a block comes with every call of a client that sends a new value in each and has it indexed, as grpc-go does with its deadlines. It
-has to be decoded, but not to be checked all over: `_patterns` has the requests that were checked before, by all of their fields but that
-one. And as long as such a client calls the same method, not even all of it has to be decoded: see `hpack.BlockPredictor`.
+A client that sends a new value in each call and has it indexed, as grpc-go does with deadlines,
+changes the table with every call. Its blocks must be decoded, but need no full validation:
+`_patterns` has requests that were validated before, keyed by all fields except the varying one.
+While such a client calls a single method, not even the whole block is decoded: see
+`hpack.BlockPredictor`.
 """
 
 from collections.abc import Sequence
@@ -32,19 +35,25 @@ __all__ = [
 
 _CACHED_BLOCK_BYTES_MAX = 1024
 _FIELDS_FACTOR = 4
-"""A block may have so many times the fields that fit a header list, so that a list that is a little too large costs its stream alone."""
+"""A block may have this many times the fields that fit a header list, so that a list slightly over
+the limit costs only its stream.
+"""
 _CACHE_BYTES_MAX = 4096
-"""Bytes of blocks that are remembered per connection: some hundred requests of a usual client. A hostile one can make 150 KB of
-decoded fields of them."""
+"""Bytes of cached blocks per connection: a few hundred requests of a typical client.
+
+A hostile client can make 150 KB of decoded fields of them.
+"""
 _CACHED_BODY_BYTES = 1024
-"""The start of an answer is kept for bodies up to this size."""
+"""Largest body size for which the start of a response is cached."""
 _PATTERNS_MAX = 8
 _PATTERN_BYTES_MAX = 1024
-"""Requests that are remembered by all fields but one, per connection, and bytes that each may have, counted as a header list's."""
+"""Number of request patterns kept per connection, and the size limit of each, counted as for header
+lists.
+"""
 
-# RFC 9110 §5.6.2, in lower case. A colon is none of them.
+# RFC 9110 §5.6.2, lower case only. The colon is not among them.
 _NAME_BYTES = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
-# RFC 9110 §5.5: visible ASCII, obs-text, space and tab, in short all but the control characters.
+# RFC 9110 §5.5: visible ASCII, obs-text, space and tab; that is, everything but control characters.
 _VALUE_FORBIDDEN_BYTES = bytes(byte for byte in range(0x20) if byte != 0x09) + b"\x7f"
 _SLASH = ord("/")
 # RFC 9113 §8.2.2
@@ -56,14 +65,14 @@ _REQUEST_PSEUDO_FIELDS = frozenset((b":method", b":scheme", b":authority", b":pa
 
 
 class RequestHeaders:
-    """The header section of a request that keeps all rules.
+    """A valid header section of a request.
 
     Attributes:
-        method, scheme, authority, path: the pseudo-header fields, b"" if there is none.
-        fields: the others in order.
-        content_length: bytes that the body must have, None if not said.
-        memo: for the layer above, which can keep here what it made of the fields. The object lives as long as the client
-            repeats the block, or sends blocks that differ from it in one field.
+        method, scheme, authority, path: pseudo-header fields, b"" if absent.
+        fields: all other fields, in order.
+        content_length: value of content-length, None if absent.
+        memo: free for the layer above to cache what it derives from the fields. The object lives as
+            long as the client repeats the block, or sends blocks that differ from it in one field.
     """
 
     __slots__ = ("authority", "content_length", "fields", "memo", "method", "path", "scheme")
@@ -81,27 +90,34 @@ class RequestHeaders:
 
 
 Request = tuple[RequestHeaders, Field | None]
-"""A request's header section, and the one field that this lacks if requests that are like it but for that one have come before."""
+"""Header section of a request, and the one field it lacks if it is shared with requests that differ
+only in that field.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _RequestPattern:
-    """A request without the one field that may differ, of which any letters and digits up to `value_bytes_max` are right."""
+    """A request without its varying field, whose value needs no validation if it has letters and
+    digits only and at most `value_bytes_max` of them.
+    """
 
     pseudo: dict[bytes, bytes]
     request: RequestHeaders
     value_bytes_max: int
 
     def accepts(self, value: bytes) -> bool:
-        """Whether there is nothing to check of a value. Letters and digits are allowed in all of them."""
+        """True if the value needs no further validation.
+
+        Letters and digits are valid in every field.
+        """
         return len(value) <= self.value_bytes_max and value.isalnum()
 
 
 class HeaderReader:
-    """Reads the header blocks of one connection.
+    """Decodes and validates the header blocks of one connection.
 
     Args:
-        max_list_bytes: largest header list; each field counts 32 bytes more than it has (RFC 9113 §6.5.2).
+        max_list_bytes: largest header list; each field counts 32 extra bytes (RFC 9113 §6.5.2).
     """
 
     __slots__ = ("_cached_bytes", "_decoder", "_max_list_bytes", "_patterns", "_predictor", "cache")
@@ -111,21 +127,22 @@ class HeaderReader:
             fields_max=max_list_bytes // hpack.FIELD_OVERHEAD_BYTES * _FIELDS_FACTOR
         )
         self._max_list_bytes = max_list_bytes
-        # What `request` would return for their blocks. Invariant: decoding any of the blocks would give an equal request and
-        # leave the dynamic table as it is; their lengths add up to _cached_bytes <= _CACHE_BYTES_MAX.
+        # Results of `request` by block. Invariant: decoding any of the blocks would yield an equal
+        # request and leave the dynamic table unchanged; their lengths add up to _cached_bytes <=
+        # _CACHE_BYTES_MAX.
         self.cache: dict[bytes, Request] = {}
         self._cached_bytes = 0
-        # By the place and the name of the field that may differ, and the other fields. None before there is one.
-        # Invariant: at most _PATTERNS_MAX.
+        # Keyed by position and name of the varying field, and all other fields. None until there is
+        # one. Invariant: at most _PATTERNS_MAX.
         self._patterns: dict[tuple[int, bytes, tuple[Field, ...]], _RequestPattern] | None = None
-        # Foresees the next block, and what it is like.
+        # Predicts the next block, together with the pattern it matches.
         self._predictor: tuple[hpack.BlockPredictor, _RequestPattern] | None = None
 
     def read(self, block: bytes) -> list[Field]:
-        """The fields of a block of which nothing is known, in order and not checked.
+        """Decode a block of unknown content; the fields are in order and not validated.
 
         Raises:
-            Http2ConnectionError: COMPRESSION_ERROR, nothing can be decoded any more.
+            Http2ConnectionError: COMPRESSION_ERROR; the compression state is lost.
         """
         changes = self._decoder.changes
         fields = self._decoder.decode(block)
@@ -134,7 +151,7 @@ class HeaderReader:
         return fields
 
     def trailers(self, stream_id: int, fields: list[Field]) -> list[Field]:
-        """Check the fields of a trailer section.
+        """Validate the fields of a trailer section.
 
         Raises:
             Http2StreamError: PROTOCOL_ERROR, malformed; ENHANCE_YOUR_CALM, the list is too large.
@@ -142,10 +159,10 @@ class HeaderReader:
         return read_trailers(stream_id, fields, self._max_list_bytes)
 
     def request(self, stream_id: int, block: bytes) -> Request:
-        """The request that a block means.
+        """Decode and validate a block that opens a request.
 
         Raises:
-            Http2ConnectionError: COMPRESSION_ERROR, nothing can be decoded any more.
+            Http2ConnectionError: COMPRESSION_ERROR; the compression state is lost.
             Http2StreamError: PROTOCOL_ERROR, malformed; ENHANCE_YOUR_CALM, the list is too large.
         """
         if self._predictor is not None:
@@ -157,7 +174,7 @@ class HeaderReader:
                 value = field[1]
                 if (
                     len(value) <= pattern.value_bytes_max and value.isalnum()
-                ):  # as `_RequestPattern.accepts`, without a call
+                ):  # inlines `_RequestPattern.accepts`
                     return pattern.request, field
                 fields = [*pattern.pseudo.items(), *pattern.request.fields, field]
                 return read_request(stream_id, fields, self._max_list_bytes), None
@@ -172,9 +189,12 @@ class HeaderReader:
         return found
 
     def _matching_request(self, stream_id: int, block: bytes, fields: list[Field]) -> Request:
-        """The request of a block that changed the table, by one that differed in one field, the last that was not in the table."""
+        """Request of a block that changed the table, by a known pattern.
+
+        The varying field is the last literal of the block.
+        """
         at = self._decoder.literal_at
-        if at >= len(fields):  # nothing but changes of the table's size
+        if at >= len(fields):  # the block has table size updates only
             return read_request(stream_id, fields, self._max_list_bytes), None
         field = fields[at]
         key = (at, field[0], (*fields[:at], *fields[at + 1 :]))
@@ -195,7 +215,7 @@ class HeaderReader:
         if size > _PATTERN_BYTES_MAX or name.startswith(b":") or name in _CHECKED_FIELDS:
             return
         if any(other == name for other, _ in others):
-            return  # the order of fields that share a name means something (RFC 9110 §5.3)
+            return  # the order of fields that share a name is significant (RFC 9110 §5.3)
         if self._patterns is None or len(self._patterns) >= _PATTERNS_MAX:
             self._patterns = {}
         pseudo = {name: value for name, value in others if name.startswith(b":")}
@@ -203,7 +223,7 @@ class HeaderReader:
         self._patterns[key] = _RequestPattern(pseudo, first, self._max_list_bytes - size)
 
     def check_invariants(self) -> None:
-        """Prove what the fields promise."""
+        """Assert the documented invariants."""
         assert self._cached_bytes == sum(map(len, self.cache)) <= _CACHE_BYTES_MAX
         assert len(self._patterns or ()) <= _PATTERNS_MAX
         self._decoder.check_invariants()
@@ -222,10 +242,10 @@ class HeaderReader:
 
 
 def read_request(stream_id: int, fields: list[Field], max_list_bytes: int) -> RequestHeaders:
-    """Hold the header section of a request against RFC 9113 §8.2 and §8.3.
+    """Validate the header section of a request (RFC 9113 §8.2, §8.3).
 
     Raises:
-        Http2StreamError: PROTOCOL_ERROR, it is malformed; ENHANCE_YOUR_CALM, it is too large.
+        Http2StreamError: PROTOCOL_ERROR if it is malformed; ENHANCE_YOUR_CALM if it is too large.
     """
     pseudo_fields = _check_fields(stream_id, fields, max_list_bytes)
     pseudo = dict(fields[:pseudo_fields])
@@ -245,10 +265,10 @@ def read_request(stream_id: int, fields: list[Field], max_list_bytes: int) -> Re
 
 
 def read_trailers(stream_id: int, fields: list[Field], max_list_bytes: int) -> list[Field]:
-    """Hold a trailer section against RFC 9113 §8.2 and §8.1.
+    """Validate a trailer section (RFC 9113 §8.1, §8.2).
 
     Raises:
-        Http2StreamError: PROTOCOL_ERROR, it is malformed; ENHANCE_YOUR_CALM, it is too large.
+        Http2StreamError: PROTOCOL_ERROR if it is malformed; ENHANCE_YOUR_CALM if it is too large.
     """
     if _check_fields(stream_id, fields, max_list_bytes):
         raise _malformed(stream_id, "a trailer section has a pseudo-header field")
@@ -263,12 +283,15 @@ def _malformed(stream_id: int, reason: str) -> Http2StreamError:
 
 
 def _check_fields(stream_id: int, fields: Sequence[Field], max_list_bytes: int) -> int:
-    """Size and characters (RFC 9113 §6.5.2 and §8.2.1); returns how many pseudo-header fields there are.
+    """Check size and characters (RFC 9113 §6.5.2, §8.2.1); returns the number of pseudo-header
+    fields.
 
-    It looks at the whole section at once, because a look at each byte in turn costs more than decoding it. What is left of all names
-    without the bytes that a name may have are colons: one for each pseudo-header field, unless a name is wrong.
+    The section is checked as a whole, because checking byte by byte costs more than decoding. With
+    all valid name characters removed, what remains of the names is one colon per pseudo-header
+    field, unless a name is invalid.
     """
-    # In this order: a small block can stand for so many large fields that putting them together would be the attack.
+    # Check the count first: a small block can expand to so many large fields that joining them
+    # would itself be the attack.
     overhead = len(fields) * hpack.FIELD_OVERHEAD_BYTES
     if overhead > max_list_bytes:
         raise _too_large(stream_id)
@@ -313,17 +336,17 @@ def _check_field(stream_id: int, name: bytes, value: bytes, pseudo: dict[bytes, 
 
 
 def _content_length(stream_id: int, value: bytes, before: int | None) -> int:
-    """RFC 9110 §8.6. Eighteen digits are more than any body has."""
+    """RFC 9110 §8.6. No body needs more than eighteen digits."""
     if not value.isdigit() or len(value) > 18 or before not in (None, int(value)):
         raise _malformed(stream_id, "content-length is not one number")
     return int(value)
 
 
-# --- answers --------------------------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------
 
 
 def encode_headers(fields: Sequence[Field]) -> bytes:
-    """The header block of an answer's header or trailer section. It has no state and can be sent any number of times.
+    """Encode a header or trailer section of a response. The block is stateless and can be reused.
 
     Raises:
         ValueError: a field would be malformed.
@@ -341,11 +364,11 @@ def encode_headers(fields: Sequence[Field]) -> bytes:
 
 
 class ResponseTemplate:
-    """An answer that differs from others only in its body: header section, one DATA frame, trailer section.
+    """A response with a variable body: header section, one DATA frame, trailer section.
 
     Args:
-        headers: of the header section, `:status` first.
-        trailers: of the trailer section.
+        headers: header section, `:status` first.
+        trailers: trailer section.
 
     Raises:
         ValueError: a field would be malformed, or a section needs more than one frame.
@@ -354,17 +377,20 @@ class ResponseTemplate:
     __slots__ = ("headers", "headers_start", "headers_to_data", "trailers", "trailers_start")
 
     def __init__(self, headers: Sequence[Field], trailers: Sequence[Field]) -> None:
-        # A section on the wire: the start of its frame up to the stream id, the stream id, the block.
+        # A section on the wire: the start of its frame up to the stream id, the stream id, the
+        # block.
         self.headers = encode_headers(headers)
         self.trailers = encode_headers(trailers)
         self.headers_start = _frame_start(self.headers, b"\x01\x04")
         self.trailers_start = _frame_start(self.trailers, b"\x01\x05")
-        # By the size of the body: the header block, and the start of the DATA frame up to the stream id.
+        # By body size: the header block and the start of the DATA frame up to the stream id.
         self.headers_to_data = _HeadersToData(self.headers).__getitem__
 
 
 class _HeadersToData(dict[int, bytes]):
-    """A header block and the start of the DATA frame behind it, by the size of the body; made when it is asked for first."""
+    """A header block and the start of the DATA frame behind it, by body size; computed on first
+    use.
+    """
 
     def __init__(self, block: bytes) -> None:
         super().__init__()

@@ -1,23 +1,25 @@
 """Header compression for HTTP/2 (RFC 7541).
 
-`Decoder` is complete and holds one connection's dynamic table. A block is decoded to the end whatever it says, because the
-table must stay equal to the peer's; a block that cannot be decoded ends the connection.
+`Decoder` is complete and owns the dynamic table of one connection. Every block is decoded to its
+end, because the table must stay equal to the peer's. A block that cannot be decoded ends the
+connection.
 
-`encode` has no state: fields that the static table does not hold go out as literals without indexing, so the peer's dynamic
-table stays empty. That is allowed (RFC 7541 §6.2.2), makes an encoded block a constant that fits every connection, and needs
-no word of the peer's SETTINGS_HEADER_TABLE_SIZE but one: if the peer lowers it, the next block begins with `EMPTY_TABLE`
-(RFC 9113 §4.3.1). A dynamic table would save a few dozen bytes of answers and cost each of them its encoding.
+`encode` is stateless: fields that are not in the static table are sent as literals without
+indexing, so the peer's dynamic table stays empty. RFC 7541 §6.2.2 allows that. An encoded block is
+therefore a constant that is valid on every connection. The peer's SETTINGS_HEADER_TABLE_SIZE
+matters only once: after the peer has lowered it, the next block begins with `EMPTY_TABLE` (RFC 9113
+§4.3.1). A dynamic table would save a few dozen bytes per response and cost an encoding each time.
 
-The representations, by the first bits of a field:
+Representations, by the first bits of a field:
 
     bits      meaning                                             index
     1.......  indexed field                                       7 bits
-    01......  literal, inserted into the dynamic table            6 bits, 0 = the name follows
-    001.....  dynamic table size update, only in front of fields  5 bits
-    0001....  literal that nobody may index                       4 bits, 0 = the name follows
-    0000....  literal, not inserted                               4 bits, 0 = the name follows
+    01......  literal with incremental indexing                   6 bits, 0 = the name follows
+    001.....  dynamic table size update, only before all fields   5 bits
+    0001....  literal never indexed                               4 bits, 0 = the name follows
+    0000....  literal without indexing                            4 bits, 0 = the name follows
 
-Indexes 1 to 61 are the static table, 62 is the newest entry of the dynamic one.
+Indexes 1 to 61 are the static table; 62 is the newest entry of the dynamic table.
 """
 
 import re
@@ -42,26 +44,36 @@ Field = tuple[bytes, bytes]
 DEFAULT_FIELDS_MAX = 2048
 DEFAULT_TABLE_BYTES = 4096
 FIELD_OVERHEAD_BYTES = 32
-"""What a field counts beyond its bytes, in the dynamic table (RFC 7541 §4.1) and in a header list (RFC 9113 §6.5.2)."""
+"""Overhead of a field in the dynamic table (RFC 7541 §4.1) and in a header list (RFC 9113 §6.5.2).
+"""
 
 EMPTY_TABLE = b"\x20"
 """A dynamic table size update to 0."""
 
 _REPEATING = re.compile(rb"((?:[\x81-\xfe]|\xff[\x00-\x7d])+)[\x40-\x7f]")
-"""A block that may repeat: indexed fields, each as short as it can be, and a literal to insert."""
+"""A predictable block: indexed fields in their shortest encoding, then a literal with incremental
+indexing.
+"""
 
 _NEWEST_NAME = b"\x7e"
-"""A literal to insert that has the newest entry's name; its value follows."""
+"""First byte of a literal with incremental indexing that has the newest entry's name; the value
+follows.
+"""
 
 _LAST_OF_ONE_BYTE, _FIRST_OF_TWO_BYTES = b"\xfe", b"\xff\x7f"
-"""Indexed fields: the last index that has one byte, and the one behind it before `_OLDER` makes it FF 00."""
+"""Indexed fields: the last index that takes one byte, and its successor before `_OLDER` makes it FF
+00.
+"""
 
 _OLDER = bytes((*range(1, 0x7F), 0x7E, 0x00, *range(0x80, 0xBE), *range(0xBF, 0xFF), 0xFE, 0xFF))
-"""What each byte of `_REPEATING` is after one more was inserted: indexes of the dynamic table grow by 1, whether in the only byte or in the
-second one; those of the static table, and `_NEWEST_NAME`, stay."""
+"""Translation of each byte of a predictable block after one more insertion.
+
+Indexes of the dynamic table grow by 1, in their only or their second byte. Indexes of the static
+table and `_NEWEST_NAME` are unchanged.
+"""
 
 _INTEGER_SHIFT_MAX = 21
-"""Four continuation bytes: 2^28 is far above every limit, and the fifth would only cost time."""
+"""Four continuation bytes: 2^28 is far above every limit, and a fifth byte would only cost time."""
 
 _STATIC: tuple[Field, ...] = (
     (b"", b""),
@@ -129,18 +141,19 @@ _STATIC: tuple[Field, ...] = (
 )
 _STATIC_LAST = len(_STATIC) - 1
 _STATIC_INDEX = {field: index for index, field in enumerate(_STATIC) if index}
-# The first entry of each name, as encoders do.
+# The first entry of each name, as encoders choose.
 _STATIC_NAME = {name: index for index, (name, _) in reversed(list(enumerate(_STATIC))) if index}
-# RFC 7541 §7.1.3: secrets that an intermediary must not index either.
+# RFC 7541 §7.1.3: secrets that intermediaries must not index either.
 _NEVER_INDEXED = frozenset((b"authorization", b"cookie", b"proxy-authorization", b"set-cookie"))
 
 
 class Decoder:
-    """The decoding side of one connection.
+    """HPACK decoder of one connection.
 
     Args:
-        max_table_bytes: what our SETTINGS_HEADER_TABLE_SIZE allows the dynamic table.
-        fields_max: the most fields of a block. One byte can stand for a field, and takes a hundred times as long as another byte.
+        max_table_bytes: limit of the dynamic table, as in our SETTINGS_HEADER_TABLE_SIZE.
+        fields_max: most fields in a block. A field can take a single byte, and decoding that takes
+            a hundred times as long as any other byte.
     """
 
     __slots__ = (
@@ -158,14 +171,17 @@ class Decoder:
     ) -> None:
         self._fields_max = fields_max
         self.max_table_bytes = max_table_bytes
-        # Oldest first, so that index 62 is the last one. Invariant: their sizes add up to _table_bytes <= _capacity.
+        # Oldest first, so index 62 is the last one. Invariant: their sizes add up to _table_bytes
+        # <= _capacity.
         self._dynamic: list[Field] = []
         self._table_bytes = 0
-        # What the peer has made of the allowed size. Invariant: <= max_table_bytes.
+        # Table size chosen by the peer. Invariant: <= max_table_bytes.
         self._capacity = max_table_bytes
-        # Grows whenever the dynamic table changes: as long as it does not, equal blocks mean equal fields.
+        # Incremented with every change of the dynamic table. While it stays the same, equal blocks
+        # decode to equal fields.
         self.changes = 0
-        # Which field of the last block was its last literal. Invariant: of no meaning if that block has none.
+        # Position of the last literal among the fields of the last block; meaningless if that block
+        # had none.
         self.literal_at = 0
 
     @property
@@ -174,11 +190,13 @@ class Decoder:
         return self._table_bytes
 
     def decode(self, block: bytes) -> list[Field]:
-        """The fields of a block, in order. Never more than its bytes; equal ones may be one object.
+        """Decode a block into its fields, in order.
+
+        There are never more fields than bytes; equal fields may be one object.
 
         Raises:
-            Http2ConnectionError: COMPRESSION_ERROR, the block is not valid; ENHANCE_YOUR_CALM, it has too many fields. The table is not
-                the peer's any more.
+            Http2ConnectionError: COMPRESSION_ERROR if the block is invalid; ENHANCE_YOUR_CALM if it
+                has too many fields. The table no longer matches the peer's.
         """
         try:
             return self._decode(block)
@@ -188,14 +206,16 @@ class Decoder:
             ) from None
 
     def insert(self, field: Field) -> None:
-        """Put a field into the dynamic table, as a literal does (RFC 7541 §6.2.1)."""
-        # RFC 7541 §4.4: a field larger than the table empties it and is not in it.
+        """Insert a field into the dynamic table, as a literal with incremental indexing does (RFC
+        7541 §6.2.1).
+        """
+        # RFC 7541 §4.4: a field larger than the table empties it and is not inserted.
         self.changes += 1
         self._dynamic.append(field)
         self._evict(self._table_bytes + len(field[0]) + len(field[1]) + FIELD_OVERHEAD_BYTES)
 
     def check_invariants(self) -> None:
-        """Prove what the fields promise."""
+        """Assert the documented invariants."""
         sizes = [len(name) + len(value) + FIELD_OVERHEAD_BYTES for name, value in self._dynamic]
         assert self._table_bytes == sum(sizes) <= self._capacity <= self.max_table_bytes
 
@@ -205,7 +225,7 @@ class Decoder:
         at = self._resize(block) if block and block[0] & 0xE0 == 0x20 else 0
         end = len(block)
         while at < end:
-            # A field takes a byte at least, so only long blocks come here twice.
+            # A field takes at least one byte, so only long blocks reach a second iteration.
             stop = min(end, at + self._fields_max - len(fields))
             if stop <= at:
                 reason = f"a header block of more than {self._fields_max} fields"
@@ -225,7 +245,11 @@ class Decoder:
         return fields
 
     def _literal(self, block: bytes, byte: int, at: int) -> tuple[Field, int]:
-        """The field, not an indexed one, whose first byte is `byte` and whose second is at `at`, and where the next one begins."""
+        """Decode a field that is not indexed.
+
+        `byte` is its first byte, its second one is at `at`; also returns the position of the next
+        field.
+        """
         if byte == 0x80:
             raise _invalid("index 0 is not a field")
         if 0x20 <= byte < 0x40:
@@ -247,7 +271,7 @@ class Decoder:
         return field, at
 
     def _resize(self, block: bytes) -> int:
-        """Follow the size updates at the start of a block; returns where its fields begin."""
+        """Apply the size updates at the start of a block; returns the position of the first field."""
         at = 0
         while at < len(block) and block[at] & 0xE0 == 0x20:
             capacity = block[at] & 0x1F
@@ -264,7 +288,7 @@ class Decoder:
         return at
 
     def _evict(self, table_bytes: int) -> None:
-        """The table has so many bytes, and must have its capacity at most."""
+        """Evict entries until a table of `table_bytes` fits its capacity."""
         dynamic, capacity = self._dynamic, self._capacity
         while table_bytes > capacity:
             name, value = dynamic.pop(0)
@@ -273,26 +297,29 @@ class Decoder:
 
 
 class BlockPredictor:
-    """Blocks that differ in the value of their last field, which each of them inserts: all others are known before they are decoded.
+    """Predicts blocks that differ only in the value of their last field, which each of them
+    inserts.
 
-    What one block inserts makes all older entries one older. So the next one has the same indexes but for a 1 that is added to those of
-    the dynamic table, and its last field has the newest entry's name.
+    An insertion makes all older entries one position older. So the next block has the same static
+    indexes, dynamic indexes one higher, and a last field with the newest entry's name. Only the
+    value of the last field has to be decoded.
 
     Args:
-        decoder: has just decoded a block, of which `maybe_prefix` has given `start`.
-        start: its indexed fields.
-        name: of the one literal behind them, which was inserted.
+        decoder: has just decoded a block for which `maybe_prefix` returned `start`.
+        start: the indexed fields of that block.
+        name: name of the literal behind them, which was inserted.
     """
 
     __slots__ = ("_changes", "_decoder", "_name", "_oldest", "_start")
 
     def __init__(self, decoder: Decoder, start: bytes, name: bytes) -> None:
-        # Whatever is inserted, no index needs a third byte.
+        # No index ever needs a third byte, however many entries are inserted.
         assert decoder.max_table_bytes <= DEFAULT_TABLE_BYTES
         self._decoder = decoder
         self._name = name
-        # What the last block would have begun with if its last name had been the newest entry's; the largest index there, at least the
-        # last static one, so that the next block's is never below that of the newest entry; and the state of the decoder's table behind it.
+        # The start of the last block as if its literal had used the newest entry's name; the
+        # largest index in it, but at least the last static one, so that it never falls below the
+        # newest entry's; and the decoder's change counter after that block.
         self._start = start + _NEWEST_NAME
         second_bytes = [byte for byte in start if byte < 0x80]
         self._oldest = 0x7F + max(second_bytes) if second_bytes else max(_STATIC_LAST, max(start) & 0x7F)
@@ -300,7 +327,9 @@ class BlockPredictor:
 
     @staticmethod
     def maybe_prefix(block: bytes, indexed: int) -> bytes | None:
-        """What a block begins with, if that are so many indexed fields and then one to insert; else None."""
+        """The start of a block if it is that many indexed fields, followed by a literal with
+        incremental indexing; else None.
+        """
         found = _REPEATING.match(block)
         if found is None:
             return None
@@ -308,13 +337,14 @@ class BlockPredictor:
         return start if len(start) - start.count(b"\xff") == indexed else None
 
     def maybe_decode(self, block: bytes) -> Field | None:
-        """Decode a block if it is the next one, and return its last field.
+        """Decode a block if it is the predicted one; returns its last field.
 
         Raises:
-            Http2ConnectionError: as `Decoder.decode`.
+            Http2ConnectionError: as for `Decoder.decode`.
         """
         decoder, oldest = self._decoder, self._oldest + 1
-        # The table may be too small for all of them, and for the last field alone (RFC 7541 §4.4).
+        # The table may be too small for all of the fields, or even for the last one (RFC 7541
+        # §4.4).
         if decoder.changes != self._changes or oldest > _STATIC_LAST + len(decoder._dynamic):
             return None
         start = self._start.replace(_LAST_OF_ONE_BYTE, _FIRST_OF_TWO_BYTES).translate(_OLDER)
@@ -334,7 +364,9 @@ def _invalid(reason: str) -> Http2ConnectionError:
 
 
 def _integer_rest(block: bytes, at: int, value: int) -> tuple[int, int]:
-    """An integer whose prefix was full, `value`, and where it ends (RFC 7541 §5.1)."""
+    """Decode an integer with a full prefix, `value`; returns it and the position of its end (RFC
+    7541 §5.1).
+    """
     shift = 0
     while True:
         byte = block[at]
@@ -348,7 +380,7 @@ def _integer_rest(block: bytes, at: int, value: int) -> tuple[int, int]:
 
 
 def _string(block: bytes, at: int) -> tuple[bytes, int]:
-    """The string at `at`, and where it ends (RFC 7541 §5.2)."""
+    """Decode the string at `at`; returns it and the position of its end (RFC 7541 §5.2)."""
     byte = block[at]
     at += 1
     length = byte & 0x7F
@@ -364,7 +396,7 @@ def _string(block: bytes, at: int) -> tuple[bytes, int]:
 
 
 def encode(fields: Iterable[Field]) -> bytes:
-    """A block that every peer decodes to these fields, whatever was sent before."""
+    """Encode fields into a block that every peer decodes, regardless of earlier blocks."""
     return b"".join(map(_encode_field, fields))
 
 
@@ -380,7 +412,7 @@ def _encode_field(field: Field) -> bytes:
 
 
 def _encode_integer(bits: int, mask: int, value: int) -> bytes:
-    """An integer behind the bits of a representation (RFC 7541 §5.1)."""
+    """Encode an integer behind the bits of a representation (RFC 7541 §5.1)."""
     if value < mask:
         return bytes((bits | value,))
     encoded = bytearray((bits | mask,))
@@ -393,7 +425,7 @@ def _encode_integer(bits: int, mask: int, value: int) -> bytes:
 
 
 def _encode_string(string: bytes) -> bytes:
-    """A string, Huffman-coded if that is shorter."""
+    """Encode a string, Huffman-coded if that is shorter."""
     length = huffman.encoded_length(string)
     if length < len(string):
         return _encode_integer(0x80, 0x7F, length) + huffman.encode(string)

@@ -1,11 +1,12 @@
-"""The Huffman code of HPACK (RFC 7541 §5.2 and appendix B).
+"""The Huffman code of HPACK (RFC 7541 §5.2, appendix B).
 
-The code is canonical, so the lengths of its 257 codes say everything: codes of one length are consecutive numbers in the order
-of their symbols.
+The code is canonical, so it is fully defined by the lengths of its 257 codes: codes of equal length
+are consecutive numbers in the order of their symbols.
 
-Decoding walks the code tree a byte at a time. What all 256 bytes lead to is found when a string first comes by a place, in 0.1 ms: few of
-the 257 places are ever used, and finding all of them would take 25 ms of the start. All of them are 8 MB in the whole process, so no
-peer can grow this further.
+The decoder walks the code tree one byte at a time. The transitions of a node for all 256 bytes are
+computed when a string first reaches it, in 0.1 ms: few of the 257 nodes are ever used, and
+computing all of them would add 25 ms to the start-up. All of them take 8 MB per process, so no peer
+can grow the tables further.
 """
 
 from pixy.http2.errors import ErrorCode, Http2ConnectionError
@@ -30,20 +31,23 @@ _PADDING_BITS_MAX = 7
 
 
 class _CodeNode:
-    """A place in the code tree."""
+    """A node of the code tree."""
 
     __slots__ = ("children", "may_end", "steps")
 
     def __init__(self) -> None:
-        # What a 0 and a 1 lead to: a place or a symbol. Invariant: complete when the module is loaded.
+        # Children for bits 0 and 1: a node or a symbol. Invariant: complete once the module is
+        # loaded.
         self.children: list[_CodeNode | int] = []
-        # Whether a string may end here: behind a symbol, or behind at most seven ones of padding (RFC 7541 §5.2).
+        # True if a string may end here: after a symbol, or after at most seven one-bits of padding
+        # (RFC 7541 §5.2).
         self.may_end = False
-        # What each byte leads to: a place, and the symbols on the way. Invariant: empty, or complete.
+        # Transitions by input byte: the next node and the symbols decoded. Invariant: empty or
+        # complete.
         self.steps: list[tuple[_CodeNode, bytes]] = []
 
     def compute_steps(self) -> "list[tuple[_CodeNode, bytes]]":
-        """Complete `steps`."""
+        """Fill in `steps`."""
         steps: list[tuple[_CodeNode, bytes]] = [(self, b"")]
         for _ in range(8):
             steps = [_follow(child, met) for node, met in steps for child in node.children]
@@ -86,17 +90,18 @@ def _tree(codes: list[str]) -> _CodeNode:
 
 _CODES = _codes()
 _ROOT = _tree(_CODES)
-# Behind the end-of-string symbol, which must not occur (RFC 7541 §5.2). Nothing leads out, and no string may end there.
+# Reached by the end-of-string symbol, which must not occur (RFC 7541 §5.2). It has no way out, and
+# no string may end there.
 _DEAD = _CodeNode()
 _DEAD.children = [_DEAD, _DEAD]
 
 
 def decode(encoded: bytes) -> bytes:
-    """The string behind a Huffman-coded one; at most 8/5 of its length.
+    """Decode a Huffman-coded string; the result has at most 8/5 of its length.
 
     Raises:
-        Http2ConnectionError: COMPRESSION_ERROR, the padding is longer than 7 bits or not of ones, or the end-of-string
-            symbol occurs.
+        Http2ConnectionError: COMPRESSION_ERROR if the padding exceeds 7 bits or has zeros, or if
+            the end-of-string symbol occurs.
     """
     node, symbols = _ROOT, []
     for byte in encoded:
@@ -110,12 +115,12 @@ def decode(encoded: bytes) -> bytes:
 
 
 def encoded_length(string: bytes) -> int:
-    """Bytes that `encode` makes of a string."""
+    """Length of the result of `encode`, in bytes."""
     return (sum(map(_LENGTHS.__getitem__, string)) + 7) // 8
 
 
 def encode(string: bytes) -> bytes:
-    """The Huffman-coded form of a string."""
+    """Encode a string."""
     if not string:
         return b""
     bits = "".join(map(_CODES.__getitem__, string))

@@ -1,15 +1,16 @@
-"""What a connection owes its peer in time, and the peer us. Pure: time is an argument.
+"""Timeouts of a connection. Pure: time is an argument.
 
-    the client                                                                     then
-    -----------------------------------------------------------------------------  ---------------------------
-    has not sent preface and SETTINGS, or not acknowledged ours, in handshake_s    it is closed, SETTINGS_TIMEOUT
-    leaves a header block open for header_block_s                                  it is closed, ENHANCE_YOUR_CALM
-    sends no whole frame for keepalive_s                                           it is sent a PING
-    sends none for keepalive_timeout_s more                                        it is closed, NO_ERROR
-    has no call for idle_s                                                         it is drained
-    does not answer the PING of a drain in drain_ping_s                            the drain goes on without
+    condition                                                   action
+    ----------------------------------------------------------  ------------------------------
+    handshake_s without preface and SETTINGS, or without an     close with SETTINGS_TIMEOUT
+        acknowledgement of ours
+    header block open for header_block_s                        close with ENHANCE_YOUR_CALM
+    no complete frame received for keepalive_s                  send PING
+    no complete frame for another keepalive_timeout_s           close with NO_ERROR
+    no call for idle_s                                          drain
+    PING of a drain unanswered for drain_ping_s                 continue the drain without it
 
-A peer that sends single bytes of a frame now and then is as silent as one that sends nothing.
+A peer that trickles single bytes of a frame counts as silent.
 """
 
 from enum import Enum, auto
@@ -20,7 +21,7 @@ __all__ = ["Due", "Liveness"]
 
 
 class Due(Enum):
-    """What is to be done."""
+    """Action to be taken."""
 
     NOTHING = auto()
     HANDSHAKE_TIMEOUT = auto()
@@ -32,10 +33,10 @@ class Due(Enum):
 
 
 class Liveness:
-    """The times of one connection.
+    """Timeouts of one connection.
 
     Args:
-        options: limits; 0 switches one off.
+        options: limits; 0 disables one.
         now: seconds of a monotonic clock.
     """
 
@@ -51,12 +52,12 @@ class Liveness:
     def __init__(self, options: Options, now: float) -> None:
         self._options = options
         self._opened_at = now
-        # When a PING was sent that nothing followed, None if there is none.
+        # Time of the last PING if nothing was received since, else None.
         self._ping_sent_at: float | None = None
-        # Since when there is no call, as far as ticks have seen.
+        # Since when there has been no call, as observed by ticks.
         self._idle_since = now
         self._requests = 0
-        # When a drain began whose final GOAWAY is still to come.
+        # Start of a drain whose final GOAWAY is still to be sent.
         self.drain_began_at: float | None = None
 
     def tick(
@@ -69,15 +70,15 @@ class Liveness:
         running: int,
         requests: int,
     ) -> Due:
-        """What is to be done now; one thing at a time.
+        """The action that is due now; one at a time.
 
         Args:
             now: seconds of the same clock.
-            settled: both sides have the other's settings.
-            heard_at: when the last whole frame came.
-            block_since: when the header block began that is open, None if none is.
-            running: calls that are not complete.
-            requests: calls so far, in any count that grows with them.
+            settled: both sides know each other's settings.
+            last_frame_at: time of the last complete frame.
+            block_since: time at which the open header block began, None if there is none.
+            running: active calls.
+            requests: any counter that grows with the number of calls.
         """
         options = self._options
         if not settled and _over(now, self._opened_at, options.handshake_s):

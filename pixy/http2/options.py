@@ -1,4 +1,4 @@
-"""What one connection may cost, as options with defaults and the reason of each."""
+"""Limits of a connection, with defaults and rationale."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from pixy.http2.token_buckets import Cost, TokenBucketOptions
 __all__ = ["DEFAULT_WINDOW_BYTES", "Options"]
 
 DEFAULT_WINDOW_BYTES = 65_535
-"""What a peer may send, per stream and in all, before it knows our settings (RFC 9113 §6.9.2)."""
+"""Initial window size, of streams and of the connection, before SETTINGS (RFC 9113 §6.9.2)."""
 
 _MAX_FRAME_LIMIT = 2**24 - 1
 
@@ -21,35 +21,42 @@ _OVERHEAD = TokenBucketOptions(burst=10_000, per_second=1000, per_frame=4)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Limits of one connection. Times are in seconds; 0 switches a time off.
+    """Limits of one connection. Times are in seconds; 0 disables a timeout.
 
     Attributes:
-        max_concurrent_streams: calls that run at once. Clients with thousands of long polls use one connection; a running call
-            costs the core 70 to 250 bytes. More are refused, and safe to try again.
-        max_header_list_bytes: fields of a request with 32 bytes for each. gRPC's own servers take 8 or 16 KiB. Beyond it the
-            stream is reset; beyond as many compressed bytes, which is more than any encoder makes of it, the connection ends.
-        max_frame_bytes: the largest frame that is taken. Data are passed on as they come. With 48 KiB, large messages take a tenth less
-            of a processor than with the least that a server may say; a larger limit gains little more.
-        stream_window_bytes: what a client may send on a stream ahead of the reader. A usual message fits, so that a call needs
-            no WINDOW_UPDATE.
-        connection_window_bytes: the same for the connection, hence the memory that unread data can take.
-        output_bytes: data that the client does not take: bodies that wait for its windows or for the transport. A body beyond it
-            is not accepted and its stream reset.
-        continuation_frames: frames that one header block may be cut into. One holds what is allowed, if it is full.
-        resets: streams that the client cancels or makes us reset (CVE-2023-44487). A client may give up everything that it has
-            running at once, and one in two calls for ever.
-        pings: gRPC's clients ping every 10 s at most, and in proportion to what they receive (CVE-2019-9512).
-        settings: SETTINGS frames, and one more for each 32 entries (CVE-2019-9515).
-        overhead: frames that move no message: WINDOW_UPDATE, PRIORITY, empty DATA, unknown types, frames for closed streams
-            (CVE-2019-9511, CVE-2019-9518 and others).
-        handshake_s: until the client has sent its preface and settings, and acknowledged ours.
-        header_block_s: until a header block that has begun must be complete.
-        keepalive_s: a connection on which nothing whole was received for so long is sent a PING.
-        keepalive_timeout_s: how long a PING, of ours, may stay without any sign of life.
-        idle_s: a connection without a call for so long is closed gracefully.
-        send_stall_s: a stream whose answer has waited for its window for so long, or was let out in crumbs of less than 128 bytes,
-            is reset (CVE-2019-9517, CVE-2019-9511).
-        drain_ping_s: how long the first GOAWAY waits for the answer to its PING before the final one is sent.
+        max_concurrent_streams: concurrent calls. Clients with thousands of long polls use one
+            connection; an active call costs the core 70 to 250 bytes. Streams beyond the limit are
+            refused and safe to retry.
+        max_header_list_bytes: size of a header list, counting 32 extra bytes per field. gRPC's own
+            servers allow 8 or 16 KiB. A larger list resets its stream; a block with more compressed
+            bytes than this, which no encoder makes of a valid list, ends the connection.
+        max_frame_bytes: largest frame accepted. Data is passed on as it arrives. With 48 KiB, large
+            messages take a tenth less CPU than with the smallest limit that a server may set; a
+            larger limit gains little more.
+        stream_window_bytes: receive window of a stream: bytes a client may send ahead of the
+            reader. A typical message fits, so a call needs no WINDOW_UPDATE.
+        connection_window_bytes: receive window of the connection, which bounds the memory of unread
+            data.
+        output_bytes: response data that the client has not taken: bodies waiting for its windows or
+            for the transport. A body beyond the limit is not accepted and its stream is reset.
+        continuation_frames: CONTINUATION frames of one header block. A single full frame can hold
+            the largest block allowed.
+        resets: streams that the client cancels or makes us reset (CVE-2023-44487). A client may
+            cancel all its active calls at once, and every second call forever.
+        pings: PING frames. gRPC clients send at most one every 10 s, and otherwise in proportion to
+            the data they receive (CVE-2019-9512).
+        settings: SETTINGS frames, plus one token per 32 entries (CVE-2019-9515).
+        overhead: frames that carry no message: WINDOW_UPDATE, PRIORITY, empty DATA, unknown types,
+            frames on closed streams (CVE-2019-9511, CVE-2019-9518 and others).
+        handshake_s: time for the client to send its preface and SETTINGS, and to acknowledge ours.
+        header_block_s: time to complete a header block.
+        keepalive_s: time without a complete frame after which a PING is sent.
+        keepalive_timeout_s: time to wait for any frame after that PING.
+        idle_s: time without a call after which the connection is closed gracefully.
+        send_stall_s: time after which a stream is reset whose response waits for its window, or
+            gets through in frames of less than 128 bytes only (CVE-2019-9517, CVE-2019-9511).
+        drain_ping_s: time that the first GOAWAY waits for the acknowledgement of its PING before
+            the final GOAWAY is sent.
     """
 
     max_concurrent_streams: int = 4096
@@ -72,13 +79,14 @@ class Options:
     drain_ping_s: float = 1
 
     def __post_init__(self) -> None:
-        """Raises ValueError if the limits contradict the protocol or each other."""
+        """Raise ValueError if the limits contradict the protocol or each other."""
         _check_range("max_concurrent_streams", self.max_concurrent_streams, 1, STREAM_ID_MAX)
         _check_range("max_header_list_bytes", self.max_header_list_bytes, 1024, STREAM_ID_MAX)
-        # One frame fits the window of its stream, so a request of one frame need not be held against it.
+        # A single frame always fits the stream's window, so a request of one frame need not be
+        # checked against it.
         most = min(_MAX_FRAME_LIMIT, self.stream_window_bytes)
         _check_range("max_frame_bytes", self.max_frame_bytes, MIN_MAX_FRAME_BYTES, most)
-        # A client may use the protocol's default before it has our settings.
+        # A client may use the protocol's default before it knows our settings.
         _check_range("stream_window_bytes", self.stream_window_bytes, DEFAULT_WINDOW_BYTES, STREAM_ID_MAX)
         _check_range(
             "connection_window_bytes", self.connection_window_bytes, DEFAULT_WINDOW_BYTES, STREAM_ID_MAX
@@ -87,7 +95,7 @@ class Options:
 
     @property
     def token_buckets(self) -> dict[Cost, TokenBucketOptions]:
-        """The sizes of all budgets."""
+        """Sizes of all token buckets."""
         return {
             Cost.RESET: self.resets,
             Cost.PING: self.pings,
@@ -97,7 +105,10 @@ class Options:
 
     @property
     def header_block_bytes(self) -> int:
-        """Compressed bytes of a header block. A block is decoded in one go, and 16 KiB can take some milliseconds."""
+        """Largest compressed header block.
+
+        A block is decoded in one step, and 16 KiB can take several milliseconds.
+        """
         return self.max_header_list_bytes
 
 

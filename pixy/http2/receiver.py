@@ -1,17 +1,20 @@
-"""The way in of one connection: from bytes cut anywhere to frames. What a frame does is the business of `handler`.
+"""Inbound path of a connection: splits bytes, cut anywhere, into frames. `handler` has the frames'
+semantics.
 
-The fast path is `_take_fast`. It takes what clients send nearly always: a HEADERS frame with the whole block, and one DATA frame that
-ends the request, in the same chunk. Clients with many calls at once send all their HEADERS first and the DATA behind, so the two need
-not be neighbours. It looks at each condition once, makes one event for both frames, and stops in front of any frame that does
-not meet them; `_take_frame` takes that one with all the rules. Whatever could change the outcome is among its conditions, so no rule is
-decided in two ways.
+The fast path is `_take_fast`. It handles nearly all traffic: a HEADERS frame with a whole block and
+one DATA frame with END_STREAM, both in the same chunk. Clients with many concurrent calls send all
+HEADERS first and the DATA afterwards, so the two need not be adjacent. The fast path checks each
+condition once, makes one event of both frames, and stops before any frame that does not meet the
+conditions; `_take_frame` handles that one with all rules. Every condition that could change the
+outcome is checked, so no rule exists twice.
 
-A payload of DATA is passed on as it comes. Every other frame waits until it is whole.
+DATA payloads are passed on as they arrive. All other frames are buffered until they are complete.
 
-Work is bounded. `take` is told how many bytes to take, goes on in the same chunk when it is called again, and copies nothing for that.
-Bytes say little of what is not the fast path, so a frame that `_take_frame` takes or an answer that it lets out, a block that is not
-known, a stream that new settings touch count as some bytes more, and the payload of DATA, which is only handed on, as none. A frame is
-never divided: the dearest one is a header block.
+Work per call is bounded. `take` processes a given number of bytes, continues in the same chunk when
+called again, and copies nothing to do so. Off the fast path, length is a poor measure of cost: a
+frame handled by `_take_frame`, a response frame it releases, an uncached header block, and a stream
+affected by new settings are charged extra, while DATA payloads, which are only passed on, are free.
+A frame is never divided; a header block is the most expensive one.
 """
 
 from pixy.http2.errors import ErrorCode, Http2ConnectionError, Http2StreamError
@@ -37,16 +40,18 @@ from pixy.http2.streams import UNANSWERED, StreamTable
 __all__ = ["UNBOUNDED", "Receiver"]
 
 UNBOUNDED = 1 << 62
-"""Work for everything that there is."""
+"""Unlimited work."""
 
 _DATA, _HEADERS = int(FrameType.DATA), int(FrameType.HEADERS)
 
 _FRAME_WORK = 32
-"""What a frame beyond the fast path counts as in bytes, at 15 bytes for a microsecond of the reference machine."""
+"""Work charged for a frame off the fast path, in bytes; 15 bytes equal one microsecond of the
+reference machine.
+"""
 
 
 class Receiver(FrameHandler):
-    """Receives on all streams of a connection. See `FrameHandler` for the arguments."""
+    """Receives frames on all streams of a connection. See `FrameHandler` for the arguments."""
 
     __slots__ = ("_partial", "_partial_need", "_preface", "_rest", "_rest_at", "pending")
 
@@ -54,36 +59,37 @@ class Receiver(FrameHandler):
         self, streams: StreamTable, window: ReceiveWindow, sender: Sender, options: Options, now: float
     ) -> None:
         super().__init__(streams, window, sender, options, now)
-        # What is still to come of the client's preface.
+        # The rest of the client's preface that is still to come.
         self._preface = PREFACE
-        # The start of a frame that is not whole, and how many bytes of it are needed to go on.
-        # Invariant: empty, or shorter than _partial_need; empty while data_left > 0.
+        # The start of an incomplete frame, and the length at which it can be processed. Invariant:
+        # empty, or shorter than _partial_need; empty while data_left > 0.
         self._partial = bytearray()
         self._partial_need = 0
-        # A chunk that is not taken to its end, and where the next frame begins in it. Invariant: while _rest is not empty, _partial is,
-        # and data_left is 0.
+        # A partly processed chunk, and the position of the next frame in it. Invariant: while _rest
+        # is not empty, _partial is empty and data_left is 0.
         self._rest = b""
         self._rest_at = 0
-        # Whether `take` has more to do without new bytes.
+        # True if `take` can continue without new bytes.
         self.pending = False
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of a frame or a header block that is not whole, and of a chunk that was not taken to its end."""
+        """Bytes of an incomplete frame or header block, and of a partly processed chunk."""
         block = self.block.size if self.block is not None else 0
         return len(self._partial) + len(self._rest) - self._rest_at + block
 
     def take(self, chunk: bytes, now: float, events: list[Event], work: int) -> None:
-        """Take bytes of the transport, and what is left of those before.
+        """Process new bytes after those left from earlier calls.
 
         Args:
-            chunk: what is new, perhaps nothing.
+            chunk: new bytes, possibly none.
             now: seconds of the connection's clock.
-            events: what happens is appended.
-            work: bytes to take, at least 1; at least one frame is taken.
+            events: list to append events to.
+            work: bytes to process, at least 1; at least one frame is processed.
 
         Raises:
-            Http2ConnectionError: the connection cannot go on. What came before in the chunk counts.
+            Http2ConnectionError: the connection is over. Earlier frames of the chunk have taken
+                effect.
         """
         self.now = self._sender.now = now
         if self._rest:
@@ -114,7 +120,7 @@ class Receiver(FrameHandler):
         self.pending = False
 
     def check_invariants(self) -> None:
-        """Prove what the fields promise."""
+        """Assert the documented invariants."""
         assert not self._partial or len(self._partial) < self._partial_need
         assert not (self._partial and self.data_left)
         assert not self._rest or (
@@ -130,10 +136,12 @@ class Receiver(FrameHandler):
         assert UNANSWERED.unconsumed_bytes == 0
         self._headers.check_invariants()
 
-    # --- frames -----------------------------------------------------------------------------------------------------
+    # --- frames -----------------------------------------------------------------------------------
 
     def _take_requests(self, chunk: bytes, at: int, events: list[Event]) -> int:
-        """Take requests as the fast path does; returns where the first frame begins that is none of its kind."""
+        """Process requests on the fast path; returns the position of the first frame that needs the
+        slow path.
+        """
         begun: dict[int, Request] = {}
         try:
             begins = at
@@ -152,10 +160,11 @@ class Receiver(FrameHandler):
         begun: dict[int, Request],
         events: list[Event],
     ) -> int:
-        """The fast path: a whole header block in one frame, and all of its body in another one of the same chunk.
+        """The fast path: a whole header block in one frame and the whole body in another, in the
+        same chunk.
 
-        Requests that begin and do not end are left in `begun`, as `HeaderReader.request` has returned them; all others are in `events` when
-        it returns or raises.
+        Incomplete requests are left in `begun`, as returned by `HeaderReader.request`; all complete
+        ones are in `events` when this returns or raises.
         """
         cache, streams, window, end = self._headers.cache, self._streams, self._window, len(chunk)
         free_streams, max_body = self._max_streams - len(streams.active), self._options.max_frame_bytes
@@ -180,7 +189,8 @@ class Receiver(FrameHandler):
                 streams.active[stream_id] = UNANSWERED
                 window.left -= size
                 window.unannounced += size
-                # As `RequestReceived(...)`, in two thirds of the time: a named tuple's own constructor is a Python function.
+                # Same as `RequestReceived(...)` in two thirds of the time: a named tuple's
+                # constructor is a Python function.
                 events.append(
                     make(
                         RequestReceived, (stream_id, headers, chunk, payload_at, next_at, True, varying_field)
@@ -212,7 +222,9 @@ class Receiver(FrameHandler):
         return at
 
     def _begin_chunk(self, chunk: bytes, events: list[Event]) -> int:
-        """Take what ends something that an earlier chunk began; returns where the first new frame begins."""
+        """Process the end of whatever an earlier chunk began; returns the position of the first new
+        frame.
+        """
         at = 0
         if self._preface:
             at = min(len(self._preface), len(chunk))
@@ -234,7 +246,9 @@ class Receiver(FrameHandler):
         return at
 
     def _take_frame(self, chunk: bytes, at: int, events: list[Event]) -> int:
-        """Take one frame, or what there is of it, with all rules; returns where the next one begins."""
+        """Process one frame, or its available part, with all rules; returns the position of the
+        next one.
+        """
         end = len(chunk)
         payload_at = at + FRAME_HEAD_BYTES
         if payload_at > end:
@@ -252,14 +266,14 @@ class Receiver(FrameHandler):
             and self.block is None
             and self.settings_received
         ):
-            # Whatever is wrong with the frame, its payload is not the next one.
+            # Set first: the payload has to be skipped even if the frame is invalid.
             self.data_left = length
             try:
                 self._begin_data(stream_id, length, length, ends=bool(flags & END_STREAM))
             except Http2StreamError as error:
                 self._reset_stream(error, events)
             next_at = self._pass_data(chunk, payload_at, events)
-            # The frame is the work, however long it is.
+            # The work is the frame itself, whatever its length.
             self._stop += next_at - payload_at
             return next_at
         if payload_at + length > end:
@@ -272,7 +286,7 @@ class Receiver(FrameHandler):
         return payload_at + length
 
     def _keep(self, chunk: bytes, at: int, need: int) -> int:
-        """The frame at `at` can go on when there are `need` bytes of it."""
+        """Buffer the frame at `at` until `need` bytes of it are available."""
         self._partial += chunk[at:]
         self._partial_need = need
         return len(chunk)

@@ -1,16 +1,20 @@
-"""The way out: everything that one connection sends, in order, under the peer's windows (RFC 9113 §5.2).
+"""Outbound path of a connection: all frames in order, subject to the peer's flow control (RFC 9113
+§5.2).
 
-Frames gather in `output` and leave with `take`, once per turn of the event loop. Data that a window does not let out wait in their
-stream. A stream that waits for its own window is woken by that window alone; streams that wait for the connection's window stand in
-line, and each sends one frame in its turn. So one large or stuck answer delays no other, and no frame of the peer makes us look at
-all streams but a SETTINGS that changes the initial window. A window that opens for a great many lets them out in portions: `backlogged`
-says that the line has more to send, and `send_waiting` goes on.
+Frames accumulate in `output` and leave with `take`, once per iteration of the event loop. Data that
+exceeds a window waits in its stream. A stream blocked by its own window is woken by that window
+alone. Streams blocked by the connection's window queue up and send one frame each in round-robin
+order. So a large or stuck response delays no other, and no frame of the peer makes us iterate over
+all streams, except a SETTINGS that changes the initial window size. A window that unblocks very
+many streams releases them in portions: `backlogged` is true until `send_waiting` has sent them all.
 
-What the peer does not take is bounded by `Options.output_bytes`: data beyond it are not accepted. A peer that opens its windows by a few
-bytes at a time gets its answer in crumbs (CVE-2019-9511): frames that cost what any frame costs and bring it nowhere. So a crumb earns the
-peer no tokens, see `bucket`, and is no sign that it takes what waits for it.
+Data that the peer does not take is bounded by `Options.output_bytes`; data beyond that is not
+accepted. A peer that opens its windows by a few bytes at a time makes us send tiny frames
+(CVE-2019-9511), which cost as much as any frame. So a tiny frame earns the peer no tokens (see
+`token_buckets`) and does not count as progress.
 
-The fast path is `maybe_respond`: a whole answer that fits every window becomes one run of bytes between constants.
+The fast path is `maybe_respond`: a complete response that fits all windows becomes a single run of
+bytes between constants.
 """
 
 from collections import deque
@@ -30,30 +34,33 @@ __all__ = ["Delivery", "Sender"]
 
 _FAST_PATH_CLOSED = -1
 _WAITING_FRAMES_MAX = 128
-"""What the line may send in one go: half a millisecond of work."""
+"""Most frames that waiting streams send in one go: half a millisecond of work."""
 
 _TINY_FRAME_BYTES_MAX = 127
-"""A frame that a window has cut to so few bytes is a crumb. Clients open their windows in steps of kilobytes, or of half a window if that
-is small. A small frame that no window has cut is what the layer above had to say, and no crumb."""
+"""A frame that was cut to this size or less by a window is a tiny frame.
+
+Clients open their windows in steps of kilobytes, or of half a window if that is small. A small
+frame that no window has cut is not a tiny frame: the layer above had no more to send.
+"""
 
 
 class Delivery(Enum):
-    """What became of something to send."""
+    """Outcome of a send."""
 
     SENT = auto()
-    """It is in the output."""
+    """The data is in the output."""
     QUEUED = auto()
-    """It waits for a window; `DataSent` or `StreamReset` follows."""
+    """The data waits for a window; `DataSent` or `StreamReset` follows."""
     GONE = auto()
     """The stream is closed, or was reset because the peer takes too little."""
 
 
 class Sender:
-    """Sends on all streams of a connection.
+    """Sends frames on all streams of a connection.
 
     Args:
-        streams: the connection's.
-        window: what the peer may send, for its WINDOW_UPDATEs.
+        streams: streams of the connection.
+        window: receive window of the connection, for its WINDOW_UPDATE frames.
         options: limits.
     """
 
@@ -82,27 +89,31 @@ class Sender:
         self._open = streams.active
         self._receive_window = window
         self.peer = PeerSettings()
-        # Seconds of the connection's clock, as of the last thing that was received or of the last tick.
+        # Seconds of the connection's clock, as of the last input or tick.
         self.now = 0.0
         # Bytes for the transport.
         self.output: list[bytes | memoryview] = []
-        # Frames of answers so far, and how many of them were crumbs. A whole answer on the fast path counts as one.
+        # Response frames so far, and how many of them were tiny. A complete response on the fast
+        # path counts as one.
         self.frames = self._tiny_frames = 0
-        # Streams that were reset for a reason.
+        # Streams that were reset because of an error.
         self.resets = 0
-        # What we may send on all streams together.
+        # Send window of the connection.
         self._send_window = self.peer.initial_window_bytes
-        # Data bytes that are accepted. Invariant: with what is queued, in the output or held at most _output_bytes.
+        # Data bytes accepted at present. Invariant: at most _output_bytes together with data that
+        # is queued, in the output or in the transport's buffer.
         self._output_bytes = self.send_capacity = options.output_bytes
         # Data bytes in the queues of all streams.
         self._queued_bytes = 0
-        # Streams with queued data and an open window of their own, in line for the connection's.
+        # Streams with queued data and an open window of their own, waiting for the connection's
+        # window.
         self._waiting: dict[int, Stream] = {}
-        # Whether the line may have more to send although nothing keeps it: `send_waiting` stopped half-way.
+        # True if waiting streams may have more to send although the window is open: `send_waiting`
+        # stopped half-way.
         self.backlogged = False
-        # Goes in front of the next header block (RFC 9113 §4.3.1).
+        # Prepended to the next header block (RFC 9113 §4.3.1).
         self._table_update = b""
-        # The largest body that needs no second look. Invariant: as `_set_fast_max` says.
+        # Largest body that qualifies for the fast path. Invariant: as set by `_set_fast_max`.
         self._fast_max = 0
         self._set_fast_max()
 
@@ -118,16 +129,17 @@ class Sender:
 
     @property
     def credited_frames(self) -> int:
-        """Frames of answers so far that the peer's budgets grow with."""
+        """Response frames so far that refill the peer's token buckets."""
         return self.frames - self._tiny_frames
 
-    # --- answers ----------------------------------------------------------------------------------------------------
+    # --- responses --------------------------------------------------------------------------------
 
     def maybe_respond(self, stream_id: int, template: ResponseTemplate, body: bytes) -> bool:
-        """Send a whole answer if that takes one DATA frame and nothing keeps it from the output; else do nothing.
+        """Send a complete response if it takes one DATA frame and nothing blocks it; else do
+        nothing.
 
         Returns:
-            True if it is SENT.
+            True if it was SENT.
         """
         size = len(body)
         if (
@@ -140,7 +152,7 @@ class Sender:
             self._send_window -= size
             self.send_capacity -= size
             self.frames += 1
-            # The id of the stream stands between what is the same for all answers of this size.
+            # The stream id separates byte strings that are the same for all responses of this size.
             self.output.append(
                 stream_id.to_bytes(4, "big").join(
                     (
@@ -155,15 +167,15 @@ class Sender:
         return False
 
     def respond(self, stream_id: int, template: ResponseTemplate, body: bytes) -> Delivery:
-        """Send a whole answer.
+        """Send a complete response.
 
         Args:
-            stream_id: of the request.
+            stream_id: stream of the request.
             template: header and trailer section.
-            body: of one DATA frame, or as many as the windows demand.
+            body: sent as one DATA frame, or as many as the windows demand.
 
         Returns:
-            GONE also if so much cannot be queued; the stream was reset then.
+            GONE also if the body exceeds the send capacity; the stream was reset then.
         """
         if self.maybe_respond(stream_id, template, body):
             return Delivery.SENT
@@ -174,7 +186,7 @@ class Sender:
         return self.send_trailers(stream_id, template.trailers)
 
     def send_headers(self, stream_id: int, block: bytes) -> Delivery:
-        """Begin an answer. See `Http2Connection.send_headers`."""
+        """Begin a response. See `Http2Connection.send_headers`."""
         stream = self._own(stream_id)
         if stream is None:
             return Delivery.GONE
@@ -184,7 +196,7 @@ class Sender:
         return Delivery.SENT
 
     def send_data(self, stream_id: int, data: bytes | bytearray | memoryview) -> Delivery:
-        """Go on with an answer. See `Http2Connection.send_data`."""
+        """Send part of a body. See `Http2Connection.send_data`."""
         stream = self._own(stream_id)
         if stream is None:
             return Delivery.GONE
@@ -199,7 +211,7 @@ class Sender:
         return Delivery.QUEUED if stream.queue else Delivery.SENT
 
     def send_trailers(self, stream_id: int, block: bytes) -> Delivery:
-        """End an answer. See `Http2Connection.send_trailers`."""
+        """End a response. See `Http2Connection.send_trailers`."""
         stream = self._own(stream_id)
         if stream is None:
             return Delivery.GONE
@@ -211,20 +223,20 @@ class Sender:
         return Delivery.SENT
 
     def reset(self, stream_id: int, code: int) -> bool:
-        """End a stream with RST_STREAM; False if it is closed."""
+        """Reset a stream; False if it is closed."""
         if self.discard(stream_id) is None:
             return False
         self.refuse(stream_id, code)
         return True
 
     def refuse(self, stream_id: int, code: int) -> None:
-        """Send RST_STREAM for a stream that is not open, or not any more, and ignore what follows on it."""
+        """Send RST_STREAM for a stream that is not active, and ignore later frames on it."""
         self.resets += code != ErrorCode.NO_ERROR
         self.output.append(rst_stream(stream_id, code))
         self._streams.remember_reset(stream_id)
 
     def discard(self, stream_id: int) -> Stream | None:
-        """Close a stream and drop what it has queued; returns it, None if it is closed."""
+        """Close a stream and drop its queue; returns the stream, None if it was closed."""
         stream = self._streams.close(stream_id)
         if stream is not None and stream.queue:
             self._queued_bytes -= stream.queued_bytes
@@ -233,17 +245,19 @@ class Sender:
         return stream
 
     def discard_all(self) -> None:
-        """Close all streams, because nothing is received any more."""
+        """Close all streams after the end of input."""
         for stream_id in list(self._open):
             self.discard(stream_id)
         self._receive_window.unannounced = 0
 
     def control(self, frame: bytes) -> None:
-        """Send a frame that belongs to the connection."""
+        """Send a frame on stream 0."""
         self.output.append(frame)
 
     def replenish(self, stream: Stream, size: int) -> None:
-        """Bytes that were received on a stream are not in memory any more: let the client send as many."""
+        """Replenish the receive windows of a stream and of the connection by bytes that have left
+        memory.
+        """
         assert size <= stream.unconsumed_bytes, (
             f"{size} bytes consumed of {stream.unconsumed_bytes} on stream {stream.stream_id}"
         )
@@ -251,23 +265,25 @@ class Sender:
         self.replenish_stream(stream, size)
 
     def replenish_connection(self, stream: Stream, size: int) -> None:
-        """Bytes that were received on a stream stay in memory: let the client send as many on other streams, not on this one."""
+        """Replenish the connection's receive window by bytes that stay in memory: the client may
+        send as many on other streams, not on this one.
+        """
         assert size <= stream.unconsumed_bytes
         stream.unconsumed_bytes -= size
         self._receive_window.unannounced += size
 
     def replenish_stream(self, stream: Stream, size: int) -> None:
-        """Let the client send so many bytes more on a stream, which were withheld before."""
+        """Replenish a stream's receive window by bytes that only the connection's got back."""
         if stream.receive_window is not None:
             stream.receive_window.unannounced += size
             due = stream.receive_window.due()
             if due:
                 self.output.append(window_update(stream.stream_id, due))
 
-    # --- output -----------------------------------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------
 
     def take(self) -> bytes:
-        """Everything that can be sent now; it is the caller's."""
+        """All bytes that can be sent now; they belong to the caller."""
         due = self._receive_window.due()
         if due:
             self.output.append(window_update(0, due))
@@ -282,22 +298,22 @@ class Sender:
         """See `Http2Connection.set_unwritten`."""
         self.send_capacity = max(self.send_capacity - size, 0)
 
-    # --- what the peer allows ---------------------------------------------------------------------------------------
+    # --- the limits of the peer -------------------------------------------------------------------
 
     def open_connection_window(self, increment: int, events: list[Event]) -> None:
-        """The peer takes more on all streams together.
+        """The peer opened the connection's send window.
 
         Raises:
-            Http2ConnectionError: FLOW_CONTROL_ERROR, more than is possible.
+            Http2ConnectionError: FLOW_CONTROL_ERROR if the window overflows.
         """
         self._send_window = increase_window(self._send_window, increment, 0)
         self.send_waiting(events)
 
     def open_stream_window(self, stream_id: int, increment: int, events: list[Event]) -> None:
-        """The peer takes more on a stream, which is not closed.
+        """The peer opened the send window of an active stream.
 
         Raises:
-            Http2StreamError: FLOW_CONTROL_ERROR, more than is possible.
+            Http2StreamError: FLOW_CONTROL_ERROR if the window overflows.
         """
         stream = self._own(stream_id)
         assert stream is not None
@@ -305,17 +321,19 @@ class Sender:
         self._wake(stream, events)
 
     def apply_settings(self, entries: list[tuple[int, int]], events: list[Event]) -> None:
-        """The peer's SETTINGS hold from here on.
+        """Apply the peer's SETTINGS.
 
         Raises:
-            Http2ConnectionError: FLOW_CONTROL_ERROR, a stream's window became larger than possible (RFC 9113 §6.9.2).
+            Http2ConnectionError: FLOW_CONTROL_ERROR if a stream's window overflows (RFC 9113
+                §6.9.2).
         """
         before = self.peer.initial_window_bytes
         self.peer.apply(entries)
         if any(
             setting == Setting.HEADER_TABLE_SIZE and value < DEFAULT_TABLE_BYTES for setting, value in entries
         ):
-            # Our table is empty, and stays so: size 0 is within every limit that the peer may set from then on.
+            # Our table is and stays empty: size 0 is within every limit that the peer may set
+            # later.
             self._table_update = EMPTY_TABLE
         self._set_fast_max()
         change = self.peer.initial_window_bytes - before
@@ -327,7 +345,7 @@ class Sender:
         self.send_waiting(events)
 
     def stalled(self, since: float) -> list[int]:
-        """Streams whose data have waited since a time or longer."""
+        """Streams whose data has been blocked since that time or longer."""
         if not self._queued_bytes:
             return []
         return [
@@ -337,7 +355,7 @@ class Sender:
         ]
 
     def check_invariants(self) -> None:
-        """Prove what the fields promise."""
+        """Assert the documented invariants."""
         queued = {stream.stream_id: stream for stream in self._open.values() if stream.queue}
         for stream in queued.values():
             assert stream.queue is not None
@@ -352,14 +370,17 @@ class Sender:
         self._set_fast_max()
         assert self._fast_max == before
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------------
 
     def _own(self, stream_id: int) -> Stream | None:
         return self._streams.materialize(stream_id, self.peer.initial_window_bytes)
 
     def _set_fast_max(self) -> None:
-        """Answers take the fast path unless a table update must go in front of them. Who stands in line has no say, because then
-        the connection's window is closed."""
+        """Recompute the largest body for the fast path: none while a table size update is pending.
+
+        Waiting streams need no check, because the connection's window is closed while there are
+        any.
+        """
         if self._table_update:
             self._fast_max = _FAST_PATH_CLOSED
         else:
@@ -382,7 +403,9 @@ class Sender:
         self.send_capacity -= len(data)
 
     def _send_queued(self, stream: Stream) -> None:
-        """Send of a stream what the windows let out, unless it is in line; then put it where it waits."""
+        """Send as much of a stream's queue as the windows allow, unless it is waiting; then let it
+        wait for the window it needs.
+        """
         if stream.stream_id in self._waiting:
             return
         while self._send_frame(stream):
@@ -419,13 +442,15 @@ class Sender:
             self._waiting[stream.stream_id] = stream
 
     def _wake(self, stream: Stream, events: list[Event]) -> None:
-        """A stream's own window was opened."""
+        """Send after a stream's own window was opened."""
         if stream.queue:
             self._send_queued(stream)
             self._report_if_sent(stream, events)
 
     def send_waiting(self, events: list[Event]) -> None:
-        """Let streams send one frame each in their turn, until the connection's window is closed, or nobody waits, or it was much."""
+        """Let waiting streams send one frame each, round-robin, until the connection's window is
+        closed, none is waiting, or the portion is used up.
+        """
         frames_max = self.frames + _WAITING_FRAMES_MAX
         while self._waiting and self._send_window > 0 and self.frames < frames_max:
             stream = next(iter(self._waiting.values()))

@@ -1,6 +1,7 @@
-"""SETTINGS in both directions (RFC 9113 §6.5): what the peer may choose, and what we tell it.
+"""SETTINGS in both directions (RFC 9113 §6.5).
 
-A payload is a list of entries: 2 bytes identifier, 4 bytes value. Later ones win; unknown identifiers are ignored.
+A payload is a list of entries: 2 bytes identifier, 4 bytes value. Later entries win; unknown
+identifiers are ignored.
 """
 
 import struct
@@ -21,7 +22,7 @@ _UNLIMITED = 2**32 - 1
 
 
 class Setting(IntEnum):
-    """The identifiers (RFC 9113 §6.5.2)."""
+    """Identifiers of settings (RFC 9113 §6.5.2)."""
 
     HEADER_TABLE_SIZE = 0x1
     ENABLE_PUSH = 0x2
@@ -46,12 +47,12 @@ _RANGES: dict[int, _Range] = {
 
 @dataclass(slots=True)
 class PeerSettings:
-    """What the peer chose and concerns a server that never pushes.
+    """The peer's settings that matter to a server that never pushes.
 
     Attributes:
-        initial_window_bytes: what we may send on a new stream.
-        max_frame_bytes: the largest frame that we may send.
-        max_header_list_bytes: the largest header list that the peer wants to see; advice.
+        initial_window_bytes: send window of a new stream.
+        max_frame_bytes: largest frame that we may send.
+        max_header_list_bytes: largest header list that the peer accepts; advisory.
     """
 
     initial_window_bytes: int = DEFAULT_WINDOW_BYTES
@@ -59,7 +60,7 @@ class PeerSettings:
     max_header_list_bytes: int = _UNLIMITED
 
     def apply(self, entries: Iterable[tuple[int, int]]) -> None:
-        """Take over entries of `read_settings`, in order."""
+        """Apply entries returned by `read_settings`, in order."""
         for setting, value in entries:
             name = _ATTRIBUTES.get(setting)
             if name is not None:
@@ -74,10 +75,11 @@ _ATTRIBUTES: dict[int, str] = {
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """The entries of a SETTINGS frame, also those of unknown identifiers.
+    """Entries of a SETTINGS frame, including unknown identifiers.
 
     Raises:
-        Http2ConnectionError: FRAME_SIZE_ERROR, not whole entries; the code that belongs to a value out of its range.
+        Http2ConnectionError: FRAME_SIZE_ERROR if the payload is not a whole number of entries; the
+            code that RFC 9113 §6.5.2 assigns to a value out of range.
     """
     if len(payload) % SETTING_BYTES:
         raise Http2ConnectionError(
@@ -95,12 +97,12 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
 
 
 def encode_settings(entries: Iterable[tuple[int, int]]) -> bytes:
-    """The payload of a SETTINGS frame."""
+    """Encode the payload of a SETTINGS frame."""
     return b"".join(_ENTRY.pack(setting, value) for setting, value in entries)
 
 
 def our_settings(options: Options) -> bytes:
-    """The payload of the SETTINGS frame that begins every connection."""
+    """Payload of the SETTINGS frame that we send first on every connection."""
     return encode_settings(
         (
             (Setting.MAX_CONCURRENT_STREAMS, options.max_concurrent_streams),

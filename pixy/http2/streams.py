@@ -1,17 +1,20 @@
-"""The streams of one connection: their states (RFC 9113 §5.1), and what each state makes of each frame.
+"""Streams of a connection: their states (RFC 9113 §5.1) and the action for each frame type in each
+state.
 
-A server that never pushes sees these states. That we have ended our side while the client goes on is none of them: the client
-is told to stop with RST_STREAM(NO_ERROR) behind the answer (RFC 9113 §8.1), and the stream is closed.
+A server that never pushes sees the states below. Half-closed (local) is not among them: once the
+response is complete, the client is told to stop with RST_STREAM(NO_ERROR) (RFC 9113 §8.1) and the
+stream is closed.
 
-    IDLE                 its id is above all that were used
+    IDLE                 its id is above all ids used so far
     OPEN                 the request has begun
-    HALF_CLOSED_REMOTE   the request is complete, the answer is not
-    CLOSED               over
-    RESET                over because we reset it: what the client sent before it knew is ignored
-    SKIPPED              never used, and closed when a higher id was
+    HALF_CLOSED_REMOTE   the request is complete, the response is not
+    CLOSED               both are complete
+    RESET                we have reset it: frames that the client sent before it knew are ignored
+    SKIPPED              never used; closed when a higher id was used
 
-A stream whose request came whole and whose answer has not begun has nothing of its own: its windows are the initial ones. All such
-streams are one object, `UNANSWERED`; `StreamTable.materialize` gives a stream an object when something happens to it alone.
+A stream whose request arrived in one piece and whose response has not begun has no state of its
+own: its windows are the initial ones. All such streams share one object, `UNANSWERED`;
+`StreamTable.materialize` gives a stream its own object once it needs one.
 """
 
 from collections import deque
@@ -27,7 +30,7 @@ _SKIPPED_RANGES_MAX = 16
 
 
 class StreamState(Enum):
-    """See the module."""
+    """See the module's docstring."""
 
     IDLE = auto()
     OPEN = auto()
@@ -38,16 +41,16 @@ class StreamState(Enum):
 
 
 class FrameAction(Enum):
-    """What is done with a frame on a stream."""
+    """Action for a frame in a stream state."""
 
     TAKE = auto()
     IGNORE = auto()
     STREAM_CLOSED = auto()
-    """A stream error of that code."""
+    """Stream error with that code."""
     CONNECTION_STREAM_CLOSED = auto()
-    """A connection error of that code."""
+    """Connection error with code STREAM_CLOSED."""
     PROTOCOL_ERROR = auto()
-    """A connection error of that code."""
+    """Connection error with that code."""
 
 
 FRAME_ACTIONS: dict[FrameType, dict[StreamState, FrameAction]] = {
@@ -60,7 +63,7 @@ FRAME_ACTIONS: dict[FrameType, dict[StreamState, FrameAction]] = {
         StreamState.SKIPPED: FrameAction.STREAM_CLOSED,
     },
     FrameType.HEADERS: {
-        # On an id of the client's they open a stream; this is for the server's.
+        # With an id of the client's it opens a stream; this row is for ids of the server's.
         StreamState.IDLE: FrameAction.PROTOCOL_ERROR,
         StreamState.OPEN: FrameAction.TAKE,
         StreamState.HALF_CLOSED_REMOTE: FrameAction.STREAM_CLOSED,
@@ -88,14 +91,15 @@ FRAME_ACTIONS: dict[FrameType, dict[StreamState, FrameAction]] = {
 
 
 class Stream:
-    """A stream that is not closed.
+    """An active stream.
 
     Args:
-        stream_id: its number.
+        stream_id: its id.
         state: OPEN or HALF_CLOSED_REMOTE.
-        send_window: bytes that we may send; negative after the peer lowered its initial window.
-        receive_window: what the client may send, None if the request is complete.
-        content_left: bytes of the body that content-length promises beyond those received, None if not said.
+        send_window: bytes that we may send; negative after the peer has lowered its initial window
+            size.
+        receive_window: bytes that the client may send, None if the request is complete.
+        content_left: bytes of the body still expected by content-length, None if that is absent.
     """
 
     __slots__ = (
@@ -125,32 +129,35 @@ class Stream:
         self.send_window = send_window
         self.receive_window = receive_window
         self.content_left = content_left
-        # Bytes received that the layer above has not consumed; they are missing in the connection's window.
+        # Bytes received but not consumed by the layer above; the connection's receive window lacks
+        # them.
         self.unconsumed_bytes = 0
         self.headers_sent = False
-        # Parts of the answer's body that wait for a window. Invariant: queued_bytes is their sum, and none is empty.
+        # Parts of the response body that wait for a window. Invariant: queued_bytes is the sum of
+        # their lengths, and none is empty.
         self.queue: deque[memoryview] | None = None
         self.queued_bytes = 0
-        # The block of the trailer section that waits behind the body, None if the answer goes on.
+        # Block of the trailer section that waits behind the body, None while the response
+        # continues.
         self.trailers: bytes | None = None
-        # Since when nothing of the queue could be sent but crumbs, None if nothing waits.
+        # Since when nothing but tiny frames could be sent of the queue; None if nothing waits.
         self.blocked_since: float | None = None
 
     def end_request(self) -> None:
-        """The client has sent everything."""
+        """The request is complete."""
         self.state = StreamState.HALF_CLOSED_REMOTE
         self.receive_window = None
 
 
 UNANSWERED = Stream(0, StreamState.HALF_CLOSED_REMOTE, 0)
-"""Stands for every stream that has nothing of its own; never changed."""
+"""Shared by all streams that have no state of their own; never modified."""
 
 
 class StreamTable:
-    """All streams of a connection.
+    """Streams of a connection.
 
     Args:
-        window: what the client may send on all streams together; bytes that a closed stream leaves unconsumed go back to it.
+        window: receive window of the connection; unconsumed bytes of a closed stream return to it.
     """
 
     __slots__ = ("_reset", "_skipped", "_window", "active", "next_id")
@@ -159,15 +166,16 @@ class StreamTable:
         self._window = window
         # Invariant: exactly the streams that are OPEN or HALF_CLOSED_REMOTE, by id.
         self.active: dict[int, Stream] = {}
-        # The id of the next stream if the client skips none. Invariant: odd, and above all that were used.
+        # The next stream id if the client skips none. Invariant: odd, and above all ids used so
+        # far.
         self.next_id = 1
-        # The last streams that we reset, oldest first. One that was dropped counts as CLOSED.
+        # The streams that we have reset last, oldest first. Older ones count as CLOSED.
         self._reset: dict[int, None] = {}
-        # The last ids that were skipped.
+        # The ranges of ids that were skipped last.
         self._skipped: list[range] = []
 
     def state(self, stream_id: int) -> StreamState:
-        """Where a stream is. Even ids are the server's, and always idle."""
+        """State of a stream. Even ids are the server's and always idle."""
         stream = self.active.get(stream_id)
         if stream is not None:
             return stream.state
@@ -182,17 +190,17 @@ class StreamTable:
         )
 
     def mark_used(self, stream_id: int) -> None:
-        """The client has used an idle id; all below it are closed."""
+        """Mark an idle id as used; all lower ids are closed."""
         if stream_id > self.next_id:
             self._skipped = [*self._skipped[1 - _SKIPPED_RANGES_MAX :], range(self.next_id, stream_id, 2)]
         self.next_id = stream_id + 2
 
     def materialize(self, stream_id: int, initial_send_window: int) -> Stream | None:
-        """The stream with an object of its own, None if it is closed.
+        """An active stream as an object of its own, None if it is closed.
 
         Args:
-            stream_id: its number.
-            initial_send_window: what the peer lets us send on a stream on which nothing was sent.
+            stream_id: its id.
+            initial_send_window: the peer's initial window size.
         """
         stream = self.active.get(stream_id)
         if stream is UNANSWERED:
@@ -201,7 +209,7 @@ class StreamTable:
         return stream
 
     def close(self, stream_id: int) -> Stream | None:
-        """The stream is over; returns it, None if it was before."""
+        """Close a stream; returns it, None if it was closed already."""
         stream = self.active.pop(stream_id, None)
         if stream is not None:
             self._window.unannounced += stream.unconsumed_bytes
@@ -209,12 +217,15 @@ class StreamTable:
         return stream
 
     def release(self) -> None:
-        """All streams are over, and there will be no more. A dictionary keeps room for what was taken out of it one by one."""
+        """Close all streams for good.
+
+        Clearing the dictionary frees the memory that it keeps after single removals.
+        """
         self.active.clear()
         self._reset.clear()
 
     def remember_reset(self, stream_id: int) -> None:
-        """We have reset the stream, so what follows on it is ignored."""
+        """Remember a stream that we have reset, so that later frames on it are ignored."""
         self._reset[stream_id] = None
         if len(self._reset) > _RESET_IDS_MAX:
             del self._reset[next(iter(self._reset))]

@@ -1,9 +1,10 @@
-"""How much of what costs us and brings a peer nothing is taken before it is an attack.
+"""Token buckets against floods of control frames.
 
-A budget is a bucket of tokens. It fills with time and with the frames of answers that the peer is sent, because honest
-clients' control frames follow the traffic: a window is updated, or the bandwidth measured with a PING, per so many answers.
-An attacker who wants to earn tokens has to be served, which costs him as much as us. Frames that his own windows have cut to
-a few bytes do not count, or each WINDOW_UPDATE by one byte would earn more than it costs (`sender`).
+A bucket refills with time and with the response frames sent to the peer, because control frames of
+honest clients follow the traffic: they update a window, or measure the bandwidth with a PING, once
+per so many responses. An attacker who wants to earn tokens has to be served, which costs him as
+much as us. Frames that his own windows have cut to a few bytes do not count; otherwise each
+WINDOW_UPDATE by one byte would earn more than it costs (see `sender`).
 """
 
 from collections.abc import Mapping
@@ -16,22 +17,22 @@ __all__ = ["Cost", "TokenBucketOptions", "TokenBuckets"]
 
 
 class Cost(Enum):
-    """What tokens are spent on, and what a peer that has none left is told."""
+    """Bucket to charge. The value is the reason sent to a peer whose bucket is empty."""
 
     RESET = "too many streams were reset"
-    # gRPC's clients know this text, and ping half as often from then on.
+    # gRPC clients know this text and halve their ping rate when they see it.
     PING = "too_many_pings"
     SETTINGS = "too many settings"
     OVERHEAD = "too many frames that move no message"
 
 
 class TokenBucketOptions(NamedTuple):
-    """The size of a budget.
+    """Size and refill rate of a bucket.
 
     Attributes:
-        burst: tokens that it holds at most, and at first.
-        per_second: tokens that come with time.
-        per_frame: tokens that come with each frame of an answer that counts, see `Sender.credited_frames`.
+        burst: capacity and initial tokens.
+        per_second: tokens added per second.
+        per_frame: tokens added per response frame that counts, see `Sender.credited_frames`.
     """
 
     burst: int
@@ -46,16 +47,16 @@ class _TokenBucket:
         self.options = options
         # Invariant: at most options.burst.
         self.tokens = float(options.burst)
-        # When, and behind how many frames of answers, tokens were added last.
+        # Time and number of response frames at the last refill.
         self.now = now
         self.frames = 0
 
 
 class TokenBuckets:
-    """The tokens that a connection has left.
+    """The token buckets of one connection.
 
     Args:
-        options: the size of each budget.
+        options: size of each bucket.
         now: seconds of a monotonic clock.
     """
 
@@ -65,16 +66,16 @@ class TokenBuckets:
         self._buckets = {cost: _TokenBucket(options[cost], now) for cost in Cost}
 
     def spend(self, cost: Cost, now: float, frames: int, tokens: int = 1) -> None:
-        """Take tokens.
+        """Take tokens from a bucket.
 
         Args:
-            cost: of which budget.
+            cost: the bucket.
             now: seconds of the same clock.
-            frames: how many frames of answers there have been on the connection that count.
-            tokens: how many.
+            frames: response frames of the connection so far that count.
+            tokens: number of tokens.
 
         Raises:
-            Http2ConnectionError: ENHANCE_YOUR_CALM, there are not so many.
+            Http2ConnectionError: ENHANCE_YOUR_CALM if there are not enough tokens.
         """
         bucket = self._buckets[cost]
         burst, per_second, per_frame = bucket.options
@@ -85,6 +86,6 @@ class TokenBuckets:
             raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, cost.value)
 
     def refund(self, cost: Cost) -> None:
-        """A token was spent on what has turned out to be no attack."""
+        """Return a token that was charged for something that proved to be no attack."""
         bucket = self._buckets[cost]
         bucket.tokens = min(bucket.options.burst, bucket.tokens + 1)
