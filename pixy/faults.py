@@ -16,6 +16,7 @@ The caller is told an id, and the log has the traceback under that id. The id is
 thousand times in a second is one in the log: its traceback is logged the first time and once a minute as long as it goes on.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from traceback import walk_tb
@@ -26,7 +27,7 @@ import structlog
 from pixy.clock import Clock
 from pixy.errors import Internal
 
-__all__ = ["FaultLog", "OnFault", "fault_id", "internal_error"]
+__all__ = ["FaultLog", "OnFault", "fault_id", "internal_error", "report_to_loop"]
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +52,12 @@ def fault_id(fault: BaseException) -> str:
 def internal_error(fault: BaseException) -> Internal:
     """What a caller is told of an exception that nobody expected: nothing but where to find it."""
     return Internal(f"internal error, id {fault_id(fault)}: the daemon's log has the details")
+
+
+def report_to_loop(fault: BaseException) -> None:
+    """An `OnFault` that has the running event loop log the exception."""
+    context = {"message": "an exception that nobody expected", "exception": fault}
+    asyncio.get_running_loop().call_exception_handler(context)
 
 
 class FaultLog:

@@ -6,7 +6,9 @@ what a consumer group has committed is in the state groups.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["Coordinator", "Member", "assign_ranges"]
+from pixy.assignors import assign_topic_ranges
+
+__all__ = ["Coordinator", "Member"]
 
 Assignment = Mapping[str, Sequence[int]]
 
@@ -111,13 +113,9 @@ class Coordinator:
 
     def _assign(self, consumer_group: str, gone: str | None = None) -> None:
         members = self._members.get(consumer_group, [])
-        topics = sorted({topic for member in members for topic in member.topics})
-        assigned: dict[int, dict[str, list[int]]] = {id(member): {} for member in members}
-        for topic in topics:
-            subscribed = [member for member in members if topic in member.topics]
-            count = 0 if topic == gone else self._partitions(topic)
-            for member, partitions in zip(subscribed, assign_ranges(len(subscribed), count), strict=True):
-                assigned[id(member)][topic] = partitions
+        topics = {topic for member in members for topic in member.topics}
+        counts = {topic: 0 if topic == gone else self._partitions(topic) for topic in topics}
+        assigned = assign_topic_ranges({id(member): member.topics for member in members}, counts)
         changed = [member for member in members if assigned[id(member)] != member.assigned]
         # Who loses partitions is told before who gains them, so that none has two owners for a moment.
         changed.sort(key=lambda member: not _loses(member.assigned, assigned[id(member)]))
@@ -128,15 +126,3 @@ class Coordinator:
 
 def _loses(before: Assignment, after: Assignment) -> bool:
     return any(set(partitions) - set(after.get(topic, ())) for topic, partitions in before.items())
-
-
-def assign_ranges(members: int, partitions: int) -> list[list[int]]:
-    """Contiguous ranges of partitions, one for each member; the first members get what does not divide."""
-    each, extra = divmod(partitions, members)
-    ranges = []
-    at = 0
-    for member in range(members):
-        size = each + (member < extra)
-        ranges.append(list(range(at, at + size)))
-        at += size
-    return ranges

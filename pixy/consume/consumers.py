@@ -18,7 +18,6 @@ from pixy.consume.environment import ConsumeCounters, ConsumeEnvironment, OnMiss
 from pixy.consume.group import ConsumerGroup
 from pixy.consume.offer import OfferLimits
 from pixy.consume.subscription import AckDone, Subscription, ack_elsewhere, check_ack
-from pixy.consume.tasks import Tasks
 from pixy.consume.timers import Timers
 from pixy.consume.unpacking import BatchUnpacker, Unpack
 from pixy.errors import (
@@ -32,6 +31,7 @@ from pixy.errors import (
     UnknownPartition,
 )
 from pixy.faults import OnFault
+from pixy.tasks import Tasks
 
 __all__ = ["NEWEST", "OLDEST", "Consumers"]
 

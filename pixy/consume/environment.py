@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pixy.backend import Backend
 from pixy.config import ConsumerConfig
 from pixy.consume.offer import OfferLimits
-from pixy.consume.tasks import Tasks
 from pixy.consume.timers import Timers
 from pixy.consume.unpacking import Unpack
 from pixy.consume.voided import VoidedByPartition
 from pixy.errors import PixyError
+from pixy.tasks import Tasks
 
 __all__ = ["ConsumeCounters", "ConsumeEnvironment", "OnMissing"]
 

@@ -27,6 +27,7 @@ from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.offers import PartitionOffers
 from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, Unavailable, UnknownPartition
 from pixy.records import Record
+from pixy.retries import Backoff
 
 __all__ = ["PartitionFetcher"]
 
@@ -87,7 +88,7 @@ class PartitionFetcher:
         self._fetching = False
         # The error that was last logged, "" after a success.
         self._failing = ""
-        self._backoff = _BACKOFF_MIN
+        self._backoff = Backoff(_BACKOFF_MIN, _BACKOFF_MAX)
         self._task: asyncio.Task[None] | None = None
         # Unpacks what the offers cannot.
         self._unpacking: asyncio.Task[None] | None = None
@@ -214,10 +215,8 @@ class PartitionFetcher:
             self._failing = str(error)
             self._on_failing(error)
             self._warn("cannot fetch, trying again", offset=self._offers.fetch_offset, error=self._failing)
-        delay = self._backoff
-        longest = _UNAVAILABLE_BACKOFF_MAX if isinstance(error, Unavailable) else _BACKOFF_MAX
-        self._backoff = min(delay * 2, longest)
-        await self._environment.timers.sleep(delay)
+        longest = _UNAVAILABLE_BACKOFF_MAX if isinstance(error, Unavailable) else None
+        await self._environment.timers.sleep(self._backoff.grow(longest))
 
     def _located(self, fault: CorruptData) -> CorruptData:
         """The same of a batch that does not know where it is from."""
@@ -237,7 +236,7 @@ class PartitionFetcher:
             )
             self._failing = ""
             self._on_failing(None)
-        self._backoff = _BACKOFF_MIN
+        self._backoff.reset()
 
     def _warn(self, event: str, **fields: object) -> None:
         topic, partition = self._partition

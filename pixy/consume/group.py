@@ -42,15 +42,16 @@ from pixy.consume.subscription import Subscription
 from pixy.consume.timers import Alarm
 from pixy.errors import InvalidArgument, NotFound, PixyError, Unavailable
 from pixy.futures import reject, resolve
+from pixy.retries import Backoff
 
 __all__ = ["ConsumerGroup"]
 
 _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
 _LAST_COMMIT_S = 5.0
+"""Time for the commit before a rebalance, beyond the time for acks."""
 _STARTED_PER_TURN = 100
 """Partitions that are made live in one turn of the loop: a topic may have 10 000."""
-"""How long the commit before a rebalance is tried beyond the time for acks."""
 
 _log = structlog.get_logger()
 
@@ -219,7 +220,7 @@ class ConsumerGroup:
 
     async def _keep(self) -> None:
         failing = ""
-        backoff = _BACKOFF_MIN
+        backoff = Backoff(_BACKOFF_MIN, _BACKOFF_MAX)
         while True:
             self._work.clear()
             try:
@@ -229,10 +230,10 @@ class ConsumerGroup:
                 if failing != str(error):
                     failing = str(error)
                     _log.warning("cannot consume, trying again", group=self.name, error=failing)
-                await self._environment.timers.wait(self._work, backoff)
-                backoff = min(backoff * 2, _BACKOFF_MAX)
+                await self._environment.timers.wait(self._work, backoff.grow())
                 continue
-            failing, backoff = "", _BACKOFF_MIN
+            failing = ""
+            backoff.reset()
             if not self._subscriptions and self._membership is None and not self._leftover:
                 self._keeper = None
                 self._commit_alarm.cancel()

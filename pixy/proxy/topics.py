@@ -4,7 +4,6 @@ A produce or a consume that names a missing topic waits here until the topic is 
 names it meanwhile: one task and one creation for each topic. The cluster is asked first, because others create topics too.
 """
 
-import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -13,6 +12,7 @@ from pixy.config import ProxyConfig
 from pixy.errors import PixyError, ShuttingDown, TopicExists, TopicMissing, Unavailable, UnknownTopic
 from pixy.faults import OnFault, internal_error
 from pixy.records import check_topic_name
+from pixy.tasks import Tasks
 
 __all__ = ["TopicCreator"]
 
@@ -20,12 +20,11 @@ __all__ = ["TopicCreator"]
 class _Creation:
     """A topic that is being created, and whom to tell."""
 
-    __slots__ = ("size", "task", "waiting")
+    __slots__ = ("size", "waiting")
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], None], Callable[[PixyError], None]]] = []
         self.size = 0
-        self.task: asyncio.Task[None] | None = None
 
 
 class TopicCreator:
@@ -41,6 +40,7 @@ class TopicCreator:
         self._backend = backend
         self._config = config
         self._on_fault = on_fault
+        self._tasks = Tasks(on_fault)
         # Who waits for any topic, and what they hold.
         self._waiting = 0
         self._waiting_bytes = 0
@@ -74,9 +74,7 @@ class TopicCreator:
         creation = self._creations.get(name)
         if creation is None:
             creation = self._creations[name] = _Creation()
-            creation.task = asyncio.get_running_loop().create_task(
-                self._create(name, creation), name=f"create topic {name}"
-            )
+            self._tasks.spawn(self._create(name, creation), f"create topic {name}")
         creation.waiting.append((then, fail))
         creation.size += size
         self._waiting += 1
@@ -85,10 +83,7 @@ class TopicCreator:
     async def stop(self) -> None:
         """End what is under way; who waits is told that the service is shutting down."""
         creations = list(self._creations.items())
-        tasks = [creation.task for _, creation in creations if creation.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel_all()
         for name, creation in creations:
             self._end(name, creation, ShuttingDown())
 

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.cluster import Coordinator, Member
-from pixy.cluster.coordinator import assign_ranges
 
 PARTITIONS = {"a": 4, "b": 1}
 
@@ -29,16 +28,6 @@ def told(steps: Iterator[None]) -> int:
 
 def coordinator() -> Coordinator:
     return Coordinator(lambda topic: PARTITIONS.get(topic, 0))
-
-
-@given(st.integers(1, 30), st.integers(0, 200))
-def test_ranges_are_contiguous_complete_and_fair(members: int, partitions: int) -> None:
-    ranges = assign_ranges(members, partitions)
-    assert len(ranges) == members
-    assert [each for one in ranges for each in one] == list(range(partitions))
-    sizes = [len(one) for one in ranges]
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] - sizes[-1] <= 1
 
 
 def test_a_single_member_gets_all_and_a_second_one_half() -> None:

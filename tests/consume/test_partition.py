@@ -13,11 +13,11 @@ from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.offer import Offer, OfferLimits
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
-from pixy.consume.tasks import Tasks
 from pixy.consume.timers import Timers
 from pixy.consume.unpacking import BatchUnpacker
 from pixy.consume.voided import VoidedOffsets
 from pixy.errors import AckBeyondEnd, InvalidAck, Unavailable
+from pixy.tasks import Tasks
 from tests.consume.fakes import Answers
 from tests.fakes.backend import FakeBackend
 from tests.fakes.clock import FakeClock

@@ -262,8 +262,7 @@ async def test_a_pixy_that_dies_is_replaced(kafka: KafkaCluster, b: Pixy, topic:
         await a.produce(topic, *[b"%d" % at for at in range(10)])
         held = await a.consume_some(group, topic)
         (member,) = a.backend._groups._members[group]
-        assert member._task is not None
-        member._task.cancel()  # it is silent from here on, as if it were gone
+        await member._tasks.cancel_all()  # it is silent from here on, as if it were gone
         seen = {(await b.consume_some(group, topic, auto_ack=True)).record.value for _ in range(10)}
         assert held.record.value in seen
         member._member_id = ""

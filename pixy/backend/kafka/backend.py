@@ -25,7 +25,6 @@ from pixy.backend.kafka.offsets import GroupOffsets
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce import Producer
 from pixy.backend.kafka.staged_writes import KafkaStagedWrites, StagingPlace
-from pixy.backend.kafka.tasks import tell_loop
 from pixy.backend.kafka.topics import Topics
 from pixy.backend.protocol import (
     AppendDone,
@@ -50,7 +49,7 @@ from pixy.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from pixy.faults import OnFault
+from pixy.faults import OnFault, report_to_loop
 from pixy.proto.state_pb2 import PublishStages
 
 __all__ = ["KafkaBackend"]
@@ -73,7 +72,7 @@ class KafkaBackend:
         self,
         options: KafkaOptions,
         staging: StagingPlace,
-        on_fault: OnFault = tell_loop,
+        on_fault: OnFault = report_to_loop,
         dial: Dial = create_conn,
         on_storage_fault: OnFault | None = None,
     ) -> None:

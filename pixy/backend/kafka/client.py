@@ -26,12 +26,13 @@ from pixy.backend.kafka.errors import BrokerFault
 from pixy.backend.kafka.messages import METADATA
 from pixy.backend.kafka.metadata import Broker, Metadata
 from pixy.backend.kafka.options import KafkaOptions
-from pixy.backend.kafka.tasks import tell_loop
 from pixy.errors import ShuttingDown, Unavailable
-from pixy.faults import OnFault
+from pixy.faults import OnFault, report_to_loop
 from pixy.records import TopicPartition
+from pixy.retries import Attempts, Backoff
+from pixy.tasks import Tasks
 
-__all__ = ["CONTROL", "Dial", "KafkaClient"]
+__all__ = ["CONTROL", "Dial", "KafkaClient", "short_attempts"]
 
 _log = structlog.get_logger(__name__)
 
@@ -43,6 +44,9 @@ _SEED = -1
 _ATTEMPT_S = 3.0
 _BACKOFF_MIN_S = 0.05
 _IDLE_MS = 540_000
+_PATIENCE_S = 5.0
+_PAUSE_MIN_S = 0.02
+_PAUSE_MAX_S = 0.5
 
 Dial = Callable[..., Awaitable[Any]]
 """As aiokafka's `create_conn`."""
@@ -53,13 +57,13 @@ OnChange = Callable[[set[str]], None]
 class _Link:
     """The connection for one broker and purpose, or the reason why there is none."""
 
-    def __init__(self, key: tuple[int | str, str], client_id: str) -> None:
+    def __init__(self, key: tuple[int | str, str], client_id: str, backoff: Backoff) -> None:
         self.key = key
         self.client_id = client_id
         self.connection: Any = None
         self.connecting = asyncio.Lock()
         self.failure = ""
-        self.backoff_s = _BACKOFF_MIN_S
+        self.backoff = backoff
         # No attempt before this time of the loop.
         self.not_before = 0.0
 
@@ -94,7 +98,7 @@ class KafkaClient:
     """
 
     def __init__(
-        self, options: KafkaOptions, dial: Dial = create_conn, on_fault: OnFault = tell_loop
+        self, options: KafkaOptions, dial: Dial = create_conn, on_fault: OnFault = report_to_loop
     ) -> None:
         self._options = options
         self._on_fault = on_fault
@@ -118,7 +122,7 @@ class KafkaClient:
         # What the next refresh asks for; None: all topics.
         self._stale: set[str] | None = None
         self._attempt_s = min(_ATTEMPT_S, options.dial_timeout_s)
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks(on_fault)
         self._stopped = False
 
     async def start(self) -> None:
@@ -128,15 +132,12 @@ class KafkaClient:
             self._stale = set()
         except Unavailable:
             self._wake.set()
-        self._task = self._loop.create_task(self._keep_fresh(), name="kafka metadata")
+        self._tasks.spawn(self._keep_fresh(), "kafka metadata")
 
     async def stop(self) -> None:
         """Close everything. Requests under way end with `BrokerFault`. Idempotent."""
         self._stopped = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._tasks.cancel_all()
         connections = [link.connection for link in self._links.values() if link.connection is not None]
         self._links.clear()
         closed = [connection.close(reason=CloseReason.SHUTDOWN) for connection in connections]
@@ -302,7 +303,8 @@ class KafkaClient:
                     _log.info("a partition has a leader again", topic=topic, partition=number)
 
     async def _keep_fresh(self) -> None:
-        pause_s, longest_s = _BACKOFF_MIN_S, self._options.retry_backoff_s
+        longest_s = self._options.retry_backoff_s
+        backoff = Backoff(_BACKOFF_MIN_S, longest_s)
         while True:
             before, since = self._changes, self._loop.time()
             try:
@@ -320,9 +322,9 @@ class KafkaClient:
                     self._on_fault(fault)
                 self._stale = None
                 self._wake.set()
-            useful = rested or self._changes > before
-            pause_s = _BACKOFF_MIN_S if useful else min(2 * pause_s, longest_s)
-            await asyncio.sleep(pause_s)  # however many find it out of date, they share the next answer
+            if rested or self._changes > before:
+                backoff.reset()
+            await asyncio.sleep(backoff.grow())  # callers that find the metadata stale share the next answer
 
     async def _ask_anybody(self, request: Any) -> Any:
         """The first answer: of a broker that is known, or else of a seed."""
@@ -375,7 +377,9 @@ class KafkaClient:
         link = self._links.get((broker, purpose))
         if link is None:
             link = self._links[broker, purpose] = _Link(
-                (broker, purpose), client_id or self._options.client_id
+                (broker, purpose),
+                client_id or self._options.client_id,
+                Backoff(_BACKOFF_MIN_S, self._options.retry_backoff_s),
             )
         return link
 
@@ -413,13 +417,12 @@ class KafkaClient:
                 link.connection = await self._dial(host, port, link.client_id)
             except BaseException as error:
                 link.failure = f"cannot connect to {host}:{port}: {_reason(error)}"
-                link.not_before = self._loop.time() + link.backoff_s
-                link.backoff_s = min(2 * link.backoff_s, self._options.retry_backoff_s)
+                link.not_before = self._loop.time() + link.backoff.grow()
                 if not isinstance(error, (OSError, KafkaError)):
                     raise
                 self.request_refresh()
                 raise BrokerFault(link.failure, sent=False) from None
-            link.backoff_s = _BACKOFF_MIN_S
+            link.backoff.reset()
             if self._links.get(link.key) is not link:
                 # It was given up meanwhile, and nobody else would close it.
                 link.connection.close()
@@ -456,6 +459,11 @@ class KafkaClient:
             del self._links[broker, purpose]
             if link.connection is not None:
                 link.connection.close()
+
+
+def short_attempts() -> Attempts:
+    """Attempts of a short request, for some seconds. Not for changes that take effect twice when they are sent twice."""
+    return Attempts(_PATIENCE_S, Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S))
 
 
 def _named(topics: Collection[str] | None) -> list[tuple[bytes, str, dict[int, bytes]]] | None:

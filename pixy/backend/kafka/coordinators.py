@@ -5,7 +5,6 @@ unknown; whoever asks next finds it anew. `ask` does that by itself for some sec
 asked twice; a member of a group, which has to look after itself meanwhile, uses `ask_once`.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from pixy.backend.kafka.client import CONTROL, KafkaClient
 from pixy.backend.kafka.errors import BrokerFault, error_for_code
 from pixy.backend.kafka.group_messages import FIND_COORDINATOR, GROUP_COORDINATOR, TRANSACTION_COORDINATOR
 from pixy.errors import PixyError, Unavailable
+from pixy.retries import Attempts, Backoff
 
 __all__ = ["PATIENCE_S", "Coordinators", "may_pass"]
 
@@ -163,16 +163,14 @@ class Coordinators:
 
 
 async def _patiently(ask: Callable[[], Awaitable[Any]], patience_s: float, pause_s: float) -> Any:
-    loop = asyncio.get_running_loop()
-    until = loop.time() + patience_s
+    attempts = Attempts(patience_s, Backoff(pause_s, _PAUSE_MAX_S))
     while True:
         try:
             return await ask()
         except Unavailable as error:
-            if not may_pass(error) or loop.time() + pause_s > until:
+            if not may_pass(error):
                 raise
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+            await attempts.again(error)
 
 
 class _Moved(Unavailable):

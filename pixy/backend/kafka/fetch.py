@@ -26,7 +26,6 @@ from pixy.backend.kafka.errors import OFFSET_OUT_OF_RANGE, code_name, error_for_
 from pixy.backend.kafka.legacy_messages import MAGIC_AT, LegacyMessage, pack_messages, read_messages
 from pixy.backend.kafka.messages import FETCH, READ_COMMITTED
 from pixy.backend.kafka.options import KafkaOptions
-from pixy.backend.kafka.tasks import OwnedTasks
 from pixy.backend.protocol import FetchResult, TopicPartition
 from pixy.errors import CorruptData, PixyError, ShuttingDown, Unavailable, UnknownPartition
 from pixy.faults import OnFault, internal_error
@@ -39,6 +38,7 @@ from pixy.records import (
     read_control_record,
     read_header,
 )
+from pixy.tasks import Tasks
 
 __all__ = ["FetchedBatches", "KafkaFetcher", "OutOfRange", "read_batches"]
 
@@ -139,7 +139,7 @@ class KafkaFetcher:
         self._loop = asyncio.get_running_loop()
         self._lanes: dict[int, _Lane] = {}
         self._waiters: set[_Waiter] = set()
-        self._tasks = OwnedTasks(on_fault)
+        self._tasks = Tasks(on_fault)
         self._stopped = False
         client.listeners.append(self._topics_changed)
 
@@ -169,7 +169,7 @@ class KafkaFetcher:
         self._stopped = True
         for waiter in self._waiters:
             reject(waiter.result, ShuttingDown())
-        await self._tasks.end(cancel=True)
+        await self._tasks.cancel_all()
 
     # --- grouping -------------------------------------------------------------------------------------------------
 

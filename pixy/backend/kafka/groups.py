@@ -44,6 +44,8 @@ from pixy.backend.protocol import Assignment, Revocation
 from pixy.errors import PixyError, ShuttingDown, Unavailable
 from pixy.faults import OnFault
 from pixy.records import TopicPartition
+from pixy.retries import Attempts, Backoff
+from pixy.tasks import Tasks
 
 __all__ = ["GroupEnvironment", "Groups", "Membership"]
 
@@ -131,7 +133,7 @@ class Membership:
         self._due = False
         self._asked = False
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks(self._on_fault)
         self._delay: asyncio.TimerHandle | None = None
         self._left = False
 
@@ -143,20 +145,20 @@ class Membership:
         Raises:
             PixyError: we are no member; says why.
         """
-        loop = asyncio.get_running_loop()
-        until, joined = loop.time() + PATIENCE_S, False
+        pause_s = min(_HEARTBEAT_S, self._options.group_backoff_s)
+        attempts, joined = Attempts(PATIENCE_S, Backoff(pause_s, pause_s)), False
         try:
             while not joined:
                 try:
                     joined = await self._join()
                 except Unavailable as error:
-                    if not may_pass(error) or loop.time() > until:
+                    if not may_pass(error):
                         raise
-                    await asyncio.sleep(min(_HEARTBEAT_S, self._options.group_backoff_s))
+                    await attempts.again(error)
         except BaseException:
             await self.leave()
             raise
-        self._task = asyncio.create_task(self._run(), name=f"member of {self.group}")
+        self._tasks.spawn(self._run(), f"member of {self.group}")
 
     async def subscribe(self, topics: Sequence[str]) -> None:
         """See `ConsumerMembership.subscribe`. Changes within `rebalance_delay` make one rebalance."""
@@ -173,9 +175,7 @@ class Membership:
         self._on_left(self)
         if self._delay is not None:
             self._delay.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.cancel_all()
         joining = self.generation is None
         self._out()
         if self._member_id:

@@ -5,8 +5,7 @@ from typing import Any
 
 from aiokafka.protocol.offset import OffsetRequest
 
-from pixy.backend.kafka.attempts import Attempts
-from pixy.backend.kafka.client import KafkaClient
+from pixy.backend.kafka.client import KafkaClient, short_attempts
 from pixy.backend.kafka.errors import error_for_code, is_retriable, is_stale
 from pixy.backend.kafka.messages import READ_COMMITTED
 from pixy.backend.protocol import OffsetRange, TopicPartition
@@ -53,7 +52,7 @@ async def _list(
 ) -> Mapping[TopicPartition, int]:
     left = set(partitions)
     found: dict[TopicPartition, int] = {}
-    attempts = Attempts(client)
+    attempts = short_attempts()
     while left:
         failure: PixyError | None = None
         for leader, asked in _by_leader(client, left).items():
@@ -73,8 +72,24 @@ async def _list(
                     if not (is_retriable(code) or is_stale(code)):
                         raise failure
         if left:
-            await attempts.again(failure, {each.topic for each in left})
+            await attempts.again(failure)
+            await _refresh(client, {each.topic for each in left}, failure)
     return found
+
+
+async def _refresh(client: KafkaClient, topics: Iterable[str], failure: PixyError | None) -> None:
+    """Ask for the leaders of topics again, if a broker answers.
+
+    Raises:
+        UnknownPartition: one of the topics is gone.
+    """
+    topics = set(topics)
+    try:
+        await client.refresh(topics)
+    except Unavailable:
+        return
+    for topic in topics - client.metadata.topics.keys():
+        raise UnknownPartition(f"topic {topic} was deleted") from failure
 
 
 async def _ask(client: KafkaClient, leader: int, partitions: Sequence[TopicPartition], timestamp: int) -> Any:

@@ -10,9 +10,9 @@ members get what does not divide. Round robin is offered besides, for groups who
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+
+from pixy.assignors import assign_round_robin, assign_topic_ranges
 
 __all__ = [
     "PROTOCOLS",
@@ -29,24 +29,12 @@ PROTOCOL_TYPE = "consumer"
 Partitions = Mapping[str, tuple[int, ...]]
 """Topic -> partitions, ascending."""
 
-_ASSIGNORS = {each.name: each for each in (RangePartitionAssignor, RoundRobinPartitionAssignor)}
+_ASSIGNORS = {"range": assign_topic_ranges, "roundrobin": assign_round_robin}
 
 PROTOCOLS: tuple[str, ...] = tuple(_ASSIGNORS)
 """The ways of sharing out that we know, the one that we prefer first."""
 
 _VERSION = 0
-
-
-class _Counts:
-    """What the assignors want to know of the cluster."""
-
-    def __init__(self, counts: Mapping[str, int]) -> None:
-        self._counts = counts
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Partition numbers; None if there is no such topic."""
-        count = self._counts.get(topic, 0)
-        return set(range(count)) if count else None
 
 
 def encode_subscription(topics: Iterable[str]) -> bytes:
@@ -82,12 +70,12 @@ def assign(
     Returns:
         The encoded assignment of every member, by member id.
     """
-    wanted = {
-        member: ConsumerProtocolMemberMetadata(_VERSION, sorted(filter(counts.get, topics)), b"")
-        for member, topics in sorted(subscriptions.items())
-    }
-    assigned = _ASSIGNORS[protocol].assign(_Counts(counts), wanted)
-    return [(member, assigned[member].encode()) for member in wanted]
+    wanted = {member: list(filter(counts.get, topics)) for member, topics in sorted(subscriptions.items())}
+    assigned = _ASSIGNORS[protocol](wanted, counts)
+    return [
+        (member, ConsumerProtocolMemberAssignment(_VERSION, sorted(topics.items()), b"").encode())
+        for member, topics in assigned.items()
+    ]
 
 
 def _decode(kind: Any, encoded: bytes | None) -> Any:

@@ -50,11 +50,11 @@ from pixy.backend.kafka.errors import (
 from pixy.backend.kafka.messages import PRODUCE
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce_queue import PendingBatch, ProduceQueue, ProducerId
-from pixy.backend.kafka.tasks import OwnedTasks
 from pixy.backend.protocol import AppendDone, TopicPartition
 from pixy.errors import DeadlineExceeded, Internal, PixyError, ShuttingDown, Unavailable, UnknownPartition
 from pixy.faults import internal_error
 from pixy.records import patch_producer
+from pixy.tasks import Tasks
 
 __all__ = ["Producer", "ProducerId", "TransactionalId"]
 
@@ -122,7 +122,7 @@ class Producer:
         self._expires_at = inf
         # For partitions that have none yet.
         self._producer: ProducerId | None = None if transaction is None else transaction.producer
-        self._tasks = OwnedTasks(on_fault)
+        self._tasks = Tasks(on_fault)
         self._empty = asyncio.Event()
         self._empty.set()
         self._stopped = False
@@ -174,7 +174,7 @@ class Producer:
         await self._empty.wait()
         if self._timer is not None:
             self._timer.cancel()
-        await self._tasks.end(cancel=False)
+        await self._tasks.wait_all()
         if self._topics_changed in self._client.listeners:
             self._client.listeners.remove(self._topics_changed)
 

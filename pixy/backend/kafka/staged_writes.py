@@ -35,7 +35,6 @@ from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce import Producer, TransactionalId
 from pixy.backend.kafka.send_stages import STAGES_WINDOW_BYTES, StageSender
-from pixy.backend.kafka.tasks import OwnedTasks
 from pixy.backend.kafka.transactions import SinkTransactions, Unsettled
 from pixy.backend.protocol import Published, StagedBatches, StageSeal
 from pixy.clock import Clock
@@ -75,6 +74,7 @@ from pixy.storage import (
     run_on,
     write_mark,
 )
+from pixy.tasks import Tasks
 
 __all__ = ["PUBLICATIONS_MAX", "KafkaStagedWrites", "StagingPlace"]
 
@@ -136,8 +136,8 @@ class KafkaStagedWrites:
         self._on_fault = on_fault
         self._on_storage_fault = on_storage_fault
         self._transactions = SinkTransactions(client, options.transaction_timeout_s)
-        self._tasks = OwnedTasks(on_fault)
-        self._background = OwnedTasks(on_fault)
+        self._tasks = Tasks(on_fault)
+        self._background = Tasks(on_fault)
         self._opening = asyncio.Lock()
         self._lock: File | None = None
         self._worker: Worker | None = None
@@ -170,11 +170,11 @@ class KafkaStagedWrites:
     async def stop(self) -> None:
         """Finish what is being published, within `delivery_timeout_s`; what is not settled then is settled by the next start."""
         self._stopped = True
-        await self._background.end(cancel=True)
+        await self._background.cancel_all()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._options.delivery_timeout_s):
-                await self._tasks.end(cancel=False)
-        await self._tasks.end(cancel=True)
+                await self._tasks.wait_all()
+        await self._tasks.cancel_all()
         if self._stages is not None:
             self._stages.stop()
         elif self._worker is not None:

@@ -17,8 +17,7 @@ from typing import Any
 
 from aiokafka.protocol.admin import CreatePartitionsRequest, DeleteTopicsRequest, DescribeConfigsRequest
 
-from pixy.backend.kafka.attempts import Attempts
-from pixy.backend.kafka.client import KafkaClient
+from pixy.backend.kafka.client import KafkaClient, short_attempts
 from pixy.backend.kafka.errors import (
     TOPIC_ALREADY_EXISTS,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -137,7 +136,7 @@ class Topics:
 
     async def _wait_partitions(self, name: str, partitions: int) -> None:
         """Return when at least so many partitions are known, all with leaders."""
-        attempts = Attempts(self._client)
+        attempts = short_attempts()
         while True:
             await self._refresh([name])
             known = self._client.metadata.topics.get(name)
@@ -152,7 +151,7 @@ class Topics:
 
     async def _wait_config(self, name: str, config: Mapping[str, str | None]) -> TopicDescription:
         """The topic, once these options are known of it."""
-        attempts = Attempts(self._client)
+        attempts = short_attempts()
         while True:
             try:
                 described = await self.describe(name)
@@ -189,7 +188,7 @@ class Topics:
         return described
 
     async def _refresh(self, names: Sequence[str] | None) -> None:
-        attempts = Attempts(self._client)
+        attempts = short_attempts()
         while True:
             try:
                 await self._client.refresh(names)
@@ -199,7 +198,7 @@ class Topics:
 
     async def _ask(self, request: Any, *, repeatable: bool = False) -> Any:
         """The answer of any broker; a change that was sent is not sent again."""
-        attempts = Attempts(self._client)
+        attempts = short_attempts()
         timeout_s = _READ_S if repeatable else _CHANGE_S
         while True:
             try:

@@ -210,8 +210,7 @@ async def test_a_member_that_dies_is_replaced_when_its_session_ends(
         member, _ = await dying.join(group, [topic], "dying")
         _, assignments = await process.join(group, [topic])
         await assignments.wait_until(lambda owned: len(owned.get(topic, ())) == 1)
-        assert member._task is not None
-        member._task.cancel()
+        await member._tasks.cancel_all()
         member._member_id = ""  # so that it does not take leave
         await assignments.wait({topic: [0, 1]})
 

@@ -1,8 +1,8 @@
 import asyncio
 
-from pixy.consume.tasks import Tasks
 from pixy.errors import PixyError, ShuttingDown
 from pixy.faults import internal_error
+from pixy.tasks import Tasks
 from tests.fakes.waiting import settle
 
 
@@ -34,3 +34,17 @@ async def test_cancelling_waits_for_the_end_and_is_no_fault() -> None:
     await tasks.cancel_all()
     assert task.cancelled()
     assert (faults, [type(error) for error in aborted], len(tasks)) == ([], [ShuttingDown], 0)
+
+
+async def test_waiting_for_all_cancels_none() -> None:
+    done: list[int] = []
+
+    async def work(number: int) -> None:
+        await asyncio.sleep(0)
+        done.append(number)
+
+    tasks = Tasks(lambda _: None)
+    for number in range(3):
+        tasks.spawn(work(number), "works")
+    await tasks.wait_all()
+    assert (done, len(tasks)) == ([0, 1, 2], 0)

@@ -1,7 +1,7 @@
-"""The tasks of this package: named, owned, and never lost with their exception.
+"""Ownership of asyncio tasks: each has an owner and a name, and no exception is lost.
 
-A task that ends with an exception has found a bug, which `on_fault` is told; who waits for the task is answered INTERNAL. Faults that
-are expected are handled inside the tasks.
+An exception that ends a task is a bug: `on_fault` gets it, and callers that wait for the task get INTERNAL. Expected errors
+are handled inside the task.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from pixy.futures import failure_of
 __all__ = ["Tasks"]
 
 OnAbort = Callable[[PixyError], None]
-"""Answers who waits for a task that did not come to its end."""
+"""Answers the caller of a task that was cancelled or failed."""
 
 
 class Tasks:
-    """Owns tasks until they are done.
+    """The running tasks of one owner.
 
     Args:
-        on_fault: called with an exception that a task did not handle.
+        on_fault: called with the exception that ended a task.
     """
 
     def __init__(self, on_fault: OnFault) -> None:
@@ -38,7 +38,11 @@ class Tasks:
         name: str,
         on_abort: OnAbort | None = None,
     ) -> asyncio.Task[None]:
-        """Start a task. `on_abort` is called with the reason if it is cancelled, also before it ran at all, or fails."""
+        """Start a task.
+
+        Args:
+            on_abort: called with the reason if the task fails or is cancelled, even before its first step.
+        """
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -47,19 +51,23 @@ class Tasks:
         return task
 
     def expected(self, fault: Exception) -> PixyError:
-        """The error that a job in the background tells of and tries again after; a bug is reported, and is one like any other."""
+        """The error that a background task logs before it retries. A bug is reported to `on_fault` and becomes INTERNAL."""
         if isinstance(fault, PixyError):
             return fault
         self.on_fault(fault)
         return internal_error(fault)
 
     async def cancel_all(self) -> None:
-        """Cancel every task and wait until they have ended."""
+        """Cancel every task and wait until all have ended."""
         while self._tasks:
             tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+
+    async def wait_all(self) -> None:
+        """Wait until every task has ended. Cancelling the wait cancels the tasks."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

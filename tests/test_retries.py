@@ -1,0 +1,32 @@
+import asyncio
+
+import pytest
+
+from pixy.errors import DeadlineExceeded, Unavailable
+from pixy.retries import Attempts, Backoff
+
+
+def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_success() -> None:
+    backoff = Backoff(0.1, 0.5)
+    assert [backoff.grow() for _ in range(4)] == [0.1, 0.2, 0.4, 0.5]
+    backoff.reset()
+    assert backoff.grow() == 0.1
+
+
+def test_an_error_may_have_a_longest_pause_of_its_own() -> None:
+    backoff = Backoff(0.4, 5.0)
+    assert [backoff.grow(longest=1.0) for _ in range(3)] == [0.4, 0.8, 1.0]
+
+
+async def test_the_last_failure_ends_the_attempts_when_the_patience_is_used_up() -> None:
+    attempts = Attempts(0.01, Backoff(0.001, 0.002))
+    for _ in range(2):
+        await attempts.again()
+    await asyncio.sleep(0.02)
+    with pytest.raises(DeadlineExceeded, match="late"):
+        await attempts.again(DeadlineExceeded("late"))
+
+
+async def test_attempts_without_a_failure_end_with_unavailable() -> None:
+    with pytest.raises(Unavailable, match="has not answered in time"):
+        await Attempts(0.0, Backoff(1.0, 1.0)).again()
