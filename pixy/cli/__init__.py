@@ -1,9 +1,10 @@
 """The command `pixy`: the only part that prints or exits.
 
-Exit codes: 0 done; 1 it failed (one line on standard error); 2 wrong usage or a configuration that cannot be used;
-3 `consume` found no message in time; 130 interrupted.
+Exit codes: 0 success; 1 failure (one line on standard error); 2 wrong usage or an invalid
+configuration; 3 `consume` received too few messages in time; 130 interrupted.
 
-What takes long to import (gRPC, the daemon, the YAML reader) is imported by the command that needs it.
+Modules that take long to import (gRPC, the daemon, the YAML reader) are imported by the commands
+that need them.
 """
 
 from typing import Any
@@ -27,7 +28,7 @@ INTERRUPTED = 130
 
 
 class PixyGroup(click.Group):
-    """Turns what ends a command into a line on standard error and an exit code."""
+    """Maps exceptions of commands to a line on standard error and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

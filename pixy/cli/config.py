@@ -1,4 +1,4 @@
-"""`pixy config`: look at a configuration without starting a daemon."""
+"""`pixy config`: checks and prints a configuration without starting a daemon."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ __all__ = ["config"]
 
 @click.group()
 def config() -> None:
-    """Check a configuration, or print what it comes to."""
+    """Check a configuration, or print the effective one."""
 
 
 @config.command()
@@ -20,8 +20,8 @@ def config() -> None:
 def check(file: Path | None) -> None:
     """Check FILE, together with the environment (PIXY_...).
 
-    Without FILE: the file that PIXY_CONFIG names, or the defaults. Prints every problem with its line and ends with 2,
-    or says that the file is valid and what to be warned of.
+    Without FILE: the file named by PIXY_CONFIG, or the defaults. Prints every problem with its line
+    and exits with 2, or reports that the configuration is valid, with warnings if there are any.
     """
     from pixy.config import load_config
 
@@ -35,18 +35,19 @@ def check(file: Path | None) -> None:
 @config.command("print")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "--config", "option", type=click.Path(path_type=Path), help="The same as FILE, as of `pixy serve`."
+    "--config", "option", type=click.Path(path_type=Path), help="Same as FILE; the flag of `pixy serve`."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def print_(file: Path | None, option: Path | None, as_json: bool) -> None:
-    """Print the effective configuration: FILE, environment and defaults as one; secrets are masked.
+    """Print the effective configuration, merged from FILE, environment and defaults. Secrets are
+    masked.
 
-    Without FILE: the file that PIXY_CONFIG names, or the defaults.
+    Without FILE: the file named by PIXY_CONFIG, or the defaults.
     """
     from pixy.config import config_values, load_config, render_config
 
     if file is not None and option is not None:
-        raise click.UsageError("FILE and --config exclude each other")
+        raise click.UsageError("FILE and --config are mutually exclusive")
     loaded = load_config(file or option, os.environ, {})
     if as_json:
         print_json(config_values(loaded), indent=2)

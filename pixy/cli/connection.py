@@ -1,6 +1,6 @@
-"""The way of a client command to a daemon: options that all of them have, channel, stub, and what an error means.
+"""Connections of the client commands to a daemon: common options, channel, stubs and error texts.
 
-gRPC is imported when a command connects, not before.
+gRPC is imported only when a command connects.
 """
 
 import functools
@@ -28,7 +28,7 @@ DEFAULT_ADDRESS = "127.0.0.1:19091"
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    ("grpc.enable_http_proxy", 0),  # a proxy for the web is not the way to a daemon, least of all on loopback
+    ("grpc.enable_http_proxy", 0),  # HTTP proxies do not lead to a daemon, least of all on loopback
 ]
 _NOT_REACHED = (
     "failed to connect",
@@ -39,19 +39,19 @@ _NOT_REACHED = (
 
 
 class CallFailed(PixyError):
-    """A call to the daemon failed; the message is for the person at the terminal."""
+    """A call to the daemon failed; the text is for the person at the terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonConnection:
-    """What the options that all client commands share say.
+    """Values of the options that all client commands share.
 
     Args:
         address: `host:port` or `unix:path` of the daemon.
-        cluster: cluster to name in requests; empty: the daemon's default.
+        cluster: cluster of the requests; empty: the daemon's default cluster.
         as_json: print JSON.
-        timeout: seconds that one call may take.
-        ca_path: certificate to trust; None: no TLS.
+        timeout: timeout of a call, in seconds.
+        ca_path: trusted certificate; None: no TLS.
     """
 
     address: str
@@ -62,7 +62,9 @@ class DaemonConnection:
 
     @contextmanager
     def open(self) -> "Iterator[KafkaPixyStub]":
-        """Connects; the stub is good inside the `with` block, where errors of gRPC become `CallFailed`."""
+        """Connects. The stub is valid inside the `with` block, which turns gRPC errors into
+        `CallFailed`.
+        """
         from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 
         with self._connect() as channel:
@@ -70,7 +72,7 @@ class DaemonConnection:
 
     @contextmanager
     def open_topics(self) -> "Iterator[TopicsStub]":
-        """As `open`, for the service that changes and describes topics."""
+        """As `open`, for the topics service."""
         from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 
         with self._connect() as channel:
@@ -78,18 +80,18 @@ class DaemonConnection:
 
     @contextmanager
     def open_log(self) -> "Iterator[LogStub]":
-        """As `open`, for the service that moves record batches."""
+        """As `open`, for the log service."""
         from pixy.proto.pixy_log_pb2_grpc import LogStub
 
         with self._connect() as channel:
             yield LogStub(channel)
 
     def failure(self, error: "grpc.RpcError") -> CallFailed:
-        """An error of gRPC in one line, with a hint if the daemon was not reached."""
+        """A gRPC error as one line, with a hint if the daemon could not be reached."""
         name, details = status_name(error), str(getattr(error, "details", str)() or "").strip()
         if name == "UNAVAILABLE" and any(sign in details.lower() for sign in _NOT_REACHED):
             details = (
-                f"cannot reach a daemon at {self.address}: is it running? Start one with pixy serve, or name "
+                f"cannot reach a daemon at {self.address}: is it running? Start one with pixy serve, or set "
                 "another address with --address or PIXY_ADDRESS"
             )
         elif name == "DEADLINE_EXCEEDED":
@@ -119,7 +121,7 @@ class DaemonConnection:
 
 
 def status_name(error: "grpc.RpcError") -> str:
-    """The name of the status of an error of gRPC, such as NOT_FOUND."""
+    """Status name of a gRPC error, such as NOT_FOUND."""
     code = getattr(error, "code", lambda: None)()
     return str(getattr(code, "name", "UNKNOWN"))
 
@@ -132,9 +134,9 @@ _OPTIONS = (
         show_default=True,
         show_envvar=True,
         metavar="HOST:PORT",
-        help="Daemon to talk to; unix:PATH for a unix socket.",
+        help="Address of the daemon; unix:PATH for a unix socket.",
     ),
-    click.option("--cluster", default="", help="Cluster, if not the daemon's default one."),
+    click.option("--cluster", default="", help="Cluster name. Default: the daemon's default cluster."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     click.option(
         "--timeout",
@@ -142,19 +144,19 @@ _OPTIONS = (
         default=30.0,
         show_default=True,
         metavar="SECONDS",
-        help="Longest time that one call may take.",
+        help="Timeout of one call.",
     ),
     click.option(
         "--tls-ca-path",
         "ca_path",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="Connect with TLS and trust this certificate, PEM.",
+        help="Connect with TLS and trust this CA certificate, PEM.",
     ),
 )
 
 
 def client_command(function: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of a connection; the command gets them as `connection`."""
+    """Adds the connection options to a command, which receives them as `connection`."""
 
     @functools.wraps(function)
     def command(

@@ -1,14 +1,16 @@
-"""Messages of an input, appended in its order.
+"""Appends the messages of an input in order.
 
-Order is kept by having one append on its way: with two, the second could be written although the first was not. What arrives while
-one is on its way goes together in the next, so that throughput needs no second one; the next is encoded meanwhile.
+One append is in flight at a time, which keeps the order: of two, the second could succeed although
+the first failed. Messages that arrive meanwhile are batched in the next append, which is encoded
+while the current one is in flight, so throughput does not need a second one.
 
-Messages without a key go to one partition, chosen at random per run, so that whoever consumes gets them in the order of the input.
-With `spread` each append goes to the next partition: then the order holds within each partition. A key decides the partition as
-`Produce` would; it is looked up with the topic's version, and anew when the topic has been changed.
+Messages without a key go to one partition, chosen at random per run, so that consumers receive them
+in the order of the input. With `spread` each append goes to the next partition, and the order holds
+within each partition. A key selects the partition as `Produce` does. The choice depends on the
+topic's version and is made again when the topic has changed.
 
-A reader thread splits the input into messages as it comes. It reads the file descriptor, because a thread that is blocked in a buffered
-reader keeps the process from ending.
+A reader thread splits the input into messages as it arrives. It reads the file descriptor, because
+a thread blocked in a buffered reader keeps the process from exiting.
 """
 
 import queue
@@ -31,16 +33,16 @@ __all__ = ["LineWriter", "Messages", "Written", "split_messages"]
 
 _BATCH_BYTES = 256 << 10
 _RECORD_BYTES = 32
-"""What a record takes beside its message, at most."""
+"""Upper bound of a record's overhead beside its message."""
 _CHUNK_BYTES = 64 << 10
 _CHUNKS_WAITING = 64
 _DESCRIPTIONS_MAX = 10
-"""How often one append is tried with another version of its topic."""
+"""Attempts of one append with new versions of its topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """What all messages of a run have in common. `spread`: they go to all partitions in turn."""
+    """Properties shared by all messages of a run. `spread`: they go to all partitions in turn."""
 
     topic: str
     cluster: str
@@ -51,7 +53,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Consecutive messages of the input that were written, `count` of them from this offset on."""
+    """Consecutive messages of the input that were written: `count` of them, from `offset` on."""
 
     partition: int
     offset: int
@@ -59,7 +61,7 @@ class Written:
 
 
 class _AppendCall(NamedTuple):
-    """One append on its way."""
+    """One append in flight."""
 
     values: Sequence[bytes]
     partition: int
@@ -68,7 +70,9 @@ class _AppendCall(NamedTuple):
 
 
 def split_messages(read: Callable[[int], bytes], separator: bytes) -> Iterator[list[bytes]]:
-    """The messages of an input, as many at once as have arrived; each is ended by the separator, the last one also by the end."""
+    """Messages of an input, as many at a time as have arrived. The separator ends a message; the
+    end of the input ends the last one.
+    """
     rest: list[bytes] = []
     while chunk := read(_CHUNK_BYTES):
         first, *others = chunk.split(separator)
@@ -84,12 +88,12 @@ class LineWriter:
     """Appends messages until the first failure.
 
     Args:
-        stub: of the daemon.
-        messages: what they have in common.
-        timeout: seconds that one call may take.
-        report: called with what was written, in order.
-        rng: chooses the partition.
-        wall_ms: the time that messages get, in milliseconds.
+        stub: stub of the daemon.
+        messages: properties shared by all messages.
+        timeout: timeout of a call, in seconds.
+        report: called with the messages written, in order.
+        rng: selects the partition.
+        wall_ms: timestamp of the messages, in milliseconds.
     """
 
     def __init__(
@@ -103,7 +107,7 @@ class LineWriter:
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.written = 0
-        """Messages that were written, all before the first failure."""
+        """Number of messages written, all before the first failure."""
         self.in_doubt = 0
         """Messages of the append that failed."""
         self.failure: grpc.RpcError | CallFailed | None = None
@@ -115,13 +119,13 @@ class LineWriter:
         self._wall_ms = wall_ms
         self._topic: Topic | None = None
         self._partition = 0
-        self._on_way: _AppendCall | None = None
+        self._in_flight: _AppendCall | None = None
 
     def run(self, chunks: Iterator[list[bytes]]) -> None:
-        """Append everything, and return when the last append is answered.
+        """Append all messages; returns when the last append is answered.
 
         Raises:
-            whatever reading the input or `report` raised.
+            any exception of reading the input or of `report`.
         """
         import grpc
 
@@ -138,14 +142,14 @@ class LineWriter:
             self.failure = error
 
     def _batches(self, gathered: "queue.Queue[list[bytes] | Exception | None]") -> Iterator[list[bytes]]:
-        """What has arrived, in pieces of about `_BATCH_BYTES`."""
+        """Messages that have arrived, in batches of about `_BATCH_BYTES`."""
         batch: list[bytes] = []
         size = 0
         while True:
             if batch and gathered.empty():
                 yield batch
                 batch, size = [], 0
-                continue  # More may have come while that waited for the one before.
+                continue  # More may have arrived while that batch waited for the one before.
             if gathered.empty():
                 self._settle()
             chunk = gathered.get()
@@ -163,21 +167,21 @@ class LineWriter:
             yield batch
 
     def _send(self, values: Sequence[bytes]) -> None:
-        """Append, behind the append that is on its way."""
+        """Append, after the append in flight."""
         request = self._request(values)
         self._settle()
         self._start(values, request)
 
     def _start(self, values: Sequence[bytes], request: "AppendRequest", descriptions: int = 0) -> None:
         answer = self._stub.Append.future(request, timeout=self._timeout)
-        self._on_way = _AppendCall(values, request.partitions[0].partition, answer, descriptions)
+        self._in_flight = _AppendCall(values, request.partitions[0].partition, answer, descriptions)
 
     def _settle(self) -> None:
-        """Wait for the append that is on its way; one that was refused as a whole is tried again as far as that can help."""
+        """Wait for the append in flight; one rejected as a whole is retried if that can help."""
         import grpc
 
-        while (sent := self._on_way) is not None:
-            self._on_way = None
+        while (sent := self._in_flight) is not None:
+            self._in_flight = None
             self.in_doubt = len(sent.values)
             try:
                 (result,) = sent.answer.result().results
@@ -191,10 +195,11 @@ class LineWriter:
             self._report(Written(sent.partition, result.base_offset, len(sent.values)))
 
     def _try_again(self, sent: _AppendCall, error: "grpc.RpcError") -> None:
-        """Send again what was refused because of the topic's version, or, in halves, because of one of the messages.
+        """Resend an append rejected for the topic's version, or, in halves, for one of its
+        messages.
 
         Raises:
-            grpc.RpcError: `error`, if neither is so.
+            grpc.RpcError: `error`, if it has another cause.
         """
         status = status_name(error)
         if status == "FAILED_PRECONDITION" and sent.descriptions < _DESCRIPTIONS_MAX:
@@ -210,7 +215,7 @@ class LineWriter:
             raise error
 
     def _describe(self) -> None:
-        """Look up the topic, which is created as producing to it would, and choose the partition."""
+        """Look up the topic, which is created if missing as by Produce, and select the partition."""
         from pixy.proto import pixy_log_pb2
         from pixy.records import make_partitioner
 
@@ -254,7 +259,7 @@ class LineWriter:
 
 
 def _gather(chunks: Iterator[list[bytes]], gathered: "queue.Queue[list[bytes] | Exception | None]") -> None:
-    """What the reader thread does."""
+    """Body of the reader thread."""
     try:
         for chunk in chunks:
             gathered.put(chunk)

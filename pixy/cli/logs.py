@@ -1,4 +1,4 @@
-"""Sets logging up: structlog and the standard library's loggers end in the same handlers, on standard error."""
+"""Logging setup: structlog and the standard library's loggers share handlers on standard error."""
 
 import logging
 import sys
@@ -22,11 +22,11 @@ _SHARED: tuple[structlog.typing.Processor, ...] = (
 
 
 def setup_logging(entries: Sequence[LoggingConfig], stream: TextIO | None = None) -> None:
-    """Sends every log record of this process where the configuration says; may be called again.
+    """Configures the handlers of all log records of this process; may be called again.
 
     Args:
-        entries: one handler for each; a record goes to every one whose severity it reaches.
-        stream: where to write; standard error if None.
+        entries: one handler each; it takes records of its severity and above.
+        stream: output stream; None: standard error.
     """
     root = logging.getLogger()
     for handler in list(root.handlers):

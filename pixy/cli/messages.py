@@ -1,4 +1,4 @@
-"""`pixy produce`, `pixy consume` and `pixy ack`: messages in, messages out."""
+"""`pixy produce`, `pixy consume` and `pixy ack`."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ack", "consume", "produce"]
 
 NO_MESSAGE = 3
-"""Exit code of a consume that found too few messages in time."""
+"""Exit code of `consume` if too few messages arrive in time."""
 
 _WAIT_SECONDS = 10.0
 _LAST_ACK_SECONDS = 5.0
@@ -52,27 +52,30 @@ class Header(click.ParamType[tuple[str, bytes]]):
 @click.command()
 @click.argument("topic")
 @click.argument("value", required=False)
+@click.option("--key", "-k", help="Key; selects the partition. Default: no key. May be empty.")
 @click.option(
-    "--key", "-k", help="Key; chooses the partition. Without it the message has no key. May be empty."
-)
-@click.option(
-    "--header", "-H", "headers", multiple=True, type=Header(), help="Header, NAME=VALUE; may be repeated."
+    "--header", "-H", "headers", multiple=True, type=Header(), help="Header, NAME=VALUE; repeatable."
 )
 @click.option(
     "--async",
     "asynchronous",
     is_flag=True,
-    help="Do not wait until VALUE is written (partition, offset: -1).",
+    help="Do not wait until VALUE is written (partition and offset are -1).",
 )
 @click.option(
-    "--null-separated", "-0", is_flag=True, help="A null byte ends each message of the input, not a newline."
+    "--null-separated",
+    "-0",
+    is_flag=True,
+    help="Messages of the input end with a null byte instead of a newline.",
 )
 @click.option(
     "--spread",
     is_flag=True,
-    help="Write the input to all partitions in turn; the order holds in each of them.",
+    help="Write the input to all partitions in turn; order holds within each partition.",
 )
-@click.option("--verbose", "-v", is_flag=True, help="Print where each message of the input went.")
+@click.option(
+    "--verbose", "-v", is_flag=True, help="Print partition and offset of each message of the input."
+)
 @client_command
 def produce(
     *,
@@ -86,12 +89,13 @@ def produce(
     spread: bool,
     verbose: bool,
 ) -> None:
-    """Produce VALUE to TOPIC, or each line of the standard input if VALUE is missing or -.
+    """Produce VALUE to TOPIC, or each line of standard input if VALUE is missing or -.
 
-    Every line of the input is a message, an empty one too. They are written in the order of the input, without a key to
-    one partition that is chosen anew for each run, and are durable when this ends. The summary goes to standard error;
-    with --verbose a line per message says where it went, with --json as an object: topic, partition, offset. The first
-    failure ends it, with the number of the line and how many messages were written.
+    Every line of the input is a message, also an empty one. Messages are written in the order of
+    the input, without a key to one partition, which is chosen anew for each run, and are durable
+    when the command exits. The summary goes to standard error. --verbose prints topic, partition
+    and offset of each message, with --json as an object. The first failure ends the command, with
+    the number of the line and of the messages written.
     """
     if value is None or value == "-":
         messages = Messages(topic, connection.cluster, _encoded(key), headers, spread)
@@ -144,15 +148,15 @@ def _produce_input(
     if failure is not None:
         unit = "message" if null_separated else "line"
         why = failure if isinstance(failure, CallFailed) else connection.failure(failure)
-        doubt = f", {writer.in_doubt} from it on perhaps" if writer.in_doubt else ""
+        doubt = f", and perhaps {writer.in_doubt} from it on" if writer.in_doubt else ""
         raise CallFailed(f"{unit} {writer.written + 1}: {why}; {writer.written} written before it{doubt}")
 
 
 def _reader(stream: IO[bytes]) -> Callable[[int], bytes]:
-    """Reads what has arrived."""
+    """A read function that returns the bytes that have arrived."""
     try:
         return partial(os.read, stream.fileno())
-    except OSError:  # an input without a file, in tests
+    except OSError:  # input without a file, in tests
         return stream.read
 
 
@@ -165,17 +169,17 @@ def _reader(stream: IO[bytes]) -> Callable[[int], bytes]:
     type=click.IntRange(min=0),
     default=1,
     show_default=True,
-    help="Messages; 0: until Ctrl-C.",
+    help="Number of messages; 0: until Ctrl-C.",
 )
 @click.option(
-    "--no-ack", is_flag=True, help="Acknowledge nothing: the messages come again after the ack timeout."
+    "--no-ack", is_flag=True, help="Do not acknowledge: messages are redelivered after the ack timeout."
 )
-@click.option("--auto-ack", is_flag=True, help="Acknowledge a message before it is printed: at most once.")
+@click.option("--auto-ack", is_flag=True, help="Acknowledge messages before they are printed: at most once.")
 @click.option(
     "--wait",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help=f"How long to wait for each message. [default: {_WAIT_SECONDS:g}, with -n 0 without end]",
+    help=f"How long to wait for each message. [default: {_WAIT_SECONDS:g}; with -n 0: no limit]",
 )
 @click.option("--create", is_flag=True, help="Create TOPIC if it does not exist.")
 @click.option("--verbose", "-v", is_flag=True, help="Print partition, offset and key before each message.")
@@ -194,16 +198,17 @@ def consume(
 ) -> None:
     """Consume messages of TOPIC on behalf of a consumer group.
 
-    Each message is acknowledged after it was printed. Values are printed as they are, or as base64:... if they are not
-    UTF-8. With --json an object per line: topic, partition, offset, key (null: none), value, headers (a list of objects
-    with key and value); bytes that are not UTF-8 are {"base64": "..."}.
+    Each message is acknowledged after it is printed. Values are printed as they are, or as
+    base64:... if they are not UTF-8. With --json one object per line: topic, partition, offset, key
+    (null: none), value, headers (a list of objects with key and value); bytes that are not UTF-8
+    are {"base64": "..."}.
 
-    A topic that does not exist is not created, unless by --create.
+    A topic that does not exist is created only with --create.
 
-    Ends with 3 if fewer messages came than were asked for (with -n 0: none).
+    Exits with 3 if fewer messages arrived than requested (with -n 0: none).
     """
     if no_ack and auto_ack:
-        raise click.UsageError("--no-ack and --auto-ack exclude each other")
+        raise click.UsageError("--no-ack and --auto-ack are mutually exclusive")
     wait = _WAIT_SECONDS if wait is None and count else wait
     printed = 0
     if create:
@@ -226,7 +231,7 @@ def consume(
 
 
 def _check_topic(connection: DaemonConnection, stub: "KafkaPixyStub", topic: str) -> None:
-    """Refuse a topic that does not exist, because consuming would create it."""
+    """Reject a topic that does not exist, because consuming would create it."""
     import grpc
 
     from pixy.proto import kafkapixy_pb2
@@ -237,7 +242,7 @@ def _check_topic(connection: DaemonConnection, stub: "KafkaPixyStub", topic: str
     except grpc.RpcError as error:
         if status_name(error) != "NOT_FOUND":
             raise
-        raise CallFailed(f"topic {topic} does not exist; with --create it is created") from None
+        raise CallFailed(f"topic {topic} does not exist; create it with --create") from None
 
 
 def _create(connection: DaemonConnection, topic: str) -> None:
@@ -256,9 +261,9 @@ def _create(connection: DaemonConnection, topic: str) -> None:
 
 @dataclass(slots=True)
 class _Consumer:
-    """Asks for messages one by one and acknowledges those that were printed.
+    """Requests messages one by one and acknowledges printed ones.
 
-    The ack of a message rides on the request for the next one; where there is none, it goes on its own.
+    The ack of a message is sent with the request for the next one, or on its own after the last.
     """
 
     connection: DaemonConnection
@@ -270,7 +275,9 @@ class _Consumer:
     unacked: "ConsRs | None" = field(default=None, init=False)
 
     def messages(self, wait: float | None) -> "Iterator[ConsRs]":
-        """Messages until none came for `wait` seconds. However it ends, what was printed is acknowledged."""
+        """Messages until none arrives for `wait` seconds. On any exit, printed messages are
+        acknowledged.
+        """
         import grpc
 
         try:
@@ -281,7 +288,7 @@ class _Consumer:
             raise
 
     def printed(self, message: "ConsRs") -> None:
-        """The message reached its reader, so it is to be acknowledged."""
+        """Mark a message as printed, which makes it due for an ack."""
         if not self.no_ack and not self.auto_ack:
             self.unacked = message
 
@@ -333,7 +340,7 @@ class _Consumer:
             _ack(self.connection, self.stub, self.topic, self.group, _position(self.unacked), timeout)
         except grpc.RpcError as error:
             report_error(
-                f"the last message was not acknowledged and will come again: {self.connection.failure(error)}"
+                f"the last message was not acknowledged and will be redelivered: {self.connection.failure(error)}"
             )
 
 

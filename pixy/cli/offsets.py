@@ -1,4 +1,4 @@
-"""`pixy offsets`: where a consumer group stands, and moving it."""
+"""`pixy offsets`: shows and sets the offsets of a consumer group."""
 
 import re
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ _COLUMNS = ("partition", "begin", "end", "count", "offset", "lag", "sparse_acks"
 
 
 class PartitionOffset(click.ParamType[tuple[int, int]]):
-    """`PARTITION=OFFSET`, the offset a number or a word."""
+    """`PARTITION=OFFSET`, with a number, `oldest` or `newest` as the offset."""
 
     name = "PARTITION=OFFSET"
 
@@ -46,10 +46,10 @@ def offsets() -> None:
 @click.option("--group", "-g", required=True, help="Consumer group.")
 @client_command
 def get(connection: DaemonConnection, topic: str, group: str) -> None:
-    """Show what each partition of TOPIC holds and how far a consumer group has come.
+    """Show the offsets of each partition of TOPIC, and the position of a consumer group in it.
 
-    Offset -1: the group has committed nothing, so it has no lag: -. With --json a list of objects with partition,
-    begin, end, count, offset, lag (null: none), metadata and sparse_acks.
+    Offset -1: the group has no committed offset, and its lag is shown as -. With --json a list of
+    objects with partition, begin, end, count, offset, lag (null: none), metadata and sparse_acks.
     """
     from pixy.proto import kafkapixy_pb2
 
@@ -80,9 +80,9 @@ def _values(
 def set_(
     connection: DaemonConnection, topic: str, positions: tuple[tuple[int, int], ...], group: str
 ) -> None:
-    """Move a consumer group to other offsets of TOPIC: all of them or none.
+    """Set the offsets of a consumer group in TOPIC: all of them or none.
 
-    OFFSET is a number, `oldest` or `newest`. Partitions that are not named stay as they are.
+    OFFSET is a number, `oldest` or `newest`. Other partitions are unchanged.
     """
     from pixy.proto import kafkapixy_pb2
 

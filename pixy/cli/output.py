@@ -1,4 +1,5 @@
-"""What the commands print: lines and tables for people, JSON for programs, errors and progress on standard error.
+"""Output of the commands: lines and tables for people, JSON for programs, errors and progress on
+standard error.
 
 Bytes that are not UTF-8 are printed as `base64:...` for people and as `{"base64": "..."}` in JSON.
 """
@@ -32,7 +33,7 @@ def report_error(message: str) -> None:
 
 
 def print_line(line: str | bytes) -> None:
-    """Prints one line and flushes, so that a reader at the other end of a pipe has it."""
+    """Prints one line and flushes, so that the reader of a pipe receives it at once."""
     click.echo(line)
 
 
@@ -42,7 +43,7 @@ def print_json(value: Any, *, indent: int | None = None) -> None:
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Prints rows under titles in columns; numbers are aligned to the right."""
+    """Prints rows in columns with titles; numbers are right-aligned."""
     texts = [[str(cell) for cell in row] for row in rows]
     numeric = [bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(titles))]
     widths = [max(len(line[i]) for line in [list(titles), *texts]) for i in range(len(titles))]
@@ -55,7 +56,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 def readable_bytes(value: bytes) -> bytes:
-    """Bytes as a person reads them: themselves if they are UTF-8, else `base64:...`."""
+    """Bytes for people: unchanged if they are UTF-8, else `base64:...`."""
     try:
         value.decode()
     except UnicodeDecodeError:
@@ -64,7 +65,7 @@ def readable_bytes(value: bytes) -> bytes:
 
 
 def json_bytes(value: bytes) -> str | dict[str, str]:
-    """Bytes in JSON: a text if they are UTF-8, else `{"base64": "..."}`."""
+    """Bytes for JSON: a string if they are UTF-8, else `{"base64": "..."}`."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -72,16 +73,16 @@ def json_bytes(value: bytes) -> str | dict[str, str]:
 
 
 def message_line(partition: int, offset: int, fields: Sequence[bytes], value: bytes) -> bytes:
-    """A message and what is known of it on one line, the message behind a tab."""
+    """A message on one line: its fields, a tab, and the value."""
     known = [f"partition={partition} offset={offset}".encode(), *fields]
     return b" ".join(known) + b"\t" + readable_bytes(value)
 
 
 class MessageProgress:
-    """Counts messages; shows count and rate on standard error while it goes on, if that is wanted.
+    """Counts messages, and optionally shows count and rate on standard error while it runs.
 
     Args:
-        shown: whether to show anything before the end.
+        shown: True to show progress before the end.
         clock: seconds, monotonic.
     """
 
@@ -93,14 +94,14 @@ class MessageProgress:
         self._drawn = self._started
 
     def add(self, count: int) -> None:
-        """So many more messages are done."""
+        """Count further messages."""
         self.count += count
         if self._shown and self._clock() - self._drawn >= _PROGRESS_SECONDS:
             self._drawn = self._clock()
             click.echo(f"\r{self.count} messages, {self._rate()}/s ", nl=False, err=True)
 
     def finish(self) -> None:
-        """Prints the summary: how many, how long, how many a second."""
+        """Prints the summary: count, duration, messages per second."""
         if self._shown:
             click.echo("\r", nl=False, err=True)
         seconds = self._clock() - self._started

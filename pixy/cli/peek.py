@@ -1,4 +1,4 @@
-"""`pixy peek`: messages as they are stored, without a consumer group."""
+"""`pixy peek`: reads stored messages without a consumer group."""
 
 import queue
 import threading
@@ -24,12 +24,14 @@ _FOLLOW_MS = (1 << 31) - 1
 
 @click.command()
 @click.argument("topic")
-@click.option("--partition", "-p", type=click.IntRange(0, (1 << 31) - 1), help="Only this partition.")
+@click.option("--partition", "-p", type=click.IntRange(0, (1 << 31) - 1), help="Show only this partition.")
 @click.option(
     "--offset", "-o", type=click.IntRange(0, (1 << 63) - 1), help="First offset; needs --partition."
 )
-@click.option("--from-end", type=click.IntRange(0), metavar="N", help="Only the last N of each partition.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what is written from then on, until Ctrl-C.")
+@click.option(
+    "--from-end", type=click.IntRange(0), metavar="N", help="Show only the last N of each partition."
+)
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new messages, until Ctrl-C.")
 @client_command
 def peek(
     *,
@@ -40,16 +42,17 @@ def peek(
     from_end: int | None,
     follow: bool,
 ) -> None:
-    """Show messages of TOPIC without consuming them: no consumer group is told.
+    """Show messages of TOPIC without consuming them: no consumer group is involved.
 
-    One line per message, partition by partition: partition, offset, time, key, headers, and the message behind a tab. Bytes that
-    are not UTF-8 are base64:... With --json an object per line: topic, partition, offset, timestamp_ms, key (null: none),
-    value (null: none), headers (a list of objects with key and value).
+    One line per message, partition by partition: partition, offset, time, key, headers, a tab, and
+    the value. Bytes that are not UTF-8 are printed as base64:... With --json one object per line:
+    topic, partition, offset, timestamp_ms, key (null: none), value (null: none), headers (a list of
+    objects with key and value).
     """
     if offset is not None and partition is None:
         raise click.UsageError("--offset needs --partition")
     if offset is not None and from_end is not None:
-        raise click.UsageError("--offset and --from-end exclude each other")
+        raise click.UsageError("--offset and --from-end are mutually exclusive")
     with connection.open_log() as stub:
         reader = _TopicReader(connection, stub, topic)
         begins, ends = reader.ranges(reader.partitions(partition))
@@ -62,7 +65,7 @@ def peek(
         for number, record in reader.stored(begins, ends):
             _print_record(connection, topic, number, record)
         if follow:
-            for number, record in reader.coming(ends):
+            for number, record in reader.following(ends):
                 _print_record(connection, topic, number, record)
 
 
@@ -73,7 +76,7 @@ class _TopicReader:
     topic: str
 
     def partitions(self, wanted: int | None) -> list[int]:
-        """The partitions of the topic, or the one that is wanted of them."""
+        """All partitions of the topic, or the requested one."""
         from pixy.proto import pixy_log_pb2
 
         request = pixy_log_pb2.DescribeTopicsRequest(cluster=self.connection.cluster, topics=[self.topic])
@@ -86,7 +89,7 @@ class _TopicReader:
         return list(range(count)) if wanted is None else [wanted]
 
     def ranges(self, partitions: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """The first offset of each partition, and the one behind its last record."""
+        """Begin and end offset of each partition; the end is exclusive."""
         from pixy.proto import pixy_log_pb2
 
         query = pixy_log_pb2.OffsetQuery
@@ -101,14 +104,14 @@ class _TopicReader:
         )
 
     def stored(self, begins: Mapping[int, int], ends: Mapping[int, int]) -> "Iterator[tuple[int, Record]]":
-        """The records between these offsets, partition by partition."""
+        """Stored records between these offsets, partition by partition."""
         for number, begin in begins.items():
             if begin < ends[number]:
                 for record in self._records(number, begin, ends[number], 0):
                     yield number, record
 
-    def coming(self, begins: Mapping[int, int]) -> "Iterator[tuple[int, Record]]":
-        """The records from these offsets on, as they come; without end."""
+    def following(self, begins: Mapping[int, int]) -> "Iterator[tuple[int, Record]]":
+        """Records from these offsets on, as they are written; endless."""
         found: queue.Queue[tuple[int, Record] | Exception] = queue.Queue(1000)
         for number, begin in begins.items():
             thread = threading.Thread(
@@ -125,14 +128,14 @@ class _TopicReader:
         import grpc
 
         try:
-            while True:  # A range that waits ends when nothing has come for very long.
+            while True:  # A fetch that waits ends when nothing has arrived for very long.
                 for record in self._records(number, begin, -1, _FOLLOW_MS):
                     begin = record.offset + 1
                     found.put((number, record))
         except (CallFailed, grpc.RpcError) as error:
             found.put(error)
         except ValueError:
-            pass  # the channel is closed: nobody reads any more
+            pass  # the channel is closed: the command has ended
 
     def _records(self, number: int, begin: int, end: int, wait_ms: int) -> "Iterator[Record]":
         from pixy.proto import pixy_log_pb2
@@ -168,7 +171,7 @@ def _out_of_range(topic: str, partition: int, offset: int, begin: int, end: int)
 
 
 def _readable_time(timestamp_ms: int) -> str:
-    """A timestamp as ISO 8601; those that no calendar has, as they are."""
+    """A timestamp as ISO 8601; one outside the calendar's range as a number."""
     try:
         when = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):

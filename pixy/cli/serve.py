@@ -1,6 +1,7 @@
-"""`pixy serve`: from flags to a running daemon.
+"""`pixy serve`: runs a daemon.
 
-kafka-pixy's flags are understood too, with one dash or two: `-grpcAddr`, `-kafkaPeers`, `-config` and so on.
+kafka-pixy's flags are accepted too, with one or two dashes: `-grpcAddr`, `-kafkaPeers`, `-config`
+...
 """
 
 import os
@@ -32,14 +33,14 @@ _SINGLE_DASH = frozenset(
 
 
 class ServeCommand(click.Command):
-    """A command that knows the long flags with one dash that Go programs have."""
+    """A command that accepts long flags with a single dash, as Go programs do."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, two_dashes(args))
 
 
 def two_dashes(args: Sequence[str]) -> list[str]:
-    """The arguments with a second dash before each of kafka-pixy's flags that has one."""
+    """The arguments, with single-dash flags of kafka-pixy changed to two dashes."""
     changed: list[str] = []
     for position, arg in enumerate(args):
         if arg == "--":
@@ -58,31 +59,35 @@ def _kafka_pixy_option(name: str, **attributes: Any) -> Callable[[Command], Comm
 @click.option(
     "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file. [env: PIXY_CONFIG]"
 )
-@click.option("--data-dir", metavar="FOLDER", help="Folder of the embedded clusters.")
+@click.option("--data-dir", metavar="DIR", help="Directory of the embedded clusters.")
 @click.option("--grpc-addr", "--grpcAddr", "grpc_addr", metavar="HOST:PORT", help="Address of the gRPC API.")
 @click.option(
-    "--unix-addr", "--unixAddr", "unix_addr", metavar="PATH", help="Unix socket that serves gRPC too."
+    "--unix-addr", "--unixAddr", "unix_addr", metavar="PATH", help="Additional unix socket of the gRPC API."
 )
 @click.option("--default-cluster", metavar="NAME", help="Cluster of requests that name none.")
 @click.option("--shutdown-timeout", metavar="DURATION", help="How long a shutdown may take, such as 30s.")
-@click.option("--log-format", type=click.Choice(["console", "json"]), help="How to log.")
+@click.option("--log-format", type=click.Choice(["console", "json"]), help="Format of the logs.")
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Least severity to log."
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="Minimum severity of the logs.",
 )
 @click.option(
     "--auto-create-topics/--no-auto-create-topics",
     default=None,
     help="Create topics on first use, in the default cluster.",
 )
-@click.option("--default-partitions", metavar="COUNT", help="Partitions of such topics.")
+@click.option(
+    "--default-partitions", metavar="COUNT", help="Partitions of topics that are created automatically."
+)
 @click.option("--tls-certificate-path", metavar="FILE", help="Certificate of the gRPC API, PEM.")
-@click.option("--tls-key-path", metavar="FILE", help="Key of that certificate, PEM.")
+@click.option("--tls-key-path", metavar="FILE", help="Private key of that certificate, PEM.")
 @click.option(
     "--pid-file",
     "--pidFile",
     "pid_file",
     type=click.Path(path_type=Path),
-    help="Write the process id here while running.",
+    help="File with the process id while the daemon runs.",
 )
 @click.option("--tcp-addr", "--tcpAddr", "tcp_addr", hidden=True)
 @click.option("--logging", hidden=True)
@@ -94,13 +99,13 @@ def _kafka_pixy_option(name: str, **attributes: Any) -> Callable[[Command], Comm
 @_kafka_pixy_option("clientCertKeyFile")
 @_kafka_pixy_option("insecureTLS", is_flag=True, default=None)
 def serve(config_path: Path | None, pid_file: Path | None, **given: Any) -> None:
-    """Run a daemon until it is told to stop (SIGTERM, Ctrl-C).
+    """Run a daemon until SIGTERM or Ctrl-C.
 
-    Once it serves it prints one line: pixy ready grpc=ADDRESS. The log goes to standard error. Flags go before
-    environment variables (PIXY_...), these before the configuration file; `pixy config print` shows what all of them
-    come to. kafka-pixy's flags are understood, with one dash or two.
+    When it is ready, it prints one line: pixy ready grpc=ADDRESS. Logs go to standard error. Flags
+    override environment variables (PIXY_...), which override the configuration file; `pixy config
+    print` shows the effective configuration. kafka-pixy's flags are accepted, with one dash or two.
 
-    Ends with 1 if the daemon cannot start, 2 if its configuration cannot be used.
+    Exits with 1 if the daemon cannot start, and with 2 if its configuration is invalid.
     """
     from pixy.config import load_config
 
@@ -115,7 +120,7 @@ def serve(config_path: Path | None, pid_file: Path | None, **given: Any) -> None
 
 
 def _option_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the flags say, by the name of the option that each one sets."""
+    """Values of the flags, by the name of the option that each sets."""
     from pixy.config import KAFKA_PIXY_FLAGS
 
     paths = {
@@ -129,13 +134,13 @@ def _option_values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _announce(addresses: Mapping[str, str]) -> None:
-    doors = " ".join(f"{door}={address}" for door, address in addresses.items())
-    click.echo(f"pixy ready {doors}")
+    listening = " ".join(f"{name}={address}" for name, address in addresses.items())
+    click.echo(f"pixy ready {listening}")
 
 
 @contextmanager
 def _pid_file(path: Path | None) -> Iterator[None]:
-    """Holds the process id in a file for the time of the `with` block."""
+    """Keeps the process id in a file during the `with` block."""
     if path is None:
         yield
         return

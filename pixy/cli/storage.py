@@ -1,4 +1,6 @@
-"""`pixy storage`: check and show the files of an embedded cluster, without a daemon and without changing them."""
+"""`pixy storage`: checks and shows the files of an embedded cluster, without a daemon and
+read-only.
+"""
 
 import gc
 import json
@@ -24,7 +26,7 @@ _WRONG_USAGE = 2
 
 @click.group()
 def storage() -> None:
-    """Check or show what is on disk."""
+    """Check or show the files of an embedded cluster."""
 
 
 @storage.command()
@@ -32,19 +34,22 @@ def storage() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def check(ctx: click.Context, directory: Path, as_json: bool) -> None:
-    """Check everything in DIR: the directory of a stopped node, stages for a cluster of Kafka, or the data_dir with several of them.
+    """Check DIR: the directory of a stopped node, the stages of a Kafka cluster, or a data_dir with
+    several of them.
 
-    Changes nothing. Prints what was found and how it is: ok, warning (the next start copes with it) or damaged (something durable is gone
-    or wrong, or the next start is refused). With --json one object.
+    Read-only. Prints the findings with a verdict: ok, warning (the next start repairs it) or
+    damaged (durable data is missing or wrong, or the next start is refused). With --json one
+    object.
 
-    Ends with 0 if nothing is damaged, 1 if something is, 2 if DIR cannot be checked, because a daemon uses it for instance.
+    Exits with 0 if nothing is damaged, 1 if something is, and 2 if DIR cannot be checked, for
+    instance because a daemon uses it.
     """
     from pixy.cluster import check_directory, node_directories
     from pixy.storage import ReadOnlyDisk, Verdict
 
     disk = ReadOnlyDisk()
     started = time.monotonic()
-    gc.disable()  # what is made here is kept to the end or goes by itself; looking for cycles takes a third of the time
+    gc.disable()  # the check makes no garbage in cycles; collection would take a third of the time
     try:
         reports = [check_directory(disk, each) for each in node_directories(disk, directory)]
     except DataDirectoryError as error:
@@ -97,15 +102,16 @@ def _print_reports(reports: "list[Report]", seconds: float) -> None:
 
 @storage.command()
 @click.argument("path", metavar="FILE|DIR", type=click.Path(path_type=Path))
-@click.option("--records", is_flag=True, help="Show the records in batches, too.")
-@click.option("--limit", "-n", type=click.IntRange(min=1), help="Show that many lines at most.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, an object per line.")
+@click.option("--records", is_flag=True, help="Show the records of batches, too.")
+@click.option("--limit", "-n", type=click.IntRange(min=1), help="Maximum number of lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 @click.pass_context
 def dump(ctx: click.Context, path: Path, records: bool, limit: int | None, as_json: bool) -> None:
-    """Show what is in a journal, a segment, a checkpoint or an identity, or in all of them below a directory.
+    """Show the content of a journal, segment, checkpoint or identity file, or of all of them below
+    a directory.
 
-    A line for each thing. Damage is shown where it is, ends the output, and the command ends with 1. The files of a running daemon
-    can be shown, too; what it writes at the moment may look cut off.
+    One line per item. Damage is shown at its position and ends the output, with exit code 1. Files
+    of a running daemon can be shown, too; those being written may appear truncated.
     """
     from pixy.cluster import dump as lines_of
     from pixy.storage import ReadOnlyDisk
@@ -142,7 +148,7 @@ def _for_json(value: Any) -> Any:
 
 
 def _for_people(value: Any) -> bytes:
-    """A value in a line `name=value`; what is nested is shown as JSON."""
+    """A value in a line `name=value`; nested values are shown as JSON."""
     if isinstance(value, bytes):
         return readable_bytes(value)
     if isinstance(value, (Mapping, list)):

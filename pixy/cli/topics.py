@@ -1,4 +1,6 @@
-"""`pixy topics` and `pixy consumers`: what there is and who reads it; creating, changing and deleting topics."""
+"""`pixy topics` and `pixy consumers`: lists, creates, alters and deletes topics, and lists
+consumers.
+"""
 
 import re
 import sys
@@ -20,7 +22,9 @@ _NUMBER = re.compile(r"-?[0-9]+")
 
 
 class TopicOption(click.ParamType[tuple[str, str]]):
-    """`NAME=VALUE`, the name as pixy or as Kafka writes it, the value a number or with a unit."""
+    """`NAME=VALUE`, with pixy's or Kafka's spelling of the name, and a number with or without a
+    unit.
+    """
 
     name = "NAME=VALUE"
 
@@ -38,10 +42,10 @@ class TopicOption(click.ParamType[tuple[str, str]]):
 
 
 def _option_value(name: str, written: str) -> str:
-    """A duration in milliseconds, a size in bytes; what has no unit goes to the daemon as it is written.
+    """A duration in milliseconds or a size in bytes; a value without a unit is sent as it is.
 
     Raises:
-        ValueError: the end of a sentence that begins with the option's name.
+        ValueError: the text continues the option's name.
     """
     from pixy.config import parse_bytes, parse_duration
 
@@ -59,7 +63,7 @@ _config = click.option(
     "--config",
     multiple=True,
     type=TopicOption(),
-    help="Option of the topic, such as retention_ms=168h or segment_bytes=64MiB; may be repeated.",
+    help="Option of the topic, such as retention_ms=168h or segment_bytes=64MiB; repeatable.",
 )
 
 
@@ -71,7 +75,7 @@ def topics() -> None:
 @topics.command("list")
 @client_command
 def list_(connection: DaemonConnection) -> None:
-    """List the topics and how many partitions each one has.
+    """List the topics with their number of partitions.
 
     With --json an object: topic -> version, config, partitions.
     """
@@ -90,7 +94,7 @@ def list_(connection: DaemonConnection) -> None:
 @click.argument("topic")
 @client_command
 def show(connection: DaemonConnection, topic: str) -> None:
-    """Show the partitions of TOPIC with the offsets that they hold, and its options.
+    """Show the partitions of TOPIC with their offsets, and its options.
 
     With --json an object: topic, topic_id, version, config, partitions.
     """
@@ -117,7 +121,7 @@ def show(connection: DaemonConnection, topic: str) -> None:
 @click.option(
     "--partitions",
     type=click.IntRange(min=1, max=(1 << 31) - 1),
-    help="How many it gets. [default: the cluster's default_partitions]",
+    help="Number of partitions. [default: the cluster's default_partitions]",
 )
 @_config
 @client_command
@@ -126,8 +130,9 @@ def create(
 ) -> None:
     """Create TOPIC.
 
-    Options of a topic come before those of the cluster: retention_ms, retention_bytes, segment_bytes, segment_ms; Kafka's names
-    (retention.ms) mean the same. With --json an object as of `topics show`, without offsets.
+    Options of a topic take precedence over the cluster's: retention_ms, retention_bytes,
+    segment_bytes, segment_ms. Kafka's names (retention.ms) are accepted too. With --json an object
+    as of `topics show`, without offsets.
     """
     from pixy.proto import pixy_topics_pb2
 
@@ -143,14 +148,14 @@ def create(
 @click.option(
     "--partitions",
     type=click.IntRange(min=1, max=(1 << 31) - 1),
-    help="How many it has from then on; they can only become more.",
+    help="New number of partitions; it can only grow.",
 )
 @_config
 @click.option(
     "--unset",
     multiple=True,
     metavar="NAME",
-    help="Option that is to be the cluster's again; may be repeated.",
+    help="Option to reset to the cluster's value; repeatable.",
 )
 @client_command
 def alter(
@@ -160,10 +165,11 @@ def alter(
     config: tuple[tuple[str, str], ...],
     unset: tuple[str, ...],
 ) -> None:
-    """Give TOPIC more partitions, or other options, or both as one change.
+    """Change the number of partitions or the options of TOPIC, or both at once.
 
-    With more partitions a key may go to another partition than before: messages with the same key are in order only from then on.
-    Options are those of `topics create`. With --json an object as of `topics show`, without offsets.
+    More partitions move keys to other partitions: order of messages with the same key holds only
+    from then on. Options are those of `topics create`. With --json an object as of `topics show`,
+    without offsets.
     """
     from pixy.proto import pixy_topics_pb2
 
@@ -182,13 +188,14 @@ def alter(
 
 @topics.command()
 @click.argument("topic")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Also if messages of it are staged, which are lost then.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--force", is_flag=True, help="Delete even if messages are staged for it; they are lost.")
 @client_command
 def delete(connection: DaemonConnection, topic: str, yes: bool, force: bool) -> None:
-    """Delete TOPIC with all its messages, and what consumer groups have committed in it.
+    """Delete TOPIC with all its messages, and the offsets that consumer groups have committed in
+    it.
 
-    Asks first. Without a terminal there is nobody to ask, and --yes is needed. With --json an object: topic.
+    Asks for confirmation; without a terminal, --yes is required. With --json an object: topic.
     """
     from pixy.proto import pixy_topics_pb2
 
@@ -205,13 +212,13 @@ def delete(connection: DaemonConnection, topic: str, yes: bool, force: bool) -> 
 
 @click.command()
 @click.argument("topic", required=False)
-@click.option("--group", "-g", default="", help="Only this consumer group.")
+@click.option("--group", "-g", default="", help="Show only this consumer group.")
 @client_command
 def consumers(connection: DaemonConnection, topic: str | None, group: str) -> None:
-    """List who consumes TOPIC, or any topic, and which partitions each consumer has.
+    """List the consumers of TOPIC, or of all topics, with their partitions.
 
-    With --json an object: consumer group -> client -> partitions; without TOPIC: consumer group -> topic -> client ->
-    partitions.
+    With --json an object: consumer group -> client -> partitions; without TOPIC: consumer group ->
+    topic -> client -> partitions.
     """
     with connection.open() as stub:
         if topic is not None:
@@ -260,7 +267,7 @@ def _consumers(
 def _consumers_of_any(
     connection: DaemonConnection, stub: "KafkaPixyStub", topic: str
 ) -> dict[str, dict[str, list[int]]]:
-    """As `_consumers`, of every group; nothing if the topic has been deleted meanwhile."""
+    """As `_consumers`, for every group; empty if the topic has been deleted meanwhile."""
     import grpc
 
     try:
@@ -282,19 +289,17 @@ def _print_consumers(connection: DaemonConnection, found: dict[str, dict[str, li
 
 
 def _ask(topic: str) -> None:
-    """Have a person agree to a deletion.
+    """Ask for confirmation of a deletion.
 
     Raises:
-        click.UsageError: there is no terminal to ask at.
+        click.UsageError: standard input is not a terminal.
         CallFailed: the answer is not yes.
     """
     if not sys.stdin.isatty():
-        raise click.UsageError("standard input is not a terminal, so nobody can be asked: give --yes")
-    question = (
-        f"Delete topic {topic} with all its messages and what consumer groups have committed in it? [y/N] "
-    )
+        raise click.UsageError("standard input is not a terminal: confirm with --yes")
+    question = f"Delete topic {topic} with all its messages and committed offsets? [y/N] "
     click.echo(question, nl=False, err=True)
-    # Not click.confirm: it makes the exit code of Ctrl-C another one than everywhere else.
+    # Not click.confirm: with it Ctrl-C has another exit code than everywhere else.
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CallFailed(f"{topic} was not deleted")
 

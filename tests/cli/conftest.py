@@ -28,7 +28,7 @@ def pixy() -> Iterator[FakePixy]:
 
 @pytest.fixture
 def run(pixy: FakePixy) -> Run:
-    """Runs a client command against the fake."""
+    """Runs a client command against the fake server."""
 
     def invoke(*args: str, stdin: str | bytes | None = None) -> Result:
         return CliRunner().invoke(main, args, input=stdin, env={"PIXY_ADDRESS": pixy.address})

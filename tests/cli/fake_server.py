@@ -1,4 +1,4 @@
-"""A real gRPC server on a free port of loopback whose answers a test scripts."""
+"""A real gRPC server on a free loopback port with scripted answers."""
 
 from collections.abc import Iterator
 from concurrent import futures
@@ -16,7 +16,7 @@ from pixy.records import NewRecord, Record, build_batch, patch_batch, read_recor
 
 
 class Refused(Exception):
-    """What a scripted answer raises to have the call fail with a status."""
+    """Raised by a scripted answer to fail the call with a status."""
 
     def __init__(self, status: grpc.StatusCode, details: str) -> None:
         super().__init__(details)
@@ -25,14 +25,14 @@ class Refused(Exception):
 
 @dataclass
 class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer):
-    """Records every request and answers what the test put into `answers`: a message, or a function of the request."""
+    """Records every request and answers from `answers`: a message, or a function of the request."""
 
     calls: list[tuple[str, Any]] = field(default_factory=list)
     answers: dict[str, Any] = field(default_factory=dict)
     queue: list[pb.ConsRs] = field(default_factory=list)
     address: str = ""
     partitions: int = 1
-    # What was appended, by partition. Invariant: a record's place is its offset.
+    # Appended records by partition. Invariant: a record's index is its offset.
     log: dict[int, list[Record]] = field(default_factory=dict)
 
     def named(self, method: str) -> list[Any]:
@@ -40,7 +40,7 @@ class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer):
 
     @property
     def consuming(self) -> list[tuple[str, Any]]:
-        """The calls but for the one that asks whether the topic exists."""
+        """The calls, except the check that the topic exists."""
         return [call for call in self.calls if call[0] != "GetTopicMetadata"]
 
     def _answer(self, method: str, request: Any, context: Any) -> Any:
@@ -154,7 +154,7 @@ class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer):
 
 
 def start(fake: FakePixy) -> grpc.Server:
-    """Starts a server for the fake and writes its address into it."""
+    """Starts a server for the fake and sets its address."""
     server = grpc.server(futures.ThreadPoolExecutor(8))
     add_KafkaPixyServicer_to_server(fake, server)
     add_TopicsServicer_to_server(fake, server)

@@ -13,7 +13,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("c.yaml")
 
 
-def test_a_valid_file_is_said_to_be_valid_with_its_warnings(file: Path, run_alone: Run) -> None:
+def test_a_valid_file_is_reported_as_valid_with_its_warnings(file: Path, run_alone: Run) -> None:
     file.write_text("tcp_addr: 127.0.0.1:19092\n")
     result = run_alone("config", "check", "c.yaml")
     assert (result.exit_code, result.stderr) == (0, "")
@@ -22,7 +22,7 @@ def test_a_valid_file_is_said_to_be_valid_with_its_warnings(file: Path, run_alon
     )
 
 
-def test_every_problem_of_a_file_is_told_and_ends_with_2(file: Path, run_alone: Run) -> None:
+def test_every_problem_of_a_file_is_reported_with_exit_code_2(file: Path, run_alone: Run) -> None:
     file.write_text("grpc_adr: x\nshutdown_timeout: 5\n")
     result = run_alone("config", "check", "c.yaml")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -32,7 +32,7 @@ def test_every_problem_of_a_file_is_told_and_ends_with_2(file: Path, run_alone: 
     ]
 
 
-def test_a_variable_may_name_the_file(file: Path, run_alone: Run) -> None:
+def test_a_variable_can_name_the_file(file: Path, run_alone: Run) -> None:
     file.write_text("")
     assert run_alone("config", "check", PIXY_CONFIG="c.yaml").stdout == "c.yaml is valid\n"
 
@@ -52,7 +52,7 @@ def test_the_effective_configuration_is_printed_as_yaml_and_json(file: Path, run
     assert json.loads(as_json) == printed
 
 
-def test_the_file_of_print_stands_where_that_of_check_does(file: Path, run_alone: Run) -> None:
+def test_print_takes_the_file_as_check_does(file: Path, run_alone: Run) -> None:
     file.write_text("data_dir: elsewhere\n")
     assert yaml.safe_load(run_alone("config", "print", "c.yaml").stdout)["data_dir"] == "elsewhere"
     assert run_alone("config", "print", "c.yaml", "--config", "c.yaml").exit_code == 2

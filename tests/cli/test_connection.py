@@ -9,7 +9,7 @@ from .conftest import Run
 from .fake_server import FakePixy, Refused
 
 
-def test_a_refusal_is_one_line_with_its_status(pixy: FakePixy, run: Run) -> None:
+def test_an_error_is_one_line_with_its_status(pixy: FakePixy, run: Run) -> None:
     def answer(_: pb.ListTopicRq) -> pb.ListTopicRs:
         raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "proxy `x`\ndoes not exist")
 
@@ -20,19 +20,19 @@ def test_a_refusal_is_one_line_with_its_status(pixy: FakePixy, run: Run) -> None
     assert pixy.named("ListTopics")[0].cluster == "x"
 
 
-def test_a_daemon_that_is_not_there_gets_a_hint(run: Run) -> None:
+def test_an_unreachable_daemon_gives_a_hint(run: Run) -> None:
     with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        held.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         address = f"127.0.0.1:{held.getsockname()[1]}"
         result = run("topics", "list", "--address", address)
     assert result.exit_code == 1
     assert result.stderr == (
-        f"pixy: UNAVAILABLE: cannot reach a daemon at {address}: is it running? Start one with pixy serve, or name "
+        f"pixy: UNAVAILABLE: cannot reach a daemon at {address}: is it running? Start one with pixy serve, or set "
         "another address with --address or PIXY_ADDRESS\n"
     )
 
 
-def test_an_answer_that_does_not_come_is_told_with_the_option(pixy: FakePixy, run: Run) -> None:
+def test_a_timeout_is_reported_with_its_option(pixy: FakePixy, run: Run) -> None:
     def answer(_: pb.ListTopicRq) -> pb.ListTopicRs:
         raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, "too late")
 
@@ -49,6 +49,6 @@ def test_a_certificate_that_cannot_be_read_is_an_error(run: Run, tmp_path: Path)
     assert result.stderr == f"pixy: cannot read {tmp_path / 'none.pem'}: No such file or directory\n"
 
 
-def test_the_address_of_the_option_goes_before_that_of_the_environment(pixy: FakePixy, run: Run) -> None:
+def test_the_address_option_overrides_the_environment(pixy: FakePixy, run: Run) -> None:
     pixy.answers["ListTopics"] = pb.ListTopicRs()
     assert run("topics", "list", "--address", pixy.address).exit_code == 0

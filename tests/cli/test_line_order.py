@@ -1,4 +1,4 @@
-"""`pixy produce` from an input and `pixy consume`, on a real gRPC server: the order of the lines."""
+"""Order of the lines of `pixy produce` and `pixy consume`, on a real gRPC server."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from pixy.cli import main
 from tests.fakes.door import FakeDoor, open_door
 
-# So long that the input takes several appends.
+# Long enough that the input takes several appends.
 LINES = [f"{number:04}".ljust(3000, ".") for number in range(400)]
 
 
@@ -21,7 +21,7 @@ async def run_on(door: FakeDoor, *args: str, stdin: str | None = None) -> str:
 
 
 @pytest.mark.parametrize("options", [(), ("--spread",), ("--key", "k")])
-async def test_lines_are_consumed_in_their_order_from_each_partition(options: tuple[str, ...]) -> None:
+async def test_lines_are_consumed_in_order_from_each_partition(options: tuple[str, ...]) -> None:
     async with open_door() as door:
         await run_on(door, "produce", "t", *options, stdin="\n".join(LINES))
         shown = await run_on(door, "consume", "t", "-g", "g", "-n", "400", "--json")

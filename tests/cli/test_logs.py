@@ -31,7 +31,7 @@ def test_both_kinds_of_loggers_write_json_with_the_same_fields() -> None:
     assert theirs == {"event": "odd thing", "level": "warning", "logger": "library"}
 
 
-def test_what_is_below_the_severity_is_left_out() -> None:
+def test_records_below_the_severity_are_left_out() -> None:
     stream = io.StringIO()
     setup_logging([LoggingConfig("json", "warning")], stream)
     structlog.get_logger("a").info("quiet")
@@ -62,7 +62,7 @@ def test_an_exception_is_logged_with_its_traceback(name: str) -> None:
     assert stream.getvalue().count("ValueError: broken") == 2
 
 
-def test_each_entry_has_its_own_severity_and_setting_up_again_replaces_all() -> None:
+def test_each_entry_has_its_own_severity_and_another_setup_replaces_all() -> None:
     stream = io.StringIO()
     setup_logging([LoggingConfig("json", "debug"), LoggingConfig("json", "error")], stream)
     structlog.get_logger("a").info("once")

@@ -20,7 +20,7 @@ def message(partition: int, offset: int, value: bytes, **more: Any) -> pb.ConsRs
     return pb.ConsRs(partition=partition, offset=offset, message=value, **more)
 
 
-def test_produce_tells_where_the_message_went(pixy: FakePixy, run: Run) -> None:
+def test_produce_prints_partition_and_offset(pixy: FakePixy, run: Run) -> None:
     pixy.answers["Produce"] = pb.ProdRs(partition=1, offset=7)
     result = run("produce", "foo", "héllo", "--key", "k", "--header", "a=1", "-H", "a=x=y", "--cluster", "c")
     assert (result.exit_code, result.stdout) == (0, "topic=foo partition=1 offset=7\n")
@@ -52,7 +52,7 @@ def test_an_empty_key_is_a_key_and_no_key_is_none(
     assert pixy.named("Produce")[0].key_undefined is undefined
 
 
-def test_produce_async_does_not_ask_where(pixy: FakePixy, run: Run) -> None:
+def test_produce_async_prints_no_offset(pixy: FakePixy, run: Run) -> None:
     pixy.answers["Produce"] = pb.ProdRs(partition=-1, offset=-1)
     assert run("produce", "foo", "x", "--async").stdout == "topic=foo partition=-1 offset=-1\n"
     assert pixy.named("Produce")[0].async_mode
@@ -65,7 +65,7 @@ def test_a_header_without_a_value_is_wrong_usage(run: Run) -> None:
 
 
 @pytest.mark.parametrize("value", [[], ["-"]])
-def test_each_line_of_the_input_is_a_message_and_their_order_is_kept_in_one_partition(
+def test_each_line_of_the_input_is_a_message_and_order_is_kept_in_one_partition(
     pixy: FakePixy, run: Run, value: list[str]
 ) -> None:
     pixy.partitions = 4
@@ -90,21 +90,23 @@ def test_spread_lines_are_in_order_in_each_partition(pixy: FakePixy, run: Run) -
     assert sorted(both[0] + both[1]) == list(range(30_000))
 
 
-def test_with_a_key_lines_go_where_the_key_says(pixy: FakePixy, run: Run) -> None:
+def test_with_a_key_lines_go_to_the_partition_of_the_key(pixy: FakePixy, run: Run) -> None:
     pixy.partitions = 4
     run("produce", "foo", "--key", "bar", stdin="a\nb\n")
     assert pixy.values(2) == [b"a", b"b"]
     assert pixy.log[2][0].key == b"bar"
 
 
-def test_verbose_says_where_each_line_went(pixy: FakePixy, run: Run) -> None:
+def test_verbose_prints_partition_and_offset_of_each_line(pixy: FakePixy, run: Run) -> None:
     result = run("produce", "foo", "-v", stdin="a\nb\n")
     assert result.stdout == "topic=foo partition=0 offset=0\ntopic=foo partition=0 offset=1\n"
     result = run("produce", "foo", "--verbose", "--json", stdin="c\n")
     assert json.loads(result.stdout) == {"topic": "foo", "partition": 0, "offset": 2}
 
 
-def test_lines_after_a_change_of_the_topic_go_where_the_key_says_then(pixy: FakePixy, run: Run) -> None:
+def test_lines_after_a_change_of_the_topic_go_to_the_new_partition_of_the_key(
+    pixy: FakePixy, run: Run
+) -> None:
     def answer(request: log_pb.AppendRequest) -> log_pb.AppendResponse:
         if len(pixy.named("Append")) == 1:
             pixy.partitions = 12
@@ -123,7 +125,7 @@ def refuse_bad(request: log_pb.AppendRequest, pixy: FakePixy) -> log_pb.AppendRe
     return pixy.append(request)
 
 
-def test_a_line_that_is_refused_is_named_and_those_before_it_are_written(pixy: FakePixy, run: Run) -> None:
+def test_a_rejected_line_is_named_and_those_before_it_are_written(pixy: FakePixy, run: Run) -> None:
     pixy.answers["Append"] = lambda request: refuse_bad(request, pixy)
     result = run("produce", "foo", stdin="a\nb\nc\nbad\nd\ne\n")
     assert result.exit_code == 1
@@ -148,7 +150,7 @@ def test_after_a_failure_nothing_more_is_sent(pixy: FakePixy, run: Run) -> None:
     assert len(pixy.named("Append")) == 2
 
 
-def test_a_topic_that_produce_must_not_create_is_told(pixy: FakePixy, run: Run) -> None:
+def test_a_topic_that_produce_must_not_create_is_an_error(pixy: FakePixy, run: Run) -> None:
     pixy.answers["DescribeTopics"] = log_pb.DescribeTopicsResponse()
     result = run("produce", "foo", stdin="x\n")
     assert (result.exit_code, result.stderr) == (
@@ -163,13 +165,13 @@ def test_messages_may_end_with_a_null_byte(pixy: FakePixy, run: Run, text: bytes
     assert pixy.values() == [b"a\n", b"", b"b"]
 
 
-def test_messages_may_be_longer_than_what_is_read_at_once() -> None:
+def test_messages_may_be_longer_than_one_read() -> None:
     long = b"x" * 200_000
     found = list(split_messages(io.BytesIO(long + b"\0y\0").read, b"\0"))
     assert [message for messages in found for message in messages] == [long, b"y"]
 
 
-def test_what_has_arrived_is_told_before_more_comes() -> None:
+def test_messages_are_reported_before_more_arrive() -> None:
     pieces = [b"a\nb", b"c\n", b"\n", b""]
     assert list(split_messages(lambda _: pieces.pop(0), b"\n")) == [[b"a"], [b"bc"], [b""]]
 
@@ -181,12 +183,12 @@ def test_consume_of_a_missing_topic_says_so_and_creates_nothing(pixy: FakePixy, 
     pixy.answers["GetTopicMetadata"] = missing
     result = run("consume", "foo", "-g", "bar")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "pixy: topic foo does not exist; with --create it is created\n"
+    assert result.stderr == "pixy: topic foo does not exist; create it with --create\n"
     assert [name for name, _ in pixy.calls] == ["GetTopicMetadata"]
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_consume_creates_a_missing_topic_if_told_to(pixy: FakePixy, run: Run, exists: bool) -> None:
+def test_consume_creates_a_missing_topic_with_create(pixy: FakePixy, run: Run, exists: bool) -> None:
     def create(request: topics_pb.CreateTopicRequest) -> topics_pb.TopicDescription:
         if exists:
             raise Refused(grpc.StatusCode.ALREADY_EXISTS, "there is foo")
@@ -216,7 +218,7 @@ def test_consume_prints_one_message_and_acknowledges_it(pixy: FakePixy, run: Run
     ]
 
 
-def test_the_ack_of_a_message_rides_on_the_request_for_the_next(pixy: FakePixy, run: Run) -> None:
+def test_the_ack_of_a_message_is_sent_with_the_request_for_the_next(pixy: FakePixy, run: Run) -> None:
     pixy.queue = [message(0, 0, b"a"), message(1, 3, b"b")]
     assert run("consume", "foo", "-g", "bar", "-n", "2").stdout == "a\nb\n"
     assert pixy.consuming == [
@@ -237,7 +239,7 @@ def test_no_ack_and_auto_ack_send_no_acks(pixy: FakePixy, run: Run) -> None:
     assert run("consume", "foo", "-g", "bar", "--auto-ack", "--no-ack").exit_code == 2
 
 
-def test_an_empty_poll_is_repeated_until_a_message_comes(pixy: FakePixy, run: Run) -> None:
+def test_an_empty_poll_is_repeated_until_a_message_arrives(pixy: FakePixy, run: Run) -> None:
     def answer(_: pb.ConsNAckRq) -> pb.ConsRs:
         if len(pixy.consuming) < 3:
             raise Refused(grpc.StatusCode.NOT_FOUND, "long polling timeout")
@@ -248,15 +250,13 @@ def test_an_empty_poll_is_repeated_until_a_message_comes(pixy: FakePixy, run: Ru
     assert len(pixy.consuming) == 3
 
 
-def test_when_no_message_comes_in_time_it_says_so_and_ends_with_3(run: Run) -> None:
+def test_without_a_message_in_time_it_exits_with_3(run: Run) -> None:
     result = run("consume", "foo", "-g", "bar", "--wait", "0.05")
     assert result.exit_code == 3
     assert result.stderr == "pixy: no message in foo for bar within 0.05 s\n"
 
 
-def test_when_fewer_messages_come_than_asked_they_are_printed_and_acknowledged(
-    pixy: FakePixy, run: Run
-) -> None:
+def test_fewer_messages_than_requested_are_printed_and_acknowledged(pixy: FakePixy, run: Run) -> None:
     pixy.queue = [message(0, 4, b"a")]
     result = run("consume", "foo", "-g", "bar", "-n", "2", "--wait", "0.05")
     assert (result.exit_code, result.stdout) == (3, "a\n")
@@ -264,13 +264,13 @@ def test_when_fewer_messages_come_than_asked_they_are_printed_and_acknowledged(
     assert pixy.named("ConsumeNAck")[1].ack_offset == 4
 
 
-def test_with_count_0_it_goes_on_until_nothing_comes(pixy: FakePixy, run: Run) -> None:
+def test_with_count_0_it_consumes_until_no_message_arrives(pixy: FakePixy, run: Run) -> None:
     pixy.queue = [message(0, n, b"x") for n in range(20)]
     result = run("consume", "foo", "-g", "bar", "-n", "0", "--wait", "0.05")
     assert (result.exit_code, result.stdout) == (0, "x\n" * 20)
 
 
-def test_json_names_everything_and_marks_what_is_not_text(pixy: FakePixy, run: Run) -> None:
+def test_json_has_all_fields_and_marks_binary_values(pixy: FakePixy, run: Run) -> None:
     headers = [pb.RecordHeader(key="h", value=b"\xff"), pb.RecordHeader(key="h", value=b"v")]
     pixy.queue = [
         message(0, 0, b"\xfe", key_value=b"k", headers=headers),
@@ -290,14 +290,12 @@ def test_json_names_everything_and_marks_what_is_not_text(pixy: FakePixy, run: R
     ]
 
 
-def test_a_value_that_is_not_text_is_printed_as_base64(pixy: FakePixy, run: Run) -> None:
+def test_a_binary_value_is_printed_as_base64(pixy: FakePixy, run: Run) -> None:
     pixy.queue = [message(0, 0, b"\xff")]
     assert run("consume", "foo", "-g", "bar").stdout == "base64:/w==\n"
 
 
-def test_if_the_next_poll_fails_the_printed_message_is_acknowledged_on_its_own(
-    pixy: FakePixy, run: Run
-) -> None:
+def test_after_a_failed_poll_the_printed_message_is_acknowledged_on_its_own(pixy: FakePixy, run: Run) -> None:
     def answer(_: pb.ConsNAckRq) -> pb.ConsRs:
         if len(pixy.consuming) == 1:
             return message(0, 4, b"a")

@@ -4,12 +4,12 @@ from pixy.cli.output import MessageProgress, json_bytes, print_json, print_table
 from tests.fakes.clock import FakeClock
 
 
-def test_numbers_stand_to_the_right_and_texts_to_the_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_are_right_aligned_and_texts_left_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["NAME", "COUNT"], [["a", 1], ["longer", 23456]])
     assert capsys.readouterr().out == "NAME    COUNT\na           1\nlonger  23456\n"
 
 
-def test_bytes_are_text_if_they_can_be() -> None:
+def test_bytes_are_text_if_they_are_utf_8() -> None:
     assert (readable_bytes("ü".encode()), json_bytes("ü".encode())) == ("ü".encode(), "ü")
     assert (readable_bytes(b"\xff"), json_bytes(b"\xff")) == (b"base64:/w==", {"base64": "/w=="})
 
@@ -19,12 +19,12 @@ def test_json_keeps_letters_of_all_languages(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == '{"a": "ü"}\n'
 
 
-def test_each_line_of_an_error_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_line_of_an_error_is_prefixed(capsys: pytest.CaptureFixture[str]) -> None:
     report_error("one\ntwo")
     assert capsys.readouterr() == ("", "pixy: one\npixy: two\n")
 
 
-def test_progress_is_drawn_now_and_then_and_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_drawn_at_intervals_and_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
     clock = FakeClock()
     progress = MessageProgress(shown=True, clock=clock.monotonic)
     for _ in range(4):
@@ -35,7 +35,7 @@ def test_progress_is_drawn_now_and_then_and_summed_up(capsys: pytest.CaptureFixt
     assert capsys.readouterr() == ("", drawn)
 
 
-def test_where_progress_is_not_wanted_there_is_only_the_sum(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_progress_only_the_summary_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     clock = FakeClock()
     progress = MessageProgress(shown=False, clock=clock.monotonic)
     clock.advance(0.5)

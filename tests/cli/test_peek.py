@@ -13,7 +13,7 @@ NOW_MS = 1_700_000_000_123
 
 @pytest.fixture(autouse=True)
 def log(pixy: FakePixy) -> None:
-    """Two partitions with three messages and one."""
+    """Two partitions with three messages and one message."""
     pixy.partitions = 2
     records = [
         NewRecord(b"k", b"first", [("lang", b"en")], NOW_MS),
@@ -25,7 +25,7 @@ def log(pixy: FakePixy) -> None:
         pixy.append(pb.AppendRequest(partitions=[entry]))
 
 
-def test_peek_shows_every_message_with_what_is_known_of_it(pixy: FakePixy, run: Run) -> None:
+def test_peek_shows_every_message_with_its_fields(pixy: FakePixy, run: Run) -> None:
     time = "time=2023-11-14T22:13:20.123Z"
     assert run("peek", "foo").stdout.splitlines() == [
         f"partition=0 offset=0 {time} key=k lang=en\tfirst",
@@ -61,14 +61,14 @@ def test_peek_prints_json(run: Run) -> None:
         (["--from-end", "0"], []),
     ],
 )
-def test_peek_begins_where_it_is_told_to(run: Run, args: list[str], shown: list[tuple[int, int]]) -> None:
+def test_peek_begins_at_the_given_offset(run: Run, args: list[str], shown: list[tuple[int, int]]) -> None:
     result = run("peek", "foo", "--json", *args)
     assert result.exit_code == 0
     found = map(json.loads, result.stdout.splitlines())
     assert [(entry["partition"], entry["offset"]) for entry in found] == shown
 
 
-def test_follow_goes_on_behind_the_end_of_each_partition(pixy: FakePixy, run: Run) -> None:
+def test_follow_continues_after_the_end_of_each_partition(pixy: FakePixy, run: Run) -> None:
     def fetch(request: pb.FetchRequest) -> pb.FetchResponse:
         (wanted,) = request.ranges
         assert (wanted.from_offset, wanted.to_offset) in {(3, -1), (4, -1), (1, -1)}
@@ -95,10 +95,10 @@ def test_follow_goes_on_behind_the_end_of_each_partition(pixy: FakePixy, run: Ru
         (["--partition", "2"], 1, "topic foo has no partition 2, only 0 to 1"),
         (["--partition", "0", "--offset", "4"], 1, "foo/0 does not have offset 4: expected 0 to 3"),
         (["--offset", "1"], 2, "--offset needs --partition"),
-        (["-p", "0", "--offset", "1", "--from-end", "1"], 2, "exclude each other"),
+        (["-p", "0", "--offset", "1", "--from-end", "1"], 2, "mutually exclusive"),
     ],
 )
-def test_peek_says_what_it_cannot_show(run: Run, args: list[str], code: int, error: str) -> None:
+def test_peek_reports_what_it_cannot_show(run: Run, args: list[str], code: int, error: str) -> None:
     result = run("peek", "foo", *args)
     assert (result.exit_code, result.stdout) == (code, "")
     assert error in result.stderr

@@ -18,7 +18,7 @@ from .conftest import Run
 
 @dataclass
 class Daemon:
-    """Stands in for pixy.daemon: remembers the configuration, gets ready and stops."""
+    """A stand-in for pixy.daemon: records the configuration, gets ready and stops."""
 
     configs: list[Config] = field(default_factory=list)
     while_running: Callable[[], None] = lambda: None
@@ -32,7 +32,7 @@ class Daemon:
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Daemon]:
     fake, module = Daemon(), ModuleType("pixy.daemon")
-    module.run = fake.run  # type: ignore[attr-defined]  # a module made up on the spot
+    module.run = fake.run  # type: ignore[attr-defined]  # a module created here
     monkeypatch.setitem(sys.modules, "pixy.daemon", module)
     monkeypatch.chdir(tmp_path)
     root = logging.getLogger()
@@ -101,7 +101,7 @@ def test_kafka_pixys_flags_are_understood_with_one_dash_and_two(
 
 
 @pytest.mark.parametrize("args", [["-kafkaPeers", "localhost:9092"], ["-tls"], ["--insecureTLS"]])
-def test_flags_about_brokers_make_the_default_cluster_a_kafka_cluster(
+def test_broker_flags_make_the_default_cluster_a_kafka_cluster(
     daemon: Daemon, run_alone: Run, args: list[str]
 ) -> None:
     assert run_alone("serve", *args).exit_code == 0
@@ -109,7 +109,7 @@ def test_flags_about_brokers_make_the_default_cluster_a_kafka_cluster(
     assert config.proxies["default"].kind == "kafka"
 
 
-def test_a_second_dash_is_given_to_kafka_pixys_flags_alone() -> None:
+def test_only_kafka_pixys_flags_get_a_second_dash() -> None:
     args = ["-grpcAddr=x", "--grpcAddr", "-h", "-x", "grpcAddr", "-grpcAddrs", "--", "-config"]
     assert two_dashes(args) == [
         "--grpcAddr=x",
@@ -123,7 +123,7 @@ def test_a_second_dash_is_given_to_kafka_pixys_flags_alone() -> None:
     ]
 
 
-def test_a_bad_configuration_ends_with_2_and_a_line_for_each_problem(daemon: Daemon, run_alone: Run) -> None:
+def test_a_bad_configuration_exits_with_2_and_a_line_per_problem(daemon: Daemon, run_alone: Run) -> None:
     result = run_alone("serve", "--shutdown-timeout", "5", "--default-cluster", "x")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines() == [
@@ -133,7 +133,7 @@ def test_a_bad_configuration_ends_with_2_and_a_line_for_each_problem(daemon: Dae
     assert daemon.configs == []
 
 
-def test_a_daemon_that_cannot_start_ends_with_1(daemon: Daemon, run_alone: Run) -> None:
+def test_a_daemon_that_cannot_start_exits_with_1(daemon: Daemon, run_alone: Run) -> None:
     def fail() -> None:
         raise DataDirectoryError("./pixy-data is in use by process 1")
 
@@ -163,7 +163,7 @@ def test_variables_configure_the_daemon_too(daemon: Daemon, run_alone: Run) -> N
     assert daemon.configs[0].data_dir == "elsewhere"
 
 
-def test_an_interrupted_daemon_ends_quietly(daemon: Daemon, run_alone: Run) -> None:
+def test_an_interrupted_daemon_exits_quietly(daemon: Daemon, run_alone: Run) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 

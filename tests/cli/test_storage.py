@@ -1,4 +1,4 @@
-"""`pixy storage check` and `pixy storage dump`: what they print, and their exit codes."""
+"""Output and exit codes of `pixy storage check` and `pixy storage dump`."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def test_a_whole_directory_is_ok_and_is_not_changed(node: Path, run_alone: Run) 
     assert re.fullmatch(r"ok: checked \d+ bytes and 43 records in \d+\.\d\d s", lines[-1])
 
 
-def test_warnings_end_with_0_and_damage_with_1(node: Path, run_alone: Run) -> None:
+def test_warnings_exit_with_0_and_damage_with_1(node: Path, run_alone: Run) -> None:
     (node / "notes").write_bytes(b"x")
     result = run_alone("storage", "check", str(node))
     assert (result.exit_code, result.stdout.splitlines()[-1][:8]) == (0, "warning:")
@@ -54,7 +54,7 @@ def test_warnings_end_with_0_and_damage_with_1(node: Path, run_alone: Run) -> No
     assert re.search(rf"topics/topic-0/{segment(node).name} +corrupt at byte 0: record batch", result.stdout)
 
 
-def test_what_can_be_done_is_said_below_the_table(node: Path, run_alone: Run) -> None:
+def test_advice_is_printed_below_the_table(node: Path, run_alone: Run) -> None:
     journal = sorted((node / "journal").iterdir())[-1]
     damage(journal, journal.read_bytes().rindex(b"FLSH") + 60)
     result = run_alone("storage", "check", str(node))
@@ -91,7 +91,7 @@ def test_all_clusters_of_a_data_dir_are_checked(node: Path, run_alone: Run) -> N
     assert headings == [f"{node}:", f"{node.parent / 'other'}:"]
 
 
-def test_what_cannot_be_checked_ends_with_2(node: Path, tmp_path: Path, run_alone: Run) -> None:
+def test_a_directory_that_cannot_be_checked_exits_with_2(node: Path, tmp_path: Path, run_alone: Run) -> None:
     lock = RealDisk().lock(node / "lock")
     assert lock is not None
     (tmp_path / "empty").mkdir()
@@ -108,7 +108,7 @@ def test_what_cannot_be_checked_ends_with_2(node: Path, tmp_path: Path, run_alon
     lock.close()
 
 
-def test_a_dump_prints_a_line_for_each_thing(node: Path, run_alone: Run) -> None:
+def test_a_dump_prints_a_line_per_item(node: Path, run_alone: Run) -> None:
     path = segment(node)
     result = run_alone("storage", "dump", str(path), "--records", "--limit", "3")
     assert (result.exit_code, result.stderr) == (0, "")
@@ -119,7 +119,7 @@ def test_a_dump_prints_a_line_for_each_thing(node: Path, run_alone: Run) -> None
     assert re.match(r"record offset=0 timestamp=\d+ key=- value=value-0v+ headers=\[\]$", lines[2])
 
 
-def test_a_dump_as_json_is_an_object_per_line(node: Path, run_alone: Run) -> None:
+def test_a_dump_as_json_is_one_object_per_line(node: Path, run_alone: Run) -> None:
     result = run_alone("storage", "dump", str(node), "--records", "--json")
     assert result.exit_code == 0
     lines = [json.loads(line) for line in result.stdout.splitlines()]
@@ -136,7 +136,7 @@ def test_a_dump_as_json_is_an_object_per_line(node: Path, run_alone: Run) -> Non
     assert "unsynced" in values
 
 
-def test_a_dump_ends_at_damage_with_1(node: Path, run_alone: Run) -> None:
+def test_a_dump_ends_at_damage_and_exits_with_1(node: Path, run_alone: Run) -> None:
     damage(segment(node))
     result = run_alone("storage", "dump", str(node / "topics" / "topic-0"))
     assert result.exit_code == 1
@@ -145,5 +145,5 @@ def test_a_dump_ends_at_damage_with_1(node: Path, run_alone: Run) -> None:
 
 
 @pytest.mark.parametrize("args", [["check"], ["dump"], ["dump", "x", "--limit", "0"], ["dump", "/nowhere"]])
-def test_wrong_usage_ends_with_2(run_alone: Run, args: list[str]) -> None:
+def test_wrong_usage_exits_with_2(run_alone: Run, args: list[str]) -> None:
     assert run_alone("storage", *args).exit_code == 2

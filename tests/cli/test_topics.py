@@ -62,13 +62,13 @@ def test_topics_list_counts_partitions(pixy: FakePixy, run: Run) -> None:
     }
 
 
-def test_topics_list_of_nothing_is_a_heading(pixy: FakePixy, run: Run) -> None:
+def test_an_empty_topics_list_is_a_heading(pixy: FakePixy, run: Run) -> None:
     pixy.answers["ListTopics"] = pb.ListTopicRs()
     assert run("topics", "list").stdout == "TOPIC  PARTITIONS\n"
     assert json.loads(run("topics", "list", "--json").stdout) == {}
 
 
-# --- show ---------------------------------------------------------------------------------------------------------
+# --- show -----------------------------------------------------------------------------------------
 
 
 def test_topics_show_prints_partitions_with_offsets_and_options(pixy: FakePixy, run: Run) -> None:
@@ -99,7 +99,7 @@ def test_topics_show_prints_json(pixy: FakePixy, run: Run) -> None:
     }
 
 
-# --- create, alter, delete: on a cluster in memory ----------------------------------------------------------------
+# --- create, alter, delete: on a cluster in memory ------------------------------------------------
 
 RunOnDoor = Callable[..., Awaitable[Result]]
 
@@ -162,7 +162,7 @@ async def test_a_topic_is_deleted(run_on: RunOnDoor, door: FakeDoor) -> None:
     assert await door.backend.list_topics() == []
 
 
-async def test_what_was_done_is_told_in_json(run_on: RunOnDoor) -> None:
+async def test_results_are_printed_as_json(run_on: RunOnDoor) -> None:
     created = await run_on(
         "topics", "create", "orders", "--partitions", "1", "--config", "segment_ms=1", "--json"
     )
@@ -179,7 +179,7 @@ async def test_what_was_done_is_told_in_json(run_on: RunOnDoor) -> None:
     assert json.loads(deleted.stdout) == {"topic": "orders"}
 
 
-async def test_what_a_topic_holds_is_shown(run_on: RunOnDoor, door: FakeDoor) -> None:
+async def test_offsets_of_a_topic_are_shown(run_on: RunOnDoor, door: FakeDoor) -> None:
     await run_on("topics", "create", "orders", "--partitions", "1")
     async with grpc.aio.insecure_channel(door.address) as channel:
         await KafkaPixyStub(channel).Produce(pb.ProdRq(topic="orders", message=b"m"))
@@ -187,7 +187,7 @@ async def test_what_a_topic_holds_is_shown(run_on: RunOnDoor, door: FakeDoor) ->
     assert (partition["begin"], partition["end"]) == (0, 1)
 
 
-async def test_what_the_daemon_refuses_is_one_line_and_1(run_on: RunOnDoor) -> None:
+async def test_an_error_of_the_daemon_is_one_line_and_exit_code_1(run_on: RunOnDoor) -> None:
     await run_on("topics", "create", "orders")
     for args, line in [
         (("create", "orders"), "ALREADY_EXISTS: topic orders exists already"),
@@ -204,7 +204,7 @@ async def test_what_the_daemon_refuses_is_one_line_and_1(run_on: RunOnDoor) -> N
         assert result.stderr.count("\n") == 1
 
 
-# --- wrong usage ----------------------------------------------------------------------------------------------------
+# --- wrong usage ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -221,10 +221,10 @@ async def test_what_the_daemon_refuses_is_one_line_and_1(run_on: RunOnDoor) -> N
             "--config segment_ms is given more than once",
         ),
         (("alter", "t"), "nothing to change: give --partitions, --config or --unset"),
-        (("delete", "t"), "standard input is not a terminal, so nobody can be asked: give --yes"),
+        (("delete", "t"), "standard input is not a terminal: confirm with --yes"),
     ],
 )
-def test_wrong_usage_is_told_and_nothing_is_changed(
+def test_wrong_usage_is_reported_and_nothing_is_changed(
     pixy: FakePixy, run: Run, args: tuple[str, ...], text: str
 ) -> None:
     result = run("topics", *args)
@@ -233,7 +233,7 @@ def test_wrong_usage_is_told_and_nothing_is_changed(
     assert pixy.calls == []
 
 
-def test_a_number_goes_to_the_daemon_as_it_is_written(pixy: FakePixy, run: Run) -> None:
+def test_a_number_is_sent_to_the_daemon_as_it_is(pixy: FakePixy, run: Run) -> None:
     pixy.answers["CreateTopic"] = FOO
     options = ("--config", "retention_ms=-1", "--config", "segment.bytes=007", "--config", "other=x=y")
     assert run("topics", "create", "foo", *options).exit_code == 0
@@ -241,14 +241,15 @@ def test_a_number_goes_to_the_daemon_as_it_is_written(pixy: FakePixy, run: Run) 
     assert dict(request.config) == {"retention_ms": "-1", "segment_bytes": "007", "other": "x=y"}
 
 
-# --- a person is asked ----------------------------------------------------------------------------------------------
+# --- confirmation
+# ----------------------------------------------------------------------------------------------
 
 QUESTION = "Delete topic foo with all its messages and what consumer groups have committed in it? [y/N] "
 
 
 @contextmanager
 def asked(pixy: FakePixy) -> "Iterator[tuple[subprocess.Popen[str], int]]":
-    """A `pixy topics delete foo` at a terminal that has asked its question, and the terminal to answer at."""
+    """A `pixy topics delete foo` at its prompt on a terminal, and the terminal to answer at."""
     person, terminal = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "pixy", "topics", "delete", "foo", "--address", pixy.address],
@@ -270,7 +271,7 @@ def asked(pixy: FakePixy) -> "Iterator[tuple[subprocess.Popen[str], int]]":
 
 @pytest.mark.process
 @pytest.mark.parametrize("answer", [b"y\n", b" YES \n"])
-def test_a_person_who_agrees_has_the_topic_deleted(pixy: FakePixy, answer: bytes) -> None:
+def test_a_confirmed_deletion_deletes_the_topic(pixy: FakePixy, answer: bytes) -> None:
     pixy.answers["DeleteTopic"] = topics_pb.DeleteTopicResponse()
     with asked(pixy) as (process, person):
         assert pixy.calls == []
@@ -282,7 +283,7 @@ def test_a_person_who_agrees_has_the_topic_deleted(pixy: FakePixy, answer: bytes
 
 @pytest.mark.process
 @pytest.mark.parametrize("answer", [b"\n", b"n\n", b"yesterday\n", b"\x04"])
-def test_a_person_who_does_not_agree_keeps_the_topic(pixy: FakePixy, answer: bytes) -> None:
+def test_an_unconfirmed_deletion_keeps_the_topic(pixy: FakePixy, answer: bytes) -> None:
     with asked(pixy) as (process, person):
         os.write(person, answer)
         assert process.communicate(timeout=SECONDS) == ("", "pixy: foo was not deleted\n")
@@ -291,17 +292,17 @@ def test_a_person_who_does_not_agree_keeps_the_topic(pixy: FakePixy, answer: byt
 
 
 @pytest.mark.process
-def test_ctrl_c_at_the_question_ends_it_as_everywhere(pixy: FakePixy) -> None:
+def test_ctrl_c_at_the_prompt_exits_as_everywhere(pixy: FakePixy) -> None:
     with asked(pixy) as (process, _):
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 130
     assert pixy.calls == []
 
 
-# --- consumers ------------------------------------------------------------------------------------------------------
+# --- consumers ------------------------------------------------------------------------------------
 
 
-def test_consumers_tells_who_has_which_partitions(pixy: FakePixy, run: Run) -> None:
+def test_consumers_lists_the_partitions_of_each_consumer(pixy: FakePixy, run: Run) -> None:
     held = pb.ConsumerGroups(
         consumers={
             "c2": pb.ConsumerPartitions(partitions=[2]),
