@@ -1,4 +1,4 @@
-# Everything works from a fresh clone with Python 3.11 or newer, make and git: the targets set up .venv by themselves.
+# A fresh clone needs Python 3.11 or newer, make and git: the targets set up .venv by themselves.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,10 +6,12 @@ CACHE := .cache
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-rest test-fast test-lowest check format demo demo-spark bench bench-kafka fuzz attacks proto clean
+.PHONY: help run demo demo-spark test test-fast test-all test-rest test-lowest attacks fuzz check format proto reference docs \
+    wheel bench bench-kafka clean
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@awk '/^##@ / { printf "\n%s\n", substr($$0, 5) } \
+	    /^[a-z-]+:.*## / { split($$0, part, /:.*## /); printf "  %-14s%s\n", part[1], part[2] }' $(MAKEFILE_LIST)
 
 $(BIN)/.pixy: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "pixy needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
@@ -22,11 +24,25 @@ $(BIN)/.pixy-dev: $(BIN)/.pixy
 	$(BIN)/pip install --quiet --disable-pip-version-check --prefer-binary --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-run: $(BIN)/.pixy  ## start the daemon with config.yaml, data under ./pixy-data
+$(BIN)/.pixy-docs: $(BIN)/.pixy-dev
+	$(BIN)/pip install --quiet --disable-pip-version-check --prefer-binary --no-build-isolation --editable '.[docs]'
+	@touch $@
+
+##@ Run it
+
+run: $(BIN)/.pixy  ## start the daemon with config.yaml; data goes to ./pixy-data
 	@$(BIN)/pixy serve --config config.yaml $(ARGS)
 
-# Lanes of tests run beside each other (tests/lanes.py), the checks among them. With ARGS, which may choose few tests or none of a lane, all
-# that they choose run in turn.
+demo: $(BIN)/.pixy  ## produce, consume, ack and offsets on a temporary daemon
+	@$(BIN)/python examples/demo.py
+
+demo-spark: $(BIN)/.pixy-dev  ## a Spark pipeline on generated data, stopped and started again
+	@$(BIN)/python examples/demo_spark.py
+
+##@ Test it
+
+# The checks and the tests run in parallel lanes (tests/lanes.py). ARGS may select few tests or none of a lane, so with ARGS one
+# process of pytest runs what they select.
 test: $(BIN)/.pixy-dev  ## all checks, and the tests of every layer
 ifeq ($(strip $(ARGS)),)
 	@$(BIN)/python -m tests.lanes test
@@ -34,61 +50,74 @@ else
 	$(BIN)/pytest $(ARGS)
 endif
 
-test-all: $(BIN)/.pixy-dev  ## the same and the long rest: many seeds, all attacks, failover, every client language
-	@$(BIN)/python -m tests.lanes all
-
-test-rest: $(BIN)/.pixy-dev  ## what make test-all has beyond make test
-	@$(BIN)/python -m tests.lanes rest
-
-# The modules are compiled once, whatever the environment says: for all of them that takes each of the cores ten seconds.
-test-fast: $(BIN)/.pixy-dev  ## the tests that start no processes and take no time
+# Bytecode is written whatever the environment says: compiling every module takes ten seconds of each core.
+test-fast: $(BIN)/.pixy-dev  ## unit tests only: no processes, nothing slow
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses auto --dist worksteal -m "not process and not slow and not long" $(ARGS)
 
-test-lowest: $(BIN)/.pixy-dev  ## the tests that meet each dependency, with its lowest version
+test-all: $(BIN)/.pixy-dev  ## everything, also many seeds, all attacks, failover, every client language
+	@$(BIN)/python -m tests.lanes all
+
+test-rest: $(BIN)/.pixy-dev  ## only what test-all has beyond test
+	@$(BIN)/python -m tests.lanes rest
+
+test-lowest: $(BIN)/.pixy-dev  ## the tests that use dependencies, with the lowest version of each
 	@$(BIN)/python -m tests.lowest
 
-check: $(BIN)/.pixy-dev  ## format, lint, types, import rules, generated files
+attacks: $(BIN)/.pixy-dev  ## attack a real gRPC server (part of test-all)
+	@$(BIN)/python -m pytest tests/judges/test_attacks.py $(ARGS)
+
+TIME ?= 60
+FUZZ := tests.http2.fuzz_hpack tests.http2.fuzz_connection tests.rpc.fuzz_grpc
+fuzz: $(BIN)/.pixy-dev  ## fuzz each parser of client input, TIME=60 seconds each
+	@for target in $(FUZZ); do $(BIN)/python -m $$target --time $(TIME) $(ARGS) || exit 1; done
+
+##@ Change it
+
+check: $(BIN)/.pixy-dev  ## format, lint, types, import contracts, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy --no-error-summary
 	@$(MAKE) --no-print-directory proto OUT=$(CACHE)/proto
 	@diff -r -x '*.proto' -x '__init__.py' -x __pycache__ pixy/proto $(CACHE)/proto || { echo "the generated stubs are out of date: run make proto"; exit 1; }
+	@$(BIN)/python -m docs.generate --check
 
 format: $(BIN)/.pixy-dev  ## format the code and sort the imports
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-demo: $(BIN)/.pixy  ## a daemon on free ports: produce, consume, ack, offsets
-	@$(BIN)/python examples/demo.py
-
-demo-spark: $(BIN)/.pixy-dev  ## a Spark pipeline on generated data, stopped and started again
-	@$(BIN)/python examples/demo_spark.py
-
-bench: $(BIN)/.pixy-dev  ## the table of speeds, side by side in one run
-	$(BIN)/python -m bench $(ARGS)
-
-bench-kafka: $(BIN)/.pixy-dev  ## the same in front of a real Kafka, beside aiokafka
-	$(BIN)/python -m bench.kafka $(ARGS)
-
-TIME ?= 60
-FUZZ := tests.http2.fuzz_hpack tests.http2.fuzz_connection tests.rpc.fuzz_grpc
-fuzz: $(BIN)/.pixy-dev  ## fuzz each parser of what clients send, TIME=60 seconds each
-	@for target in $(FUZZ); do $(BIN)/python -m $$target --time $(TIME) $(ARGS) || exit 1; done
-
-attacks: $(BIN)/.pixy-dev  ## attack the gRPC door (a part of make test-all)
-	@$(BIN)/python -m pytest tests/judges/test_attacks.py $(ARGS)
-
 OUT ?= pixy/proto
-proto: $(BIN)/.pixy-dev  ## generate the protobuf stubs again
+proto: $(BIN)/.pixy-dev  ## generate the protobuf stubs
 	@rm -rf $(CACHE)/proto-raw && mkdir -p $(CACHE)/proto-raw $(OUT)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I . -I pixy/proto --python_out=$(CACHE)/proto-raw \
 	    --grpc_python_out=$(CACHE)/proto-raw --mypy_out=quiet:$(CACHE)/proto-raw --mypy_grpc_out=quiet:$(CACHE)/proto-raw kafkapixy.proto pixy_topics.proto pixy_log.proto
 	@PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I pixy/proto --python_out=$(CACHE)/proto-raw \
 	    --mypy_out=quiet:$(CACHE)/proto-raw state.proto raft.proto
-	@# The stubs live in a package: their imports of each other must say so.
+	@# The stubs live in a package, so their imports of each other are made absolute.
 	@sed -i -E 's/^import ([a-z_]+_pb2) as/from pixy.proto import \1 as/' $(CACHE)/proto-raw/*.py $(CACHE)/proto-raw/*.pyi
 	@cp $(CACHE)/proto-raw/* $(OUT)/
 
+reference: $(BIN)/.pixy-dev  ## generate docs/cli.md, configuration.md, api.md and the diagrams
+	@$(BIN)/python -m docs.generate
+
 clean:  ## remove what the targets made, except data
 	rm -rf $(VENV) $(CACHE) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+
+##@ Measure it
+
+bench: $(BIN)/.pixy-dev  ## the table of docs/performance.md, side by side in one run
+	$(BIN)/python -m bench $(ARGS)
+
+bench-kafka: $(BIN)/.pixy-dev  ## the same in front of a real Kafka, beside aiokafka
+	$(BIN)/python -m bench.kafka $(ARGS)
+
+##@ Ship it
+
+docs: $(BIN)/.pixy-docs reference  ## build the site in .cache/site; warnings and broken links are errors
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -d $(CACHE)/doctrees docs $(CACHE)/site
+	@echo "open $(CACHE)/site/index.html"
+
+wheel: $(BIN)/.pixy  ## build the wheel in dist
+	@rm -rf build dist
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	@rm -rf build && ls dist

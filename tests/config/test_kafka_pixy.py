@@ -136,10 +136,11 @@ def test_an_empty_kafka_section_configures_a_kafka_cluster_too(file: Path, text:
 
 
 def documented() -> set[str]:
-    """The options that the table of docs/backends.md has a row for. A name without a section is in
-    that of the name before it.
+    """Options with a row in the table of the migration guide.
+
+    A name without a section belongs to the section of the name before it.
     """
-    text = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "migrating-from-kafka-pixy.md").read_text()
     table = text.partition("| option | on `kind: kafka` |\n")[2].partition("\n\n")[0]
     found = set()
     for row in table.splitlines():

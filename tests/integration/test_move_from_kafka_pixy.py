@@ -1,4 +1,4 @@
-"""The plan of docs/backends.md for a move from kafka-pixy, step by step, with a file of kafka-pixy and what it leaves in Kafka.
+"""The plan of docs/migrating-from-kafka-pixy.md, step by step, with a file of kafka-pixy and what it leaves in Kafka.
 
 kafka-pixy itself is not here: Kafka 4 has none of the ZooKeeper that it needs. A consumer and a producer that are not pixy's stand for it.
 """

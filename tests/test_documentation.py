@@ -1,0 +1,104 @@
+"""The documentation: generated pages equal their sources, links and anchors lead somewhere, lines and pages are short."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from docs.generate import PAGES
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES_IN_MARKDOWN = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+
+PENDING = {"CHANGELOG", "architecture", "backends", "grpc", "log", "raft", "spark", "storage"}
+"""Pages whose lines are still longer."""
+
+COLUMNS_MAX = 100
+README_LINES_MAX = 150
+
+_FENCE = re.compile(r"^(```|~~~).*?^\1$", re.DOTALL | re.MULTILINE)
+_INLINE_CODE = re.compile(r"`[^`]*`")
+_LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")
+_HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
+
+
+def prose_of(text: str) -> str:
+    """The text without blocks of code."""
+    return _FENCE.sub("", text)
+
+
+def anchors_of(text: str) -> set[str]:
+    """The anchors that a renderer gives to the headings: GitHub's rule, with -1, -2 behind those that repeat."""
+    found: set[str] = set()
+    for heading in _HEADING.findall(prose_of(text)):
+        plain = re.sub(r"[*`\\]", "", heading).strip().lower()
+        anchor = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        repeats = sum(1 for known in found if re.fullmatch(rf"{re.escape(anchor)}(-\d+)?", known))
+        found.add(f"{anchor}-{repeats}" if repeats else anchor)
+    return found
+
+
+def links_of(path: Path) -> Iterator[str]:
+    """The targets of relative links of a page."""
+    for target in _LINK.findall(_INLINE_CODE.sub("``", prose_of(path.read_text()))):
+        if not re.match(r"[a-z]+:", target):
+            yield target
+
+
+def broken_links(path: Path) -> list[str]:
+    broken = []
+    for link in links_of(path):
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        outside = DOCS in path.parents and DOCS not in target.parents  # the site has only what is below docs
+        if not target.exists() or outside or (anchor and anchor not in anchors_of(target.read_text())):
+            broken.append(link)
+    return broken
+
+
+def long_lines(text: str) -> list[str]:
+    lines = prose_of(text).splitlines()
+    return [line for line in lines if len(line) > COLUMNS_MAX and not line.lstrip().startswith(("|", "<!--"))]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_generated_page_equals_its_source(name: str) -> None:
+    assert (DOCS / name).read_text() == PAGES[name](), "run make reference"
+
+
+@pytest.mark.parametrize("path", PAGES_IN_MARKDOWN, ids=lambda path: path.name)
+def test_every_relative_link_leads_to_a_page_and_a_heading(path: Path) -> None:
+    assert broken_links(path) == []
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PAGES_IN_MARKDOWN if path.stem not in PENDING], ids=lambda path: path.name
+)
+def test_lines_of_prose_end_at_100_characters(path: Path) -> None:
+    assert long_lines(path.read_text()) == []
+
+
+def test_every_page_is_on_the_map() -> None:
+    linked = {link.partition("#")[0] for link in links_of(DOCS / "index.md")}
+    assert {path.name for path in DOCS.glob("*.md")} - {"index.md"} <= linked
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES_MAX
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.svg")), ids=lambda path: path.name)
+def test_an_image_is_well_formed_and_says_what_it_shows(path: Path) -> None:
+    root = ElementTree.parse(path).getroot()
+    assert root.tag.endswith("svg")
+    assert root.get("aria-label")
+
+
+def test_a_broken_link_and_a_long_line_are_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A `b` (c)\n\n[x](#a-b-c) [y](#a) [z](none.md) `[w](gone.md)` [u](https://x.y)\n")
+    assert broken_links(page) == ["#a", "none.md"]
+    assert long_lines("x" * 101 + "\n| " + "y" * 200 + "\n```\n" + "z" * 200 + "\n```\n") == ["x" * 101]
