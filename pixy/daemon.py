@@ -1,16 +1,18 @@
-"""The daemon's life: start -> serve -> drain -> stop. The only place that wires the parts together.
+"""Lifecycle of the daemon: start -> serve -> drain -> stop. The only place that wires the parts together.
 
-    start   each cluster recovers or is connected to, the door listens; "ready" is said when all of it can be used. While a
-            Kafka cluster cannot be reached, the others are served, health says NOT_SERVING, and requests for it are answered
-            UNAVAILABLE with the reason
-    serve   until SIGTERM or SIGINT, or until storage or a state machine is broken, which only a restart mends; any other fault is
-            contained (`faults`). While no broker of a Kafka cluster can be reached, health says NOT_SERVING again, as at the start
-    drain   health says NOT_SERVING and connections get GOAWAY; nothing is offered or taken any more; acks are taken while offers are
-            out, at most `shutdown_timeout`, also on new connections; offsets are committed and everything is written
-    stop    the door closes, the clusters are released, the process ends with 0
+    start   Each cluster recovers or connects, and the server listens. "ready" is logged once every
+            cluster is ready. While one is not, the others are served, health reports NOT_SERVING,
+            and requests for it are answered UNAVAILABLE with the reason.
+    serve   Until SIGTERM or SIGINT, or until storage or a state machine is broken, which only a
+            restart repairs; any other fault is contained (`faults`). Health reports NOT_SERVING
+            whenever a cluster is not ready.
+    drain   Health reports NOT_SERVING and connections get GOAWAY. Nothing is offered or accepted
+            any more. Acks are accepted while offers are outstanding, for at most
+            `shutdown_timeout`, also on new connections. Offsets are committed, buffers written.
+    stop    The server closes, the clusters are released, the process exits with 0.
 
-A second signal ends the process at once, as a crash would: nothing that was acknowledged is lost by it. SIGUSR1 logs what there is at the
-moment: tasks, connections, calls, and what each cluster keeps for its callers.
+A second signal ends the process at once, like a crash: no acknowledged message is lost by it. SIGUSR1
+logs counts of tasks, connections, calls, and of what each cluster buffers for its callers.
 """
 
 import asyncio
@@ -26,7 +28,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -41,48 +43,50 @@ from pixy.proxy import Proxy
 from pixy.scheduling import run_soon
 from pixy.storage import RealDisk, ThreadWorker
 
-if TYPE_CHECKING:
-    from pixy.backend.kafka import KafkaBackend
-
 __all__ = ["Daemon", "QuietCollections", "prepare_interpreter", "run", "settle_interpreter"]
 
 log = structlog.get_logger(__name__)
 
 _SWITCH_INTERVAL_S = 0.0005
-"""With the interpreter's 5 ms a busy loop delays every sync of the journal thread tenfold."""
+"""The interpreter's default of 5 ms makes a busy event loop delay every sync of the journal thread tenfold."""
 
 _GC_THRESHOLDS = (1_000, 5, 10_000)
-"""A collection stops everything until it has looked at every object of its generation: with these, 1 ms for what is young, 3 ms for the
-next. Small or large, they take the same time together. Records and batches make no cycles, so under load a full collection, which takes
-10 ms for a thousand partitions that were made since the start, is put off for long; see `QuietCollections`."""
+"""Thresholds of the garbage collector's generations.
+
+A collection stops the process until every object of its generation was visited: with these values 1 ms
+for the young generation and 3 ms for the next. The total time does not depend on the thresholds.
+Records and batches form no cycles, so a full collection, which takes 10 ms for a thousand partitions
+created since the start, is postponed under load; see `QuietCollections`.
+"""
 
 _QUIET_LOOK_S = 30.0
 _QUIET_SHARE = 0.1
 
 _STOP_S = 5.0
-"""What committing and writing may take once nobody is waited for any more."""
+"""Time limit of the last commits and writes, beyond `shutdown_timeout`."""
 
 _CANCEL_S = 1.0
 
 _MENDED_BY_RESTART = ("pixy.storage.", "pixy.cluster.")
-"""Where faults end the process, see `pixy.faults`."""
+"""Packages whose faults end the process; see `pixy.faults`."""
 
 _OTHER_FILES = 128
-"""Listeners, connections to Kafka, and what the interpreter has open."""
+"""File descriptors of listeners, connections to Kafka, and the interpreter."""
 _CONNECTIONS_SHARE_MIN = 8
-"""So much of the limit of open files is for connections however many clusters there are. Storage waits for descriptors then."""
+"""At least one in eight descriptors is for connections, however many clusters there are; storage then waits for descriptors."""
 
 OnReady = Callable[[Mapping[str, str]], None]
 
 
 class QuietCollections:
-    """Full collections of cycles at times when the process has little to do.
+    """Full garbage collections while the process is idle.
 
-    They are looked for every 30 s: if since the last look at most a tenth of a core was used, and there was enough activity since the last
-    full collection for a younger generation to be collected. So what the loads of the day left goes when they end.
+    Every 30 s a full collection runs if the process used at most a tenth of a core since the last check,
+    and was active enough since the last full collection for a younger generation to be collected. So
+    garbage of a busy period goes when the period ends.
 
     Args:
-        loop: whose timer it is.
+        loop: the event loop, for the timer.
         process_time: processor seconds of the process so far.
     """
 
@@ -95,7 +99,7 @@ class QuietCollections:
         self._timer = loop.call_later(_QUIET_LOOK_S, self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Cancel the timer."""
         self._timer.cancel()
 
     def _look(self) -> None:
@@ -106,14 +110,14 @@ class QuietCollections:
 
 
 class DaemonFault(Internal):
-    """Something broke that only a restart mends."""
+    """A fault that only a restart repairs."""
 
 
 class Daemon:
     """One daemon in the running event loop.
 
     Args:
-        config: everything it is told.
+        config: the whole configuration.
     """
 
     def __init__(self, config: Config) -> None:
@@ -121,9 +125,10 @@ class Daemon:
         self._clock = SystemClock()
         self._faults = FaultLog(self._clock)
         self._proxies: dict[str, Proxy] = {}
-        # The Kafka clusters, by name.
-        self._kafka: dict[str, KafkaBackend] = {}
-        # Every cluster was reached once, and nothing is drained.
+        self._make_backend = {"embedded": self._embedded_backend, "kafka": self._kafka_backend}
+        # The clusters, by name.
+        self._backends: dict[str, Backend] = {}
+        # Every cluster was ready once, and the drain has not begun.
         self._ready = False
         self._server: GrpcServer | None = None
         self._stop = asyncio.Event()
@@ -131,10 +136,10 @@ class Daemon:
         self._broken = asyncio.Event()
 
     async def start(self) -> Mapping[str, str]:
-        """Recover the clusters and listen. Health says NOT_SERVING until `wait_ready` returns.
+        """Recover the clusters and listen. Health reports NOT_SERVING until `wait_ready` returns.
 
         Returns:
-            The addresses by name of the door.
+            The addresses by listener name.
 
         Raises:
             StartError, CorruptData: it cannot serve; nothing is left open.
@@ -156,46 +161,51 @@ class Daemon:
         return addresses
 
     async def wait_ready(self) -> bool:
-        """Return when every cluster was reached, and everybody is told; False if the daemon is to stop before that."""
+        """Wait until every cluster is ready, then report SERVING; False if the stop was requested first."""
         assert self._server is not None
-        for name, backend in self._kafka.items():
+        for name, backend in self._backends.items():
             if backend.fault:
-                log.warning(
-                    "not ready: a Kafka cluster cannot be reached", cluster=name, reason=backend.fault
-                )
-        reached = asyncio.gather(*(backend.wait_reached() for backend in self._kafka.values()))
+                self._log_unready(name)
+        ready = asyncio.gather(*(backend.wait_ready() for backend in self._backends.values()))
         stop = asyncio.create_task(self._stop.wait(), name="watch for the stop while not ready")
-        either: set[asyncio.Future[Any]] = {reached, stop}
+        either: set[asyncio.Future[Any]] = {ready, stop}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
-        if not reached.done():
-            reached.cancel()
-            await asyncio.wait({reached})
+        if not ready.done():
+            ready.cancel()
+            await asyncio.wait({ready})
             return False
         self._ready = True
         self._tell_health()
         return True
 
-    def _kafka_changed(self, name: str) -> None:
-        """No broker of a cluster can be reached any more, or one can again."""
+    def _readiness_changed(self, name: str) -> None:
+        """A cluster became ready or unready."""
         if not self._ready:
             return
-        fault = self._kafka[name].fault
-        if fault:
-            log.warning("not ready: a Kafka cluster cannot be reached", cluster=name, reason=fault)
+        if self._backends[name].fault:
+            self._log_unready(name)
         else:
-            log.info("a Kafka cluster can be reached again", cluster=name)
+            log.info(f"a {self._kind(name)} cluster can be reached again", cluster=name)
         self._tell_health()
+
+    def _log_unready(self, name: str) -> None:
+        reason = self._backends[name].fault
+        log.warning(f"not ready: a {self._kind(name)} cluster cannot be reached", cluster=name, reason=reason)
+
+    def _kind(self, name: str) -> str:
+        return self._config.proxies[name].kind.title()
 
     def _tell_health(self) -> None:
         assert self._server is not None
-        self._server.tell_health(serving=self._ready and not any(each.fault for each in self._kafka.values()))
+        ready = self._ready and not any(backend.fault for backend in self._backends.values())
+        self._server.tell_health(serving=ready)
 
     async def wait(self) -> None:
-        """Serve until `request_stop` or until something breaks.
+        """Serve until `request_stop` or a fault.
 
         Raises:
-            DaemonFault: what broke.
+            DaemonFault: storage or a state machine broke.
         """
         await self._stop.wait()
         self._raise_fault()
@@ -205,10 +215,11 @@ class Daemon:
         self._stop.set()
 
     async def drain_and_stop(self) -> None:
-        """Hand everything over in good order, within `shutdown_timeout` and a little.
+        """Drain and stop, within `shutdown_timeout` plus a few seconds.
 
         Raises:
-            DaemonFault: it took longer, or something broke meanwhile. What was answered is safe; offsets may be behind.
+            DaemonFault: it took longer, or a fault occurred meanwhile. Whatever was acknowledged is
+                safe; committed offsets may be behind.
         """
         limit = self._config.shutdown_timeout + _STOP_S
         drain = asyncio.create_task(self._drain_and_stop(), name="drain")
@@ -244,41 +255,31 @@ class Daemon:
         log.info("stopped")
 
     def _proxy(self, name: str, config: ProxyConfig) -> Proxy:
-        client_id = effective_client_id(config.client_id)
-        backend: Backend
-        if config.kind == "kafka":
-            backend = self._kafka_backend(name, config, client_id)
-            gathering = replace(config.producer, flush_frequency=config.producer.linger_ms / 1000)
-            config = replace(config, producer=gathering)
-        else:
-            backend = EmbeddedBackend(self._node(name, config))
+        backend = self._backends[name] = self._make_backend[config.kind](name, config)
+        backend.watch(partial(self._readiness_changed, name))
         return Proxy(
             name,
             config,
             backend,
-            client_id=client_id,
+            client_id=effective_client_id(config.client_id),
             clock=self._clock,
             rng=Random(),
             on_fault=self._faults.note,
         )
 
-    def _kafka_backend(self, name: str, config: ProxyConfig, client_id: str) -> "KafkaBackend":
+    def _kafka_backend(self, name: str, config: ProxyConfig) -> Backend:
         # Late: a daemon with embedded clusters only does without Kafka's client.
         from pixy.backend.kafka import KafkaBackend, KafkaOptions, StagingPlace
 
         directory = Path(self._config.data_dir) / name / "kafka"
-        staging = StagingPlace(RealDisk(), directory, ThreadWorker, self._clock, config.staging)
-        backend = KafkaBackend(
-            KafkaOptions.from_config(config, client_id),
-            staging,
+        return KafkaBackend(
+            KafkaOptions.from_config(config, effective_client_id(config.client_id)),
+            StagingPlace(RealDisk(), directory, ThreadWorker, self._clock, config.staging),
             self._faults.note,
             on_storage_fault=self.on_fault,
         )
-        backend.watch(partial(self._kafka_changed, name))
-        self._kafka[name] = backend
-        return backend
 
-    def _node(self, name: str, config: ProxyConfig) -> Node:
+    def _embedded_backend(self, name: str, config: ProxyConfig) -> Backend:
         options = NodeOptions(
             directory=Path(self._config.data_dir) / name,
             journal=config.journal,
@@ -287,10 +288,10 @@ class Daemon:
             worker=ThreadWorker,
             staging=config.staging,
         )
-        return Node(RealDisk(), self._clock, options, self.on_fault)
+        return EmbeddedBackend(Node(RealDisk(), self._clock, options, self.on_fault))
 
     def counts(self) -> dict[str, int]:
-        """What there is at the moment: tasks, connections, calls, and what each cluster keeps for callers."""
+        """Current numbers of tasks, connections and calls, and of what each cluster buffers for its callers."""
         counts = {"tasks": len(asyncio.all_tasks()), "bugs": self._faults.count}
         if self._server is not None:
             connections = self._server.connections
@@ -302,11 +303,11 @@ class Daemon:
         return counts
 
     def log_counts(self) -> None:
-        """Tell the operator."""
+        """Log `counts`."""
         log.info("counts", **self.counts())
 
     def on_fault(self, error: BaseException) -> None:
-        """Storage or a state machine broke, which only a restart mends: end `wait` and `drain_and_stop` with it."""
+        """Storage or a state machine broke: end `wait` and `drain_and_stop` with this error."""
         if self._fault is None:
             self._fault = error
             log.critical("broken beyond repair, stopping at once", exc_info=error)
@@ -314,20 +315,20 @@ class Daemon:
             self._stop.set()
 
     def on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What the event loop calls with an exception that nobody caught."""
+        """Exception handler of the event loop, for exceptions that nobody caught."""
         error: BaseException | None = context.get("exception")
         ours = "" if error is None else _outermost_module(error)
         if error is None or not ours:
             loop.default_exception_handler(context)
         elif "handle" in context and ours.startswith(_MENDED_BY_RESTART):
-            # A callback of theirs has left something half done.
+            # The callback was interrupted, so their state may be inconsistent.
             self.on_fault(error)
         else:
             self._faults.note(error)
 
 
 def _outermost_module(error: BaseException) -> str:
-    """The module of pixy that an exception went through last, empty if there is none."""
+    """The outermost module of pixy in an exception's traceback, empty if there is none."""
     modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
     return next((module for module in modules if module.startswith("pixy.")), "")
 
@@ -360,12 +361,15 @@ async def _run(config: Config, on_ready: OnReady) -> None:
 
 
 def run(config: Config, on_ready: OnReady) -> None:
-    """Run a daemon until it is told to stop. `on_ready` gets its addresses by name of the door.
+    """Run a daemon until it is told to stop.
+
+    Args:
+        on_ready: called with the addresses by listener name.
 
     Raises:
         StartError: it cannot start; the message is for the operator.
-        CorruptData: what is stored is damaged.
-        DaemonFault: something broke that only a restart mends. What was not answered may or may not be written.
+        CorruptData: stored data is damaged.
+        DaemonFault: a fault that only a restart repairs. Unanswered requests may or may not be written.
     """
     prepare_interpreter()
     _raise_file_limit()
@@ -378,20 +382,20 @@ def run(config: Config, on_ready: OnReady) -> None:
 
 
 def prepare_interpreter() -> None:
-    """Set the interpreter for a process whose event loop must not wait."""
+    """Tune the interpreter for low latency of the event loop."""
     run_soon()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
 def settle_interpreter() -> None:
-    """Everything that lives as long as the process is there: let collections pass it by."""
+    """Exempt all objects that exist now from garbage collection: they live as long as the process."""
     gc.collect()
     gc.freeze()
 
 
 def _within_file_limit(config: Config) -> Config:
-    """The configuration with no more connections than the limit of open files allows beside what storage opens."""
+    """The configuration, with `grpc.max_connections` lowered to what the limit of open files allows beside storage."""
     limit = RealDisk().open_file_limit()
     embedded = sum(proxy.kind == "embedded" for proxy in config.proxies.values())
     allowed = max(limit - _OTHER_FILES - embedded * unsynced_logs_max(limit), limit // _CONNECTIONS_SHARE_MIN)
@@ -407,7 +411,7 @@ def _within_file_limit(config: Config) -> Config:
 
 
 def _raise_file_limit() -> None:
-    """A file for each connection and each partition that is being written."""
+    """Raise the limit of open files: each connection and each partition being written takes a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from pixy.config import ProducerConfig, ProxyConfig, load_config
+from pixy.config import load_config
 from pixy.daemon import Daemon, DaemonFault, QuietCollections
 from pixy.errors import PixyError
 from pixy.faults import internal_error
@@ -191,16 +191,6 @@ async def test_a_drain_that_takes_too_long_is_not_a_good_end(
     with pytest.raises(DaemonFault, match="could not stop in good order"):
         await daemon.drain_and_stop()
     monkeypatch.setattr(daemon, "_drain_and_stop", drain)
-
-
-async def test_on_a_kafka_cluster_linger_ms_is_what_gathers(daemon: Daemon) -> None:
-    """kafka-pixy's files have a `flush_frequency` that would make every message late."""
-    producer = ProducerConfig(flush_frequency=0.5, linger_ms=7)
-    assert (
-        daemon._proxy("far", ProxyConfig(kind="kafka", producer=producer))._config.producer.flush_frequency
-        == 0.007
-    )
-    assert daemon._proxy("near", ProxyConfig(producer=producer))._config.producer.flush_frequency == 0.5
 
 
 class Cycle:

@@ -113,6 +113,16 @@ class EmbeddedBackend:
         for topic in self._node.metadata.topics.values():
             await self._make_descriptions(len(topic.raft_groups))
 
+    @property
+    def fault(self) -> str:
+        return ""
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """A node in this process is ready from `start` to `stop`: `on_change` is never called."""
+
+    async def wait_ready(self) -> None:
+        return
+
     async def stop(self) -> None:
         self._stopped = True
         await self._node.stop()

@@ -136,11 +136,21 @@ class Backend(Protocol):
     """One cluster."""
 
     async def start(self) -> None:
-        """Connect or recover, until requests can be served; or, if the cluster may come later by itself, refused with the reason.
+        """Connect or recover. A remote cluster that is unreachable does not fail the start; see `wait_ready`.
 
         Raises:
             StartError: it cannot serve; the message is for the operator.
         """
+
+    @property
+    def fault(self) -> str:
+        """The reason, for the operator, why the cluster is not ready; empty while it is."""
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Have `on_change` called each time the cluster becomes ready or unready after the first `wait_ready`."""
+
+    async def wait_ready(self) -> None:
+        """Return once the cluster has been ready for the first time. Until then requests raise `Unavailable`."""
 
     async def stop(self) -> None:
         """Finish what was accepted, make it durable, release everything. Idempotent."""

@@ -10,7 +10,7 @@ Durations are seconds as float, sizes are bytes as int. All values are immutable
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -593,6 +593,13 @@ class ProxyConfig:
     zoo_keeper: ZooKeeperConfig = _section(
         ZooKeeperConfig, ZooKeeperConfig, "Ignored: pixy needs no ZooKeeper.", effect=NO_KIND
     )
+
+    @property
+    def effective_producer(self) -> ProducerConfig:
+        """`producer`, with the linger of this kind of cluster as its `flush_frequency`."""
+        if self.kind != "kafka":
+            return self.producer
+        return replace(self.producer, flush_frequency=self.producer.linger_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,11 @@ class Proxy:
         self._backend = backend
         self._message_bytes_max = config.producer.max_message_bytes
         self._accumulators = Accumulators(
-            backend, config.producer, make_partitioner(config.producer.partitioner, rng), clock, on_fault
+            backend,
+            config.effective_producer,
+            make_partitioner(config.producer.partitioner, rng),
+            clock,
+            on_fault,
         )
         self._topics = TopicCreator(backend, config, on_fault)
         self.log = Log(backend, config, self._topics, clock)

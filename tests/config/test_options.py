@@ -4,7 +4,7 @@ from types import MappingProxyType
 import pytest
 
 from pixy.config import Config, ProxyConfig
-from pixy.config.options import ConsumerConfig, leaves, members, values_of
+from pixy.config.options import ConsumerConfig, ProducerConfig, leaves, members, values_of
 from pixy.config.tree import Place, plain_scalar
 from pixy.config.values import format_value, parse_value
 
@@ -45,3 +45,10 @@ def test_values_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         Config().grpc_addr = "x"  # type: ignore[misc]  # that is the point
     assert values_of(ConsumerConfig())["ack_timeout"] == 300.0
+
+
+def test_linger_ms_is_the_linger_of_a_kafka_cluster() -> None:
+    """kafka-pixy's files have a `flush_frequency` that would delay every message."""
+    producer = ProducerConfig(flush_frequency=0.5, linger_ms=7)
+    assert ProxyConfig(kind="kafka", producer=producer).effective_producer.flush_frequency == 0.007
+    assert ProxyConfig(producer=producer).effective_producer.flush_frequency == 0.5

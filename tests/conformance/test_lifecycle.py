@@ -16,6 +16,12 @@ async def _topic(backend: Backend) -> None:
     await backend.create_topic("orders", 1)
 
 
+async def test_a_started_cluster_becomes_ready_and_has_no_fault(backend: Backend) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await backend.wait_ready()
+    assert backend.fault == ""
+
+
 async def test_stop_finishes_what_was_accepted(backend: Backend) -> None:
     appends = [append_nowait(backend, ORDERS, b"%d" % at) for at in range(20)]
     await backend.stop()

@@ -19,7 +19,7 @@ right, and nobody writes to it afterwards; batches handed out cannot be written 
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -131,6 +131,16 @@ class FakeBackend:
         if self._start_error is not None:
             raise self._start_error
         self._running = True
+
+    @property
+    def fault(self) -> str:
+        return ""
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Never called: the cluster is always ready."""
+
+    async def wait_ready(self) -> None:
+        return
 
     async def stop(self) -> None:
         self._running = False

@@ -5,9 +5,8 @@
     fetch         batches out                           groups, offsets: consumer groups
     staged_writes, transactions: stages and what publishes them
 
-`start` does not wait for brokers: while none can be reached, `fault` says why, and everything that needs one answers `Unavailable`.
-`wait_reached` returns when one was reached for the first time; from then on what is known of topics stays known. `watch` tells when
-that all are out of reach begins, and when it ends.
+The cluster is ready while a broker can be reached. After the first `wait_ready` the metadata stays known, even while no broker
+can be reached.
 """
 
 import asyncio
@@ -91,19 +90,16 @@ class KafkaBackend:
 
     @property
     def fault(self) -> str:
-        """Why the cluster cannot be used at the moment, for the operator; empty if it can."""
         return self._client.fault
 
     def watch(self, on_change: Callable[[], None]) -> None:
-        """Have `on_change` called whenever `fault` begins, and whenever it ends."""
         self._client.fault_listeners.append(on_change)
 
     async def start(self) -> None:
         await self._staged.start()
         await self._client.start()
 
-    async def wait_reached(self) -> None:
-        """Return when a broker has answered for the first time."""
+    async def wait_ready(self) -> None:
         await self._client.reached.wait()
 
     async def stop(self) -> None:
