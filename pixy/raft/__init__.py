@@ -47,14 +47,14 @@ from pixy.raft.ready import Ready
 from pixy.raft.sizes import NO_LIMIT
 from pixy.raft.status import RaftStatus
 from pixy.raft.storage import InitialState, MemoryStorage, Storage
-from pixy.raft.trace import SILENT, Trace
+from pixy.raft.trace import NULL_TRACE, Trace
 
 __all__ = [
     "APPEND_THREAD",
     "APPLY_THREAD",
     "NONE",
     "NO_LIMIT",
-    "SILENT",
+    "NULL_TRACE",
     "Compacted",
     "ConfChange",
     "ConfChangeError",

@@ -66,8 +66,8 @@ class RaftConfig:
     check_quorum: bool = False
     read_only: ReadOnlyOption = ReadOnlyOption.SAFE
     async_storage_writes: bool = False
-    hold_vote_requests: bool = True
-    hold_snapshots: bool = False
+    defer_vote_requests: bool = True
+    defer_snapshots: bool = False
     disable_proposal_forwarding: bool = False
     disable_conf_change_validation: bool = False
     step_down_on_removal: bool = False

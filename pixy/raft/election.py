@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Campaign",
-    "answer_vote",
     "follow_leader",
+    "handle_pre_vote_response",
+    "handle_vote_request",
+    "handle_vote_response",
     "hup",
     "ignore_timeout_now",
     "start_campaign",
-    "take_pre_vote",
-    "take_vote",
     "timeout_now",
 ]
 
@@ -140,7 +140,7 @@ def _campaign(raft: "Raft", campaign: Campaign) -> None:
         raft.send(Message(request, voter, term=term, log_term=last.term, index=last.index, context=context))
 
 
-def answer_vote(raft: "Raft", m: Message) -> None:
+def handle_vote_request(raft: "Raft", m: Message) -> None:
     """VOTE or PRE_VOTE, in any role."""
     last = raft.log.last_position()
     candidate = LogPosition(m.log_term, m.index)
@@ -172,7 +172,7 @@ def answer_vote(raft: "Raft", m: Message) -> None:
         raft.vote = m.sender
 
 
-def take_vote(raft: "Raft", m: Message) -> None:
+def handle_vote_response(raft: "Raft", m: Message) -> None:
     """VOTE_RESP, at a candidate."""
     result = _count(raft, m)
     if result is VoteResult.WON:
@@ -182,7 +182,7 @@ def take_vote(raft: "Raft", m: Message) -> None:
         raft.become_follower(raft.term, NONE)
 
 
-def take_pre_vote(raft: "Raft", m: Message) -> None:
+def handle_pre_vote_response(raft: "Raft", m: Message) -> None:
     """PRE_VOTE_RESP, at a pre-candidate."""
     result = _count(raft, m)
     if result is VoteResult.WON:
@@ -205,4 +205,4 @@ def _count(raft: "Raft", m: Message) -> VoteResult:
 def follow_leader(raft: "Raft", m: Message) -> None:
     """APP, HEARTBEAT or SNAP of the own term, at a candidate: somebody else was elected (Raft §5.2)."""
     raft.become_follower(m.term, m.sender)
-    follower.hear_leader(raft, m)
+    follower.handle_leader_message(raft, m)

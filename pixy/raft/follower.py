@@ -18,12 +18,12 @@ __all__ = [
     "forward_proposal",
     "forward_read",
     "forward_transfer",
-    "hear_leader",
-    "take_read_index",
+    "handle_leader_message",
+    "handle_read_index_response",
 ]
 
 
-def hear_leader(raft: "Raft", m: Message) -> None:
+def handle_leader_message(raft: "Raft", m: Message) -> None:
     """APP, HEARTBEAT or SNAP of the own term: the sender leads."""
     raft.election_elapsed = 0
     raft.lead = m.sender
@@ -79,7 +79,7 @@ def _take_append(raft: "Raft", m: Message) -> None:
 
 def _take_snapshot(raft: "Raft", m: Message) -> None:
     snapshot = m.snapshot or Snapshot()
-    if raft.config.hold_snapshots and _is_needed(raft, snapshot):
+    if raft.config.defer_snapshots and _is_needed(raft, snapshot):
         raft.awaited_snapshot = m
         raft.trace.info(
             "%x [commit: %d] awaits the data of snapshot [index: %d, term: %d]",
@@ -213,7 +213,7 @@ def forward_read(raft: "Raft", m: Message) -> None:
         raft.send(Message(MessageType.READ_INDEX, raft.lead, m.sender, entries=m.entries))
 
 
-def take_read_index(raft: "Raft", m: Message) -> None:
+def handle_read_index_response(raft: "Raft", m: Message) -> None:
     """READ_INDEX_RESP: the leader answers a read that was forwarded."""
     if len(m.entries) != 1:
         raft.trace.error(

@@ -6,7 +6,7 @@
         node.advance()          # not with asynchronous storage writes
 
 Between two of these the driver calls `tick`, `step` with what came in, `propose` and the rest. A group in which nothing happens
-needs no calls at all, not even ticks: see `rest`, and docs/raft.md for what such a group cannot do.
+needs no calls at all, not even ticks: see `quiesce`, and docs/raft.md for what such a group cannot do.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ from pixy.raft.ready import (
 )
 from pixy.raft.status import RaftStatus, status_of
 from pixy.raft.storage import Storage
-from pixy.raft.trace import SILENT, Trace
+from pixy.raft.trace import NULL_TRACE, Trace
 from pixy.raft.wire import encode_conf_change
 
 __all__ = ["RaftNode", "is_local_message", "is_response_message"]
@@ -112,7 +112,7 @@ class RaftNode:
         random: RandomSource,
         *,
         applied: int = 0,
-        trace: Trace = SILENT,
+        trace: Trace = NULL_TRACE,
     ) -> None:
         self._raft = Raft(node_id, storage, config, random, trace, applied)
         # In the synchronous form entries are stored before anything is applied. In the other one a crash might find an
@@ -175,13 +175,13 @@ class RaftNode:
         """
         return complete_snapshot(self._raft, snapshot)
 
-    def rest(self) -> None:
+    def quiesce(self) -> None:
         """Ticks stop until the group has something to do again.
 
         Ends a leadership transfer, because proposals are dropped until it ends and only ticks would end it. Timers begin anew with the
         next tick.
         """
-        self._raft.rest()
+        self._raft.quiesce()
 
     # --- what an application wants --------------------------------------------------------------------------------
 

@@ -119,7 +119,7 @@ class Raft:
         self.lead = NONE
         # Invariant: whether the configuration in force has this node as a learner.
         self.is_learner = False
-        # The newest snapshot message that waits for its data (`RaftConfig.hold_snapshots`). Invariant: its index is above `log.committed`
+        # The newest snapshot message that waits for its data (`RaftConfig.defer_snapshots`). Invariant: its index is above `log.committed`
         # when it is set; it may be overtaken later.
         self.awaited_snapshot: Message | None = None
         # To whom leadership is being handed; NONE for nobody. Proposals are dropped meanwhile.
@@ -217,7 +217,7 @@ class Raft:
             self.heartbeat_elapsed = 0
             self.step(Message(MessageType.BEAT, self.id, self.id))
 
-    def rest(self) -> None:
+    def quiesce(self) -> None:
         """Ticks stop. Ends a leadership transfer, as only ticks would; timers begin anew with the next tick."""
         self.lead_transferee = NONE
         self.election_elapsed = 0
@@ -317,15 +317,15 @@ class Raft:
                 )
             if kind not in _WITHOUT_TERM:
                 m.term = self.term
-        if kind in _AFTER_APPEND or (kind is MessageType.VOTE and self._holds_vote_requests()):
+        if kind in _AFTER_APPEND or (kind is MessageType.VOTE and self._defers_vote_requests()):
             self.messages_after_append.append(m)
         elif m.to == self.id:
             panic(self.trace, "message should not be self-addressed when sending %s", message_type_name(kind))
         else:
             self.messages.append(m)
 
-    def _holds_vote_requests(self) -> bool:
-        return self.config.async_storage_writes and self.config.hold_vote_requests
+    def _defers_vote_requests(self) -> bool:
+        return self.config.async_storage_writes and self.config.defer_vote_requests
 
     # --- the own log ----------------------------------------------------------------------------------------------
 
@@ -364,14 +364,14 @@ class Raft:
         """Whether this leader has committed an entry of its own term, and so knows what is committed (§8)."""
         return self.log.term_or_zero(self.log.committed) == self.term
 
-    def stored_entries(self, m: Message) -> None:
+    def handle_storage_append_response(self, m: Message) -> None:
         """STORAGE_APPEND_RESP: what it names is in stable storage."""
         if m.index:
             self.log.unstable.stable_to(LogPosition(m.log_term, m.index))
         if m.snapshot is not None:
             self.applied_snapshot(m.snapshot)
 
-    def applied_entries(self, m: Message) -> None:
+    def handle_storage_apply_response(self, m: Message) -> None:
         """STORAGE_APPLY_RESP: these were applied."""
         if m.entries:
             self.applied_to(m.entries[-1].index)

@@ -9,7 +9,7 @@ from pixy.raft.messages import NONE, Message, MessageType, ReadState
 if TYPE_CHECKING:
     from pixy.raft.raft import Raft
 
-__all__ = ["read_index", "release_pending_reads", "take_read_confirmation"]
+__all__ = ["handle_read_confirmation", "read_index", "release_pending_reads"]
 
 
 def read_index(raft: "Raft", m: Message) -> None:
@@ -46,7 +46,7 @@ def _serve(raft: "Raft", m: Message) -> None:
     replication.broadcast_heartbeat(raft)
 
 
-def take_read_confirmation(raft: "Raft", m: Message) -> None:
+def handle_read_confirmation(raft: "Raft", m: Message) -> None:
     """The context of a HEARTBEAT_RESP: answers the reads that a quorum has confirmed."""
     if raft.config.read_only is ReadOnlyOption.LEASE_BASED:
         return

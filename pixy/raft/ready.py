@@ -47,7 +47,7 @@ class Ready:
         entries: to be stored; they replace everything stored from the first one's index on.
         snapshot: to be stored in place of the log.
         awaited_snapshot: a snapshot message whose data is to be fetched, from its sender or any other member that has it; then call
-            `RaftNode.snapshot_arrived`. Given again whenever a leader sends it again. Only with `hold_snapshots`.
+            `RaftNode.snapshot_arrived`. Given again whenever a leader sends it again. Only with `defer_snapshots`.
         committed_entries: to be applied; never together with a snapshot.
         messages: to be sent.
         must_sync: whether what is stored must be durable before messages are sent: not if only the commit index changed.

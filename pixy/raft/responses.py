@@ -13,10 +13,15 @@ from pixy.raft.progress import Progress, ProgressState
 if TYPE_CHECKING:
     from pixy.raft.raft import Raft
 
-__all__ = ["take_append_response", "take_heartbeat_response", "take_snapshot_status", "take_unreachable"]
+__all__ = [
+    "handle_append_response",
+    "handle_heartbeat_response",
+    "handle_snapshot_status",
+    "handle_unreachable",
+]
 
 
-def take_append_response(raft: "Raft", m: Message) -> None:
+def handle_append_response(raft: "Raft", m: Message) -> None:
     """APP_RESP: a follower, or this node's own storage, has stored entries or refuses them."""
     pr = replication.progress_of_sender(raft, m)
     if pr is None:
@@ -80,7 +85,7 @@ def _take_acknowledgement(raft: "Raft", m: Message, pr: Progress) -> None:
         raft.send(Message(MessageType.TIMEOUT_NOW, m.sender))
 
 
-def take_heartbeat_response(raft: "Raft", m: Message) -> None:
+def handle_heartbeat_response(raft: "Raft", m: Message) -> None:
     """HEARTBEAT_RESP: the follower lives, and confirms reads."""
     pr = replication.progress_of_sender(raft, m)
     if pr is None:
@@ -91,10 +96,10 @@ def take_heartbeat_response(raft: "Raft", m: Message) -> None:
         # Also with a full window: the empty append shows whether what is under way was lost.
         replication.send_append(raft, m.sender)
     if m.context:
-        reads.take_read_confirmation(raft, m)
+        reads.handle_read_confirmation(raft, m)
 
 
-def take_snapshot_status(raft: "Raft", m: Message) -> None:
+def handle_snapshot_status(raft: "Raft", m: Message) -> None:
     """SNAP_STATUS: the driver says whether a snapshot was delivered; one that failed is sent again after a heartbeat."""
     pr = replication.progress_of_sender(raft, m)
     if pr is None or pr.state is not ProgressState.SNAPSHOT:
@@ -114,7 +119,7 @@ def take_snapshot_status(raft: "Raft", m: Message) -> None:
     pr.paused = True
 
 
-def take_unreachable(raft: "Raft", m: Message) -> None:
+def handle_unreachable(raft: "Raft", m: Message) -> None:
     """UNREACHABLE: the driver says that messages were lost, so optimism is not in place."""
     pr = replication.progress_of_sender(raft, m)
     if pr is None:

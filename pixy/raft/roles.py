@@ -22,17 +22,17 @@ def _ignore(_: "Raft", __: Message) -> None:
 
 
 def _stored_entries(raft: "Raft", m: Message) -> None:
-    raft.stored_entries(m)
+    raft.handle_storage_append_response(m)
 
 
 def _applied_entries(raft: "Raft", m: Message) -> None:
-    raft.applied_entries(m)
+    raft.handle_storage_apply_response(m)
 
 
 _ANY_ROLE: Mapping[MessageType, Handler] = {
     MessageType.HUP: election.hup,
-    MessageType.VOTE: election.answer_vote,
-    MessageType.PRE_VOTE: election.answer_vote,
+    MessageType.VOTE: election.handle_vote_request,
+    MessageType.PRE_VOTE: election.handle_vote_request,
     MessageType.STORAGE_APPEND_RESP: _stored_entries,
     MessageType.STORAGE_APPLY_RESP: _applied_entries,
     # These are for the storage threads, and never for a node.
@@ -42,14 +42,14 @@ _ANY_ROLE: Mapping[MessageType, Handler] = {
 
 _FOLLOWER: Mapping[MessageType, Handler] = {
     MessageType.PROP: follower.forward_proposal,
-    MessageType.APP: follower.hear_leader,
-    MessageType.HEARTBEAT: follower.hear_leader,
-    MessageType.SNAP: follower.hear_leader,
+    MessageType.APP: follower.handle_leader_message,
+    MessageType.HEARTBEAT: follower.handle_leader_message,
+    MessageType.SNAP: follower.handle_leader_message,
     MessageType.TRANSFER_LEADER: follower.forward_transfer,
     MessageType.FORGET_LEADER: follower.forget_leader,
     MessageType.TIMEOUT_NOW: election.timeout_now,
     MessageType.READ_INDEX: follower.forward_read,
-    MessageType.READ_INDEX_RESP: follower.take_read_index,
+    MessageType.READ_INDEX_RESP: follower.handle_read_index_response,
     MessageType.BEAT: _ignore,
     MessageType.CHECK_QUORUM: _ignore,
     MessageType.APP_RESP: _ignore,
@@ -65,7 +65,7 @@ _CANDIDATE: Mapping[MessageType, Handler] = {
     MessageType.APP: election.follow_leader,
     MessageType.HEARTBEAT: election.follow_leader,
     MessageType.SNAP: election.follow_leader,
-    MessageType.VOTE_RESP: election.take_vote,
+    MessageType.VOTE_RESP: election.handle_vote_response,
     MessageType.TIMEOUT_NOW: election.ignore_timeout_now,
     MessageType.PRE_VOTE_RESP: _ignore,
     MessageType.BEAT: _ignore,
@@ -82,7 +82,7 @@ _CANDIDATE: Mapping[MessageType, Handler] = {
 
 _PRE_CANDIDATE: Mapping[MessageType, Handler] = {
     **_CANDIDATE,
-    MessageType.PRE_VOTE_RESP: election.take_pre_vote,
+    MessageType.PRE_VOTE_RESP: election.handle_pre_vote_response,
     # Of an election of this term that was lost before.
     MessageType.VOTE_RESP: _ignore,
 }
@@ -92,10 +92,10 @@ _LEADER: Mapping[MessageType, Handler] = {
     MessageType.CHECK_QUORUM: leader.check_quorum,
     MessageType.PROP: leader.propose,
     MessageType.READ_INDEX: reads.read_index,
-    MessageType.APP_RESP: responses.take_append_response,
-    MessageType.HEARTBEAT_RESP: responses.take_heartbeat_response,
-    MessageType.SNAP_STATUS: responses.take_snapshot_status,
-    MessageType.UNREACHABLE: responses.take_unreachable,
+    MessageType.APP_RESP: responses.handle_append_response,
+    MessageType.HEARTBEAT_RESP: responses.handle_heartbeat_response,
+    MessageType.SNAP_STATUS: responses.handle_snapshot_status,
+    MessageType.UNREACHABLE: responses.handle_unreachable,
     MessageType.TRANSFER_LEADER: leader.transfer_leader,
     MessageType.FORGET_LEADER: _ignore,
     MessageType.APP: leader.ignore_from_member,

@@ -1,13 +1,13 @@
 """The hook through which the core tells what it does.
 
 The methods have the form of `logging.Logger`'s, so that a logger can be passed as it is; their texts are etcd's, so that
-its traces can be reproduced. Texts are formatted by the receiver: with `Silent` they cost one call, and none of them
+its traces can be reproduced. Texts are formatted by the receiver: with `NullTrace` they cost one call, and none of them
 stands on the way of an entry that is replicated without trouble.
 """
 
 from typing import Protocol
 
-__all__ = ["SILENT", "Silent", "Trace"]
+__all__ = ["NULL_TRACE", "NullTrace", "Trace"]
 
 
 class Trace(Protocol):
@@ -20,7 +20,7 @@ class Trace(Protocol):
     def critical(self, msg: str, *args: object) -> None: ...
 
 
-class Silent:
+class NullTrace:
     """Nobody listens."""
 
     __slots__ = ()
@@ -31,4 +31,4 @@ class Silent:
     info = warning = error = critical = debug
 
 
-SILENT = Silent()
+NULL_TRACE = NullTrace()

@@ -18,7 +18,7 @@ from pixy.raft import (
 )
 from pixy.raft.log import RaftLog
 from pixy.raft.sizes import entries_size
-from pixy.raft.trace import SILENT
+from pixy.raft.trace import NULL_TRACE
 
 OPERATIONS = st.lists(
     st.tuples(
@@ -57,7 +57,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.storage = MemoryStorage()
-        self.log = RaftLog(self.storage, 120, SILENT)
+        self.log = RaftLog(self.storage, 120, NULL_TRACE)
         self.model = Model()
         self.term = 1
         self.writing: list[tuple[Snapshot | None, list[Entry], LogPosition]] = []
@@ -199,7 +199,7 @@ def test_a_read_that_is_cut_is_the_longest_prefix_that_fits(
 def test_the_hint_is_the_last_entry_that_is_not_of_a_later_term(
     steps: list[int], index: int, term: int
 ) -> None:
-    log = RaftLog(MemoryStorage(), NO_LIMIT, SILENT)
+    log = RaftLog(MemoryStorage(), NO_LIMIT, NULL_TRACE)
     terms = [0, *[1 + sum(steps[: at + 1]) for at in range(len(steps))]]
     log.append([Entry(term, at) for at, term in enumerate(terms) if at])
     index = min(index, len(steps))
@@ -210,7 +210,7 @@ def test_the_hint_is_the_last_entry_that_is_not_of_a_later_term(
 @pytest.mark.parametrize(("limit", "count"), [(0, 1), (9, 2), (17, 2), (18, 3), (19, 3), (24, 4), (1000, 4)])
 def test_a_read_over_the_end_of_the_storage_is_cut_as_any_other(limit: int, count: int) -> None:
     storage = MemoryStorage()
-    log = RaftLog(storage, NO_LIMIT, SILENT)
+    log = RaftLog(storage, NO_LIMIT, NULL_TRACE)
     log.append([Entry(1, 1), Entry(1, 2), Entry(1, 3, data=b"1234"), Entry(1, 4)])  # 4, 4, 10 and 4 bytes
     storage.append(log.unstable.entries[:2])
     log.unstable.stable_to(LogPosition(1, 2))
@@ -218,7 +218,7 @@ def test_a_read_over_the_end_of_the_storage_is_cut_as_any_other(limit: int, coun
 
 
 def test_what_is_being_applied_is_bounded_by_its_bytes() -> None:
-    log = RaftLog(MemoryStorage(), 9, SILENT)
+    log = RaftLog(MemoryStorage(), 9, NULL_TRACE)
     log.append([Entry(1, index) for index in range(1, 6)])  # 4 bytes each
     log.commit_to(5)
     first = log.next_committed_entries(allow_unstable=True)
@@ -230,7 +230,7 @@ def test_what_is_being_applied_is_bounded_by_its_bytes() -> None:
 
 
 def test_replacing_a_committed_entry_is_a_bug() -> None:
-    log = RaftLog(MemoryStorage(), NO_LIMIT, SILENT)
+    log = RaftLog(MemoryStorage(), NO_LIMIT, NULL_TRACE)
     log.append([Entry(1, 1), Entry(1, 2)])
     log.commit_to(2)
     with pytest.raises(RaftBug, match=r"entry 2 conflict with committed entry \[committed\(2\)\]"):
@@ -242,7 +242,7 @@ def test_replacing_a_committed_entry_is_a_bug() -> None:
 
 
 def test_only_an_entry_of_the_own_term_commits() -> None:
-    log = RaftLog(MemoryStorage(), NO_LIMIT, SILENT)
+    log = RaftLog(MemoryStorage(), NO_LIMIT, NULL_TRACE)
     log.append([Entry(1, 1), Entry(2, 2)])
     assert not log.maybe_commit(LogPosition(2, 1))
     assert log.maybe_commit(LogPosition(2, 2))

@@ -366,7 +366,7 @@ def test_a_group_that_is_not_ticked_stays_as_it_is() -> None:
 
 
 SNAPSHOT = Snapshot(9, 1, ConfState((1, 2)))
-HOLDING = replace(CONFIG, hold_snapshots=True)
+HOLDING = replace(CONFIG, defer_snapshots=True)
 
 
 def awaiting() -> tuple[RaftNode, MemoryStorage]:
@@ -449,7 +449,7 @@ def test_a_group_that_rests_ends_the_transfer_of_its_leadership() -> None:
     one.transfer_leader(2)
     with pytest.raises(ProposalDropped):
         one.propose(b"data")
-    one.rest()
+    one.quiesce()
     one.propose(b"data")
     assert any(m.type is MessageType.APP for m in work(one, stored))
 
@@ -461,7 +461,7 @@ def test_a_follower_that_is_not_ticked_drops_votes_until_it_forgets_its_leader()
     work(one, stored)
     vote = Message(MessageType.PRE_VOTE, 1, 3, 2, 1, 2)
     for _ in range(2):
-        one.rest()
+        one.quiesce()
         one.step(replace(vote))
         assert work(one, stored) == []
     one.forget_leader()

@@ -2,12 +2,12 @@
 
 import pytest
 
-from pixy.raft import SILENT, Entry, LogPosition, RaftBug, Snapshot
+from pixy.raft import NULL_TRACE, Entry, LogPosition, RaftBug, Snapshot
 from pixy.raft.unstable import Unstable
 
 
 def unstable(*terms: int, first: int = 5) -> Unstable:
-    result = Unstable(first, SILENT)
+    result = Unstable(first, NULL_TRACE)
     if terms:
         result.truncate_and_append([Entry(term, first + at) for at, term in enumerate(terms)])
     return result

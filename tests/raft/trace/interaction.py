@@ -52,7 +52,7 @@ _TRANSITIONS = {
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False, "t": True, "f": False}
 # etcd's candidates do not wait for their disk.
 _DEFAULTS = RaftConfig(
-    election_tick=3, heartbeat_tick=1, max_inflight_messages=2**31 - 1, hold_vote_requests=False
+    election_tick=3, heartbeat_tick=1, max_inflight_messages=2**31 - 1, defer_vote_requests=False
 )
 
 

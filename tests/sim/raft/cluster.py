@@ -92,7 +92,7 @@ class Cluster:
             async_storage_writes=random.random() < 0.6,
             disable_proposal_forwarding=random.random() < 0.2,
             step_down_on_removal=random.random() < 0.5,
-            hold_snapshots=self._snapshots.random() < 0.5,
+            defer_snapshots=self._snapshots.random() < 0.5,
         )
         stores_conf_state = self._snapshots.random() < 0.5
         options = ReplicaOptions(config, random.choice([15, 40, 100]), stores_conf_state)

@@ -51,7 +51,7 @@ _answer_lower_term = terms._answer_lower_term
 
 def _hear_old_storage(node: Raft, m: Message) -> None:
     if m.type is MessageType.STORAGE_APPEND_RESP:
-        node.stored_entries(m)
+        node.handle_storage_append_response(m)
     else:
         _answer_lower_term(node, m)
 
@@ -79,7 +79,7 @@ def _vote_for_any_log(node: Raft, m: Message) -> None:
         _answer_vote(node, m)
 
 
-_answer_vote = election.answer_vote
+_answer_vote = election.handle_vote_request
 
 
 def _vote_for_all(node: Raft, m: Message) -> None:
@@ -154,7 +154,7 @@ RULES: dict[str, Rule] = {
         Profile.ELECTIONS, [_sent_before_stored(MessageType.VOTE_RESP)], 10
     ),
     "a candidate's term is stored before it asks for votes": Rule(
-        Profile.LEADERS, [patch.object(Raft, "_holds_vote_requests", lambda _: False)], 16
+        Profile.LEADERS, [patch.object(Raft, "_defers_vote_requests", lambda _: False)], 16
     ),
     "an append is stored before it is acknowledged": Rule(
         Profile.MIXED, [_sent_before_stored(MessageType.APP_RESP)]
