@@ -1,7 +1,8 @@
-"""The Raft core: a pure state machine for one replica of one group, with the behaviour of etcd's raft.
+"""The Raft core: a pure state machine for one replica of one group, with the behavior of etcd's
+raft.
 
-A driver makes a `RaftNode` per group and does what its `Ready` says. `docs/raft.md` tells what is promised and what the driver
-must do; `pixy.raft.raft` says which section of the Raft paper is where.
+A driver creates a `RaftNode` per group and does the work in its `Ready`. `docs/raft.md` has the
+guarantees and the driver's duties; `pixy.raft.raft` maps sections of the Raft paper to modules.
 """
 
 from pixy.raft.config import RaftConfig, RandomSource, ReadOnlyOption

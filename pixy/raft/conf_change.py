@@ -1,12 +1,14 @@
-"""Membership changes: from one configuration to the next (thesis chapter 4).
+"""Membership changes: transitions between configurations (thesis chapter 4).
 
-A *simple* change adds or removes one voter at most, so that any majority of the old configuration meets any majority of
-the new one (§4.1). Any other change goes through a *joint* configuration (§4.3): entering it keeps the voters as the
-outgoing half and applies the changes to the incoming half; leaving it drops the outgoing half. A voter of the outgoing half
-that is to become a learner waits in `learners_next`, because nobody is a voter and a learner at once.
+A *simple* change adds or removes at most one voter, so any majority of the old configuration
+overlaps with any majority of the new one (§4.1). Every other change goes through a *joint*
+configuration (§4.3): entering it keeps the voters as the outgoing half and applies the changes to
+the incoming half; leaving it drops the outgoing half. A voter of the outgoing half that is to
+become a learner is kept in `learners_next`, because no node is voter and learner at once.
 
-Nothing is changed in place: each function returns the next configuration and the progress that goes with it, or raises
-`ConfChangeError`. An empty configuration may become any other by simple changes, which is how a group is bootstrapped.
+Nothing is modified in place: each function returns the next configuration and the matching
+progress, or raises `ConfChangeError`. An empty configuration may become any other by simple
+changes, which is how a group is bootstrapped.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,19 +20,20 @@ from pixy.raft.progress import Progress
 __all__ = ["Changer", "restore"]
 
 NewProgress = Callable[[bool], Progress]
-"""Makes the progress of a node that joins; says whether it is a learner."""
+"""Creates the progress of a new member; the argument tells whether it is a learner."""
 
 
 class Changer:
-    """Works out one change.
+    """Computes one configuration change.
 
     Args:
-        config: the configuration in force.
-        progress: of its nodes. What is kept is passed on as it is, except for who becomes a learner or ceases to be one.
-        new_progress: makes the progress of who joins.
+        config: current configuration.
+        progress: progress of its nodes. Progress of remaining members is passed on unchanged,
+            except for nodes that become learners or cease to be learners.
+        new_progress: creates the progress of a new member.
 
     Raises:
-        ConfChangeError: configuration and progress do not fit each other.
+        ConfChangeError: configuration and progress are inconsistent.
     """
 
     def __init__(
@@ -46,10 +49,10 @@ class Changer:
         self._learners_next = set(config.learners_next)
 
     def change(self, change: ConfChangeV2) -> tuple[ConfState, dict[int, Progress]]:
-        """Does what the change asks for, in the way it asks for.
+        """Apply a change, simple or joint as it demands.
 
         Raises:
-            ConfChangeError: it does not fit.
+            ConfChangeError: the change is invalid in this configuration.
         """
         if change.leaves_joint():
             return self.leave_joint()
@@ -58,7 +61,7 @@ class Changer:
         return self.simple(change.changes)
 
     def simple(self, changes: Iterable[ConfChangeSingle]) -> tuple[ConfState, dict[int, Progress]]:
-        """Applies changes that concern one voter at most, and any number of learners."""
+        """Apply changes to at most one voter and to any number of learners."""
         if self._outgoing:
             raise ConfChangeError("can't apply simple config change in joint config")
         self._apply(changes)
@@ -69,7 +72,7 @@ class Changer:
     def enter_joint(
         self, auto_leave: bool, changes: Iterable[ConfChangeSingle]
     ) -> tuple[ConfState, dict[int, Progress]]:
-        """From C_old to C_new,old."""
+        """Transition from C_old to C_new,old."""
         if self._outgoing:
             raise ConfChangeError("config is already joint")
         if not self._incoming:
@@ -79,7 +82,7 @@ class Changer:
         return self._result(auto_leave)
 
     def leave_joint(self) -> tuple[ConfState, dict[int, Progress]]:
-        """From C_new,old to C_new."""
+        """Transition from C_new,old to C_new."""
         if not self._outgoing:
             raise ConfChangeError("can't leave a non-joint config")
         for node_id in self._learners_next:
@@ -94,7 +97,7 @@ class Changer:
     def _apply(self, changes: Iterable[ConfChangeSingle]) -> None:
         for kind, node_id in changes:
             if node_id == 0:
-                # A driver that does not want a committed change to have an effect replaces its node by 0.
+                # A driver voids a committed change by replacing its node id by 0.
                 continue
             if kind == ConfChangeType.ADD_NODE:
                 self._make_voter(node_id)
@@ -139,7 +142,7 @@ class Changer:
     def _set_learner(self, node_id: int, learner: bool) -> None:
         pr = self._progress[node_id]
         if pr.learner != learner:
-            # A copy, so that a change that turns out not to fit has no effect.
+            # A copy, so that a change that proves invalid has no effect.
             self._progress[node_id] = pr.copy(learner)
 
     def _result(self, auto_leave: bool) -> tuple[ConfState, dict[int, Progress]]:
@@ -156,10 +159,10 @@ class Changer:
 
 
 def restore(state: ConfState, new_progress: NewProgress) -> tuple[ConfState, dict[int, Progress]]:
-    """A stored configuration, with progress of which nothing is known.
+    """Restore a stored configuration, with initial progress.
 
     Raises:
-        ConfChangeError: no sequence of changes leads to such a configuration.
+        ConfChangeError: no sequence of changes leads to this configuration.
     """
     config = ConfState(
         tuple(sorted(state.voters)),

@@ -1,4 +1,4 @@
-"""The options of a node, shared by all its groups."""
+"""Options of a node, shared by all of its groups."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -12,44 +12,59 @@ __all__ = ["RaftConfig", "RandomSource", "ReadOnlyOption", "check_node_id"]
 
 
 class RandomSource(Protocol):
-    """Where election timeouts come from; `random.Random` is one. One source serves all groups of a node."""
+    """Source of randomness for election timeouts, for example `random.Random`.
+
+    All groups of a node share one.
+    """
 
     def randrange(self, stop: int, /) -> int:
-        """A number from 0 to before `stop`, each as likely."""
+        """A uniformly distributed integer in [0, stop)."""
 
 
 class ReadOnlyOption(Enum):
-    """How a read is made linearizable."""
+    """Method that makes reads linearizable."""
 
     SAFE = "safe"
     """A quorum confirms the leader for each round of reads (Raft §8, thesis §6.4)."""
     LEASE_BASED = "lease-based"
-    """The leader trusts that nobody was elected within an election timeout: wrong if clocks drift (thesis §6.4.1)."""
+    """The leader assumes that no other leader was elected within an election timeout, which is
+    wrong if clocks drift (thesis §6.4.1).
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
-    """How a node behaves. Sizes are bytes, ticks are calls of `tick`.
+    """Options of a node. Sizes are in bytes, durations in ticks, which are calls of `tick`.
 
     Args:
-        election_tick: after how many ticks without a leader a follower campaigns; it waits up to twice as long, by chance.
-        heartbeat_tick: after how many ticks a leader sends heartbeats.
-        max_inflight_messages: appends under way to one follower.
-        max_inflight_bytes: payload under way to one follower, 0 for no limit; the append that crosses it is sent.
-        max_size_per_message: encoded entries in one append, 0 for one entry each.
-        max_committed_size_per_ready: encoded entries handed out and not yet acknowledged as applied, 0 for `max_size_per_message`.
-        max_uncommitted_size: payload in the leader's log that is not applied yet, 0 for no limit; more is dropped.
-        pre_vote: ask whether an election could be won before raising the term (thesis §9.6).
-        check_quorum: a leader that hears of no quorum steps down, and votes are refused while a leader is heard (thesis §6.2, §4.2.3).
-        read_only: how reads are made linearizable.
-        async_storage_writes: storage work is handed out as messages, and acknowledged by messages.
-        hold_vote_requests: with asynchronous writes, ask for votes only when the own term and vote are stored. etcd asks at once; a
-            candidate that crashes then may ask again in the same term, with a shorter log, and count what it was granted before.
-        hold_snapshots: a snapshot that a leader sends is restored when the driver says that its data is there (`snapshot_arrived`), and
-            not at once. Until then the node keeps its log, and may vote and campaign.
-        disable_proposal_forwarding: a follower drops proposals instead of passing them to the leader.
-        disable_conf_change_validation: a leader takes any configuration change; one that does not fit is a bug when it is applied.
-        step_down_on_removal: a leader that removed itself, or became a learner, follows at once.
+        election_tick: ticks without a leader after which a follower campaigns; the actual timeout
+            is random, up to twice as long.
+        heartbeat_tick: ticks between heartbeats of a leader.
+        max_inflight_messages: in-flight appends per follower.
+        max_inflight_bytes: in-flight payload per follower, 0 for no limit; the append that exceeds
+            it is still sent.
+        max_size_per_message: size of the encoded entries in an append, 0 for one entry each.
+        max_committed_size_per_ready: size of the encoded entries that were handed out but not
+            acknowledged as applied, 0 for `max_size_per_message`.
+        max_uncommitted_size: payload of unapplied entries in the leader's log, 0 for no limit;
+            proposals beyond it are dropped.
+        pre_vote: ask whether an election could be won before incrementing the term (thesis §9.6).
+        check_quorum: a leader without contact to a quorum steps down, and nodes in contact with a
+            leader refuse votes (thesis §6.2, §4.2.3).
+        read_only: method that makes reads linearizable.
+        async_storage_writes: storage work is handed out as messages and acknowledged by messages.
+        defer_vote_requests: with asynchronous writes, request votes only after the own term and
+            vote are stored. etcd does so at once; a candidate that then crashes may campaign again
+            in the same term with a shorter log, and count the votes granted before.
+        defer_snapshots: restore a leader's snapshot only after the driver has reported its data
+            (`snapshot_arrived`), not at once. Until then the node keeps its log, and may vote and
+            campaign.
+        disable_proposal_forwarding: followers drop proposals instead of forwarding them to the
+            leader.
+        disable_conf_change_validation: a leader accepts any configuration change; applying an
+            invalid one is then a bug.
+        step_down_on_removal: a leader that has removed itself or become a learner steps down at
+            once.
 
     Raises:
         RaftConfigError: the options contradict each other.
@@ -86,12 +101,14 @@ class RaftConfig:
 
     @property
     def max_applying_size(self) -> int:
-        """`max_committed_size_per_ready` with its default filled in; at least 1, since nothing may ever be larger than 0."""
+        """`max_committed_size_per_ready` with its default resolved; at least 1, because with 0
+        nothing could be handed out.
+        """
         return max(self.max_committed_size_per_ready or self.max_size_per_message, 1)
 
 
 def check_node_id(node_id: int) -> None:
-    """Raises RaftConfigError if no node can have this id."""
+    """Raise RaftConfigError if the id is reserved."""
     if node_id == NONE:
         raise RaftConfigError("cannot use none as id")
     if is_local_thread(node_id):

@@ -1,11 +1,13 @@
-"""Campaigning and voting (Raft §5.2, §5.4.1; pre-vote: thesis §9.6; the way a leader hands over: thesis §3.10).
+"""Campaigns and votes (Raft §5.2, §5.4.1; pre-vote: thesis §9.6; leadership transfer: thesis
+§3.10).
 
-A campaign asks each voter of both halves of the configuration. A node's vote for itself is a message to itself that is delivered
-when the vote is stored, as any other node's; so also a single voter leads only after a write. With pre-vote, a node first asks
-whether it would be elected, without raising its term, and so disturbs nobody if it would not.
+A campaign requests the vote of each voter in both halves of the configuration. A node's vote for
+itself is a message to itself that is delivered once the vote is stored, like any other vote; so
+even a single voter becomes leader only after a write. With pre-vote, a node first asks whether it
+would win, without incrementing its term, and so causes no disruption if it would not.
 
-A vote is granted to whoever asks, whether it is a member or not, and by learners as well: the one who was asked may not
-know of its promotion yet.
+Votes are granted to any node, member or not, and by learners too: the receiver may not know of its
+promotion yet.
 """
 
 from enum import Enum
@@ -42,7 +44,7 @@ __all__ = [
 
 
 class Campaign(Enum):
-    """Why and how to campaign."""
+    """Kind of a campaign."""
 
     PRE_ELECTION = "pre-vote"
     ELECTION = "vote"
@@ -50,12 +52,15 @@ class Campaign(Enum):
 
 
 def hup(raft: "Raft", _: Message) -> None:
-    """HUP: no leader was heard of for too long, or the application wants this node to lead."""
+    """HUP: the election timeout has elapsed, or the application wants this node to lead."""
     start_campaign(raft, Campaign.PRE_ELECTION if raft.config.pre_vote else Campaign.ELECTION)
 
 
 def timeout_now(raft: "Raft", m: Message) -> None:
-    """TIMEOUT_NOW, at a follower: the leader hands over. Never with pre-vote: it is known that this can be won."""
+    """TIMEOUT_NOW at a follower: the leader transfers its leadership.
+
+    No pre-vote: the election is known to be winnable.
+    """
     raft.trace.info(
         "%x [term %d] received MsgTimeoutNow from %x and starts an election to get leadership.",
         raft.id,
@@ -66,7 +71,7 @@ def timeout_now(raft: "Raft", m: Message) -> None:
 
 
 def ignore_timeout_now(raft: "Raft", m: Message) -> None:
-    """TIMEOUT_NOW, at a candidate: it campaigns already."""
+    """TIMEOUT_NOW at a candidate, which is campaigning already."""
     raft.trace.debug(
         "%x [term %d state %s] ignored MsgTimeoutNow from %x",
         raft.id,
@@ -77,7 +82,9 @@ def ignore_timeout_now(raft: "Raft", m: Message) -> None:
 
 
 def start_campaign(raft: "Raft", campaign: Campaign) -> None:
-    """Campaigns, unless this node leads, may not, or does not know yet who votes."""
+    """Campaign, unless this node is the leader, is not promotable, or has unapplied configuration
+    changes.
+    """
     if raft.state is StateType.LEADER:
         raft.trace.debug("%x ignoring MsgHup because already leader", raft.id)
         return
@@ -114,7 +121,7 @@ def _has_unapplied_conf_change(raft: "Raft") -> bool:
 
 def _campaign(raft: "Raft", campaign: Campaign) -> None:
     if not raft.promotable():
-        # It was, when it asked for the pre-votes that it has won.
+        # It was promotable when it requested the pre-votes that it has now won.
         raft.trace.warning("%x is unpromotable; campaign() should have been called", raft.id)
     if campaign is Campaign.PRE_ELECTION:
         raft.become_pre_candidate()
@@ -144,13 +151,13 @@ def handle_vote_request(raft: "Raft", m: Message) -> None:
     """VOTE or PRE_VOTE, in any role."""
     last = raft.log.last_position()
     candidate = LogPosition(m.log_term, m.index)
-    # Raft §5.2: one vote in a term; a pre-vote of a later term binds nobody.
+    # Raft §5.2: one vote per term; a pre-vote for a later term is not binding.
     may_vote = (
         raft.vote == m.sender
         or (raft.vote == NONE and raft.lead == NONE)
         or (m.type is MessageType.PRE_VOTE and m.term > raft.term)
     )
-    # Raft §5.4.1: only for a log that is as complete as the own one.
+    # Raft §5.4.1: only if the candidate's log is at least as up-to-date.
     granted = may_vote and candidate >= last
     text = "cast %s for" if granted else "rejected %s from"
     raft.trace.info(
@@ -173,7 +180,7 @@ def handle_vote_request(raft: "Raft", m: Message) -> None:
 
 
 def handle_vote_response(raft: "Raft", m: Message) -> None:
-    """VOTE_RESP, at a candidate."""
+    """VOTE_RESP at a candidate."""
     result = _count(raft, m)
     if result is VoteResult.WON:
         raft.become_leader()
@@ -183,12 +190,12 @@ def handle_vote_response(raft: "Raft", m: Message) -> None:
 
 
 def handle_pre_vote_response(raft: "Raft", m: Message) -> None:
-    """PRE_VOTE_RESP, at a pre-candidate."""
+    """PRE_VOTE_RESP at a pre-candidate."""
     result = _count(raft, m)
     if result is VoteResult.WON:
         _campaign(raft, Campaign.ELECTION)
     elif result is VoteResult.LOST:
-        # The message's term may be later than this node's, which stays as it is.
+        # The message's term may be later than this node's, which is kept.
         raft.become_follower(raft.term, NONE)
 
 
@@ -203,6 +210,8 @@ def _count(raft: "Raft", m: Message) -> VoteResult:
 
 
 def follow_leader(raft: "Raft", m: Message) -> None:
-    """APP, HEARTBEAT or SNAP of the own term, at a candidate: somebody else was elected (Raft §5.2)."""
+    """APP, HEARTBEAT or SNAP of the current term at a candidate: another node was elected (Raft
+    §5.2).
+    """
     raft.become_follower(m.term, m.sender)
     follower.handle_leader_message(raft, m)

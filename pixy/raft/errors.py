@@ -1,7 +1,8 @@
-"""What the core refuses, and what its storage answers.
+"""Errors of the core and of its storage.
 
-A refusal changes nothing. `RaftBug` is different: a rule of Raft, or the contract between core and driver, was broken;
-the node must stop, because what it says afterwards cannot be trusted.
+An error means that nothing was changed. `RaftBug` is different: a rule of Raft, or the contract
+between core and driver, was broken. The node must then stop, because its further output cannot be
+trusted.
 """
 
 from typing import ClassVar, NoReturn
@@ -27,7 +28,7 @@ __all__ = [
 
 
 class RaftError(Exception):
-    """Root of what the core refuses; `text` is the message if none is given."""
+    """Root of the core's errors; `text` is the default message."""
 
     text: ClassVar[str] = ""
 
@@ -40,64 +41,64 @@ class RaftConfigError(RaftError):
 
 
 class MalformedMessage(RaftError):
-    """Bytes or a message from a peer that no correct node sends."""
+    """Bytes or a message that no correct peer sends."""
 
 
 class ProposalDropped(RaftError):
-    """The proposal was not taken; the proposer may try again, here or at the leader."""
+    """The proposal was dropped; the proposer may retry, here or at the leader."""
 
     text = "raft proposal dropped"
 
 
 class StepLocalMessage(RaftError):
-    """A message that only a node itself may send came from elsewhere."""
+    """A message that only the node itself may send came from elsewhere."""
 
     text = "raft: cannot step raft local message"
 
 
 class StepPeerNotFound(RaftError):
-    """An answer came from a node that is not in the configuration."""
+    """A response came from a node that is not a member."""
 
     text = "raft: cannot step as peer not found"
 
 
 class ConfChangeError(RaftError):
-    """The configuration change does not fit the configuration."""
+    """The change is invalid in the current configuration."""
 
 
 class StorageError(RaftError):
-    """What was asked of the storage cannot be had."""
+    """Root of the storage's errors."""
 
 
 class Compacted(StorageError):
-    """The entry was compacted away."""
+    """The requested entry was compacted."""
 
     text = "requested index is unavailable due to compaction"
 
 
 class EntryUnavailable(StorageError):
-    """There is no such entry yet."""
+    """The requested entry does not exist yet."""
 
     text = "requested entry at index is unavailable"
 
 
 class SnapshotOutOfDate(StorageError):
-    """There is a newer snapshot already."""
+    """A newer snapshot exists."""
 
     text = "requested index is older than the existing snapshot"
 
 
 class SnapshotTemporarilyUnavailable(StorageError):
-    """A snapshot is being made; it is asked for again later."""
+    """A snapshot is being created; the core asks again later."""
 
     text = "snapshot is temporarily unavailable"
 
 
 class RaftBug(AssertionError):
-    """What can only happen if the core, its driver or its storage is wrong."""
+    """A defect of the core, its driver or its storage."""
 
 
 def panic(trace: Trace, text: str, *args: object) -> NoReturn:
-    """Tells the trace and raises `RaftBug`; `text` is formatted as in `logging`."""
+    """Trace the text and raise `RaftBug`; `text` is formatted as in `logging`."""
     trace.critical(text, *args)
     raise RaftBug(text % args if args else text)

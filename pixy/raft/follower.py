@@ -1,4 +1,4 @@
-"""What a follower does: takes what the leader sends, passes on what is the leader's business, and restores snapshots."""
+"""Follower: appends entries from the leader, forwards requests to it, and restores snapshots."""
 
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def handle_leader_message(raft: "Raft", m: Message) -> None:
-    """APP, HEARTBEAT or SNAP of the own term: the sender leads."""
+    """APP, HEARTBEAT or SNAP of the current term: the sender is the leader."""
     raft.election_elapsed = 0
     raft.lead = m.sender
     if m.type is MessageType.APP:
@@ -36,13 +36,13 @@ def handle_leader_message(raft: "Raft", m: Message) -> None:
         _take_snapshot(raft, m)
 
 
-# --- the log (Raft §5.3, figure 2: AppendEntries) -----------------------------------------------------------------
+# --- the log (Raft §5.3, figure 2: AppendEntries) -------------------------------------------------
 
 
 def _take_append(raft: "Raft", m: Message) -> None:
     log = raft.log
     if m.index < log.committed:
-        # An old message. What is committed matches, so the leader may as well go on from there.
+        # A stale message. Committed entries match, so the leader may continue from there.
         raft.send(Message(MessageType.APP_RESP, m.sender, index=log.committed))
         return
     last_new = log.maybe_append(LogPosition(m.log_term, m.index), m.entries, m.commit)
@@ -60,7 +60,8 @@ def _take_append(raft: "Raft", m: Message) -> None:
         m.index,
         m.sender,
     )
-    # The last entry that may match: terms do not go down, so none above it is as early as the leader's.
+    # The last entry that may match. Terms never decrease, so no later entry has a term as early as
+    # the leader's.
     hint = log.find_conflict_by_term(min(m.index, log.last_index()), m.log_term)
     raft.send(
         Message(
@@ -74,7 +75,7 @@ def _take_append(raft: "Raft", m: Message) -> None:
     )
 
 
-# --- snapshots (Raft §7) ------------------------------------------------------------------------------------------
+# --- snapshots (Raft §7) --------------------------------------------------------------------------
 
 
 def _take_snapshot(raft: "Raft", m: Message) -> None:
@@ -93,9 +94,11 @@ def _take_snapshot(raft: "Raft", m: Message) -> None:
 
 
 def complete_snapshot(raft: "Raft", snapshot: Snapshot) -> bool:
-    """Restores the snapshot whose data has come, and answers whoever leads now; False if nobody awaits it any more.
+    """Restore the snapshot whose data has arrived, and answer the current leader; False if it is no
+    longer awaited.
 
-    What happened meanwhile does not matter: a snapshot is of committed state, and `restore` looks whether it is still needed.
+    Anything may have happened in between: a snapshot has committed state only, and `restore` checks
+    whether it is still needed.
     """
     awaited = raft.awaited_snapshot
     if awaited is None or awaited.snapshot != snapshot:
@@ -128,7 +131,9 @@ def _answer_snapshot(raft: "Raft", leader: int, snapshot: Snapshot) -> bool:
 
 
 def restore(raft: "Raft", snapshot: Snapshot) -> bool:
-    """Replaces log and configuration by a snapshot; False if there is no need, or it is not for this node."""
+    """Replace log and configuration by a snapshot; False if it is not needed or not meant for this
+    node.
+    """
     log = raft.log
     if snapshot.index <= log.committed:
         return False
@@ -172,11 +177,11 @@ def restore(raft: "Raft", snapshot: Snapshot) -> bool:
     return True
 
 
-# --- what is the leader's business --------------------------------------------------------------------------------
+# --- requests for the leader ----------------------------------------------------------------------
 
 
 def forward_proposal(raft: "Raft", m: Message) -> None:
-    """PROP, at a follower.
+    """PROP at a follower.
 
     Raises:
         ProposalDropped: there is no leader, or forwarding is disabled.
@@ -192,13 +197,13 @@ def forward_proposal(raft: "Raft", m: Message) -> None:
 
 
 def drop_proposal(raft: "Raft", _: Message) -> None:
-    """PROP, where nobody leads. Raises ProposalDropped."""
+    """PROP without a leader. Raises ProposalDropped."""
     raft.trace.info("%x no leader at term %d; dropping proposal", raft.id, raft.term)
     raise ProposalDropped
 
 
 def forward_transfer(raft: "Raft", m: Message) -> None:
-    """TRANSFER_LEADER, at a follower."""
+    """TRANSFER_LEADER at a follower."""
     if raft.lead == NONE:
         raft.trace.info("%x no leader at term %d; dropping leader transfer msg", raft.id, raft.term)
     else:
@@ -206,7 +211,7 @@ def forward_transfer(raft: "Raft", m: Message) -> None:
 
 
 def forward_read(raft: "Raft", m: Message) -> None:
-    """READ_INDEX, at a follower."""
+    """READ_INDEX at a follower."""
     if raft.lead == NONE:
         raft.trace.info("%x no leader at term %d; dropping index reading msg", raft.id, raft.term)
     else:
@@ -214,7 +219,7 @@ def forward_read(raft: "Raft", m: Message) -> None:
 
 
 def handle_read_index_response(raft: "Raft", m: Message) -> None:
-    """READ_INDEX_RESP: the leader answers a read that was forwarded."""
+    """READ_INDEX_RESP: the leader's response to a forwarded read."""
     if len(m.entries) != 1:
         raft.trace.error(
             "%x invalid format of MsgReadIndexResp from %x, entries count: %d",
@@ -227,9 +232,11 @@ def handle_read_index_response(raft: "Raft", m: Message) -> None:
 
 
 def forget_leader(raft: "Raft", _: Message) -> None:
-    """FORGET_LEADER: the driver knows that the leader is gone; so votes may be granted before the election timeout."""
+    """FORGET_LEADER: the driver knows that the leader is gone, so votes may be granted before the
+    election timeout.
+    """
     if raft.config.read_only is ReadOnlyOption.LEASE_BASED:
-        # The leader's lease rests on this node's memory of it.
+        # The leader's lease relies on this node remembering it.
         raft.trace.error("ignoring MsgForgetLeader due to ReadOnlyLeaseBased")
     elif raft.lead != NONE:
         raft.trace.info("%x forgetting leader %x at term %d", raft.id, raft.lead, raft.term)

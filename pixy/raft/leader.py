@@ -1,4 +1,4 @@
-"""What else a leader does: takes proposals, checks its quorum, hands over."""
+"""Leader: proposals, quorum checks and leadership transfer."""
 
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,12 @@ __all__ = ["check_quorum", "ignore_from_member", "propose", "transfer_leader"]
 
 
 def ignore_from_member(raft: "Raft", m: Message) -> None:
-    """What does not concern a leader; it only notices if the sender is not a member."""
+    """A message that a leader ignores, apart from checking that its sender is a member."""
     replication.progress_of_sender(raft, m)
 
 
 def check_quorum(raft: "Raft", _: Message) -> None:
-    """CHECK_QUORUM: a leader that has lost its quorum makes way (thesis §6.2)."""
+    """CHECK_QUORUM: a leader that has lost its quorum steps down (thesis §6.2)."""
     progress = raft.tracker.progress
     own = progress.get(raft.id)
     if own is not None:
@@ -33,19 +33,20 @@ def check_quorum(raft: "Raft", _: Message) -> None:
             pr.recently_active = False
 
 
-# --- proposals ----------------------------------------------------------------------------------------------------
+# --- proposals ------------------------------------------------------------------------------------
 
 
 def propose(raft: "Raft", m: Message) -> None:
-    """PROP: appends the entries and sends them to everybody.
+    """PROP: append the entries and replicate them.
 
     Raises:
-        ProposalDropped: this node is not a member any more, hands over, or has too much that is not applied.
+        ProposalDropped: this node is no longer a member, is transferring its leadership, or has too
+            many unapplied entries.
     """
     if not m.entries:
         panic(raft.trace, "%x stepped empty MsgProp", raft.id)
     if raft.id not in raft.tracker.progress:
-        # Removed from the configuration, and still leading until somebody else does.
+        # Removed from the configuration, but leader until another node is elected.
         raise ProposalDropped
     if raft.lead_transferee != NONE:
         raft.trace.debug(
@@ -64,7 +65,7 @@ def propose(raft: "Raft", m: Message) -> None:
 
 
 def _check_conf_changes(raft: "Raft", entries: list[Entry]) -> list[Entry]:
-    """A configuration change that does not fit now is replaced by an empty entry."""
+    """Replace invalid configuration changes by empty entries."""
     checked = []
     for index, entry in enumerate(entries, raft.log.last_index() + 1):
         taken = entry
@@ -88,7 +89,10 @@ def _check_conf_changes(raft: "Raft", entries: list[Entry]) -> list[Entry]:
 
 
 def _refusal(raft: "Raft", *, leaves: bool) -> str:
-    """Why a configuration change does not fit, empty if it does. Only one may be in the log unapplied (thesis §4.1)."""
+    """Reason to refuse a configuration change, empty if it is valid.
+
+    At most one may be unapplied in the log (thesis §4.1).
+    """
     joint = bool(raft.tracker.config.voters_outgoing)
     if raft.pending_conf_index > raft.log.applied:
         return f"possible unapplied conf change at index {raft.pending_conf_index} (applied to {raft.log.applied})"
@@ -99,11 +103,13 @@ def _refusal(raft: "Raft", *, leaves: bool) -> str:
     return ""
 
 
-# --- leadership transfer (thesis §3.10) ---------------------------------------------------------------------------
+# --- leadership transfer (thesis §3.10) -----------------------------------------------------------
 
 
 def transfer_leader(raft: "Raft", m: Message) -> None:
-    """TRANSFER_LEADER: brings the sender's log up to date, then tells it to campaign at once. Aborted after an election timeout."""
+    """TRANSFER_LEADER: bring the target's log up to date, then tell it to campaign at once. Aborted
+    after an election timeout.
+    """
     pr = replication.progress_of_sender(raft, m)
     if pr is None:
         return

@@ -1,11 +1,12 @@
-"""The log of one node: what is stable in the storage, what is not, and how far it is committed and applied.
+"""The log of a node: its stable and unstable entries, and its commit and apply indexes.
 
     storage.first_index ..... unstable.offset ..... last_index
          applied <= applying <= committed
 
-`applying` entries were handed out to be applied, `applied` ones were acknowledged. What lies between is bounded by bytes
-(`max_applying_size`): when the bound is reached, or when a batch had to be cut short, nothing is handed out until an acknowledgement
-comes. Committed entries are never replaced; that a leader asks for it is a bug somewhere (Raft §5.4.3, leader completeness).
+Entries up to `applying` were handed out to be applied, entries up to `applied` were acknowledged.
+The size of those in between is bounded (`max_applying_size`): when the bound is reached, or a batch
+had to be cut, nothing is handed out until an acknowledgement arrives. Committed entries are never
+replaced; a leader that asks for it has a bug (Raft §5.4.3, leader completeness).
 """
 
 from collections.abc import Sequence
@@ -21,13 +22,13 @@ __all__ = ["RaftLog"]
 
 
 class RaftLog:
-    """Reads the storage; writes nothing.
+    """Reads from the storage, and writes nothing.
 
     Args:
-        storage: what is stable.
-        max_applying_size: encoded bytes that may be handed out and not yet acknowledged as applied; the entry that crosses the
-            bound is the first one alone.
-        trace: who listens.
+        storage: stable entries.
+        max_applying_size: encoded bytes that may be handed out but not acknowledged as applied; the
+            entry that exceeds the bound is handed out only if it is the first.
+        trace: trace sink.
     """
 
     __slots__ = (
@@ -48,13 +49,14 @@ class RaftLog:
         self._max_applying_size = max_applying_size
         self.storage = storage
         self.unstable = Unstable(storage.last_index() + 1, trace)
-        # Known to be stored by a quorum. Invariant: applied <= applying <= committed <= last_index.
+        # Stored by a quorum. Invariant: applied <= applying <= committed <= last_index.
         self.committed = self.applying = self.applied = storage.first_index() - 1
-        # Encoded bytes of what is between applied and applying; 0 without a bound. Invariant: the sum of the sizes of the batches that
-        # were handed out, each with the index of its last entry; None if there are none.
+        # Encoded bytes between applied and applying; 0 without a bound. Invariant: the sum of the
+        # sizes of the batches handed out, each stored with the index of its last entry; None if
+        # there are none.
         self.applying_size = 0
         self._applying_sizes: list[tuple[int, int]] | None = None
-        # Nothing is handed out until an acknowledgement comes.
+        # Nothing is handed out until an acknowledgement arrives.
         self.applying_paused = False
 
     def __str__(self) -> str:
@@ -64,15 +66,15 @@ class RaftLog:
             f"len(unstable.Entries)={len(self.unstable.entries)}"
         )
 
-    # --- what is there --------------------------------------------------------------------------------------------
+    # --- contents ---------------------------------------------------------------------------------
 
     def first_index(self) -> int:
-        """The first entry that can be read."""
+        """Index of the first available entry."""
         first = self.unstable.maybe_first_index()
         return self.storage.first_index() if first is None else first
 
     def last_index(self) -> int:
-        """The last entry."""
+        """Index of the last entry."""
         entries = self.unstable.entries
         if entries:
             return entries[-1].index
@@ -80,7 +82,7 @@ class RaftLog:
         return self.storage.last_index() if last is None else last
 
     def last_position(self) -> LogPosition:
-        """The last entry's term and index."""
+        """Term and index of the last entry."""
         entries = self.unstable.entries
         if entries:
             return LogPosition(entries[-1].term, entries[-1].index)
@@ -91,11 +93,11 @@ class RaftLog:
             panic(self._trace, "unexpected error when getting the last term at %d: %s", index, error)
 
     def term(self, index: int) -> int:
-        """The term of an entry, or of the one before the first.
+        """Term of an entry, or of the one before the first.
 
         Raises:
-            Compacted: it is gone.
-            EntryUnavailable: it is not there yet.
+            Compacted: the entry was compacted.
+            EntryUnavailable: the entry does not exist yet.
         """
         unstable = self.unstable
         if index < unstable.offset and unstable.snapshot is None:
@@ -103,37 +105,40 @@ class RaftLog:
         known = unstable.maybe_term(index)
         if known is not None:
             return known
-        # What the storage has below a snapshot is about to be replaced, and may contradict it.
+        # Entries in the storage below a pending snapshot are about to be replaced, and may conflict
+        # with it.
         raise EntryUnavailable if index >= unstable.offset else Compacted
 
     def term_or_zero(self, index: int) -> int:
-        """The term of an entry, 0 if it is gone or not there yet."""
+        """Term of an entry, 0 if it was compacted or does not exist yet."""
         try:
             return self.term(index)
         except StorageError:
             return 0
 
     def match_term(self, term: int, index: int) -> bool:
-        """Whether the entry at `index` has this term."""
+        """True if the entry at `index` has this term."""
         try:
             return self.term(index) == term
         except StorageError:
             return False
 
     def entries(self, lo: int, max_size: int) -> list[Entry]:
-        """The entries from `lo` on, cut to `max_size` encoded bytes, but one at least if there is any.
+        """Entries from `lo` on, limited to `max_size` encoded bytes, but at least one if there is
+        any.
 
         Raises:
-            Compacted: `lo` is gone.
+            Compacted: `lo` was compacted.
         """
         last = self.last_index()
         return self.slice(lo, last + 1, max_size) if lo <= last else []
 
     def slice(self, lo: int, hi: int, max_size: int) -> list[Entry]:
-        """The entries from `lo` to before `hi`, cut to `max_size` encoded bytes, but one at least if there is any.
+        """Entries in [lo, hi), limited to `max_size` encoded bytes, but at least one if there is
+        any.
 
         Raises:
-            Compacted: `lo` is gone.
+            Compacted: `lo` was compacted.
         """
         self._check_bounds(lo, hi)
         offset = self.unstable.offset
@@ -154,7 +159,8 @@ class RaftLog:
         if room <= 0:
             return stable
         rest = limit_entries(self.unstable.slice(offset, hi), room)
-        # The first entry is given also if it is too large: here it is not the first.
+        # `limit_entries` always returns the first entry; here that entry is not the first of the
+        # result.
         return stable if len(rest) == 1 and entries_size(rest) > room else stable + rest
 
     def _check_bounds(self, lo: int, hi: int) -> None:
@@ -169,22 +175,22 @@ class RaftLog:
             panic(self._trace, "slice[%d,%d) out of bound [%d,%d]", lo, hi, first, self.last_index())
 
     def snapshot(self) -> Snapshot:
-        """The newest one.
+        """The latest snapshot.
 
         Raises:
-            SnapshotTemporarilyUnavailable: it is being made.
+            SnapshotTemporarilyUnavailable: it is being created.
         """
         if self.unstable.snapshot is not None:
             return self.unstable.snapshot
         return self.storage.snapshot()
 
-    # --- appending ------------------------------------------------------------------------------------------------
+    # --- appending --------------------------------------------------------------------------------
 
     def maybe_append(self, previous: LogPosition, entries: Sequence[Entry], leader_commit: int) -> int | None:
-        """Takes what a leader sends (Raft figure 2, AppendEntries 2-5).
+        """Append a leader's entries (Raft figure 2, AppendEntries 2-5).
 
         Returns:
-            The index of the last of the entries, None if the log does not have `previous`.
+            Index of the last new entry, None if the log does not contain `previous`.
         """
         if not self.match_term(*previous):
             return None
@@ -207,7 +213,9 @@ class RaftLog:
         return last_new
 
     def append(self, entries: Sequence[Entry]) -> int:
-        """Adds consecutive entries in place of everything from the first one's index on; returns the last index."""
+        """Append consecutive entries, replacing everything from the first one's index on; returns
+        the last index.
+        """
         if entries:
             after = entries[0].index - 1
             if after < self.committed:
@@ -216,7 +224,7 @@ class RaftLog:
         return self.last_index()
 
     def find_conflict(self, entries: Sequence[Entry]) -> int:
-        """The index of the first entry that the log does not have, 0 if it has them all."""
+        """Index of the first entry that the log does not have, 0 if it has all of them."""
         last = self.last_index()
         for entry in entries:
             if entry.index > last:
@@ -232,9 +240,10 @@ class RaftLog:
         return 0
 
     def find_conflict_by_term(self, index: int, term: int) -> LogPosition:
-        """The last entry at or below `index` whose term is not above `term`: where a log with that term there may match.
+        """The last entry at or below `index` with a term <= `term`: the last one that may match a
+        log with that term at that index.
 
-        Its term is 0 if the log does not reach down there. (Raft §5.3, the accelerated search for the matching entry.)
+        Its term is 0 if the log does not reach down that far. (Raft §5.3, fast log backtracking.)
         """
         while index > 0:
             try:
@@ -247,24 +256,26 @@ class RaftLog:
         return LogPosition(0, 0)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Replaces the log by a snapshot."""
+        """Replace the log by a snapshot."""
         self._trace.info(
             "log [%s] starts to restore snapshot [index: %d, term: %d]", self, snapshot.index, snapshot.term
         )
         self.committed = snapshot.index
         self.unstable.restore(snapshot)
 
-    # --- committing and applying ----------------------------------------------------------------------------------
+    # --- committing and applying ------------------------------------------------------------------
 
     def maybe_commit(self, position: LogPosition) -> bool:
-        """Commits up to an entry of the leader's own term (Raft §5.4.2); False if that is nothing new."""
+        """Commit up to an entry of the leader's own term (Raft §5.4.2); False if it was committed
+        already.
+        """
         if position.term and position.index > self.committed and self.match_term(*position):
             self.commit_to(position.index)
             return True
         return False
 
     def commit_to(self, index: int) -> None:
-        """Commits up to `index`; never goes back."""
+        """Advance the commit index; it never moves back."""
         if index <= self.committed:
             return
         if index > self.last_index():
@@ -277,16 +288,17 @@ class RaftLog:
         self.committed = index
 
     def has_next_committed_entries(self, allow_unstable: bool) -> bool:
-        """Whether `next_committed_entries` has any."""
+        """True if `next_committed_entries` is not empty."""
         if self.committed == self.applying or self.applying_paused or self.unstable.snapshot is not None:
             return False
         return allow_unstable or self.applying < self.unstable.offset - 1
 
     def next_committed_entries(self, allow_unstable: bool) -> list[Entry]:
-        """What is to be applied next.
+        """Entries to be applied next.
 
         Args:
-            allow_unstable: whether entries may be applied that are not known to be stored here. They are committed in any case.
+            allow_unstable: include entries not known to be stored on this node. They are committed
+                in any case.
         """
         if not self.has_next_committed_entries(allow_unstable):
             return []
@@ -311,7 +323,7 @@ class RaftLog:
         return self.committed if allow_unstable else min(self.committed, self.unstable.offset - 1)
 
     def accept_applying(self, entries: Sequence[Entry], allow_unstable: bool) -> None:
-        """Notes that these were handed out."""
+        """Record that these entries were handed out."""
         index = entries[-1].index
         if self.committed < index:
             panic(
@@ -331,7 +343,7 @@ class RaftLog:
         )
 
     def applied_to(self, index: int) -> None:
-        """Notes that everything up to `index` is applied."""
+        """Record that all entries up to `index` are applied."""
         if self.committed < index or index < self.applied:
             panic(
                 self._trace,
@@ -349,7 +361,7 @@ class RaftLog:
         self.applying_paused = self.applying_size >= self._max_applying_size
 
     def check_invariants(self) -> None:
-        """Raises AssertionError if the fields contradict each other."""
+        """Assert the documented invariants."""
         self.unstable.check_invariants()
         assert self.applied <= self.applying <= self.committed <= self.last_index(), str(self)
         assert self.applying_size >= 0

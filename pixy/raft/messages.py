@@ -1,13 +1,14 @@
-"""The values that Raft speaks in: entries, messages, snapshots, configuration changes.
+"""Data types of Raft: entries, messages, snapshots, configuration changes.
 
-Names, numbers and meanings are those of etcd's raftpb; one field is renamed because `from` is a keyword of Python:
-`Message.sender`. Nothing here has behaviour. Bytes are made of these values in `pixy.raft.wire` alone, and text in
-`pixy.raft.text`.
+Names, numbers and meanings are those of etcd's raftpb. One field is renamed because `from` is a
+Python keyword: `Message.sender`. Nothing here has behavior; `pixy.raft.wire` encodes these types,
+and `pixy.raft.text` formats them.
 
-All of them are immutable by convention: once constructed, nobody assigns to a field. `Entry` and `Message` are made
-for every proposal, and are therefore plain slotted classes: a frozen dataclass of fourteen fields takes 1.3 us to
-construct, a `NamedTuple` 0.39 us, this one 0.34 us, and its fields are read twice as fast as a tuple's. An entry's
-payload is never copied: all entries and messages that speak of it refer to the same `bytes`.
+All are immutable by convention: no field is assigned after construction. `Entry` and `Message` are
+created for every proposal and are therefore plain slotted classes: a frozen dataclass of fourteen
+fields takes 1.3 us to construct, a `NamedTuple` 0.39 us, this one 0.34 us, and its fields are read
+twice as fast as a tuple's. An entry's payload is never copied: all entries and messages share one
+`bytes` object.
 """
 
 from collections.abc import Sequence
@@ -40,23 +41,23 @@ __all__ = [
 ]
 
 NONE = 0
-"""The id of nobody: no leader, no vote."""
+"""No node: no leader, no vote."""
 APPEND_THREAD = 2**64 - 1
-"""Who writes entries, hard states and snapshots: the target of `STORAGE_APPEND`."""
+"""Target of `STORAGE_APPEND`: stores entries, hard states and snapshots."""
 APPLY_THREAD = 2**64 - 2
-"""Who applies committed entries: the target of `STORAGE_APPLY`."""
+"""Target of `STORAGE_APPLY`: applies committed entries."""
 
 CAMPAIGN_TRANSFER = b"CampaignTransfer"
-"""The context of a vote request that the leader itself asked for: it is heard although there is a leader."""
+"""Context of a vote request in a leadership transfer; nodes in contact with a leader honor it."""
 
 
 def is_local_thread(node_id: int) -> bool:
-    """Whether the id names one of a node's own storage threads and no node."""
+    """True if the id is one of a node's own storage threads."""
     return node_id >= APPLY_THREAD
 
 
 class MessageType(IntEnum):
-    """What a message is; who sends which, and when, is told where it is handled."""
+    """Message types. The handlers document who sends them, and when."""
 
     HUP = 0
     BEAT = 1
@@ -85,7 +86,9 @@ class MessageType(IntEnum):
 
 
 class EntryType(IntEnum):
-    """What an entry's data is: the application's, or a configuration change in one of two encodings."""
+    """Content of an entry's data: application data, or a configuration change in one of two
+    encodings.
+    """
 
     NORMAL = 0
     CONF_CHANGE = 1
@@ -93,7 +96,7 @@ class EntryType(IntEnum):
 
 
 class StateType(IntEnum):
-    """The role of a node (Raft §5.1, and the pre-candidate of the thesis, §9.6)."""
+    """Role of a node (Raft §5.1; the pre-candidate: thesis §9.6)."""
 
     FOLLOWER = 0
     CANDIDATE = 1
@@ -102,7 +105,7 @@ class StateType(IntEnum):
 
 
 class LogPosition(NamedTuple):
-    """Names an entry. Positions compare as logs do: the later term is more up to date, then the larger index (Raft §5.4.1)."""
+    """Position of an entry. Positions compare as logs do: by term, then by index (Raft §5.4.1)."""
 
     term: int
     index: int  # type: ignore[assignment]  # it hides tuple.index, which a pair has no use for
@@ -110,7 +113,7 @@ class LogPosition(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """One entry of the log. Index and term of a proposal are assigned by the leader."""
+    """A log entry. The leader assigns index and term of a proposal."""
 
     term: int = 0
     index: int = 0
@@ -120,12 +123,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ConfState:
-    """A configuration as it is stored: sorted ids of nodes.
+    """A configuration in its stored form: sorted node ids.
 
     Args:
-        voters: the voters, in a joint configuration those of the incoming half.
-        learners: who receives the log and is not counted.
-        voters_outgoing: the outgoing half of a joint configuration, else empty.
+        voters: voters; in a joint configuration those of the incoming half.
+        learners: non-voting members, which receive the log.
+        voters_outgoing: outgoing half of a joint configuration, else empty.
         learners_next: voters of the outgoing half that become learners when it is left.
         auto_leave: the leader leaves the joint configuration by itself.
     """
@@ -139,9 +142,9 @@ class ConfState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state up to and with the entry at (term, index), and the configuration in force there.
+    """State up to and including the entry at (term, index), and the configuration at that point.
 
-    What `data` is, is the application's business; the core passes it on. A snapshot of index 0 is none.
+    The core does not interpret `data`. A snapshot with index 0 is empty.
     """
 
     index: int = 0
@@ -152,23 +155,26 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Message:
-    """What nodes, and a node's own threads, say to each other.
+    """A message between nodes, or between a node and its storage threads.
 
     Args:
-        type: what is said.
-        to: the node, or storage thread, that it is for.
-        sender: who says it.
+        type: message type.
+        to: receiving node or storage thread.
+        sender: sending node or storage thread.
         term: the sender's term; 0 in local messages, proposals and read requests.
-        log_term: the term of the entry at `index`.
-        index: of the entry before `entries` in APP; what is acknowledged or refused in APP_RESP; elsewhere as told there.
-        entries: to be appended, proposed, applied; in READ_INDEX one, whose data is the request.
-        commit: up to where the receiver may commit.
-        vote: in STORAGE_APPEND the vote to be stored.
-        snapshot: of SNAP, STORAGE_APPEND and its answer.
-        reject: the answer is no.
-        reject_hint: where the follower's log may match, in a rejecting APP_RESP.
-        context: echoed by heartbeats; "CampaignTransfer" in a vote request that a leader asked for.
-        responses: what a storage thread sends when its work is done.
+        log_term: term of the entry at `index`.
+        index: APP: index of the entry before `entries`. APP_RESP: the acknowledged or rejected
+            index. Other types: see their handlers.
+        entries: entries to append, propose or apply; in READ_INDEX a single one with the request as
+            data.
+        commit: commit index for the receiver.
+        vote: STORAGE_APPEND: the vote to store.
+        snapshot: of SNAP, STORAGE_APPEND and its response.
+        reject: negative response.
+        reject_hint: rejecting APP_RESP: index at which the follower's log may match.
+        context: echoed by heartbeats; "CampaignTransfer" in the vote requests of a leadership
+            transfer.
+        responses: messages that a storage thread delivers when its work is done.
     """
 
     type: MessageType
@@ -188,7 +194,9 @@ class Message:
 
 
 class HardState(NamedTuple):
-    """What must be durable before anything that depends on it is said (Raft figure 2, persistent state)."""
+    """State that must be durable before messages that depend on it are sent (Raft figure 2,
+    persistent state).
+    """
 
     term: int = 0
     vote: int = NONE
@@ -196,21 +204,21 @@ class HardState(NamedTuple):
 
 
 class SoftState(NamedTuple):
-    """What is worth knowing and need not be stored."""
+    """Volatile state of interest to the driver."""
 
     lead: int = NONE
     state: StateType = StateType.FOLLOWER
 
 
 class ReadState(NamedTuple):
-    """A read request may be served as soon as the entry at `read_index` is applied."""
+    """A read request that may be served once the entry at `read_index` is applied."""
 
     read_index: int
     context: bytes
 
 
 class ConfChangeTransition(IntEnum):
-    """How a configuration change passes through a joint configuration, if at all."""
+    """Whether and how a configuration change goes through a joint configuration."""
 
     AUTO = 0
     JOINT_IMPLICIT = 1
@@ -218,7 +226,7 @@ class ConfChangeTransition(IntEnum):
 
 
 class ConfChangeType(IntEnum):
-    """What happens to one node. An update changes nothing here, it is the application's."""
+    """Change of one node. An update has no effect here and is for the application."""
 
     ADD_NODE = 0
     REMOVE_NODE = 1
@@ -235,30 +243,35 @@ class ConfChangeSingle(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfChangeV2:
-    """A configuration change of any number of steps (thesis §4.3); with none and AUTO it leaves the joint configuration."""
+    """A configuration change of any number of steps (thesis §4.3).
+
+    Without steps and with AUTO, it leaves the joint configuration.
+    """
 
     changes: tuple[ConfChangeSingle, ...] = ()
     transition: ConfChangeTransition = ConfChangeTransition.AUTO
     context: bytes = b""
 
     def leaves_joint(self) -> bool:
-        """Whether this is the second half of a joint change."""
+        """True if this change leaves a joint configuration."""
         return not self.changes and self.transition == ConfChangeTransition.AUTO
 
     def enters_joint(self) -> bool:
-        """Whether this needs, or asks for, a joint configuration."""
+        """True if this change requires, or requests, a joint configuration."""
         return len(self.changes) > 1 or self.transition != ConfChangeTransition.AUTO
 
     def auto_leave(self) -> bool:
-        """Whether the leader leaves the joint configuration by itself, if one is entered."""
+        """True if the leader leaves the joint configuration by itself, provided that one is
+        entered.
+        """
         return self.transition != ConfChangeTransition.JOINT_EXPLICIT
 
 
 @dataclass(frozen=True, slots=True)
 class ConfChange:
-    """A configuration change of one step, in the older encoding.
+    """A single-step configuration change in the older encoding.
 
-    `change_id` is raftpb's `id`: the proposer's own number for it.
+    `change_id` is raftpb's `id`, chosen by the proposer.
     """
 
     type: ConfChangeType
@@ -267,5 +280,5 @@ class ConfChange:
     change_id: int = 0
 
     def as_v2(self) -> ConfChangeV2:
-        """The same in the newer form."""
+        """The same change in the newer form."""
         return ConfChangeV2((ConfChangeSingle(self.type, self.node_id),), context=self.context)

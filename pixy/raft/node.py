@@ -1,12 +1,13 @@
-"""A node of a group, as a driver uses it.
+"""A node of a raft group: the driver's interface.
 
     while node.has_ready():
         ready = node.ready()
-        ...                     # what `pixy.raft.ready` says, in that order
+        ...                     # the work, in the order given in `pixy.raft.ready`
         node.advance()          # not with asynchronous storage writes
 
-Between two of these the driver calls `tick`, `step` with what came in, `propose` and the rest. A group in which nothing happens
-needs no calls at all, not even ticks: see `quiesce`, and docs/raft.md for what such a group cannot do.
+In between, the driver calls `tick`, `step` with received messages, `propose` and the other methods.
+An idle group needs no calls at all, not even ticks: see `quiesce`, and docs/raft.md for the
+limitations of such a group.
 """
 
 from collections.abc import Sequence
@@ -70,28 +71,28 @@ _IS_RESPONSE = tuple([kind in _RESPONSES for kind in MessageType])
 
 
 def is_local_message(kind: MessageType) -> bool:
-    """Whether only the node itself, or one of its storage threads, may send this."""
+    """True for messages that only the node itself or its storage threads may send."""
     return _IS_LOCAL[kind]
 
 
 def is_response_message(kind: MessageType) -> bool:
-    """Whether this answers something, so that it is expected from members only."""
+    """True for responses, which are expected from members only."""
     return _IS_RESPONSE[kind]
 
 
 class RaftNode:
-    """One replica of one group.
+    """One replica of one raft group.
 
     Args:
         node_id: its id, not 0.
-        storage: what is stable; the driver writes it, the core reads it.
-        config: the options; one object may serve many groups.
-        random: for election timeouts; one source may serve many groups.
-        applied: up to which index the application has applied what is in the storage.
-        trace: who listens to what happens.
+        storage: stable state; written by the driver, read by the core.
+        config: options; may be shared by many groups.
+        random: source of randomness for election timeouts; may be shared by many groups.
+        applied: index up to which the application has applied the entries in the storage.
+        trace: trace sink.
 
     Raises:
-        RaftConfigError: the id cannot be used.
+        RaftConfigError: the id is reserved.
         RaftBug: the storage contradicts itself.
     """
 
@@ -115,38 +116,39 @@ class RaftNode:
         trace: Trace = NULL_TRACE,
     ) -> None:
         self._raft = Raft(node_id, storage, config, random, trace, applied)
-        # In the synchronous form entries are stored before anything is applied. In the other one a crash might find an
-        # application that is ahead of its log.
+        # With synchronous writes, entries are stored before they are applied. With asynchronous
+        # writes, a crash might leave the application ahead of its log.
         self._apply_unstable = not config.async_storage_writes
-        # The awaited snapshot that a Ready has named.
+        # The awaited snapshot that a Ready has reported.
         self._announced_snapshot: Message | None = None
         self._previous_soft_state = self._raft.soft_state()
         self._previous_hard_state = self._raft.hard_state()
-        # What this node says to itself once the work of the last Ready is done. None between two of them.
+        # Messages from this node to itself once the work of the last Ready is done. None if no
+        # Ready is outstanding.
         self._steps_on_advance: list[Message] | None = None
 
     @property
     def raft(self) -> Raft:
-        """The state machine, to look at."""
+        """The state machine, for inspection."""
         return self._raft
 
     def status(self) -> RaftStatus:
-        """A look at the node."""
+        """Status of the node."""
         return status_of(self._raft)
 
-    # --- what happens to a node -----------------------------------------------------------------------------------
+    # --- inputs -----------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """One tick has passed; how long that is, is the driver's business."""
+        """Advance the logical clock by one tick; the driver defines its duration."""
         self._raft.tick()
 
     def step(self, message: Message) -> None:
-        """Takes a message that came in, from a peer or from a storage thread.
+        """Process a message from a peer or a storage thread.
 
         Raises:
-            StepLocalMessage: only the node itself may send this.
-            StepPeerNotFound: an answer from a node that is not a member.
-            ProposalDropped: a forwarded proposal is not taken.
+            StepLocalMessage: only the node itself may send this message.
+            StepPeerNotFound: a response from a node that is not a member.
+            ProposalDropped: a forwarded proposal was dropped.
         """
         kind, sender = message.type, message.sender
         if sender < APPLY_THREAD:
@@ -157,72 +159,82 @@ class RaftNode:
         self._raft.step(message)
 
     def report_unreachable(self, node_id: int) -> None:
-        """Messages to this node were lost: the leader stops sending ahead until it answers."""
+        """Report that messages to this node were lost: the leader stops pipelining until it
+        answers.
+        """
         self._raft.step(Message(MessageType.UNREACHABLE, self._raft.id, node_id))
 
     def report_snapshot(self, node_id: int, *, failed: bool) -> None:
-        """A snapshot for this node was delivered, or could not be. Without this report, or an answer, nothing more is sent to it."""
+        """Report that a snapshot for this node was delivered, or has failed.
+
+        Without this report, or a response from that node, nothing more is sent to it.
+        """
         self._raft.step(Message(MessageType.SNAP_STATUS, self._raft.id, node_id, reject=failed))
 
     def snapshot_arrived(self, snapshot: Snapshot) -> bool:
-        """The data of the awaited snapshot is in its place: the node continues from it.
+        """Report that the data of the awaited snapshot is in place: the node continues from it.
 
         Args:
-            snapshot: of the message in `Ready.awaited_snapshot`.
+            snapshot: from the message in `Ready.awaited_snapshot`.
 
         Returns:
-            False if the snapshot is not needed any more: the node has a later one, leads, or got the entries instead. The data may go.
+            False if the snapshot is no longer needed, because the node has a later one, is the
+            leader, or received the entries instead. The data may be deleted.
         """
         return complete_snapshot(self._raft, snapshot)
 
     def quiesce(self) -> None:
-        """Ticks stop until the group has something to do again.
+        """Suspend ticks until the group becomes active again.
 
-        Ends a leadership transfer, because proposals are dropped until it ends and only ticks would end it. Timers begin anew with the
-        next tick.
+        Aborts a leadership transfer, because proposals are dropped while one is pending and only
+        ticks would time it out. Timers restart with the next tick.
         """
         self._raft.quiesce()
 
-    # --- what an application wants --------------------------------------------------------------------------------
+    # --- requests of the application --------------------------------------------------------------
 
     def propose(self, *payloads: bytes) -> None:
-        """Asks for these to be appended to the log, all of them next to each other.
+        """Propose to append these payloads to the log, adjacent to each other.
 
-        They may be lost without notice: the leader that takes them may be deposed. They are kept as they are, not copied.
+        They may be lost without notice if the leader that appended them is deposed. Payloads are
+        referenced, not copied.
 
         Raises:
-            ProposalDropped: certainly not taken, see `pixy.raft.leader.propose`.
+            ProposalDropped: the proposal was certainly not appended, see
+                `pixy.raft.leader.propose`.
         """
         entries = [Entry(data=payload) for payload in payloads]
         self._raft.step(Message(MessageType.PROP, self._raft.id, self._raft.id, entries=entries))
 
     def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> None:
-        """Asks for another configuration. It is in force when it is applied; then the driver calls `apply_conf_change`.
+        """Propose a configuration change. It takes effect when the driver applies it with
+        `apply_conf_change`.
 
-        A change that does not fit the configuration in force is appended as an empty entry.
+        A change that is invalid in the current configuration is appended as an empty entry.
 
         Raises:
-            ProposalDropped: not taken.
+            ProposalDropped: the proposal was not appended.
         """
         kind = EntryType.CONF_CHANGE if isinstance(change, ConfChange) else EntryType.CONF_CHANGE_V2
         entry = Entry(type=kind, data=encode_conf_change(change))
         self._raft.step(Message(MessageType.PROP, self._raft.id, entries=[entry]))
 
     def apply_conf_change(self, change: ConfChange | ConfChangeV2, index: int) -> ConfState:
-        """Puts a committed change in force; to be called for every such entry that is applied.
+        """Apply a committed configuration change; required for every such entry.
 
-        An application that does not want a change passes one without effect: node id 0.
+        An application that rejects a change passes one without effect: node id 0.
 
         Args:
-            change: what the entry says.
-            index: of the entry. A change that the configuration in force takes into account already has no effect: after a restart
-                that applies entries again, and when a snapshot has overtaken it.
+            change: content of the entry.
+            index: index of the entry. A change that the current configuration already includes has
+                no effect: entries are applied again after a restart, and a snapshot may have
+                overtaken them.
 
         Returns:
-            The configuration in force, to be stored with the next snapshot.
+            The new configuration, to be stored with the next snapshot.
 
         Raises:
-            RaftBug: the change does not fit the configuration.
+            RaftBug: the change is invalid in this configuration.
         """
         return self._raft.apply_conf_change(
             change.as_v2() if isinstance(change, ConfChange) else change, index
@@ -230,34 +242,42 @@ class RaftNode:
 
     @property
     def restoring(self) -> bool:
-        """Whether a snapshot was received that the storage does not have yet. What is being applied meanwhile is outdated."""
+        """True if a snapshot was received that is not stored yet.
+
+        Entries being applied meanwhile are outdated.
+        """
         return self._raft.log.unstable.snapshot is not None
 
     def read_index(self, context: bytes) -> None:
-        """Asks for the index that must be applied before a read may be served; it comes in a `Ready`, or never.
+        """Request the index that must be applied before a read may be served; it arrives in a
+        `Ready`, or never.
 
         Args:
-            context: says which read this is, in the `ReadState`.
+            context: identifies the read in its `ReadState`.
         """
         self._raft.step(Message(MessageType.READ_INDEX, self._raft.id, entries=[Entry(data=context)]))
 
     def campaign(self) -> None:
-        """Tries to lead, without waiting for the election timeout."""
+        """Campaign without waiting for the election timeout."""
         self._raft.step(Message(MessageType.HUP, self._raft.id))
 
     def transfer_leader(self, node_id: int) -> None:
-        """Asks the leader to hand over to this node. Whether that worked shows in the soft state."""
+        """Ask the leader to transfer its leadership to this node.
+
+        The soft state shows the outcome.
+        """
         self._raft.step(Message(MessageType.TRANSFER_LEADER, self._raft.id, node_id))
 
     def forget_leader(self) -> None:
-        """The leader is known to be gone: votes may be granted at once."""
+        """Report that the leader is gone: votes may be granted at once."""
         self._raft.step(Message(MessageType.FORGET_LEADER, self._raft.id))
 
     def bootstrap(self, peers: Sequence[tuple[int, bytes]]) -> None:
-        """Makes a new group of these nodes, each with a context for its configuration change; done on all of them alike.
+        """Create a new group of these nodes, each with a context for its configuration change. All
+        of them must do the same.
 
         Raises:
-            RaftError: there are no peers, or this node has a log already.
+            RaftError: there are no peers, or this node already has a log.
         """
         if not peers:
             raise RaftError("must provide at least one peer to Bootstrap")
@@ -272,17 +292,17 @@ class RaftNode:
             for index, change in enumerate(changes, 1)
         ]
         raft.log.append(entries)
-        # Everybody begins with these, so they are committed. They are in force at once, or nobody could campaign; the
-        # application applies them again, without effect.
+        # All nodes start with these entries, so they are committed. They take effect at once, or no
+        # node could campaign; the application applies them again, without effect.
         raft.log.committed = len(entries)
         for index, change in enumerate(changes, 1):
             single = ConfChangeSingle(change.type, change.node_id)
             raft.apply_conf_change(ConfChangeV2((single,)), index)
 
-    # --- what a driver has to do ----------------------------------------------------------------------------------
+    # --- work for the driver ----------------------------------------------------------------------
 
     def has_ready(self) -> bool:
-        """Whether `ready` has any work."""
+        """True if `ready` has work."""
         raft = self._raft
         if raft.messages or raft.messages_after_append or raft.read_states:
             return True
@@ -302,10 +322,11 @@ class RaftNode:
         return raft.log.committed != commit or raft.term != term or raft.vote != vote
 
     def ready(self) -> Ready:
-        """The work that has gathered. It is the driver's from here on: the same is not given again.
+        """Collect the pending work. It now belongs to the driver and is not returned again.
 
         Raises:
-            RaftBug: the work of the one before was not acknowledged by `advance` (synchronous form only).
+            RaftBug: the previous work was not acknowledged with `advance` (synchronous writes
+                only).
         """
         raft = self._raft
         log = raft.log
@@ -364,10 +385,10 @@ class RaftNode:
         self._steps_on_advance = own
 
     def advance(self) -> None:
-        """The work of the last `ready` is done.
+        """Acknowledge that the work of the last `ready` is done.
 
         Raises:
-            RaftBug: storage writes are asynchronous, and are acknowledged by messages.
+            RaftBug: with asynchronous writes, work is acknowledged by messages.
         """
         if self._raft.config.async_storage_writes:
             panic(self._raft.trace, "Advance must not be called when using AsyncStorageWrites")

@@ -1,20 +1,20 @@
-"""What a leader knows of one follower, and how much it sends to it.
+"""A follower's replication state as seen by the leader, and its flow control.
 
 A follower is in one of three states.
 
-    PROBE      where its log matches is not known: one message with entries at most is under way until an answer comes
-    REPLICATE  it follows closely: entries are sent as they come, `next` moves on sending, a window bounds what is under way
-    SNAPSHOT   what it needs is compacted: nothing is sent until it has got a snapshot
+    PROBE      the matching index is unknown: one message with entries at most is in flight until a response arrives
+    REPLICATE  entries are sent as they come, `next` advances on sending, a window bounds what is in flight
+    SNAPSHOT   entries it needs were compacted: nothing is sent until it has restored a snapshot
 
-    PROBE -> REPLICATE   it acknowledged an append
-    REPLICATE -> PROBE   it refused one, or it was reported unreachable
-    PROBE, REPLICATE -> SNAPSHOT   the entry before `next` is gone
-    SNAPSHOT -> PROBE -> REPLICATE   it acknowledged an index from which the leader's log goes on
-    SNAPSHOT -> PROBE    the snapshot was reported as delivered, or as failed
+    PROBE -> REPLICATE   it accepted an append
+    REPLICATE -> PROBE   it rejected an append, or was reported unreachable
+    PROBE, REPLICATE -> SNAPSHOT   the entry before `next` was compacted
+    SNAPSHOT -> PROBE -> REPLICATE   it acknowledged an index from which the leader's log continues
+    SNAPSHOT -> PROBE    the snapshot was reported as delivered or failed
 
-The window (`Inflights`) counts messages and, softly, bytes: the message that crosses the byte limit is still sent. If all
-messages of a full window are lost, no answer would ever free it; a heartbeat's answer therefore lifts the pause for one
-append without entries, whose answer does.
+The window (`Inflights`) limits messages and, softly, bytes: the message that exceeds the byte limit
+is still sent. If all messages of a full window are lost, no response would ever free it. So a
+heartbeat response permits one empty append, whose response frees the window.
 """
 
 from bisect import bisect_right
@@ -32,11 +32,12 @@ class ProgressState(Enum):
 
 
 class Inflights:
-    """The appends under way to one follower, by the index of their last entry.
+    """In-flight appends to one follower, by the index of their last entry.
 
     Args:
-        max_messages: how many may be under way, at least 1.
-        max_bytes: how many bytes of payload; 0 for no limit. The message that reaches it is still let through.
+        max_messages: limit of messages, at least 1.
+        max_bytes: limit of payload bytes, 0 for none. The message that reaches it is still
+            admitted.
     """
 
     __slots__ = ("_bytes", "_indexes", "_sizes", "max_bytes", "max_messages")
@@ -44,8 +45,8 @@ class Inflights:
     def __init__(self, max_messages: int, max_bytes: int = 0) -> None:
         self.max_messages = max_messages
         self.max_bytes = max_bytes
-        # Both are None while nothing is under way, so that a follower at rest costs nothing.
-        # Invariant: ascending, as many as sizes, at most max_messages.
+        # Both are None while nothing is in flight, so an idle follower takes no memory. Invariant:
+        # ascending, as many as sizes, at most max_messages.
         self._indexes: list[int] | None = None
         self._sizes: list[int] | None = None
         # Invariant: the sum of the sizes.
@@ -53,17 +54,17 @@ class Inflights:
 
     @property
     def count(self) -> int:
-        """How many messages are under way."""
+        """Number of messages in flight."""
         return len(self._indexes) if self._indexes is not None else 0
 
     def full(self) -> bool:
-        """Whether nothing may be added."""
+        """True if no message may be added."""
         if self._indexes is None:
             return False
         return len(self._indexes) >= self.max_messages or 0 < self.max_bytes <= self._bytes
 
     def add(self, index: int, size: int) -> None:
-        """Notes a message whose last entry has that index and whose payload that many bytes."""
+        """Add a message by the index of its last entry and its payload size."""
         assert not self.full(), "cannot add into a full inflights"
         if self._indexes is None or self._sizes is None:
             self._indexes, self._sizes = [index], [size]
@@ -73,7 +74,7 @@ class Inflights:
         self._bytes += size
 
     def free_to(self, index: int) -> None:
-        """Frees every message whose last entry is at or below the index."""
+        """Release all messages whose last entry is at or below the index."""
         if self._indexes is None or self._sizes is None or index < self._indexes[0]:
             return
         freed = bisect_right(self._indexes, index)
@@ -85,20 +86,20 @@ class Inflights:
         del self._sizes[:freed]
 
     def reset(self) -> None:
-        """Frees everything."""
+        """Release all messages."""
         self._indexes = self._sizes = None
         self._bytes = 0
 
 
 class Progress:
-    """One follower in the eyes of the leader.
+    """The leader's view of one follower.
 
     Args:
-        next_index: the first entry to send.
+        next_index: first entry to send.
         inflights: the window.
-        learner: whether it is not counted.
-        recently_active: whether it was heard of since the last check of the quorum.
-        match: the largest index up to which its log is known to equal the leader's, and to be stored.
+        learner: True if it has no vote.
+        recently_active: True if a message was received from it since the last quorum check.
+        match: highest index known to be stored and equal to the leader's log.
     """
 
     __slots__ = (
@@ -122,22 +123,22 @@ class Progress:
         recently_active: bool = False,
         match: int = 0,
     ) -> None:
-        # Invariant: match < next. What lies between is under way.
+        # Invariant: match < next. Entries in between are in flight.
         self.match = match
         self.next = next_index
         self.state = ProgressState.PROBE
-        # The index of the snapshot that was sent; 0 in all states but SNAPSHOT.
+        # Index of the snapshot sent; 0 in all states but SNAPSHOT.
         self.pending_snapshot = 0
-        # In PROBE the one message is under way; in REPLICATE the window is full.
+        # PROBE: the single message is in flight. REPLICATE: the window is full.
         self.paused = False
         self.recently_active = recently_active
-        # The largest commit index that was sent. It tells whether another message could move the follower's.
+        # Highest commit index sent. Tells whether another message could advance the follower's.
         self.sent_commit = 0
         self.inflights = inflights
         self.learner = learner
 
     def reset(self, next_index: int, match: int = 0) -> None:
-        """Forgets everything but whether this is a learner: another term begins."""
+        """Reset for a new term; only `learner` is kept."""
         self.match = match
         self.next = next_index
         self.sent_commit = 0
@@ -145,7 +146,10 @@ class Progress:
         self._reset(ProgressState.PROBE)
 
     def copy(self, learner: bool) -> "Progress":
-        """The same progress, of a node that is a learner or not. The window is shared: only one of the two is used on."""
+        """A copy, as a learner or as a voter.
+
+        The window is shared, so only one of the two may be used afterwards.
+        """
         other = Progress(
             self.next, self.inflights, learner=learner, recently_active=self.recently_active, match=self.match
         )
@@ -156,19 +160,19 @@ class Progress:
         return other
 
     def become_probe(self) -> None:
-        """Looks for where the logs match; behind a snapshot if one was delivered."""
+        """Search for the matching index, starting behind a delivered snapshot if there is one."""
         delivered = self.pending_snapshot if self.state is ProgressState.SNAPSHOT else 0
         self._reset(ProgressState.PROBE)
         self.next = max(self.match, delivered) + 1
         self.sent_commit = min(self.sent_commit, self.next - 1)
 
     def become_replicate(self) -> None:
-        """Sends as fast as the window allows."""
+        """Send as fast as the window allows."""
         self._reset(ProgressState.REPLICATE)
         self.next = self.match + 1
 
     def become_snapshot(self, index: int) -> None:
-        """Waits until a snapshot of that index has done its work."""
+        """Wait until the follower has restored a snapshot of that index."""
         self._reset(ProgressState.SNAPSHOT)
         self.pending_snapshot = index
         self.next = index + 1
@@ -181,26 +185,28 @@ class Progress:
         self.inflights.reset()
 
     def is_paused(self) -> bool:
-        """Whether nothing may be sent."""
+        """True if nothing may be sent."""
         return self.paused or self.state is ProgressState.SNAPSHOT
 
     def sent_entries(self, count: int, size: int) -> None:
-        """Notes that an append was sent with that many entries, whose payloads have `size` bytes."""
+        """Record an append of that many entries with `size` bytes of payload."""
         if self.state is ProgressState.REPLICATE:
             if count:
                 self.next += count
                 self.inflights.add(self.next - 1, size)
-            # With a full window this was the one empty append that may pass.
+            # With a full window this was the single empty append permitted.
             self.paused = self.inflights.full()
         elif count:
             self.paused = True
 
     def can_bump_commit(self, index: int) -> bool:
-        """Whether sending this commit index could move the follower's, given what was sent before."""
+        """True if sending this commit index could advance the follower's, given the ones sent
+        before.
+        """
         return index > self.sent_commit and self.sent_commit < self.next - 1
 
     def maybe_update(self, index: int) -> bool:
-        """Takes an acknowledgement of everything up to the index; False if that is old news."""
+        """Process an acknowledgement of all entries up to the index; False if it is stale."""
         if index <= self.match:
             return False
         self.match = index
@@ -210,14 +216,14 @@ class Progress:
         return True
 
     def maybe_decrease(self, rejected: int, match_hint: int) -> bool:
-        """Takes a refusal of the append behind index `rejected`.
+        """Process a rejection of the append behind index `rejected`.
 
         Args:
             rejected: the index that did not match.
-            match_hint: the largest index that may match, according to the follower.
+            match_hint: highest index that may match, as reported by the follower.
 
         Returns:
-            False if the refusal is stale and nothing changed.
+            False if the rejection is stale and nothing changed.
         """
         if self.state is ProgressState.REPLICATE:
             if rejected <= self.match:
@@ -226,7 +232,7 @@ class Progress:
             self.sent_commit = min(self.sent_commit, self.next - 1)
             return True
         if rejected != self.next - 1:
-            # Probes go one at a time, so this answers an older one.
+            # Only one probe is in flight at a time, so this answers an older one.
             return False
         self.next = max(min(rejected, match_hint + 1), self.match + 1)
         self.sent_commit = min(self.sent_commit, self.next - 1)

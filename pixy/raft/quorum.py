@@ -1,11 +1,11 @@
-"""Majorities, and majorities of two configurations at once.
+"""Majorities of one configuration, and of the two halves of a joint one.
 
-A decision of a group is taken by a majority of its voters (Raft §5.1). While the group moves from one configuration to
-another it has two sets of voters, and every decision needs a majority of both (Raft §6, thesis §4.3). The empty set
-agrees to everything: so a configuration with an empty outgoing half decides like its incoming half alone.
+A majority of voters decides (Raft §5.1). During a membership change the group has two sets of
+voters, and a decision needs a majority of both (Raft §6, thesis §4.3). The empty set agrees to
+everything, so a configuration with an empty outgoing half decides like its incoming half alone.
 
-An index is acknowledged by a voter if its log is known to be stored up to there. `committed_index` finds the largest
-index that a majority acknowledges; a voter of whom nothing is known counts as 0.
+A voter acknowledges an index if its log is known to be stored up to there. `committed_index` is the
+highest index acknowledged by a majority; a voter without a known index counts as 0.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -21,14 +21,14 @@ __all__ = [
 ]
 
 INFINITY = 2**64 - 1
-"""What the empty majority has committed."""
+"""Committed index of an empty majority."""
 
 AckedIndex = Callable[[int], int | None]
-"""The index that a voter acknowledges, None if nothing is known of it."""
+"""Index acknowledged by a voter, None if unknown."""
 
 
 class VoteResult(Enum):
-    """The state of an election."""
+    """Outcome of an election so far."""
 
     PENDING = "VotePending"
     LOST = "VoteLost"
@@ -36,7 +36,7 @@ class VoteResult(Enum):
 
 
 def majority_committed_index(voters: Collection[int], acked: AckedIndex) -> int:
-    """The largest index that a majority of the voters acknowledges; `INFINITY` without voters."""
+    """Highest index acknowledged by a majority of the voters; `INFINITY` without voters."""
     if not voters:
         return INFINITY
     indexes = sorted([acked(voter) or 0 for voter in voters])
@@ -44,13 +44,13 @@ def majority_committed_index(voters: Collection[int], acked: AckedIndex) -> int:
 
 
 def joint_committed_index(incoming: Collection[int], outgoing: Collection[int], acked: AckedIndex) -> int:
-    """The largest index that majorities of both halves acknowledge."""
+    """Highest index acknowledged by majorities of both halves."""
     index = majority_committed_index(incoming, acked)
     return min(index, majority_committed_index(outgoing, acked)) if outgoing else index
 
 
 def majority_vote_result(voters: Collection[int], votes: Mapping[int, bool]) -> VoteResult:
-    """What the votes cast so far amount to; an election without voters is won."""
+    """Outcome of the votes cast so far; an election without voters is won."""
     quorum = len(voters) // 2 + 1 if voters else 0
     granted = sum(1 for voter in voters if votes.get(voter) is True)
     if granted >= quorum:
@@ -62,7 +62,7 @@ def majority_vote_result(voters: Collection[int], votes: Mapping[int, bool]) -> 
 def joint_vote_result(
     incoming: Collection[int], outgoing: Collection[int], votes: Mapping[int, bool]
 ) -> VoteResult:
-    """Won if both halves are, lost as soon as one is."""
+    """Won if both halves are won, lost as soon as one is lost."""
     results = {majority_vote_result(incoming, votes), majority_vote_result(outgoing, votes)}
     if VoteResult.LOST in results:
         return VoteResult.LOST

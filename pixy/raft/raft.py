@@ -1,21 +1,24 @@
-"""The state machine of one node of one group: its state, its terms and roles, and what all roles share.
+"""State machine of one node of one raft group: its state, terms and roles, and everything that all
+roles share.
 
-It is driven by `step`, `tick_election` and `tick_heartbeat` (`tick` calls the right one), and speaks through `messages`,
-`messages_after_append` and `read_states`, which `pixy.raft.node` collects. It has no clock, no threads and does no I/O.
+Inputs are `step`, `tick_election` and `tick_heartbeat` (`tick` calls the right one). Outputs are
+`messages`, `messages_after_append` and `read_states`, which `pixy.raft.node` collects. It has no
+clock and no threads, and does no I/O.
 
     raft.py         roles (Raft §5.1), sending, the own log, committing, configurations (§6)
     terms.py        messages of another term (§5.1)
-    roles.py        which message is handled where, for each role
-    election.py     campaigning and voting (§5.2, §5.4.1; thesis §9.6)
-    replication.py  what a leader sends: appends (§5.3), snapshots (§7), heartbeats
-    responses.py    what it makes of the answers
+    roles.py        dispatch of messages, for each role
+    election.py     campaigns and votes (§5.2, §5.4.1; thesis §9.6)
+    replication.py  the leader's appends (§5.3), snapshots (§7) and heartbeats
+    responses.py    the leader's handling of responses
     leader.py       proposals, configuration changes (§6), leadership transfer (thesis §3.10)
     reads.py        linearizable reads (§8)
-    follower.py     the follower's side of all that
+    follower.py     the follower's counterpart of all that
 
-A handler is a function of the node and the message. Messages of type VOTE_RESP, PRE_VOTE_RESP and APP_RESP promise something
-about stable storage: they go to `messages_after_append` and leave only when everything unstable before them is stored. A leader's
-acknowledgement of its own entries and a candidate's vote for itself take the same way, and so do its requests for votes.
+A handler is a function of node and message. Messages of type VOTE_RESP, PRE_VOTE_RESP and APP_RESP
+make promises about stable storage: they go to `messages_after_append` and are sent once all earlier
+unstable state is stored. A leader's acknowledgement of its own entries and a candidate's vote for
+itself take the same path, and so do its vote requests.
 """
 
 from pixy.raft import conf_change, replication
@@ -59,14 +62,15 @@ class Raft:
 
     Args:
         node_id: its id.
-        storage: what is stable; also says where to begin.
-        config: the options.
-        random: for election timeouts.
-        trace: who listens.
-        applied: the index up to which the application has applied; 0 if it does not know, and gets entries again.
+        storage: stable state, including the initial state.
+        config: options.
+        random: source of randomness for election timeouts.
+        trace: trace sink.
+        applied: index up to which the application has applied entries; 0 if unknown, in which case
+            entries are handed out again.
 
     Raises:
-        RaftConfigError: the id cannot be used.
+        RaftConfigError: the id is reserved.
     """
 
     __slots__ = (
@@ -112,26 +116,27 @@ class Raft:
         self.trace = trace
         self._random = random
         self.log = RaftLog(storage, config.max_applying_size, trace)
-        # Invariant: what is said to others about term and vote was in a hard state before.
+        # Invariant: term and vote were in a hard state before other nodes are told of them.
         self.term = 0
         self.vote = NONE
         self.state = StateType.FOLLOWER
         self.lead = NONE
-        # Invariant: whether the configuration in force has this node as a learner.
+        # Invariant: True if this node is a learner of the current configuration.
         self.is_learner = False
-        # The newest snapshot message that waits for its data (`RaftConfig.defer_snapshots`). Invariant: its index is above `log.committed`
-        # when it is set; it may be overtaken later.
+        # The latest snapshot message that waits for its data (`RaftConfig.defer_snapshots`).
+        # Invariant: its index is above `log.committed` when it is set; later it may be overtaken.
         self.awaited_snapshot: Message | None = None
-        # To whom leadership is being handed; NONE for nobody. Proposals are dropped meanwhile.
+        # Target of a leadership transfer, NONE if there is none. Proposals are dropped meanwhile.
         self.lead_transferee = NONE
-        # Invariant: at or above the index of every configuration change in the log that is not applied (leader only).
+        # Invariant: at or above the index of every unapplied configuration change in the log
+        # (leader only).
         self.pending_conf_index = 0
-        # Payload of what this leader appended and nobody applied yet.
+        # Payload of entries that this leader has appended and that are not applied yet.
         self.uncommitted_size = 0
-        # Ticks since the last sign of a leader or, for a leader, since the last check of its quorum.
+        # Ticks since the last contact with a leader; at a leader, since the last quorum check.
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
-        # Invariant: in [election_tick, 2 * election_tick - 1], unless a test set it.
+        # Invariant: in [election_tick, 2 * election_tick - 1], unless set by a test.
         self.randomized_election_timeout = config.election_tick
         self.read_only = ReadOnly()
         # Reads that wait for the first commit of this leader's term.
@@ -144,7 +149,8 @@ class Raft:
 
     def _restart(self, storage: Storage, applied: int) -> None:
         hard_state, conf_state, conf_index = storage.initial_state()
-        # Invariant: the configuration in force takes every change up to this index into account, and none above.
+        # Invariant: the current configuration includes every change up to this index, and none
+        # above.
         self.conf_index = conf_index
         self.tracker = Tracker(*conf_change.restore(conf_state, self.new_progress))
         self._config_switched()
@@ -176,7 +182,7 @@ class Raft:
             last.term,
         )
 
-    # --- what a driver sees ---------------------------------------------------------------------------------------
+    # --- interface for the driver -----------------------------------------------------------------
 
     def soft_state(self) -> SoftState:
         """Leader and role."""
@@ -187,11 +193,11 @@ class Raft:
         return HardState(self.term, self.vote, self.log.committed)
 
     def promotable(self) -> bool:
-        """Whether this node may campaign: it is a voter, and no snapshot waits to be stored."""
+        """True if this node may campaign: it is a voter and no snapshot waits to be stored."""
         return not self.is_learner and self.id in self.tracker.progress and self.log.unstable.snapshot is None
 
     def tick(self) -> None:
-        """A tick has passed."""
+        """Advance the logical clock by one tick."""
         if self.state is StateType.LEADER:
             self._tick_leader()
         else:
@@ -218,32 +224,36 @@ class Raft:
             self.step(Message(MessageType.BEAT, self.id, self.id))
 
     def quiesce(self) -> None:
-        """Ticks stop. Ends a leadership transfer, as only ticks would; timers begin anew with the next tick."""
+        """Suspend ticks.
+
+        Aborts a leadership transfer, which only ticks could time out; timers restart with the next
+        tick.
+        """
         self.lead_transferee = NONE
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
 
     def step(self, message: Message) -> None:
-        """Takes a message. Who may send which is checked by `pixy.raft.node`.
+        """Process a message. `pixy.raft.node` has checked its sender.
 
         Raises:
-            ProposalDropped: it was a proposal, and is not taken.
+            ProposalDropped: the message is a proposal and was dropped.
         """
         if message.term != self.term and message.term and not reconcile_terms(self, message):
             return
         self._handlers[message.type](self, message)
 
-    # --- roles (Raft §5.1, figure 4) ------------------------------------------------------------------------------
+    # --- roles (Raft §5.1, figure 4) --------------------------------------------------------------
 
     def become_follower(self, term: int, lead: int) -> None:
-        """Follows `lead`, NONE if it is not known yet."""
+        """Follow `lead`, NONE if it is unknown."""
         self._reset(term)
         self.lead = lead
         self._enter(StateType.FOLLOWER)
         self.trace.info("%x became follower at term %d", self.id, self.term)
 
     def become_candidate(self) -> None:
-        """Asks for votes in the next term (§5.2)."""
+        """Campaign in the next term (§5.2)."""
         assert self.state is not StateType.LEADER, "invalid transition [leader -> candidate]"
         self._reset(self.term + 1)
         self.vote = self.id
@@ -251,7 +261,7 @@ class Raft:
         self.trace.info("%x became candidate at term %d", self.id, self.term)
 
     def become_pre_candidate(self) -> None:
-        """Asks whether votes could be had; changes neither term nor vote (thesis §9.6)."""
+        """Ask for pre-votes; term and vote stay unchanged (thesis §9.6)."""
         assert self.state is not StateType.LEADER, "invalid transition [leader -> pre-candidate]"
         self.tracker.votes = None
         self.lead = NONE
@@ -259,7 +269,9 @@ class Raft:
         self.trace.info("%x became pre-candidate at term %d", self.id, self.term)
 
     def become_leader(self) -> None:
-        """Leads, and appends an empty entry of its own term, with which all earlier ones get committed (§5.4.2, §8)."""
+        """Lead, and append an empty entry of the own term, which commits all earlier ones (§5.4.2,
+        §8).
+        """
         assert self.state is not StateType.FOLLOWER, "invalid transition [follower -> leader]"
         self._reset(self.term)
         self.lead = self.id
@@ -267,7 +279,8 @@ class Raft:
         own = self.tracker.progress[self.id]
         own.become_replicate()
         own.recently_active = True
-        # There may be a configuration change in what is not applied: none is taken before that is known.
+        # There may be a configuration change among the unapplied entries: accept none until they
+        # are applied.
         self.pending_conf_index = self.log.last_index()
         if not self.append_entries([Entry()]):
             panic(self.trace, "empty entry was dropped")
@@ -296,15 +309,17 @@ class Raft:
         for node_id, pr in self.tracker.progress.items():
             pr.reset(last + 1, last if node_id == self.id else 0)
 
-    # --- sending --------------------------------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------------
 
     def send(self, m: Message) -> None:
-        """Fills in sender and term, and queues the message: for now, or for when everything unstable is stored."""
+        """Fill in sender and term, and queue the message to be sent now, or once all unstable state
+        is stored.
+        """
         kind = m.type
         if m.sender == NONE:
             m.sender = self.id
         if kind in _VOTES:
-            # The term of a pre-vote is not this node's, so it is always the caller who says it.
+            # The term of a vote request or response may not be this node's, so the caller sets it.
             if m.term == 0:
                 panic(self.trace, "term should be set when sending %s", message_type_name(kind))
         else:
@@ -327,10 +342,10 @@ class Raft:
     def _defers_vote_requests(self) -> bool:
         return self.config.async_storage_writes and self.config.defer_vote_requests
 
-    # --- the own log ----------------------------------------------------------------------------------------------
+    # --- the own log ------------------------------------------------------------------------------
 
     def append_entries(self, proposed: list[Entry]) -> bool:
-        """Appends to the leader's log (Raft §5.3); False if there is too much that is not applied yet."""
+        """Append to the leader's log (Raft §5.3); False if too many entries are unapplied."""
         size = payload_size(proposed)
         if not self._increase_uncommitted_size(size):
             self.trace.warning(
@@ -342,59 +357,66 @@ class Raft:
         first = self.log.last_index() + 1
         entries = [Entry(term, index, entry.type, entry.data) for index, entry in enumerate(proposed, first)]
         last = self.log.append(entries)
-        # The leader counts itself only when its own log is stored.
+        # The leader acknowledges its own entries only after they are stored.
         self.messages_after_append.append(Message(MessageType.APP_RESP, self.id, self.id, term, index=last))
         return True
 
     def _increase_uncommitted_size(self, size: int) -> bool:
         limit = self.config.max_uncommitted_size
         if limit and self.uncommitted_size > 0 and size > 0 and self.uncommitted_size + size > limit:
-            # An empty tail takes anything, so that a large proposal is never refused for good; and empty entries
-            # always pass: elections and leaving a joint configuration need them.
+            # A large proposal is never refused for good, because an empty tail accepts anything.
+            # Empty entries always pass: elections and leaving a joint configuration need them.
             return False
         self.uncommitted_size += size
         return True
 
     def maybe_commit(self) -> bool:
-        """Commits what a quorum has stored, if the last of it is of this term (Raft §5.3, §5.4.2)."""
+        """Commit entries stored by a quorum, if the last one is of the current term (Raft §5.3,
+        §5.4.2).
+        """
         committed = self.tracker.committed()
         return committed > self.log.committed and self.log.maybe_commit(LogPosition(self.term, committed))
 
     def committed_in_own_term(self) -> bool:
-        """Whether this leader has committed an entry of its own term, and so knows what is committed (§8)."""
+        """True if this leader has committed an entry of its own term, and thus knows the commit
+        index (§8).
+        """
         return self.log.term_or_zero(self.log.committed) == self.term
 
     def handle_storage_append_response(self, m: Message) -> None:
-        """STORAGE_APPEND_RESP: what it names is in stable storage."""
+        """STORAGE_APPEND_RESP: entries or a snapshot are stored."""
         if m.index:
             self.log.unstable.stable_to(LogPosition(m.log_term, m.index))
         if m.snapshot is not None:
             self.applied_snapshot(m.snapshot)
 
     def handle_storage_apply_response(self, m: Message) -> None:
-        """STORAGE_APPLY_RESP: these were applied."""
+        """STORAGE_APPLY_RESP: entries are applied."""
         if m.entries:
             self.applied_to(m.entries[-1].index)
             if self.uncommitted_size:
                 self.uncommitted_size = max(0, self.uncommitted_size - payload_size(m.entries))
 
     def applied_snapshot(self, snapshot: Snapshot) -> None:
-        """The snapshot is stored, and the application continues from it."""
+        """The snapshot is stored and restored by the application."""
         self.log.unstable.stable_snapshot_to(snapshot.index)
         self.applied_to(snapshot.index)
 
     def applied_to(self, index: int) -> None:
-        """Everything up to `index` is applied. The leader then leaves a joint configuration that asks for it."""
+        """Record that entries up to `index` are applied.
+
+        The leader then leaves a joint configuration with auto_leave.
+        """
         applied = max(index, self.log.applied)
         self.log.applied_to(applied)
         config = self.tracker.config
         if config.auto_leave and applied >= self.pending_conf_index and self.state is StateType.LEADER:
-            # Without data, so that it is never too large for the uncommitted tail.
+            # Empty, so it never exceeds the limit of uncommitted entries.
             leave = Message(MessageType.PROP, self.id, entries=[Entry(type=EntryType.CONF_CHANGE_V2)])
             try:
                 self.step(leave)
             except ProposalDropped as error:
-                # A transfer of leadership is under way. The next apply tries again.
+                # A leadership transfer is pending. The next apply retries.
                 self.trace.debug(
                     "not initiating automatic transition out of joint configuration %s: %s",
                     describe_config(config),
@@ -405,18 +427,21 @@ class Raft:
                     "initiating automatic transition out of joint configuration %s", describe_config(config)
                 )
 
-    # --- configurations (Raft §6, thesis chapter 4) ---------------------------------------------------------------
+    # --- configurations (Raft §6, thesis chapter 4) -----------------------------------------------
 
     def new_progress(self, learner: bool) -> Progress:
-        """Of a node that joins. It counts as active, so that it does not cost the leader its quorum before it was heard."""
+        """Progress of a new member.
+
+        It starts as active, or the leader could lose its quorum before the first response.
+        """
         inflights = Inflights(self.config.max_inflight_messages, self.config.max_inflight_bytes)
         return Progress(max(self.log.last_index(), 1), inflights, learner=learner, recently_active=True)
 
     def apply_conf_change(self, change: ConfChangeV2, index: int) -> ConfState:
-        """Puts the committed configuration change at `index` in force; returns the configuration.
+        """Apply the committed configuration change at `index`; returns the configuration.
 
-        A change that the configuration takes into account already has no effect: entries are applied again after a restart, and a
-        snapshot overtakes entries that wait to be applied.
+        A change that the configuration already includes has no effect: entries are applied again
+        after a restart, and a snapshot may overtake entries that wait to be applied.
         """
         if index <= self.conf_index:
             return self.tracker.config
@@ -428,21 +453,22 @@ class Raft:
         return self.switch_to_config(config, progress, index)
 
     def switch_to_config(self, config: ConfState, progress: dict[int, Progress], index: int) -> ConfState:
-        """Puts the configuration as of `index` in force, and does what a leader must do then."""
+        """Switch to the configuration as of `index`, and act on it as a leader."""
         self.tracker.switch(config, progress)
         self.conf_index = index
         self._config_switched()
         if self.state is not StateType.LEADER:
             return config
         if self.id not in progress or self.is_learner:
-            # Thesis §4.2.2: a leader that is not a member leads on, without counting itself, until another is elected.
+            # Thesis §4.2.2: a leader that is not a member continues to lead, without counting
+            # itself, until another node is elected.
             if self.config.step_down_on_removal:
                 self.become_follower(self.term, NONE)
             return config
         if not config.voters:
             return config
         if self.maybe_commit():
-            # A smaller quorum may have committed something.
+            # A smaller quorum may have committed entries.
             replication.broadcast_append(self)
         else:
             for node_id in progress:
@@ -458,7 +484,7 @@ class Raft:
         self.is_learner = own is not None and own.learner
 
     def check_invariants(self) -> None:
-        """Raises AssertionError if the fields contradict each other."""
+        """Assert the documented invariants."""
         self.log.check_invariants()
         self.tracker.check_invariants()
         assert self.state is not StateType.LEADER or self.lead == self.id

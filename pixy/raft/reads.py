@@ -1,4 +1,7 @@
-"""Linearizable reads, at the leader (Raft §8, thesis §6.4). How they are confirmed is told in `pixy.raft.read_only`."""
+"""Linearizable reads at the leader (Raft §8, thesis §6.4).
+
+For their confirmation see `pixy.raft.read_only`.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -13,17 +16,18 @@ __all__ = ["handle_read_confirmation", "read_index", "release_pending_reads"]
 
 
 def read_index(raft: "Raft", m: Message) -> None:
-    """READ_INDEX: finds an index such that whoever has applied it may answer the read."""
+    """READ_INDEX: determine an index such that any node that has applied it may answer the read."""
     if raft.committed_in_own_term():
         _serve(raft, m)
     else:
-        # Raft §8: before that, a leader does not know what is committed. This holds for a single voter as well, which may
-        # have lost, in a crash, how far its log was committed. (etcd answers that one at once.)
+        # Raft §8: before that, a leader does not know the commit index. This holds for a single
+        # voter too, which may have lost its commit index in a crash. (etcd answers such a read at
+        # once.)
         raft.pending_reads.append(m)
 
 
 def release_pending_reads(raft: "Raft") -> None:
-    """Takes up the reads that waited for the first commit of this term."""
+    """Process the reads that waited for the first commit of this term."""
     if not raft.pending_reads:
         return
     if not raft.committed_in_own_term():
@@ -35,8 +39,9 @@ def release_pending_reads(raft: "Raft") -> None:
 
 
 def _serve(raft: "Raft", m: Message) -> None:
-    # Nobody else can be elected where this node is the only voter. That there is one voter is not enough: a leader that removed
-    # itself leads on while the one that is left may have been elected. (etcd does not look who it is.)
+    # No other node can be elected if this node is the only voter. A voter count of one is not
+    # sufficient: a leader that has removed itself continues to lead while the remaining voter may
+    # have been elected. (etcd does not check which node it is.)
     alone = raft.tracker.is_only_voter(raft.id)
     if alone or raft.config.read_only is ReadOnlyOption.LEASE_BASED:
         _answer_read(raft, m, raft.log.committed)
@@ -47,7 +52,7 @@ def _serve(raft: "Raft", m: Message) -> None:
 
 
 def handle_read_confirmation(raft: "Raft", m: Message) -> None:
-    """The context of a HEARTBEAT_RESP: answers the reads that a quorum has confirmed."""
+    """Context of a HEARTBEAT_RESP: answer the reads that a quorum has confirmed."""
     if raft.config.read_only is ReadOnlyOption.LEASE_BASED:
         return
     raft.read_only.acknowledge(m.sender, m.context)

@@ -1,20 +1,21 @@
-"""What a driver has to do next, and the messages to the storage threads.
+"""Pending work for the driver, and the messages to the storage threads.
 
-The order is the contract (thesis §10.2.1; etcd's raft does the same):
+The order is part of the contract (thesis §10.2.1; as in etcd's raft):
 
-    synchronous     1. store hard state, entries and snapshot; durable if `must_sync`
+    synchronous     1. store hard state, entries and snapshot; durably if `must_sync`
                     2. send the messages
                     3. apply the snapshot, then the committed entries
                     4. call `advance`
-    asynchronous    messages to the append thread and to the apply thread are work for them, in the order given; whatever else
-                    is in `messages` may be sent at once. A thread delivers the `responses` of a message when its work is done,
+    asynchronous    messages to the append thread and to the apply thread are work for them, in the order given; all other
+                    messages may be sent at once. A thread delivers the `responses` of a message when its work is done,
                     and durable in the case of the append thread.
 
-The responses of a STORAGE_APPEND are what this node promises to others, and a STORAGE_APPEND_RESP to itself. That one names the
-log's last entry and the term in which it was written. Entries of the same index may be replaced, by another leader, while the
-first ones are still being stored, and the storage goes through old states on its way: so an answer of an earlier term says nothing
-about what is in the log now. It is attached whenever anything is unstable, also without new entries, so that an answer of the current
-term always comes.
+The responses of a STORAGE_APPEND are promises to other nodes, and a STORAGE_APPEND_RESP to this
+node itself. The latter names the log's last entry and the term in which the message was created.
+While entries are being stored, another leader may replace them by others of the same indexes, and
+the storage passes through outdated states: so a response of an earlier term says nothing about the
+current log. A response is attached whenever there is unstable state, even without new entries, so
+that one of the current term always arrives.
 """
 
 from collections.abc import Sequence
@@ -41,16 +42,18 @@ class Ready:
     """Work for the driver.
 
     Args:
-        soft_state: leader and role, if they changed.
-        hard_state: to be stored, if it changed.
+        soft_state: leader and role, if changed.
+        hard_state: state to store, if changed.
         read_states: reads that may be served once their index is applied.
-        entries: to be stored; they replace everything stored from the first one's index on.
-        snapshot: to be stored in place of the log.
-        awaited_snapshot: a snapshot message whose data is to be fetched, from its sender or any other member that has it; then call
-            `RaftNode.snapshot_arrived`. Given again whenever a leader sends it again. Only with `defer_snapshots`.
-        committed_entries: to be applied; never together with a snapshot.
-        messages: to be sent.
-        must_sync: whether what is stored must be durable before messages are sent: not if only the commit index changed.
+        entries: entries to store; they replace all stored ones from the first one's index on.
+        snapshot: snapshot to store in place of the log.
+        awaited_snapshot: snapshot message whose data has to be fetched from its sender or any other
+            member that has it, followed by `RaftNode.snapshot_arrived`. Repeated whenever a leader
+            sends it again. Only with `defer_snapshots`.
+        committed_entries: entries to apply; never together with a snapshot.
+        messages: messages to send.
+        must_sync: True if stored state must be durable before messages are sent; False if only the
+            commit index changed.
     """
 
     soft_state: SoftState | None
@@ -65,7 +68,7 @@ class Ready:
 
 
 def storage_append(raft: Raft, ready: Ready) -> Message | None:
-    """The append thread's share of the work, None if there is none."""
+    """The append thread's part of the work, None if there is none."""
     if not (ready.entries or ready.hard_state or ready.snapshot or raft.messages_after_append):
         return None
     responses = raft.messages_after_append
@@ -87,7 +90,9 @@ def storage_append(raft: Raft, ready: Ready) -> Message | None:
 
 
 def storage_append_response(raft: Raft, ready: Ready) -> Message | None:
-    """Tells this node what is stored when all work so far is done, None if nothing is unstable."""
+    """Response that tells this node what is stored once all work so far is done, None if nothing is
+    unstable.
+    """
     unstable = raft.log.unstable
     if not unstable.entries and ready.snapshot is None:
         return None
@@ -101,7 +106,7 @@ def storage_append_response(raft: Raft, ready: Ready) -> Message | None:
 
 
 def storage_apply(raft: Raft, ready: Ready) -> Message:
-    """The apply thread's share of the work."""
+    """The apply thread's part of the work."""
     return Message(
         MessageType.STORAGE_APPLY,
         APPLY_THREAD,
@@ -112,5 +117,8 @@ def storage_apply(raft: Raft, ready: Ready) -> Message:
 
 
 def storage_apply_response(raft: Raft, entries: list[Entry]) -> Message:
-    """Tells this node that these were applied. Without a term: what is committed is so in all of them."""
+    """Response that tells this node that entries were applied.
+
+    It has no term: committed entries are committed in all of them.
+    """
     return Message(MessageType.STORAGE_APPLY_RESP, raft.id, APPLY_THREAD, entries=entries)

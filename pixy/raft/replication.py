@@ -1,7 +1,7 @@
-"""What a leader sends to its followers: appends, snapshots, heartbeats (Raft §5.3, §7; thesis §10.2).
+"""The leader's messages to followers: appends, snapshots, heartbeats (Raft §5.3, §7; thesis §10.2).
 
-What may be sent to a follower is decided by its `Progress`. Nothing waits: a follower that cannot be sent anything now is taken
-up again by its next answer, see `pixy.raft.responses`.
+The `Progress` of a follower decides what may be sent to it. There is no send queue: a paused
+follower is served again upon its next response, see `pixy.raft.responses`.
 """
 
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def progress_of_sender(raft: "Raft", m: Message) -> Progress | None:
-    """What is known of who sent the message; None, and a line in the trace, if it is not a member."""
+    """Progress of the message's sender; None, and a line in the trace, if it is not a member."""
     pr = raft.tracker.progress.get(m.sender)
     if pr is None:
         raft.trace.debug("%x no progress available for %x", raft.id, m.sender)
@@ -33,19 +33,21 @@ def progress_of_sender(raft: "Raft", m: Message) -> Progress | None:
 
 
 def broadcast_append(raft: "Raft") -> None:
-    """To everybody, what is new to them."""
+    """Send new entries to all followers."""
     for node_id in raft.tracker.progress:
         if node_id != raft.id:
             maybe_send_append(raft, node_id, send_if_empty=True)
 
 
 def send_append(raft: "Raft", to: int) -> None:
-    """What is new to a follower; without anything new, an append that only tells the commit index."""
+    """Send new entries to a follower, or an empty append with the commit index if there are none."""
     maybe_send_append(raft, to, send_if_empty=True)
 
 
 def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
-    """Sends an append, or a snapshot if what the follower needs is compacted; False if nothing was sent."""
+    """Send an append, or a snapshot if entries the follower needs were compacted; False if nothing
+    was sent.
+    """
     pr = raft.tracker.progress[to]
     if pr.paused or pr.state is ProgressState.SNAPSHOT:
         return False
@@ -54,7 +56,8 @@ def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
     entries: list[Entry] = []
     try:
         previous_term = log.term(previous)
-        # With a full window an empty append may still pass: if everything under way was lost, its answer tells.
+        # With a full window an empty append may pass: if all messages in flight were lost, its
+        # response reveals that.
         if pr.state is not ProgressState.REPLICATE or not pr.inflights.full():
             entries = log.entries(pr.next, raft.config.max_size_per_message)
     except StorageError:
@@ -99,15 +102,16 @@ def _maybe_send_snapshot(raft: "Raft", to: int, pr: Progress) -> bool:
 
 
 def beat(raft: "Raft", _: Message) -> None:
-    """BEAT: it is time for heartbeats."""
+    """BEAT: the heartbeat interval has elapsed."""
     broadcast_heartbeat(raft)
 
 
 def broadcast_heartbeat(raft: "Raft") -> None:
-    """To everybody, with the number of reads that wait to be confirmed."""
+    """Send heartbeats to all followers, with the number of reads waiting for confirmation."""
     context = raft.read_only.context()
     for node_id, pr in raft.tracker.progress.items():
         if node_id != raft.id:
-            # The follower may not have what is committed; it must not commit what it cannot match.
+            # The follower may lack committed entries; it must not commit entries that it cannot
+            # match.
             commit = min(pr.match, raft.log.committed)
             raft.send(Message(MessageType.HEARTBEAT, node_id, commit=commit, context=context))

@@ -1,7 +1,7 @@
-"""What a leader makes of its followers' answers (Raft §5.3, thesis §10.2).
+"""The leader's handling of its followers' responses (Raft §5.3, thesis §10.2).
 
-An answer changes the follower's `Progress` and may commit entries; then whatever may be sent is sent. A follower that was lost
-sight of comes back by its answer to a heartbeat.
+A response updates the follower's `Progress` and may commit entries; then everything that may be
+sent is sent. A heartbeat response makes a follower active again that was considered unreachable.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def handle_append_response(raft: "Raft", m: Message) -> None:
-    """APP_RESP: a follower, or this node's own storage, has stored entries or refuses them."""
+    """APP_RESP: a follower, or this node's own storage, has stored or rejected entries."""
     pr = replication.progress_of_sender(raft, m)
     if pr is None:
         return
@@ -44,7 +44,8 @@ def _take_rejection(raft: "Raft", m: Message, pr: Progress) -> None:
     )
     hint = m.reject_hint
     if m.log_term > 0:
-        # Raft §5.3: the follower has nothing later than log_term at the hint, so entries of later terms cannot match.
+        # Raft §5.3: the follower has no term above log_term at the hint, so entries of later terms
+        # cannot match.
         hint = raft.log.find_conflict_by_term(hint, m.log_term).index
     if pr.maybe_decrease(m.index, hint):
         raft.trace.debug("%x decreased progress of %x to [%s]", raft.id, m.sender, pr)
@@ -59,7 +60,7 @@ def _take_acknowledgement(raft: "Raft", m: Message, pr: Progress) -> None:
     elif pr.state is ProgressState.PROBE:
         pr.become_replicate()
     elif pr.match + 1 >= raft.log.first_index():
-        # Whatever snapshot it was, the log goes on from there.
+        # The log continues from there, whichever snapshot the follower has restored.
         raft.trace.debug(
             "%x recovered from needing snapshot, resumed sending replication messages to %x [%s]",
             raft.id,
@@ -68,7 +69,7 @@ def _take_acknowledgement(raft: "Raft", m: Message, pr: Progress) -> None:
         )
         pr.become_probe()
         pr.become_replicate()
-    # What does not go beyond the commit index cannot move it.
+    # An index at or below the commit index cannot advance it.
     if m.index > raft.log.committed and raft.maybe_commit():
         reads.release_pending_reads(raft)
         replication.broadcast_append(raft)
@@ -77,7 +78,7 @@ def _take_acknowledgement(raft: "Raft", m: Message, pr: Progress) -> None:
     if m.sender == raft.id:
         return
     if pr.next <= raft.log.last_index():
-        # Room in the window: with a limit on the size of messages there may be several to send.
+        # The window has space: with a limit on message size there may be several messages to send.
         while replication.maybe_send_append(raft, m.sender, send_if_empty=False):
             pass
     if m.sender == raft.lead_transferee and pr.match == raft.log.last_index():
@@ -86,21 +87,24 @@ def _take_acknowledgement(raft: "Raft", m: Message, pr: Progress) -> None:
 
 
 def handle_heartbeat_response(raft: "Raft", m: Message) -> None:
-    """HEARTBEAT_RESP: the follower lives, and confirms reads."""
+    """HEARTBEAT_RESP: the follower is alive, and confirms reads."""
     pr = replication.progress_of_sender(raft, m)
     if pr is None:
         return
     pr.recently_active = True
     pr.paused = False
     if pr.match < raft.log.last_index() or pr.state is ProgressState.PROBE:
-        # Also with a full window: the empty append shows whether what is under way was lost.
+        # Even with a full window: the empty append reveals whether the messages in flight were
+        # lost.
         replication.send_append(raft, m.sender)
     if m.context:
         reads.handle_read_confirmation(raft, m)
 
 
 def handle_snapshot_status(raft: "Raft", m: Message) -> None:
-    """SNAP_STATUS: the driver says whether a snapshot was delivered; one that failed is sent again after a heartbeat."""
+    """SNAP_STATUS: the driver reports a snapshot as delivered or failed; a failed one is sent again
+    after a heartbeat.
+    """
     pr = replication.progress_of_sender(raft, m)
     if pr is None or pr.state is not ProgressState.SNAPSHOT:
         return
@@ -115,12 +119,13 @@ def handle_snapshot_status(raft: "Raft", m: Message) -> None:
         raft.trace.debug(
             "%x snapshot succeeded, resumed sending replication messages to %x [%s]", raft.id, m.sender, pr
         )
-    # A delivered snapshot is acknowledged by an APP_RESP, a failed one needs time: wait for either, or for a heartbeat.
+    # A delivered snapshot is acknowledged by an APP_RESP, a failed one needs time: wait for that or
+    # for a heartbeat response.
     pr.paused = True
 
 
 def handle_unreachable(raft: "Raft", m: Message) -> None:
-    """UNREACHABLE: the driver says that messages were lost, so optimism is not in place."""
+    """UNREACHABLE: the driver reports lost messages, so stop pipelining."""
     pr = replication.progress_of_sender(raft, m)
     if pr is None:
         return

@@ -1,4 +1,4 @@
-"""Which message is handled by whom, in each role. The tables are complete: what a role ignores is named, too.
+"""Message dispatch for each role. The tables are complete: ignored messages are listed, too.
 
 Messages of another term do not get here, see `Raft.step`.
 """
@@ -18,7 +18,7 @@ Handler = Callable[["Raft", Message], None]
 
 
 def _ignore(_: "Raft", __: Message) -> None:
-    """This message means nothing in this role."""
+    """The message has no meaning in this role."""
 
 
 def _stored_entries(raft: "Raft", m: Message) -> None:
@@ -35,7 +35,7 @@ _ANY_ROLE: Mapping[MessageType, Handler] = {
     MessageType.PRE_VOTE: election.handle_vote_request,
     MessageType.STORAGE_APPEND_RESP: _stored_entries,
     MessageType.STORAGE_APPLY_RESP: _applied_entries,
-    # These are for the storage threads, and never for a node.
+    # These are for the storage threads, never for a node.
     MessageType.STORAGE_APPEND: _ignore,
     MessageType.STORAGE_APPLY: _ignore,
 }
@@ -83,7 +83,7 @@ _CANDIDATE: Mapping[MessageType, Handler] = {
 _PRE_CANDIDATE: Mapping[MessageType, Handler] = {
     **_CANDIDATE,
     MessageType.PRE_VOTE_RESP: election.handle_pre_vote_response,
-    # Of an election of this term that was lost before.
+    # Responses of an election of this term that was lost before.
     MessageType.VOTE_RESP: _ignore,
 }
 
@@ -109,7 +109,7 @@ _LEADER: Mapping[MessageType, Handler] = {
 
 
 def _table(handlers: Mapping[MessageType, Handler]) -> tuple[Handler, ...]:
-    """By the number of the type. An incomplete role does not load."""
+    """Handlers by message type number. An incomplete role fails at import."""
     return tuple([{**_ANY_ROLE, **handlers}[kind] for kind in MessageType])
 
 

@@ -1,4 +1,4 @@
-"""What a node knows of itself and, as a leader, of its followers."""
+"""Status of a node and, at a leader, of its followers."""
 
 import json
 from collections.abc import Mapping
@@ -14,16 +14,17 @@ __all__ = ["RaftStatus", "status_of"]
 
 @dataclass(frozen=True, slots=True)
 class RaftStatus:
-    """A look at a node.
+    """Status of a node.
 
     Args:
-        id: the node's.
+        id: node id.
         hard_state: term, vote and commit index.
         soft_state: leader and role.
-        applied: the index up to which entries are applied.
-        lead_transferee: to whom leadership is being handed, else `NONE`.
-        config: the configuration in force.
-        progress: of each node, if this one leads, else empty. These are the live objects: read them before the next call.
+        applied: index up to which entries are applied.
+        lead_transferee: target of a leadership transfer, else `NONE`.
+        config: current configuration.
+        progress: progress of each node at a leader, else empty. These are the live objects: read
+            them before the next call.
     """
 
     id: int
@@ -35,7 +36,7 @@ class RaftStatus:
     progress: Mapping[int, Progress]
 
     def __str__(self) -> str:
-        """As JSON; ids in hexadecimal."""
+        """JSON; ids are hexadecimal."""
         return json.dumps(
             {
                 "id": f"{self.id:x}",
@@ -56,7 +57,7 @@ class RaftStatus:
 
 
 def status_of(raft: Raft) -> RaftStatus:
-    """A look at this node."""
+    """Status of this node."""
     return RaftStatus(
         id=raft.id,
         hard_state=raft.hard_state(),

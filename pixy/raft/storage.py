@@ -1,7 +1,8 @@
-"""What the core reads from stable storage, and a storage in memory.
+"""The core's interface to stable storage, and an in-memory implementation.
 
-The core only reads; what is to be written is handed to the driver (`pixy.raft.ready`). It asks for entries by index, so a
-storage must know the term of every entry it has and of the one before its first: the *dummy*, whose data may be gone.
+The core only reads; the driver writes (`pixy.raft.ready`). Entries are looked up by index, so a
+storage must know the term of each of its entries and of the one before its first: the *dummy*
+entry, whose data may be gone.
 
 `MemoryStorage` is for tests, simulations and benchmarks, and for state that needs no disk.
 """
@@ -16,13 +17,13 @@ __all__ = ["InitialState", "MemoryStorage", "Storage"]
 
 
 class InitialState(NamedTuple):
-    """The state that a restart begins with.
+    """Initial state of a restarted node.
 
     Attributes:
-        hard_state: as stored last.
-        conf_state: the configuration, as stored last.
-        conf_index: index of the last entry that `conf_state` takes into account. Configuration changes up to here are in
-            force already; applied again, they have no effect.
+        hard_state: last stored hard state.
+        conf_state: last stored configuration.
+        conf_index: index of the last entry included in `conf_state`. Configuration changes up to
+            here are in effect already; applying them again has no effect.
     """
 
     hard_state: HardState
@@ -31,64 +32,64 @@ class InitialState(NamedTuple):
 
 
 class Storage(Protocol):
-    """What is stable. All methods answer from memory or quickly: the core does not wait."""
+    """Stable state. No method may block: the core calls them synchronously."""
 
     def initial_state(self) -> InitialState:
-        """Hard state and configuration as stored last; defaults for a new group."""
+        """Last stored hard state and configuration; defaults for a new group."""
 
     def first_index(self) -> int:
-        """The first entry that `entries` can give, one behind the dummy."""
+        """Index of the first entry that `entries` can return, one after the dummy."""
 
     def last_index(self) -> int:
-        """The last entry, or the dummy's index without entries."""
+        """Index of the last entry, or of the dummy if there are no entries."""
 
     def term(self, index: int) -> int:
-        """The term of an entry, or of the dummy.
+        """Term of an entry or of the dummy.
 
         Raises:
-            Compacted: it was below the dummy.
-            EntryUnavailable: it is behind the last entry.
+            Compacted: the index is below the dummy.
+            EntryUnavailable: the index is above the last entry.
         """
 
     def entries(self, lo: int, hi: int, max_size: int) -> list[Entry]:
-        """The entries from `lo` to before `hi`, cut to `max_size` encoded bytes, but one at least.
+        """Entries in [lo, hi), limited to `max_size` encoded bytes, but at least one.
 
         Raises:
-            Compacted: `lo` is not behind the dummy.
+            Compacted: `lo` is not above the dummy.
             EntryUnavailable: there are no entries.
         """
 
     def snapshot(self) -> Snapshot:
-        """The newest snapshot, at or above the dummy.
+        """The latest snapshot, at or above the dummy.
 
         Raises:
-            SnapshotTemporarilyUnavailable: it is being made.
+            SnapshotTemporarilyUnavailable: it is being created.
         """
 
 
 class MemoryStorage:
-    """Keeps everything in memory."""
+    """Storage in memory."""
 
     __slots__ = ("_conf_index", "_conf_state", "_entries", "_hard_state", "_snapshot")
 
     def __init__(self) -> None:
         self._hard_state = HardState()
         self._snapshot = Snapshot()
-        # Invariant: not older than the snapshot's.
+        # Invariant: not older than the snapshot's configuration.
         self._conf_state, self._conf_index = ConfState(), 0
-        # Invariant: never empty, consecutive; the first is the dummy.
+        # Invariant: never empty, consecutive; the first entry is the dummy.
         self._entries: list[Entry] = [Entry()]
 
     def initial_state(self) -> InitialState:
-        """Hard state, and the newest configuration that was stored, by itself or with a snapshot."""
+        """Hard state, and the latest configuration stored by itself or with a snapshot."""
         return InitialState(self._hard_state, self._conf_state, self._conf_index)
 
     def first_index(self) -> int:
-        """One behind the dummy."""
+        """Index after the dummy."""
         return self._entries[0].index + 1
 
     def last_index(self) -> int:
-        """The last entry's, or the dummy's."""
+        """Index of the last entry or the dummy."""
         return self._entries[-1].index
 
     def term(self, index: int) -> int:
@@ -112,23 +113,25 @@ class MemoryStorage:
         return limit_entries(self._entries[lo - dummy : hi - dummy], max_size)
 
     def snapshot(self) -> Snapshot:
-        """The newest one that was made or applied."""
+        """The snapshot that was created or applied last."""
         return self._snapshot
 
     def set_hard_state(self, state: HardState) -> None:
-        """Stores it."""
+        """Store the hard state."""
         self._hard_state = state
 
     def set_conf_state(self, state: ConfState, index: int) -> None:
-        """Stores the configuration as of the entry at `index`; an older one than is stored is ignored."""
+        """Store the configuration as of the entry at `index`; an older one than the stored one is
+        ignored.
+        """
         if index >= self._conf_index:
             self._conf_state, self._conf_index = state, index
 
     def append(self, entries: list[Entry]) -> None:
-        """Stores consecutive entries; those from the first one's index on are replaced.
+        """Store consecutive entries; those from the first one's index on are replaced.
 
         Raises:
-            RaftBug: they leave a hole.
+            RaftBug: the entries leave a gap.
         """
         if not entries:
             return
@@ -143,10 +146,10 @@ class MemoryStorage:
         self._entries[at:] = entries
 
     def apply_snapshot(self, snapshot: Snapshot) -> None:
-        """Replaces everything by a snapshot.
+        """Replace everything by a snapshot.
 
         Raises:
-            SnapshotOutOfDate: the one that is there is not older.
+            SnapshotOutOfDate: the stored snapshot is not older.
         """
         if self._snapshot.index >= snapshot.index:
             raise SnapshotOutOfDate
@@ -155,10 +158,11 @@ class MemoryStorage:
         self._entries = [Entry(snapshot.term, snapshot.index)]
 
     def create_snapshot(self, index: int, conf_state: ConfState | None, data: bytes) -> Snapshot:
-        """Makes the snapshot at an applied index; the configuration is that of the one before if none is given.
+        """Create the snapshot at an applied index; its configuration is the previous one if none is
+        given.
 
         Raises:
-            SnapshotOutOfDate: there is a newer one.
+            SnapshotOutOfDate: a newer one exists.
             RaftBug: there is no such entry.
         """
         if index <= self._snapshot.index:
@@ -170,10 +174,10 @@ class MemoryStorage:
         return self._snapshot
 
     def compact(self, index: int) -> None:
-        """Drops everything up to and with `index`, which becomes the dummy.
+        """Drop everything up to and including `index`, which becomes the dummy.
 
         Raises:
-            Compacted: that was done.
+            Compacted: this was compacted before.
             RaftBug: there is no such entry.
         """
         dummy = self._entries[0].index

@@ -1,9 +1,11 @@
-"""Messages of another term than the node's (Raft §5.1, with the exceptions that pre-vote and check-quorum need).
+"""Messages of another term than the node's (Raft §5.1, with the exceptions for pre-vote and
+check-quorum).
 
 A later term makes every node a follower in it, except that
 
-- a vote request is not heard while a leader is (check-quorum; thesis §4.2.3), unless that leader asked for the election;
-- a pre-vote and a granted pre-vote name a term that is not in force yet (thesis §9.6).
+- a vote request is ignored by a node in contact with a leader (check-quorum; thesis §4.2.3), unless
+  that leader asked for the election;
+- a pre-vote and a granted pre-vote carry a term that is not in effect yet (thesis §9.6).
 
 An earlier term is answered only if the sender would otherwise never learn that it is out of date.
 """
@@ -22,7 +24,7 @@ _FROM_LEADER = (MessageType.APP, MessageType.HEARTBEAT, MessageType.SNAP)
 
 
 def reconcile_terms(raft: "Raft", m: Message) -> bool:
-    """Handles that the message is of another term; False if that is all there is to do."""
+    """Handle the term difference; False if the message needs no further processing."""
     if m.term < raft.term:
         _answer_lower_term(raft, m)
         return False
@@ -33,11 +35,11 @@ def reconcile_terms(raft: "Raft", m: Message) -> bool:
             and raft.election_elapsed < raft.config.election_tick
         )
         if in_lease and m.context != CAMPAIGN_TRANSFER:
-            # Thesis §4.2.3: who hears of a leader does not help to depose it.
+            # Thesis §4.2.3: a node in contact with a leader does not help to depose it.
             _trace_ignored_in_lease(raft, m)
             return False
     if m.type is MessageType.PRE_VOTE or (m.type is MessageType.PRE_VOTE_RESP and not m.reject):
-        # The term of a pre-vote is not in force before it is won.
+        # The term of a pre-vote takes effect only when it is won.
         return True
     raft.trace.info(
         "%x [term: %d] received a %s message with higher term from %x [term: %d]",
@@ -74,8 +76,9 @@ def _answer_lower_term(raft: "Raft", m: Message) -> None:
         MessageType.HEARTBEAT,
         MessageType.APP,
     ):
-        # Without this a node that raised its term while it was cut off could neither follow, since the leader's term is
-        # lower, nor be elected, since its vote requests are not heard (thesis §9.6).
+        # Without this, a node that incremented its term while partitioned could neither follow,
+        # since the leader's term is lower, nor be elected, since its vote requests are ignored
+        # (thesis §9.6).
         raft.send(Message(MessageType.APP_RESP, m.sender))
     elif m.type is MessageType.PRE_VOTE:
         last = raft.log.last_position()
@@ -94,7 +97,8 @@ def _answer_lower_term(raft: "Raft", m: Message) -> None:
         raft.send(Message(MessageType.PRE_VOTE_RESP, m.sender, term=raft.term, reject=True))
     elif m.type is MessageType.STORAGE_APPEND_RESP:
         if m.index:
-            # The entries may have been replaced since by others of the same index: an answer of the current term is needed.
+            # Other entries of the same indexes may have replaced these: a response of the current
+            # term is needed.
             raft.trace.info(
                 "%x [term: %d] ignored entry appends from a %s message with lower term [term: %d]",
                 raft.id,
@@ -103,7 +107,7 @@ def _answer_lower_term(raft: "Raft", m: Message) -> None:
                 m.term,
             )
         if m.snapshot is not None:
-            # A snapshot is committed state: no later term contradicts it.
+            # A snapshot has committed state: no later term contradicts it.
             raft.applied_snapshot(m.snapshot)
     else:
         raft.trace.info(

@@ -1,8 +1,9 @@
-"""How the core's values are written in traces and logs: one function each, in etcd's form.
+"""Text form of the core's data types in traces and logs, identical to etcd's.
 
-Ids of nodes are hexadecimal in messages and configurations, decimal in hard states, soft states and the lists of a
-`ConfState`. Data is quoted as Go quotes it. No text ends in a newline, except those that are made of whole lines:
-`describe_entries`, `describe_progress_map`, a non-empty `describe_ready`, a non-empty `describe_majority`.
+Node ids are hexadecimal in messages and configurations, decimal in hard states, soft states and the
+lists of a `ConfState`. Data is quoted like Go's %q. No text ends in a newline, except multi-line
+ones: `describe_entries`, `describe_progress_map`, a non-empty `describe_ready`, a non-empty
+`describe_majority`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -99,7 +100,7 @@ def state_name(state: StateType) -> str:
 
 
 def quote(data: bytes) -> str:
-    """The bytes as Go's %q writes them: printable UTF-8 as it is, everything else escaped."""
+    """Bytes quoted like Go's %q: printable UTF-8 as is, everything else escaped."""
     return '"' + "".join([_quote_char(char) for char in data.decode("utf-8", "surrogateescape")]) + '"'
 
 
@@ -116,7 +117,7 @@ def _quote_char(char: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-# --- configurations and their changes -----------------------------------------------------------------------------
+# --- configurations and their changes -------------------------------------------------------------
 
 
 def describe_conf_state(state: ConfState) -> str:
@@ -160,7 +161,7 @@ def parse_conf_changes(text: str) -> tuple[ConfChangeSingle, ...]:
     """The inverse of `describe_conf_changes`.
 
     Raises:
-        ConfChangeError: a part is not understood.
+        ConfChangeError: a part is invalid.
     """
     changes = []
     for token in text.split():
@@ -177,7 +178,9 @@ def parse_conf_changes(text: str) -> tuple[ConfChangeSingle, ...]:
 
 
 def describe_conf_change(change: ConfChange | ConfChangeV2) -> str:
-    """For instance `transition:ConfChangeTransitionAuto changes:{type:ConfChangeAddNode node_id:3}`."""
+    """For instance `transition:ConfChangeTransitionAuto changes:{type:ConfChangeAddNode
+    node_id:3}`.
+    """
     v2 = change.as_v2() if isinstance(change, ConfChange) else change
     text = "transition:" + _TRANSITION_NAMES[v2.transition]
     for kind, node_id in v2.changes:
@@ -185,7 +188,7 @@ def describe_conf_change(change: ConfChange | ConfChangeV2) -> str:
     return text + f" context:{quote(v2.context)}" if v2.context else text
 
 
-# --- entries, states, messages ------------------------------------------------------------------------------------
+# --- entries, states, messages --------------------------------------------------------------------
 
 
 def describe_entry(entry: Entry) -> str:
@@ -202,7 +205,7 @@ def describe_entry(entry: Entry) -> str:
 
 
 def describe_entries(entries: Iterable[Entry]) -> str:
-    """A line for each."""
+    """One line per entry."""
     return "".join([describe_entry(entry) + "\n" for entry in entries])
 
 
@@ -218,12 +221,12 @@ def describe_soft_state(state: SoftState) -> str:
 
 
 def describe_snapshot(snapshot: Snapshot) -> str:
-    """Position and configuration; not the data."""
+    """Position and configuration, without the data."""
     return f"Index:{snapshot.index} Term:{snapshot.term} ConfState:{describe_conf_state(snapshot.conf_state)}"
 
 
 def describe_read_states(states: Iterable[ReadState]) -> str:
-    """For instance `[{11 [99 116 120]}]`: index, and the request's bytes."""
+    """For instance `[{11 [99 116 120]}]`: index and bytes of the request."""
     return "[" + " ".join([f"{{{state.read_index} {_list(state.context)}}}" for state in states]) + "]"
 
 
@@ -233,11 +236,12 @@ def _target(node_id: int) -> str:
 
 
 def describe_message(message: Message, indent: str = "") -> str:
-    """On one line, unless it has several entries, a snapshot or responses: those follow on lines of their own.
+    """One line, unless the message has several entries, a snapshot or responses: those follow on
+    lines of their own.
 
     Args:
-        message: which.
-        indent: stands before each line.
+        message: the message.
+        indent: prefix of each line.
     """
     m = message
     text = f"{indent}{_target(m.sender)}->{_target(m.to)} {message_type_name(m.type)} Term:{m.term} Log:{m.log_term}/{m.index}"
@@ -267,7 +271,7 @@ def describe_message(message: Message, indent: str = "") -> str:
 
 
 def describe_ready(ready: "Ready") -> str:
-    """A paragraph for what is there, `<empty Ready>` if nothing is."""
+    """One paragraph per non-empty part, `<empty Ready>` if there is none."""
     text = ""
     if ready.soft_state is not None:
         text += describe_soft_state(ready.soft_state) + "\n"
@@ -287,11 +291,11 @@ def describe_ready(ready: "Ready") -> str:
 
 
 def describe_progress_map(progress: Mapping[int, Progress]) -> str:
-    """A line for each node, ascending; empty for none."""
+    """One line per node, ascending; empty if there are none."""
     return "".join([f"{node_id}: {progress[node_id]}\n" for node_id in sorted(progress)])
 
 
-# --- quorums ------------------------------------------------------------------------------------------------------
+# --- quorums --------------------------------------------------------------------------------------
 
 
 def describe_index(index: int) -> str:
@@ -300,7 +304,7 @@ def describe_index(index: int) -> str:
 
 
 def describe_majority(voters: Collection[int], acked: AckedIndex) -> str:
-    """A bar for each voter that shows how many acknowledge less than it does."""
+    """One bar per voter, as long as the number of voters with a lower index."""
     if not voters:
         return "<empty majority quorum>"
     indexes: Sequence[int] = [acked(voter) or 0 for voter in voters]

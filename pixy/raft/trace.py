@@ -1,8 +1,8 @@
-"""The hook through which the core tells what it does.
+"""Trace hook of the core.
 
-The methods have the form of `logging.Logger`'s, so that a logger can be passed as it is; their texts are etcd's, so that
-its traces can be reproduced. Texts are formatted by the receiver: with `NullTrace` they cost one call, and none of them
-stands on the way of an entry that is replicated without trouble.
+The methods have the signatures of `logging.Logger`'s, so a logger can be passed as is; the texts
+are etcd's, so its traces can be reproduced. The receiver formats the texts: with `NullTrace` they
+cost one call, and none is on the path of an entry that is replicated without incident.
 """
 
 from typing import Protocol
@@ -11,7 +11,7 @@ __all__ = ["NULL_TRACE", "NullTrace", "Trace"]
 
 
 class Trace(Protocol):
-    """Who listens."""
+    """Trace sink."""
 
     def debug(self, msg: str, *args: object) -> None: ...
     def info(self, msg: str, *args: object) -> None: ...
@@ -21,7 +21,7 @@ class Trace(Protocol):
 
 
 class NullTrace:
-    """Nobody listens."""
+    """Discards everything."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
-"""The configuration in force, what is known of each of its nodes, and the votes of an election.
+"""Current configuration, the progress of its nodes, and the votes of an election.
 
-The configuration is a `ConfState`: the form in which it is stored is also the form in which it is used. `progress` has
-exactly the nodes that the configuration names, in ascending order of their ids.
+The configuration is a `ConfState`: stored and used in the same form. `progress` has exactly the
+nodes of the configuration, in ascending order of their ids.
 """
 
 from pixy.raft.messages import ConfState
@@ -12,30 +12,31 @@ __all__ = ["Tracker", "voter_ids"]
 
 
 def voter_ids(config: ConfState) -> tuple[int, ...]:
-    """The voters of both halves, ascending."""
+    """Voters of both halves, ascending."""
     if not config.voters_outgoing:
         return config.voters
     return tuple(sorted({*config.voters, *config.voters_outgoing}))
 
 
 class Tracker:
-    """The members of a group."""
+    """Members of a group."""
 
     __slots__ = ("config", "progress", "voters", "votes")
 
     def __init__(self, config: ConfState, progress: dict[int, Progress]) -> None:
-        # Who has voted in the election under way, and how. Only a node's first vote counts. None while nobody has.
+        # Votes of the current election by node. Only the first vote of a node counts. None while
+        # there are none.
         self.votes: dict[int, bool] | None = None
         self.switch(config, progress)
 
     def switch(self, config: ConfState, progress: dict[int, Progress]) -> None:
-        """Puts another configuration in force."""
+        """Switch to another configuration."""
         self.config = config
         self.progress = progress
         self.voters = voter_ids(config)
 
     def committed(self) -> int:
-        """The largest index that is stored by a quorum (Raft §5.3, in a joint configuration §6)."""
+        """Highest index stored by a quorum (Raft §5.3; joint configuration: §6)."""
         progress = self.progress
         config = self.config
         if config.voters_outgoing or not config.voters:
@@ -47,22 +48,22 @@ class Tracker:
         return self.progress[node_id].match
 
     def is_only_voter(self, node_id: int) -> bool:
-        """Whether this node decides alone."""
+        """True if this node decides alone."""
         return self.voters == (node_id,)
 
     def quorum_active(self) -> bool:
-        """Whether a quorum was heard of since the last check (thesis §6.2)."""
+        """True if a quorum was active since the last check (thesis §6.2)."""
         active = {node_id: pr.recently_active for node_id, pr in self.progress.items() if not pr.learner}
         return joint_vote_result(self.config.voters, self.config.voters_outgoing, active) is VoteResult.WON
 
     def record_vote(self, node_id: int, granted: bool) -> None:
-        """Notes how a node voted, unless it did before."""
+        """Record a node's vote, unless it has voted before."""
         if self.votes is None:
             self.votes = {}
         self.votes.setdefault(node_id, granted)
 
     def tally(self) -> tuple[int, int, VoteResult]:
-        """How many granted, how many refused, and what that amounts to."""
+        """Number of granted and of refused votes, and the outcome."""
         votes = self.votes or {}
         cast = [
             votes[node_id] for node_id, pr in self.progress.items() if not pr.learner and node_id in votes
@@ -72,7 +73,7 @@ class Tracker:
         return granted, len(cast) - granted, result
 
     def check_invariants(self) -> None:
-        """Raises AssertionError if the fields contradict each other."""
+        """Assert the documented invariants."""
         config = self.config
         named = {*self.voters, *config.learners, *config.learners_next}
         assert named == set(self.progress), (

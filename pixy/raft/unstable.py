@@ -1,14 +1,15 @@
-"""The end of the log that stable storage does not have, or is about to get.
+"""The tail of the log that is not in stable storage, or being written to it.
 
     storage                  | unstable.entries
     ... offset-3 .. offset-1 | offset .. offset_in_progress-1 | offset_in_progress ..
                                handed to the driver             not yet
 
-Entries stay here until the driver says that they are stored, also after they were handed out. A new leader may replace
-entries that are being stored: then the storage may hold other ones for a while, and what is here counts. Therefore an
-acknowledgement names the term of its last entry, and one that does not fit is ignored.
+Entries stay here until the driver reports them as stored, even after they were handed out. A new
+leader may replace entries that are being stored: then the storage may have the old ones for a
+while, and the ones here count. So an acknowledgement names the term of its last entry, and one that
+does not match is ignored.
 
-A snapshot that was received waits here as well. The log then begins behind it.
+A received snapshot waits here as well. The log then begins behind it.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ __all__ = ["Unstable"]
 
 
 class Unstable:
-    """Entries from `offset` on, and perhaps a snapshot at `offset` - 1."""
+    """Entries from `offset` on, and possibly a snapshot at `offset` - 1."""
 
     __slots__ = ("_trace", "entries", "offset", "offset_in_progress", "snapshot", "snapshot_in_progress")
 
@@ -37,17 +38,17 @@ class Unstable:
         self.snapshot_in_progress = False
 
     def maybe_first_index(self) -> int | None:
-        """The first index of the log, if a snapshot decides it."""
+        """First index of the log, if a snapshot determines it."""
         return self.snapshot.index + 1 if self.snapshot is not None else None
 
     def maybe_last_index(self) -> int | None:
-        """The last index of the log, if it is decided here."""
+        """Last index of the log, if it is determined here."""
         if self.entries:
             return self.offset + len(self.entries) - 1
         return self.snapshot.index if self.snapshot is not None else None
 
     def maybe_term(self, index: int) -> int | None:
-        """The term of an entry, if it is known here."""
+        """Term of an entry, if it is known here."""
         if index < self.offset:
             snapshot = self.snapshot
             return snapshot.term if snapshot is not None and snapshot.index == index else None
@@ -55,26 +56,26 @@ class Unstable:
         return self.entries[at].term if at < len(self.entries) else None
 
     def next_entries(self) -> list[Entry]:
-        """What was not handed out."""
+        """Entries not handed out yet."""
         return self.entries[self.offset_in_progress - self.offset :]
 
     def has_next(self) -> bool:
-        """Whether there are entries, or a snapshot, that were not handed out."""
+        """True if there are entries or a snapshot not handed out yet."""
         if self.offset + len(self.entries) > self.offset_in_progress:
             return True
         return self.snapshot is not None and not self.snapshot_in_progress
 
     def next_snapshot(self) -> Snapshot | None:
-        """The snapshot, if it was not handed out."""
+        """The snapshot, if it was not handed out yet."""
         return None if self.snapshot_in_progress else self.snapshot
 
     def accept_in_progress(self) -> None:
-        """Notes that everything was handed out."""
+        """Record that everything was handed out."""
         self.offset_in_progress = self.offset + len(self.entries)
         self.snapshot_in_progress = self.snapshot is not None
 
     def stable_to(self, position: LogPosition) -> None:
-        """Takes the news that the storage has everything up to this entry; ignored if that entry is not here any more."""
+        """Remove entries that are stored, up to this one; ignored if this entry is no longer here."""
         term, index = position
         known = self.maybe_term(index)
         if known is None:
@@ -92,19 +93,19 @@ class Unstable:
                 known,
             )
             return
-        # A new list: the memory of a burst is not kept.
+        # A new list, which releases the memory of a burst.
         self.entries = self.entries[index + 1 - self.offset :]
         self.offset = index + 1
         self.offset_in_progress = max(self.offset_in_progress, self.offset)
 
     def stable_snapshot_to(self, index: int) -> None:
-        """Takes the news that the storage has the snapshot of this index."""
+        """Remove the snapshot of this index, which is stored."""
         if self.snapshot is not None and self.snapshot.index == index:
             self.snapshot = None
             self.snapshot_in_progress = False
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Replaces everything by a snapshot."""
+        """Replace everything by a snapshot."""
         self.offset = snapshot.index + 1
         self.offset_in_progress = self.offset
         self.entries = []
@@ -112,7 +113,7 @@ class Unstable:
         self.snapshot_in_progress = False
 
     def truncate_and_append(self, entries: Sequence[Entry]) -> None:
-        """Adds consecutive entries; what is there from the first one's index on is replaced (Raft §5.3)."""
+        """Add consecutive entries, replacing everything from the first one's index on (Raft §5.3)."""
         first = entries[0].index
         end = self.offset + len(self.entries)
         if first == end:
@@ -128,7 +129,7 @@ class Unstable:
             self.offset_in_progress = min(self.offset_in_progress, first)
 
     def slice(self, lo: int, hi: int) -> list[Entry]:
-        """The entries from `lo` to before `hi`, which must be here."""
+        """Entries in [lo, hi), which must be here."""
         upper = self.offset + len(self.entries)
         if lo > hi:
             panic(self._trace, "invalid unstable.slice %d > %d", lo, hi)
@@ -137,7 +138,7 @@ class Unstable:
         return self.entries[lo - self.offset : hi - self.offset]
 
     def check_invariants(self) -> None:
-        """Raises AssertionError if the fields contradict each other."""
+        """Assert the documented invariants."""
         assert self.offset <= self.offset_in_progress <= self.offset + len(self.entries)
         assert [entry.index for entry in self.entries] == list(
             range(self.offset, self.offset + len(self.entries))

@@ -1,10 +1,11 @@
-"""Bytes: the only place that knows the generated messages of `pixy/proto/raft.proto`.
+"""Encoding: the only module that uses the generated messages of `pixy/proto/raft.proto`.
 
-Field numbers and types are etcd's raftpb. A field is written if it differs from what its absence means; a reader
-takes absent fields for that, and passes unknown ones by. Unknown enumeration values raise `MalformedMessage`: a message that is
-not understood must not be acted upon. The generated classes keep such a value, because `raft.proto` is proto3.
+Field numbers and types are etcd's raftpb. A field is written if it differs from the value that its
+absence implies; a reader treats absent fields as that value and skips unknown ones. Unknown
+enumeration values raise `MalformedMessage`: a message that is not understood must not be acted
+upon. The generated classes keep such a value, because `raft.proto` is proto3.
 
-A configuration change inside an entry is encoded here as well.
+Configuration changes inside entries are encoded here as well.
 """
 
 from enum import IntEnum
@@ -48,7 +49,7 @@ _MESSAGE_TYPES = {kind.value: kind for kind in MessageType}
 _ENTRY_TYPES = {kind.value: kind for kind in EntryType}
 
 
-# --- entries ------------------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------
 
 
 def _put_entry(pb: raft_pb2.Entry, entry: Entry) -> None:
@@ -70,7 +71,7 @@ def _get_entry(pb: raft_pb2.Entry) -> Entry:
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """One entry, as it is stored."""
+    """Encode an entry for storage."""
     pb = raft_pb2.Entry()
     _put_entry(pb, entry)
     return pb.SerializeToString()
@@ -81,7 +82,7 @@ def decode_entry(encoded: bytes) -> Entry:
     return _get_entry(_parse(raft_pb2.Entry(), encoded))
 
 
-# --- snapshots and states -----------------------------------------------------------------------------------------
+# --- snapshots and states -------------------------------------------------------------------------
 
 
 def _put_snapshot(pb: raft_pb2.Snapshot, snapshot: Snapshot) -> None:
@@ -110,7 +111,7 @@ def _get_snapshot(pb: raft_pb2.Snapshot) -> Snapshot:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """A snapshot, as it is stored."""
+    """Encode a snapshot for storage."""
     pb = raft_pb2.Snapshot()
     _put_snapshot(pb, snapshot)
     return pb.SerializeToString()
@@ -122,7 +123,7 @@ def decode_snapshot(encoded: bytes) -> Snapshot:
 
 
 def encode_hard_state(state: HardState) -> bytes:
-    """A hard state, as it is stored."""
+    """Encode a hard state for storage."""
     return raft_pb2.HardState(term=state.term, vote=state.vote, commit=state.commit).SerializeToString()
 
 
@@ -132,7 +133,7 @@ def decode_hard_state(encoded: bytes) -> HardState:
     return HardState(pb.term, pb.vote, pb.commit)
 
 
-# --- messages -----------------------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
 def _put_message(pb: raft_pb2.Message, message: Message) -> None:
@@ -174,20 +175,21 @@ def _get_message(pb: raft_pb2.Message) -> Message:
 
 
 def encode_message(message: Message) -> bytes:
-    """A message, as it travels."""
+    """Encode a message for the network."""
     pb = raft_pb2.Message()
     _put_message(pb, message)
     return pb.SerializeToString()
 
 
 def decode_message(encoded: bytes) -> Message:
-    """A message that came from a peer.
+    """Decode a message from a peer.
 
-    A snapshot of index 0 is none: older nodes send one with every message.
+    A snapshot of index 0 is treated as absent: older nodes send one with every message.
 
     Raises:
-        MalformedMessage: these bytes are not a message, or no correct node sends such a one: a type is missing or unknown, or the
-            entries of an APP are not consecutive behind `index`, or their terms go down or beyond the message's (Raft §5.3).
+        MalformedMessage: these bytes are not a message, or not one of a correct node: its type is
+            missing or unknown, or the entries of an APP do not follow `index`, or their terms
+            decrease or exceed the message's (Raft §5.3).
     """
     pb = _parse(raft_pb2.Message(), encoded)
     if not pb.HasField("type"):
@@ -222,11 +224,11 @@ def _parse(pb: _Parsed, encoded: bytes) -> _Parsed:
     return pb
 
 
-# --- configuration changes ----------------------------------------------------------------------------------------
+# --- configuration changes ------------------------------------------------------------------------
 
 
 def encode_conf_change(change: ConfChange | ConfChangeV2) -> bytes:
-    """The data of an entry of type CONF_CHANGE or CONF_CHANGE_V2."""
+    """Encode the data of an entry of type CONF_CHANGE or CONF_CHANGE_V2."""
     if isinstance(change, ConfChange):
         v1 = raft_pb2.ConfChange(type=change.type.value, node_id=change.node_id)  # type: ignore[arg-type]  # as above
         if change.context:
@@ -245,10 +247,11 @@ def encode_conf_change(change: ConfChange | ConfChangeV2) -> bytes:
 
 
 def decode_conf_change(entry: Entry) -> ConfChange | ConfChangeV2:
-    """The configuration change in an entry; an entry of type CONF_CHANGE_V2 without data leaves a joint configuration.
+    """Decode the configuration change of an entry; an entry of type CONF_CHANGE_V2 without data
+    leaves a joint configuration.
 
     Raises:
-        MalformedMessage: the entry holds none.
+        MalformedMessage: the entry has none.
     """
     try:
         if entry.type is EntryType.CONF_CHANGE:
@@ -258,7 +261,7 @@ def decode_conf_change(entry: Entry) -> ConfChange | ConfChangeV2:
             v2 = raft_pb2.ConfChangeV2.FromString(entry.data)
             changes = tuple([ConfChangeSingle(ConfChangeType(one.type), one.node_id) for one in v2.changes])
             return ConfChangeV2(changes, ConfChangeTransition(v2.transition), v2.context)
-    except (DecodeError, ValueError) as error:  # ValueError: an unknown enumeration value
+    except (DecodeError, ValueError) as error:  # ValueError: unknown enumeration value
         raise MalformedMessage(
             f"entry {entry.term}/{entry.index} is not a configuration change: {error}"
         ) from error
