@@ -1,4 +1,6 @@
-"""Arrow arrays over numpy's memory. `pyarrow.array` would do it too, but imports pandas when it is first called: a quarter of a second."""
+"""Arrow arrays over numpy memory. `pyarrow.array` would do, but imports pandas on its first call,
+which takes a quarter of a second.
+"""
 
 from typing import Any
 
@@ -17,24 +19,24 @@ __all__ = [
 
 
 def column(arrow_type: pa.DataType, numbers: npt.NDArray[Any]) -> pa.Array:
-    """A column without nulls whose values lie in memory as Arrow wants them."""
+    """A column without nulls over memory in Arrow's layout."""
     return pa.Array.from_buffers(
         arrow_type, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))]
     )
 
 
 def int32_column(numbers: npt.NDArray[np.int32]) -> pa.Array:
-    """A column of 32-bit numbers."""
+    """A column of 32-bit integers."""
     return column(pa.int32(), numbers)
 
 
 def int64_column(numbers: npt.NDArray[np.int64]) -> pa.Array:
-    """A column of 64-bit numbers."""
+    """A column of 64-bit integers."""
     return column(pa.int64(), numbers)
 
 
 def string_column(text: str, count: int) -> pa.Array:
-    """A column that says the same `count` times."""
+    """A column with the same text `count` times."""
     return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
@@ -46,7 +48,7 @@ def binary_array(offsets: npt.NDArray[np.int32], content: bytes | npt.NDArray[np
 
 
 def null_flags(values: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which entries of a column are null."""
+    """Null flags of a column's entries."""
     if values.null_count == 0:
         return np.zeros(len(values), np.bool_)
     validity = np.frombuffer(values.buffers()[0], np.uint8)

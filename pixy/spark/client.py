@@ -1,15 +1,19 @@
-"""Calls to the daemon's service `pixy.log.v1.Log`, from a driver's or an executor's Python process.
+"""Client of the daemon's service `pixy.log.v1.Log`, for Python processes of drivers and executors.
 
-Channels belong to the process that opened them: they are kept by process id, never pickled, and shared by all tasks of a worker. A call
-that fails because nobody answers, or not in time, is tried again, at the next address if there are several, with growing pauses, until
-the deadline; one that fails for want of room, at the same address. All calls are safe to repeat, because the service is made so. Anything
-else that fails is the caller's: one error that names the address, the call and the cause.
+Channels belong to the process that opened them: they are kept by process id, never pickled, and
+shared by all tasks of a worker. A call without an answer, or without one in time, is retried until
+its deadline with growing pauses, at the next address if there are several; one that fails with
+RESOURCE_EXHAUSTED is retried at the same address. All calls are idempotent by design of the
+service. Any other failure goes to the caller as one error that names the address, the call and the
+cause.
 
-A publication may take much longer than a daemon that is alive takes to answer anything else, and nobody repeats it for the driver. So it
-has a deadline of its own, and each attempt the one that other calls have in all.
+A publication may take much longer than any other call to a live daemon, and nobody retries it for
+the driver. So it has a deadline of its own, and each of its attempts has the deadline of other
+calls.
 
-A stream of batches has no deadline, because its reader may take as long as it likes. That the other side is alive is asked by HTTP/2 PINGs;
-after a break the stream goes on where it was. One that nobody has read for minutes is ended by the daemon, with CANCELLED.
+A stream of batches has no deadline, because its reader may take as long as it likes. HTTP/2 PINGs
+detect a dead peer; after a break the stream resumes at its position. The daemon ends a stream that
+nobody has read for minutes, with CANCELLED.
 """
 
 import os
@@ -37,21 +41,21 @@ T = TypeVar("T")
 
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", -1),  # a response holds max_bytes, or one batch
-    ("grpc.max_send_message_length", -1),  # pieces are bounded where they are made
+    ("grpc.max_send_message_length", -1),  # the size of pieces is bounded by their writer
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 5000),  # what an attempt to connect may take
+    ("grpc.min_reconnect_backoff_ms", 5000),  # timeout of an attempt to connect
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.http2.lookahead_bytes", 4 << 20),  # responses come while the last one is decoded
+    ("grpc.http2.lookahead_bytes", 4 << 20),  # responses arrive while the last one is decoded
 ]
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _FETCH_BYTES = 1 << 20
 _FETCH_WAIT_MS = 5000
-"""A range that was planned is there. Where a new leader of Kafka's does not know that yet, it soon does."""
+"""A planned range exists. A new leader in Kafka that does not know it yet soon does."""
 
 _ERRORS: dict[grpc.StatusCode, type[PixyError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
@@ -70,18 +74,18 @@ _channels: dict[tuple[int, str, Tls | None], grpc.Channel] = {}
 
 
 class FetchedRange(NamedTuple):
-    """What came of one range."""
+    """A response, with the index of its range."""
 
     range: int
     response: pb.FetchResponse
 
 
 class LogClient:
-    """The service at one or several addresses; cheap to make."""
+    """The service at one or several addresses; cheap to create."""
 
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
-        # Place of the address that answered last. Invariant: in range.
+        # Index of the address that answered last. Invariant: in range.
         self._current = 0
 
     def describe(
@@ -120,13 +124,14 @@ class LogClient:
         self._call("Discard", lambda stub, seconds: stub.Discard(request, timeout=seconds))
 
     def keep_alive(self, sink_id: str) -> None:
-        """Keep the stages of a sink from expiring."""
+        """Prevent the stages of a sink from expiring."""
         self.discard(sink_id, ())
 
     def fetch(self, ranges: Sequence[pb.FetchRange]) -> Generator[FetchedRange, None, None]:
-        """Responses, range by range, each with the number of its range; see pixy_log.proto: Fetch.
+        """Responses, range by range, each with the index of its range; see pixy_log.proto: Fetch.
 
-        After a break it goes on where it was. The ranges are not changed. Closing the iterator ends the call.
+        Resumes at its position after a break. The ranges are not changed. Closing the iterator ends
+        the call.
         """
         left = [(number, _copy(each)) for number, each in enumerate(ranges)]
         attempts = _Attempts(self._connection, "Fetch", self._current)
@@ -146,11 +151,11 @@ class LogClient:
                     if response.state != pb.MORE:
                         done = response.range + 1
                     yield FetchedRange(number, response)
-                    # Whatever whoever reads has taken, patience begins here.
-                    attempts.begin_anew()
+                    # However long the reader took, the deadline of the next response starts here.
+                    attempts.restart_deadline()
                 if done < len(left):
                     raise PixyError(
-                        f"Fetch at pixy {attempts.address} ended behind {done} of {len(left)} ranges"
+                        f"Fetch at pixy {attempts.address} ended after {done} of {len(left)} ranges"
                     )
             except grpc.RpcError as error:
                 attempts.failed(error)
@@ -173,7 +178,7 @@ class LogClient:
 
 
 class _Attempts:
-    """Decides after each failure whether there is another attempt, and where."""
+    """Retry policy of one call: decides after each failure on another attempt and its address."""
 
     def __init__(self, connection: ConnectionOptions, name: str, place: int) -> None:
         self._connection = connection
@@ -181,15 +186,15 @@ class _Attempts:
         self._seconds, self._option = connection.timeout_seconds, "pixy.timeoutMs"
         if name == "Publish":
             self._seconds, self._option = connection.publish_timeout_seconds, "pixy.publishTimeoutMs"
-        # Place of the address to ask. Invariant: in range.
+        # Index of the address to call. Invariant: in range.
         self.place = place
-        self.begin_anew()
+        self.restart_deadline()
 
-    def begin_anew(self) -> None:
-        """Something came: the time is counted from here."""
+    def restart_deadline(self) -> None:
+        """Restart the deadline, because a response has arrived."""
         self._until = time.monotonic() + self._seconds
         self._pause = _FIRST_PAUSE_SECONDS
-        # Failures since something came, by address.
+        # Failures since the last response, by address.
         self._failures: dict[str, str] = {}
 
     @property
@@ -197,14 +202,14 @@ class _Attempts:
         return self._connection.addresses[self.place]
 
     def seconds(self) -> float:
-        """How long this attempt may take."""
+        """Timeout of this attempt."""
         return max(min(self._seconds_left(), self._connection.timeout_seconds), 0.001)
 
     def failed(self, error: grpc.RpcError) -> None:
-        """Returns when it is time for the next attempt.
+        """Wait until it is time for the next attempt.
 
         Raises:
-            PixyError: there is none.
+            PixyError: no attempt is left.
         """
         code, details = error.code(), error.details() or error.code().name
         if code is grpc.StatusCode.UNIMPLEMENTED:
@@ -221,14 +226,16 @@ class _Attempts:
             if len(self._failures) < len(addresses):
                 return
         if self._seconds_left() <= self._pause:
-            raise self._given_up(code) from None
+            raise self._exhausted(code) from None
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
 
-    def _given_up(self, code: grpc.StatusCode) -> PixyError:
+    def _exhausted(self, code: grpc.StatusCode) -> PixyError:
         full = code is grpc.StatusCode.RESOURCE_EXHAUSTED
         kind, what = (
-            (ResourceExhausted, "pixy had no room for it") if full else (Unavailable, "pixy did not answer")
+            (ResourceExhausted, "pixy had no capacity for it")
+            if full
+            else (Unavailable, "pixy did not answer")
         )
         causes = "; ".join(f"{address}: {cause}" for address, cause in self._failures.items())
         return kind(f"{self._name}: {what} within {self._seconds:g} s ({self._option}): {causes}")
@@ -244,7 +251,7 @@ def _copy(given: pb.FetchRange) -> pb.FetchRange:
 
 
 def _channel(address: str, tls: Tls | None) -> grpc.Channel:
-    """This process's connection to the address."""
+    """The channel of this process to the address."""
     key = (os.getpid(), address, tls)
     channel = _channels.get(key)
     if channel is None:

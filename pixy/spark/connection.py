@@ -1,4 +1,4 @@
-"""Where the daemon is and how it is reached: plain values that are pickled into every task."""
+"""Connection options of the daemon: plain values, pickled into every task."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,9 @@ __all__ = ["ConnectionOptions", "Tls"]
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Paths of PEM files, on every machine that has a task; None: the system's authorities, no certificate, the address's name."""
+    """Paths of PEM files on every machine that runs tasks. None: the system's authorities, no
+    certificate, the address's name.
+    """
 
     ca_path: str | None = None
     certificate_path: str | None = None
@@ -17,14 +19,15 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """A daemon.
+    """Addresses, cluster and timeouts of a daemon.
 
     Args:
-        addresses: tried in turn; all are doors to the same clusters.
+        addresses: tried in turn; all serve the same clusters.
         cluster: name of the cluster, empty for the default one.
-        timeout_seconds: how long a call is tried before it fails.
-        publish_timeout_seconds: how long a publication is, with attempts of up to `timeout_seconds` each.
-        tls: None for connections in the clear.
+        timeout_seconds: deadline of a call, retries included.
+        publish_timeout_seconds: deadline of a publication, with attempts of up to `timeout_seconds`
+            each.
+        tls: None for plaintext connections.
     """
 
     addresses: tuple[str, ...]

@@ -1,7 +1,8 @@
-"""The data source `pixy`: what Spark finds under that name. Checks options and columns when Spark plans, and hands out readers and writers.
+"""The data source `pixy`: checks options and columns when Spark plans, and creates readers and
+writers.
 
-Spark imports this, through `pyspark_pixy`, whenever it looks for a data source, and a module that fails there hides all others. So
-nothing but pyspark is imported here before something is to be done.
+Spark imports this, through `pyspark_pixy`, whenever it looks up a data source, and a module that
+fails to import hides all others. So only pyspark is imported at module level.
 """
 
 from typing import TYPE_CHECKING
@@ -16,9 +17,9 @@ __all__ = ["PixyDataSource"]
 
 
 class PixyDataSource(DataSource):
-    """Reads from and writes to pixy, in batches and in streams; docs/spark.md has the options.
+    """Batch and streaming reads from and writes to pixy; see docs/spark.md for the options.
 
-    Every method raises `InvalidArgument` for options that are unknown, contradict each other or have values that are not allowed.
+    Every method raises `InvalidArgument` for options that are unknown, contradictory or invalid.
     """
 
     @classmethod

@@ -1,18 +1,22 @@
-"""Kafka v2 record batches into Arrow columns, many records at a time.
+"""Decodes Kafka v2 record batches to Arrow columns, many records at a time.
 
-A record in a batch is a row of variable-length numbers with key, value and headers between them:
+A record in a batch is a sequence of varints with key, value and headers between them:
 
-    length  attributes  timestamp delta  offset delta  key length  key  value length  value  headers  (name length  name  length  value)*
+    length  attributes  timestamp delta  offset delta  key length  key  value length  value
+    header count  (name length  name  value length  value)*
 
-Reading that record by record in Python takes several microseconds each. Here only where records begin is found one after the other, and
-that by runs: if a record has L bytes, and at the distance L there is the same length again, and so on, then that is where records begin.
-This is a proof, not a guess, and most topics have long runs; records of changing length take a tight loop. Everything else is read for
+Decoding record by record in Python takes several microseconds each. Here only the starts of records
+are found sequentially, and that by runs: if a record has L bytes, the same length is found again at
+distance L, and so on, then these are the starts of records. This is a proof, not a guess, and most
+topics have long runs; records of varying length take a tight loop. Everything else is decoded for
 all records of a response at once, each field in one numpy pass.
 
-Keys and values are not copied by Python either: `[start, end)` of all keys and values in ascending order are the offsets of one Arrow
-array over the response, of which `take` copies every fourth entry.
+Keys and values are not copied by Python either: the bounds `[start, end)` of all keys and values,
+in ascending order, are the offsets of one Arrow array over the response, of which `take` copies
+every fourth entry.
 
-Batches are checked as Kafka's consumer checks them: header, length, checksum. What is still wrong in them afterwards is `CorruptData`.
+Batches are validated as by Kafka's consumer: header, length, checksum. Damage found after that
+raises `CorruptData`.
 """
 
 from collections.abc import Iterator
@@ -40,11 +44,11 @@ _VARINT_BYTES_MAX = 10
 _APPEND_TIME = 0x08
 _MICROSECONDS = 1000
 _PART_BYTES = 8 << 20
-"""Compressed batches are unpacked until they have so much. A response of 1 MiB can be a thousand times larger."""
+"""Limit on decompressed batches at a time. A response of 1 MiB can expand a thousandfold."""
 
 
 class Span(NamedTuple):
-    """Which records of a partition are wanted: offsets from `first` on, up to `end`, exclusive."""
+    """The wanted records of a partition: offsets from `first` up to `end`, exclusive."""
 
     topic: str
     partition: int
@@ -53,7 +57,7 @@ class Span(NamedTuple):
 
 
 class _Section(NamedTuple):
-    """The uncompressed records of one batch inside a buffer, and what its header says of them."""
+    """The decompressed records of one batch inside a buffer, with values of its header."""
 
     start: int
     end: int
@@ -61,12 +65,14 @@ class _Section(NamedTuple):
     base_offset: int
     base_timestamp: int
     append_timestamp: int
-    """-1: records have timestamps of their own."""
+    """-1: records have their own timestamps."""
 
 
 @dataclass(slots=True)
 class _Fields:
-    """Where the parts of records are, one entry a record. A null key or value has a length of -1 and ends where it starts."""
+    """Positions of the parts of records, one entry per record. A null key or value has length -1
+    and ends where it starts.
+    """
 
     offset: Ints
     timestamp: Ints
@@ -80,14 +86,14 @@ class _Fields:
 
 
 def decode(batches: bytes, span: Span, *, include_headers: bool) -> Iterator[pa.RecordBatch]:
-    """Rows of the records in `batches` that `span` wants, none of the parts empty.
+    """Decodes the records of `batches` within `span` to rows, in non-empty parts.
 
     Args:
         batches: whole batches back to back.
-        include_headers: rows have an eighth column.
+        include_headers: adds an eighth column.
 
     Raises:
-        CorruptData: a batch is damaged or makes no sense.
+        CorruptData: a batch is damaged or invalid.
     """
     for buffer, sections in _parts(batches):
         try:
@@ -96,17 +102,19 @@ def decode(batches: bytes, span: Span, *, include_headers: bool) -> Iterator[pa.
         except IndexError:
             base = sections[0].base_offset
             raise CorruptData(
-                f"record batches of {span.topic}-{span.partition} from offset {base} on: a record runs over their end"
+                f"record batches of {span.topic}-{span.partition} from offset {base} on: a record exceeds its batch"
             ) from None
         if rows.num_rows:
             yield rows
 
 
-# --- batches ------------------------------------------------------------------------------------------------------
+# --- batches --------------------------------------------------------------------------------------
 
 
 def _parts(batches: bytes) -> Iterator[tuple[bytes, list[_Section]]]:
-    """Buffers that have the records of batches uncompressed, and where: `batches` itself if none is compressed, or some at a time."""
+    """Buffers with decompressed records, and the position of each batch's records. Without
+    compression the only buffer is `batches` itself.
+    """
     headers = []
     for at, size in _steps(batches):
         check_batch(memoryview(batches)[at : at + size])
@@ -138,27 +146,27 @@ def _section(start: int, end: int, header: BatchHeader) -> _Section:
 
 
 def _steps(batches: bytes) -> Iterator[tuple[int, int]]:
-    """Begin and size of each batch."""
+    """Start and size of each batch."""
     at = 0
     while at < len(batches):
         size = batch_bytes(batches, at) if at + HEADER_BYTES <= len(batches) else 0
         if size < HEADER_BYTES or at + size > len(batches):
             raise CorruptData(
-                f"a record batch at byte {at} of {len(batches)} is not whole: it says it has {size} bytes"
+                f"a record batch at byte {at} of {len(batches)} is incomplete: its header gives {size} bytes"
             )
         yield at, size
         at += size
 
 
-# --- where records begin ------------------------------------------------------------------------------------------
+# --- where records begin --------------------------------------------------------------------------
 
 
 def _find_records(buffer: bytes, octets: Bytes, sections: list[_Section]) -> tuple[Ints, Ints]:
-    """Where all records begin, behind their length, and where they end."""
+    """Start of all records, after their length, and end."""
     starts = np.empty(sum(section.records for section in sections), np.int64)
     ends = np.empty_like(starts)
     done = 0
-    begun: list[int] = []  # those of small sections, which are not worth an array of their own
+    begun: list[int] = []  # records of small sections, which are not worth an array of their own
     ended: list[int] = []
     for section in sections:
         if section.records < _RUN_MIN:
@@ -168,15 +176,13 @@ def _find_records(buffer: bytes, octets: Bytes, sections: list[_Section]) -> tup
             at = _find_runs(buffer, octets, section, starts[done:], ends[done:])
             done += section.records
         if at != section.end:
-            raise CorruptData(
-                f"record batch at offset {section.base_offset} has bytes behind its last record"
-            )
+            raise CorruptData(f"record batch at offset {section.base_offset} has bytes after its last record")
     _flush(starts, ends, done, begun, ended)
     return starts, ends
 
 
 def _flush(starts: Ints, ends: Ints, done: int, begun: list[int], ended: list[int]) -> int:
-    """Move what the lists have into the arrays; returns how much they are filled."""
+    """Move the lists' entries to the arrays; returns the new fill level."""
     filled = done + len(begun)
     starts[done:filled] = begun
     ends[done:filled] = ended
@@ -186,7 +192,7 @@ def _flush(starts: Ints, ends: Ints, done: int, begun: list[int], ended: list[in
 
 
 def _find_runs(buffer: bytes, octets: Bytes, section: _Section, starts: Ints, ends: Ints) -> int:
-    """Fill in the records of a section; returns where they end."""
+    """Find the records of a section; returns their end."""
     at, done, loop = section.start, 0, _RUN_MIN
     begun: list[int] = []
     ended: list[int] = []
@@ -205,7 +211,9 @@ def _find_runs(buffer: bytes, octets: Bytes, section: _Section, starts: Ints, en
 
 
 def _run(buffer: bytes, octets: Bytes, at: int, end: int, count: int) -> tuple[int, int, int]:
-    """How many of the next `count` records have the same length; the size of that number, and that of such a record in all."""
+    """Number of the next `count` records with the same length, the size of the length field, and
+    the size of such a record including it.
+    """
     length, body = _read_length(buffer, at, end)
     width, stride = body - at, body - at + length
     limit = min(count, (end - at) // stride)
@@ -224,7 +232,7 @@ def _run(buffer: bytes, octets: Bytes, at: int, end: int, count: int) -> tuple[i
 
 
 def _loop(buffer: bytes, at: int, end: int, count: int, begun: list[int], ended: list[int]) -> int:
-    """Find records one by one, and add them to the lists; returns where the next one begins."""
+    """Find records one by one and add them to the lists; returns the start of the next one."""
     for _ in range(count):
         first = buffer[at]
         if first < 0x80:
@@ -244,7 +252,7 @@ def _loop(buffer: bytes, at: int, end: int, count: int, begun: list[int], ended:
 
 
 def _read_length(buffer: bytes, at: int, end: int) -> tuple[int, int]:
-    """A record's length, and where the number ends."""
+    """A record's length, and the end of the length field."""
     value = shift = 0
     while True:
         if at >= end or shift > 28:
@@ -261,11 +269,11 @@ def _read_length(buffer: bytes, at: int, end: int) -> tuple[int, int]:
     return length, at
 
 
-# --- fields -------------------------------------------------------------------------------------------------------
+# --- fields ---------------------------------------------------------------------------------------
 
 
 def _varints(octets: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """The numbers at those places, and where they end."""
+    """Varints at these positions, and their ends."""
     octet = octets[at]
     value = (octet & 0x7F).astype(np.int64)
     at = at + 1
@@ -283,7 +291,7 @@ def _varints(octets: Bytes, at: Ints) -> tuple[Ints, Ints]:
 
 
 def _lengths(octets: Bytes, at: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-    """The lengths at those places, -1 for null; where what they measure begins, and where it ends."""
+    """Lengths at these positions, -1 for null, with start and end of the measured bytes."""
     length, start = _varints(octets, at)
     stop = start + np.maximum(length, 0)
     if (length < -1).any() or (length > end - start).any():
@@ -292,7 +300,7 @@ def _lengths(octets: Bytes, at: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _fields(buffer: bytes, sections: list[_Section], span: Span) -> _Fields:
-    """The records that `span` wants; nothing is looked at behind the offsets of the others."""
+    """Fields of the records within `span`; other records are decoded up to their offsets only."""
     octets = np.frombuffer(buffer, np.uint8)
     start, end = _find_records(buffer, octets, sections)
     counts = [section.records for section in sections]
@@ -348,7 +356,7 @@ def _rows(buffer: bytes, fields: _Fields, span: Span, *, include_headers: bool) 
 def _pairs(
     buffer: bytes, first: Ints, first_bytes: Ints, second: Ints, second_bytes: Ints
 ) -> tuple[pa.Array, pa.Array]:
-    """Two binary columns of parts of the buffer that take turns in it: first, second, first, second."""
+    """Two binary columns whose entries alternate in the buffer: first, second, first, second."""
     count = len(first)
     offsets = np.empty(4 * count + 1, np.int32)
     offsets[0:-1:4] = first
@@ -365,7 +373,7 @@ def _pairs(
 
 
 def _nullable(values: pa.Array, lengths: Ints) -> pa.Array:
-    """The same column, null where the length is negative."""
+    """The same column with nulls where the length is negative."""
     present = lengths >= 0
     if present.all():
         return values
@@ -374,11 +382,11 @@ def _nullable(values: pa.Array, lengths: Ints) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(values), [validity, offsets, content])
 
 
-# --- headers ------------------------------------------------------------------------------------------------------
+# --- headers --------------------------------------------------------------------------------------
 
 
 def _headers(buffer: bytes, fields: _Fields) -> pa.Array:
-    """The column of headers, null for records that have none."""
+    """The headers column, null for records without headers."""
     octets = np.frombuffer(buffer, np.uint8)
     counts, at = _varints(octets, fields.headers)
     if (counts < 0).any() or (counts > fields.end - at).any():
@@ -396,7 +404,7 @@ def _headers(buffer: bytes, fields: _Fields) -> pa.Array:
         left[rows] -= 1
         rows = rows[left[rows] > 0]
     if (at != fields.end).any():
-        raise CorruptData("a record has bytes behind its last header")
+        raise CorruptData("a record has bytes after its last header")
     items = _header_items(buffer, found)
     list_offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=list_offsets[1:])
@@ -408,7 +416,9 @@ def _headers(buffer: bytes, fields: _Fields) -> pa.Array:
 
 
 def _header_items(buffer: bytes, found: list[tuple[Ints, Ints, Ints, Ints]]) -> pa.Array:
-    """Names and values of all headers, in the order of the records. They were found first headers first, then second ones."""
+    """Names and values of all headers in the order of the records. `found` has all first headers,
+    then all second ones, and so on.
+    """
     if found:
         name, name_bytes, value, value_bytes = (np.concatenate(each) for each in zip(*found, strict=True))
         order = np.argsort(name, kind="stable")

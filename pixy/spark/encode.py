@@ -1,10 +1,11 @@
-"""Arrow columns into Kafka v2 record batches, many records at a time.
+"""Encodes Arrow columns as Kafka v2 record batches, many records at a time.
 
-A record is put together from five parts: the numbers up to the key, the key, the length of the value, the value, and the headers with
-their number. The numbers of all records are computed in numpy. Then all parts of all records are the entries of one Arrow column, and one
-`take` copies them behind each other, in the order of the partitions: sorting by partition and building records are the same copy.
+A record is composed of five parts: the numbers up to the key, the key, the length of the value, the
+value, and the headers with their count. The numbers of all records are computed in numpy. Then all
+parts of all records are the entries of one Arrow column, and one `take` concatenates them in the
+order of the partitions: sorting by partition and building records are the same copy.
 
-What comes out has base offset 0, no producer id, and one timestamp for all its records.
+The batches have base offset 0, no producer id, and one timestamp for all records.
 """
 
 import struct
@@ -24,29 +25,31 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 BATCH_BYTES = 512 * 1024
-"""Largest record batch unless another size is asked for: half of what the daemon takes by default."""
+"""Default limit of a record batch: half of the daemon's default maximum."""
 
 _ROW_BYTES = 26
-"""No numbers of a record, those of headers aside, take more."""
+"""Upper bound of the numbers of a record, those of headers aside."""
 _COUNTED = struct.Struct(">hiqqqhii")
 _UNCOUNTED = struct.Struct(">qiibI")
 _PARTS = 5
 
 
 class Columns(NamedTuple):
-    """What is written of each row. None: null in all rows. `headers` are lists of structs of a string and a binary."""
+    """Columns of the rows to write. None: null in all rows. `headers` are lists of structs of a
+    string and a binary.
+    """
 
     key: pa.Array | None
     value: pa.Array
     headers: pa.Array | None
 
     def rows(self, first: int, count: int) -> "Columns":
-        """Those rows, without a copy."""
+        """A slice of the rows, without a copy."""
         return Columns(*(None if each is None else each.slice(first, count) for each in self))
 
 
 def row_bytes(columns: Columns) -> Ints:
-    """For each row a number of bytes that its record does not exceed."""
+    """Upper bound of each row's record in bytes."""
     size = np.full(len(columns.value), _ROW_BYTES, np.int64) + _lengths(columns.value)
     if columns.key is not None:
         size += _lengths(columns.key)
@@ -62,15 +65,15 @@ def encode(
     compression: str = "none",
     batch_bytes: int = BATCH_BYTES,
 ) -> dict[int, bytes]:
-    """Record batches for each slot, whose records have the order of the rows.
+    """Encodes record batches for each slot, with the records in the order of the rows.
 
     Args:
-        slots: a number for each row, of the partition that it goes to.
-        timestamp_ms: of all records.
+        slots: slot of each row, which stands for its partition.
+        timestamp_ms: timestamp of all records.
         compression: a key of `COMPRESSION`.
-        batch_bytes: a batch is cut before it has more, unless one record has.
+        batch_bytes: limit of a batch, which only a single larger record exceeds.
     """
-    # Numbers of 16 bits are sorted by their digits: five times as fast.
+    # 16-bit integers are radix-sorted: five times as fast.
     order = np.argsort(slots.astype(np.uint16) if slots.max(initial=0) < 1 << 16 else slots, kind="stable")
     headers, header_bytes = _encode_headers(columns.headers)
     key_bytes, value_bytes = (
@@ -95,7 +98,7 @@ def encode(
 
 
 def _cut(slots: Ints, room: Ints, limit: int) -> Ints:
-    """The first row of each batch: where another slot begins, or the batch would become too large."""
+    """First row of each batch: where a slot begins, or the batch would exceed `limit`."""
     filled = np.cumsum(room)
     slot_firsts = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist()]
     firsts: list[int] = []
@@ -111,7 +114,7 @@ def _cut(slots: Ints, room: Ints, limit: int) -> Ints:
 def _batch(
     records: memoryview, count: int, timestamp_ms: int, compression: str
 ) -> tuple[bytes, bytes | memoryview]:
-    """The parts of one batch: its header and its records."""
+    """Header and records of one batch."""
     codec = COMPRESSION[compression]
     packed: bytes | memoryview = records
     if codec:
@@ -124,7 +127,7 @@ def _batch(
     return _UNCOUNTED.pack(0, length, -1, 2, checksum) + counted, packed
 
 
-# --- records ------------------------------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 
 def _join(
@@ -136,7 +139,7 @@ def _join(
     value_bytes: Ints,
     header_bytes: Ints,
 ) -> tuple[memoryview, Ints]:
-    """All records one behind the other, and where each ends."""
+    """All records concatenated, and the end of each."""
     rows = len(order)
     value_length, value_length_bytes = _varints(value_bytes)
     body = (
@@ -153,7 +156,7 @@ def _join(
         body, zeros, zeros, deltas, key_bytes
     )  # the two zeros: attributes and timestamp delta
     key = columns.key if columns.key is not None else binary_array(np.zeros(2, np.int32), b"")
-    # The parts that are computed are in the order of the records, the others in that of the rows.
+    # Computed parts are in the order of the records, the others in that of the rows.
     in_order = np.arange(rows)
     parts = [
         (prefix, in_order),
@@ -174,7 +177,7 @@ def _join(
 
 
 def _varint_bytes(numbers: Ints) -> Ints:
-    """How many bytes each number takes."""
+    """Size of each number as a varint."""
     zigzag = (numbers << 1) ^ (numbers >> 63)
     size = np.ones(len(numbers), np.int64)
     for bits in (7, 14, 21, 28):
@@ -185,7 +188,7 @@ def _varint_bytes(numbers: Ints) -> Ints:
 
 
 def _varints(*fields: Ints) -> tuple[pa.Array, Ints]:
-    """For each row its numbers behind each other, as a binary column; and how many bytes they take."""
+    """The varints of each row concatenated, as a binary column, and their sizes."""
     columns: list[Bytes] = []
     present: list[npt.NDArray[np.bool_]] = []
     size = np.zeros(len(fields[0]), np.int64)
@@ -204,7 +207,7 @@ def _varints(*fields: Ints) -> tuple[pa.Array, Ints]:
 
 
 def _lengths(values: pa.Array) -> Ints:
-    """Lengths in bytes; of no meaning where an entry is null."""
+    """Lengths in bytes; undefined where an entry is null."""
     offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
     return np.diff(offsets).astype(np.int64)
 
@@ -219,11 +222,13 @@ def _lengths_or_null(values: pa.Array | None, rows: int) -> Ints:
     return lengths
 
 
-# --- headers ------------------------------------------------------------------------------------------------------
+# --- headers --------------------------------------------------------------------------------------
 
 
 def _encode_headers(headers: pa.Array | None) -> tuple[pa.Array, Ints]:
-    """Number and content of the headers of each row, as a binary column, and the lengths; one entry for all rows if none has any."""
+    """Count and content of the headers of each row, as a binary column, and the lengths. A single
+    entry for all rows if none has headers.
+    """
     nothing = binary_array(np.array([0, 1], np.int32), b"\0")
     if headers is None or headers.null_count == len(headers):
         return nothing, np.ones(1, np.int64)
@@ -250,7 +255,7 @@ def _encode_headers(headers: pa.Array | None) -> tuple[pa.Array, Ints]:
 
 
 def _join_headers(names: pa.Array, values: pa.Array) -> tuple[Bytes, Ints]:
-    """All headers behind each other, and how many bytes each takes."""
+    """All headers concatenated, and the size of each."""
     count = len(names)
     name_bytes, value_bytes = _lengths_or_null(names, count), _lengths_or_null(values, count)
     if (name_bytes < 0).any():

@@ -1,4 +1,4 @@
-"""Finds partitions and offsets by asking the daemon: what the options' positions mean at the moment."""
+"""Resolves the positions of the options to partitions and offsets, by asking the daemon."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,10 +16,10 @@ _SHOWN_MAX = 10
 
 
 class OffsetFinder:
-    """Asks for what a subscription covers.
+    """Finds the partitions of a topic selection and their offsets.
 
     Args:
-        fail_on_data_loss: an offset that the log does not have is an error; else the nearest that it has is taken.
+        fail_on_data_loss: True to fail for an offset outside the log; False to use the nearest one.
     """
 
     def __init__(self, client: LogClient, subscription: TopicSelection, *, fail_on_data_loss: bool) -> None:
@@ -28,14 +28,14 @@ class OffsetFinder:
         self._fail_on_data_loss = fail_on_data_loss
 
     def topics(self) -> dict[str, pb.Topic]:
-        """The topics that exist."""
+        """The existing topics."""
         return {each.topic: each for each in self._client.describe(self._subscription.topics).topics}
 
     def partitions(self, topics: Mapping[str, pb.Topic], *, must_exist: bool) -> list[TopicPartition]:
-        """The partitions that are read, sorted.
+        """The partitions to read, sorted.
 
         Raises:
-            InvalidArgument: `must_exist`, and a topic or partition that was named is not there.
+            InvalidArgument: `must_exist`, and a named topic or partition does not exist.
         """
         counts = {name: each.partitions for name, each in topics.items()}
         if must_exist:
@@ -43,20 +43,20 @@ class OffsetFinder:
         return self._subscription.partitions(counts)
 
     def latest(self, partitions: Sequence[TopicPartition]) -> Offsets:
-        """The offset behind the last record of each partition; those that do not exist are missing."""
+        """End offset of each partition; partitions that do not exist are missing."""
         return self._ask([(each, LATEST) for each in partitions])
 
     def find(self, position: Position, partitions: Sequence[TopicPartition]) -> Offsets:
-        """The offsets of a position.
+        """Resolves a position to offsets.
 
         Raises:
-            InvalidArgument: it does not name just these partitions, or no record is so young.
-            OffsetOutOfRange: an offset is not in the log, and that is an error.
+            InvalidArgument: it does not name exactly these partitions, or all records are older.
+            OffsetOutOfRange: an offset is not in the log, with `fail_on_data_loss`.
         """
         if position.by_partition and set(position.by_partition) != set(partitions):
             raise InvalidArgument(
                 f"option {position.option} names {_show(position.by_partition)}: "
-                f"it must name the partitions that are read, {_show(partitions)}"
+                f"it must name exactly the partitions to read, {_show(partitions)}"
             )
         if position.at is At.TIMESTAMP:
             return self._by_timestamp(position, partitions)
@@ -76,7 +76,7 @@ class OffsetFinder:
             if not begin <= exact <= end and self._fail_on_data_loss:
                 raise OffsetOutOfRange(
                     f"option {position.option} says offset {exact} for {each.topic}-{each.partition}, which has {begin} to "
-                    f"{end}; with failOnDataLoss=false the nearest is taken",
+                    f"{end}; with failOnDataLoss=false the nearest offset is used",
                     begin,
                     end,
                 )

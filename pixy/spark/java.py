@@ -1,7 +1,8 @@
-"""The Java that Spark runs on: the machine's, or the one that the extra `spark` brings with it.
+"""Java for Spark: the machine's, or the one that the extra `spark` installs.
 
-The latter lacks one module that Spark asks for whenever it starts (`jdk.incubator.vector`, with which parts of MLlib are faster), and
-Java refuses to start without a module that was asked for. So Spark is given a `java` that leaves this one argument out.
+The latter lacks one module that Spark requests at every start (`jdk.incubator.vector`, which speeds
+up parts of MLlib), and Java refuses to start without a requested module. So Spark is given a
+wrapper script that drops this one argument.
 """
 
 import atexit
@@ -22,13 +23,13 @@ exec '{java}' "$@"
 
 
 def use_java() -> str:
-    """Make sure that Spark finds a Java; call it before the session starts. One on the machine is preferred.
+    """Ensure that Spark finds a Java, preferably the machine's. Call it before the session starts.
 
     Returns:
-        What Spark will use: JAVA_HOME, or the program `java` of the PATH.
+        The Java that Spark will use: JAVA_HOME, or the program `java` of the PATH.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: no Java was found.
     """
     home = os.environ.get("JAVA_HOME")
     if home:

@@ -1,7 +1,8 @@
-"""Keeps what a job has staged from expiring while one of its tasks runs, however long its rows take to come.
+"""Prevents the stages of a job from expiring while one of its tasks runs, however slowly its rows
+arrive.
 
-The daemon takes a sink that does nothing for `staging.expiry` for dead and drops its stages, also those of tasks that have ended. So every
-task that runs speaks for the whole sink.
+The daemon presumes a sink dead after `staging.expiry` without a call, and drops its stages, also
+those of finished tasks. So every running task keeps the whole sink alive.
 """
 
 from collections.abc import Callable
@@ -17,11 +18,12 @@ KEEP_ALIVE_SECONDS = 10.0
 
 
 class KeepAlive:
-    """A context in which a thread makes a call again and again. One that fails is not missed: the next one does as well.
+    """A context with a thread that repeats a call. A failed call is ignored: the next one has the
+    same effect.
 
     Args:
-        call: touches the sink.
-        seconds: the time between two calls, and before the first.
+        call: keeps the sink alive.
+        seconds: interval of the calls; the first one comes after it.
     """
 
     def __init__(self, call: Callable[[], None], seconds: float) -> None:
@@ -37,7 +39,7 @@ class KeepAlive:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Make no more calls; one that is under way is not waited for."""
+        """Make no more calls, without waiting for one in flight."""
         self._ended.set()
 
     def _run(self) -> None:

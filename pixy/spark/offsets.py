@@ -1,17 +1,20 @@
-"""Offsets of many partitions: their form in a checkpoint, how much of a backlog one batch takes, and when a batch is due. No calls, no
-clock.
+"""Offsets of many partitions: their JSON in a checkpoint, the limit of a batch, and its due time.
+Pure: no calls, no clock.
 
-**Form.** `{"topic": {"0": 12, "1": 7}}`, next offset to read, as Spark's Kafka connector has it. Spark compares offsets as text, so topics
-are sorted by name and partitions by number, always.
+**JSON.** `{"topic": {"0": 12, "1": 7}}` with the next offset to read, as in Spark's Kafka
+connector. Spark compares offsets as text, so topics are always sorted by name and partitions by
+number.
 
-**The start of a query.** Spark asks for the initial offset twice before the first batch and again when that batch is replayed, and never
-writes it down. "latest" is another offset each time, and what came in between would be lost. Therefore the end of batch 0, which Spark
-does write down, carries where it began, under a key that no topic can have: `{"$start": {...}, "topic": {...}}`. In the initial offset
-itself the key is there and null, which is how batch 0 is known.
+**Start of a query.** Spark asks for the initial offset twice before the first batch and again when
+that batch is replayed, and never persists it. "latest" is another offset each time, and records in
+between would be lost. Therefore the end of batch 0, which Spark does persist, carries its start
+under a key that no topic can have: `{"$start": {...}, "topic": {...}}`. The initial offset itself
+has this key with null, which identifies batch 0.
 
-**The ids of topics.** An offset means nothing in a topic that was deleted and created again, whether that has reached it or not. So the ids
-are under another such key: `{"$ids": {"topic": "<32 hexadecimal digits>"}, "topic": {...}}`. Checkpoints of earlier releases have none,
-and a topic whose id is not known is taken for the one that there is.
+**Topic ids.** An offset means nothing in a topic that was deleted and created again, whether or not
+the new log has reached it. So the topic ids are under another such key: `{"$ids": {"topic": "<32
+hexadecimal digits>"}, "topic": {...}}`. Checkpoints of earlier releases have none, and a topic
+without a known id is presumed to be the existing one.
 """
 
 import math
@@ -42,18 +45,18 @@ _IDS = "$ids"
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Offsets, and the ids of the topics that they are of, as far as they are known."""
+    """Offsets, and the ids of their topics as far as known."""
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
 
     def is_another(self, topic: str, topic_id: bytes | None) -> bool:
-        """True when a topic is known by another id than this."""
+        """True if the topic is known under another id."""
         known = self.topic_ids.get(topic)
         return known is not None and topic_id is not None and known != topic_id
 
     def without(self, topics: Collection[str]) -> "Reached":
-        """The same without some topics."""
+        """A copy without some topics."""
         return Reached(
             {each: offset for each, offset in self.offsets.items() if each.topic not in topics},
             {topic: topic_id for topic, topic_id in self.topic_ids.items() if topic not in topics},
@@ -61,7 +64,7 @@ class Reached:
 
 
 def to_json(reached: Reached, start: Reached | None = None) -> dict[str, Any]:
-    """The form of a checkpoint; `start` is where batch 0 began, if this is its end."""
+    """JSON of a checkpoint; `start` is the start of batch 0, if this is its end."""
     form: dict[str, Any] = {} if start is None else {_START: to_json(start)}
     if reached.topic_ids:
         form[_IDS] = {topic: reached.topic_ids[topic].hex() for topic in sorted(reached.topic_ids)}
@@ -71,12 +74,12 @@ def to_json(reached: Reached, start: Reached | None = None) -> dict[str, Any]:
 
 
 def initial_json(reached: Reached) -> dict[str, Any]:
-    """The form of an initial offset."""
+    """JSON of an initial offset."""
     return {_START: None, **to_json(reached)}
 
 
 def from_json(form: Mapping[str, Any]) -> Reached:
-    """What was reached, without what was noted of the start."""
+    """Offsets and topic ids of a checkpoint, without the start of batch 0."""
     offsets = {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in form.items()
@@ -89,12 +92,12 @@ def from_json(form: Mapping[str, Any]) -> Reached:
 
 
 def is_initial(form: Mapping[str, Any]) -> bool:
-    """Whether this is an initial offset: the batch that starts there is batch 0."""
+    """True for an initial offset: the batch that starts there is batch 0."""
     return _START in form and form[_START] is None
 
 
 def began_at(start: Mapping[str, Any], end: Mapping[str, Any]) -> Reached:
-    """Where the batch from `start` to `end` begins: what its end says of it comes first."""
+    """Start of the batch from `start` to `end`; the start recorded in `end` takes precedence."""
     noted = end.get(_START)
     return from_json(start if noted is None else noted)
 
@@ -102,7 +105,8 @@ def began_at(start: Mapping[str, Any], end: Mapping[str, Any]) -> Reached:
 def limit_offsets(
     start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], records: int
 ) -> Offsets:
-    """The end of a batch of about so many records: each partition gives its share of the backlog, and at least one.
+    """End of a batch of about `records` records: each partition contributes its share of the
+    backlog, and at least one.
 
     Partitions that `start` lacks are new and begin at 0.
     """
@@ -118,11 +122,11 @@ def limit_offsets(
 
 
 class Pace:
-    """Whether a batch is due: `minOffsetsPerTrigger` and `maxTriggerDelay`.
+    """Decides when a batch is due: `minOffsetsPerTrigger` and `maxTriggerDelay`.
 
     Args:
-        min_records: None or how many records make a batch.
-        max_delay_seconds: after so long a batch is due with fewer.
+        min_records: minimum number of records of a batch; None: no minimum.
+        max_delay_seconds: time after which a batch is due with fewer records.
     """
 
     def __init__(self, min_records: int | None, max_delay_seconds: float) -> None:
@@ -132,7 +136,7 @@ class Pace:
         self._last: float | None = None
 
     def is_due(self, records: int, now: float) -> bool:
-        """Decide; `now` is in seconds, on a clock that never steps back."""
+        """True if a batch of `records` is due; `now` is in seconds of a monotonic clock."""
         waited_enough = self._last is None or now - self._last >= self._max_delay_seconds
         if self._min_records is not None and records < self._min_records and not waited_enough:
             return False

@@ -1,10 +1,11 @@
-"""The options of the data source: one table that says which there are, where each counts and what it may be.
+"""Options of the data source: one table of their names, the uses they apply to, and their values.
 
-The names and meanings are those of Spark's Kafka connector, so that a job moves over by changing the format's name. What a job sets is
-either honoured, or has no effect here and is said so in a warning, or is refused with what is allowed: nothing is dropped in silence,
-because an option that was misspelt would change what is read.
+Names and meanings are those of Spark's Kafka connector, so that a job migrates by changing the
+format's name. An option is either honoured, or ignored with a warning, or rejected with the allowed
+values. None is dropped silently, because a misspelt option would change what is read.
 
-Spark hands options over with their names in lower case, so they are looked up so and shown as the table spells them.
+Spark passes options with lower-case names. They are looked up in lower case and shown as spelt in
+the table.
 """
 
 import re
@@ -38,7 +39,7 @@ _DURATION_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86
 
 
 class Use(Enum):
-    """What the data source is used for."""
+    """Use of the data source."""
 
     BATCH_READ = "a batch read"
     STREAM_READ = "a stream read"
@@ -89,31 +90,31 @@ _KNOWN: dict[str, frozenset[Use]] = {
     "batchId": _BATCH_WRITE,
     "kafka.compression.type": _WRITE,
 }
-"""The options that are honoured, and where."""
+"""Honoured options, and the uses that they apply to."""
 
 _BATCH_WARNS = frozenset({"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"})
-"""Spark's Kafka connector warns of these in a batch read."""
+"""Options that Spark's Kafka connector warns of in a batch read."""
 
 _WITHOUT_EFFECT = {
-    "groupIdPrefix": "progress is Spark's checkpoint, there is no consumer group",
-    "kafka.group.id": "progress is Spark's checkpoint, there is no consumer group",
-    "kafkaConsumer.pollTimeoutMs": "pixy.timeoutMs says how long calls are tried",
-    "fetchOffset.numRetries": "pixy.timeoutMs says how long calls are tried",
-    "fetchOffset.retryIntervalMs": "pixy.timeoutMs says how long calls are tried",
+    "groupIdPrefix": "progress is in Spark's checkpoint, there is no consumer group",
+    "kafka.group.id": "progress is in Spark's checkpoint, there is no consumer group",
+    "kafkaConsumer.pollTimeoutMs": "pixy.timeoutMs limits how long calls are retried",
+    "fetchOffset.numRetries": "pixy.timeoutMs limits how long calls are retried",
+    "fetchOffset.retryIntervalMs": "pixy.timeoutMs limits how long calls are retried",
     "kafkaConsumer.consumerCacheTimeout": "there is no cache of consumers",
-    "kafka.client.id": "clients have no names",
-    "kafka.acks": "what was answered is durable",
+    "kafka.client.id": "clients have no ids",
+    "kafka.acks": "every confirmed write is durable",
     "kafka.enable.idempotence": "writes are exactly-once",
-    "kafka.retries": "pixy.timeoutMs says how long calls are tried",
-    "kafka.request.timeout.ms": "pixy.timeoutMs says how long calls are tried",
-    "kafka.max.poll.records": "records come in whole batches",
-    "kafka.fetch.max.bytes": "records come in whole batches",
-    "kafka.max.partition.fetch.bytes": "records come in whole batches",
-    "kafka.batch.size": "batches are as large as the rows at hand make them",
-    "kafka.linger.ms": "batches are as large as the rows at hand make them",
-    "kafka.max.request.size": "batches are as large as the rows at hand make them",
+    "kafka.retries": "pixy.timeoutMs limits how long calls are retried",
+    "kafka.request.timeout.ms": "pixy.timeoutMs limits how long calls are retried",
+    "kafka.max.poll.records": "records arrive in whole batches",
+    "kafka.fetch.max.bytes": "records arrive in whole batches",
+    "kafka.max.partition.fetch.bytes": "records arrive in whole batches",
+    "kafka.batch.size": "batches are built from the rows at hand",
+    "kafka.linger.ms": "batches are built from the rows at hand",
+    "kafka.max.request.size": "batches are built from the rows at hand",
 }
-"""Options of the Kafka connector that jobs set and that mean nothing here."""
+"""Options of the Kafka connector that have no effect here."""
 
 _REFUSED = {
     "kafka.auto.offset.reset": "use startingOffsets",
@@ -125,17 +126,17 @@ _REFUSED = {
     "kafka.interceptor.classes": "there are no interceptors",
     "path": "name topics with subscribe or topic, and call load() and save() without a path",
 }
-"""Options that are refused with a hint."""
+"""Options that are rejected with a hint."""
 
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
-"""What Spark puts among the options of a sink."""
+"""Options that Spark adds to those of a sink."""
 
 _SPELLING = {name.lower(): name for name in (*_KNOWN, *_WITHOUT_EFFECT, *_REFUSED)}
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What is to be read, and how. Counts are of records; None is no bound."""
+    """Options of a read. Counts are in records; None: no limit."""
 
     connection: ConnectionOptions
     subscription: TopicSelection
@@ -152,11 +153,12 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where rows go, and as whose.
+    """Options of a write.
 
-    `topic` None: each row says it. `sink_id` None: a batch write draws one, a stream writes as its query. `replaces_query_id` is the
-    query that the sink is taken over from, empty for none. `query_id` and `batch_id` None: as Spark tells the tasks. `batch_bytes` is the
-    size of the largest record batch.
+    `topic` None: each row names its topic. `sink_id` None: a batch write generates one, a stream
+    uses the id of its query. `replaces_query_id` is the query to take the sink over from, empty for
+    none. `query_id` and `batch_id` None: from Spark's local properties. `batch_bytes` is the size
+    of the largest record batch.
     """
 
     connection: ConnectionOptions
@@ -171,10 +173,10 @@ class WriteOptions:
 
 
 def read_options(options: Options, use: Use) -> ReadOptions:
-    """What the options of a reader mean.
+    """Parses the options of a reader.
 
     Raises:
-        InvalidArgument: the option, its value and what is allowed.
+        InvalidArgument: the text names the option, its value and the allowed values.
     """
     given = _check_names(options, use)
     streaming = use is Use.STREAM_READ
@@ -203,10 +205,10 @@ def read_options(options: Options, use: Use) -> ReadOptions:
 
 
 def write_options(options: Options, use: Use) -> WriteOptions:
-    """What the options of a writer mean.
+    """Parses the options of a writer.
 
     Raises:
-        InvalidArgument: the option, its value and what is allowed.
+        InvalidArgument: the text names the option, its value and the allowed values.
     """
     given = _check_names(options, use)
     for name in ("topic", "sinkId", "queryId"):
@@ -231,12 +233,12 @@ def write_options(options: Options, use: Use) -> WriteOptions:
 
 
 def wants_headers(options: Options) -> bool:
-    """Whether rows that are read have headers. All other options are checked when it is known what they are for."""
+    """True if rows of a read have headers. Other options are checked once their use is known."""
     return _flag(options, "includeheaders", default=False)
 
 
 def _check_names(options: Options, use: Use) -> dict[str, str]:
-    """The options that count, by the names in the table; warns of those without effect."""
+    """Options that have an effect, by their names in the table; warns of those without."""
     given: dict[str, str] = {}
     for key, value in options.items():
         lower = key.lower()
@@ -271,7 +273,7 @@ def _unknown(key: str, value: str, use: Use) -> InvalidArgument:
 
 
 def _replaced_query(given: Options) -> str:
-    """The query that the sink is taken over from, empty for none."""
+    """The query to take the sink over from, empty for none."""
     value = given.get("sinkReset", "false")
     if value.lower() == "false":
         return ""
@@ -279,14 +281,14 @@ def _replaced_query(given: Options) -> str:
         raise _bad(
             "sinkReset",
             value,
-            f"the id of the query that is replaced, {_NAME_ALLOWED}; the daemon names it when it refuses a new query. A query that took "
-            "over from whichever there is would, started again by mistake, take over from its successor",
+            f"the id of the query that is replaced, {_NAME_ALLOWED}; the daemon names it when it rejects a new query. "
+            "The id is required, because a query that replaced any other would replace its own successor if it were restarted by mistake",
         )
     return value
 
 
 def _check_batch_name(given: Options) -> None:
-    """Prove that the options which name a batch are complete."""
+    """Check that the options which name a batch are complete."""
     for name in ("queryId", "batchId"):
         if name in given and "sinkId" not in given:
             raise InvalidArgument(f"option {name}={given[name]!r} needs the option sinkId")
@@ -300,7 +302,7 @@ def _connection(given: Options) -> ConnectionOptions:
     ours, theirs = given.get("pixy.address"), given.get("kafka.bootstrap.servers")
     if ours is not None and theirs is not None and ours != theirs:
         raise InvalidArgument(
-            f"options pixy.address={ours!r} and kafka.bootstrap.servers={theirs!r} name the same thing: give one"
+            f"options pixy.address={ours!r} and kafka.bootstrap.servers={theirs!r} are the same option: give one of them"
         )
     text = ours if ours is not None else theirs if theirs is not None else _ADDRESS_DEFAULT
     addresses = tuple(part.strip() for part in text.split(","))
@@ -308,7 +310,7 @@ def _connection(given: Options) -> ConnectionOptions:
         match = _ADDRESS.fullmatch(address)
         if match is None or not 0 < int(match["port"] or 1) <= _PORT_MAX:
             name = "pixy.address" if ours is not None else "kafka.bootstrap.servers"
-            allowed = f"HOST:PORT with a port from 1 to {_PORT_MAX}, or unix:/PATH, or several of them with commas between"
+            allowed = f"HOST:PORT with a port from 1 to {_PORT_MAX}, or unix:/PATH, or several of them, separated by commas"
             raise _bad(name, text, allowed)
     timeout_ms = _count(given, "pixy.timeoutMs") or _TIMEOUT_MS_DEFAULT
     publish_timeout_ms = _count(given, "pixy.publishTimeoutMs") or max(

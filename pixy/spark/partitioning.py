@@ -1,7 +1,8 @@
-"""The partition of each key of a column: the hashes of `pixy.records`, for many keys at once.
+"""Partitions of a column of keys: the hashes of `pixy.records`, for many keys at once.
 
-A hash goes through a key byte by byte, so here it goes through all keys together, one numpy pass a byte; a key that has ended keeps its
-value. Keys are in the same partition as with `Produce`. Very long keys would need as many passes: they are hashed one by one.
+The hashes process a key byte by byte, so here all keys are hashed together, with one numpy pass per
+byte; a key that has ended keeps its value. Keys map to the same partitions as with `Produce`. Very
+long keys would need as many passes, so they are hashed one by one.
 """
 
 from random import Random
@@ -21,11 +22,11 @@ Bytes = npt.NDArray[np.uint8]
 _LONG_KEY_BYTES = 256
 
 KEY_PARTITIONERS = frozenset({"hash", "murmur2"})
-"""The partitioners that look at the key; with others every record is one without a key."""
+"""Partitioners that use the key; others treat every record as one without a key."""
 
 
 def key_partitions(keys: pa.Array, partitions: int, partitioner: str) -> Ints:
-    """A partition in 0 .. `partitions` - 1 for each key; of no meaning where the key is null.
+    """Partition of each key, in 0 .. `partitions` - 1; undefined where the key is null.
 
     Args:
         keys: a binary column.
@@ -47,7 +48,7 @@ def key_partitions(keys: pa.Array, partitions: int, partitioner: str) -> Ints:
 
 
 def _content(values: pa.Array) -> tuple[Ints, Bytes]:
-    """Offsets and bytes of a binary column; the offsets are into the bytes."""
+    """Offsets and bytes of a binary column; the offsets index the bytes."""
     _, offsets, content = values.buffers()
     begin = values.offset
     positions = np.frombuffer(offsets, np.int32)[begin : begin + len(values) + 1].astype(np.int64)
@@ -59,7 +60,7 @@ def _at(octets: Bytes, places: Ints) -> Words:
 
 
 def _fnv1a(octets: Bytes, start: Ints, length: Ints) -> Words:
-    """The magnitude of FNV-1a 32 read as a signed number, as kafka-pixy takes it."""
+    """Absolute value of FNV-1a 32 as a signed integer, as in kafka-pixy."""
     value = np.full(len(start), 0x811C9DC5, np.uint32)
     for place in range(int(length.max(initial=0))):
         mixed = (value ^ _at(octets, start + place)) * np.uint32(0x01000193)
@@ -68,7 +69,7 @@ def _fnv1a(octets: Bytes, start: Ints, length: Ints) -> Words:
 
 
 def _murmur2(octets: Bytes, start: Ints, length: Ints) -> Words:
-    """Kafka's murmur2 without the sign bit: four bytes at a time, then up to three that are left."""
+    """Kafka's murmur2 without the sign bit: four bytes at a time, then up to three that remain."""
     factor: np.uint32 = np.uint32(0x5BD1E995)
     value = np.uint32(0x9747B28C) ^ length.astype(np.uint32)
     words = length // 4

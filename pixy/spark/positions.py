@@ -1,6 +1,7 @@
-"""Where reading starts and ends, as the options say it: earliest, latest, an offset or a timestamp for each partition, or one for all.
+"""Start and end positions of the options: earliest, latest, an offset or timestamp per partition,
+or one timestamp for all.
 
-This is what was asked for. What offsets that means is found by asking the daemon, in `offsets`.
+These are the requested positions; `finder` resolves them to offsets by asking the daemon.
 """
 
 import json
@@ -16,11 +17,11 @@ __all__ = ["EARLIEST", "LATEST", "At", "Position", "check_order", "end_position"
 
 EARLIEST = -2
 LATEST = -1
-"""Kafka's numbers for the two, where JSON gives offsets."""
+"""Kafka's numbers for earliest and latest in JSON offsets."""
 
 
 class At(Enum):
-    """The ways to say where."""
+    """Kinds of position."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -30,14 +31,16 @@ class At(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where reading starts or ends.
+    """A start or end position.
 
     Args:
-        at: how it is said.
-        option: name of the option that says it, for messages.
-        by_partition: offsets, or timestamps in ms, of exactly the partitions that are read. Empty: not by partition.
-        timestamp_ms: of all partitions, if `at` is TIMESTAMP and `by_partition` is empty.
-        else_latest: a timestamp that no record reaches means latest, instead of an error.
+        at: kind of position.
+        option: name of its option, for error texts.
+        by_partition: offsets, or timestamps in ms, of exactly the partitions to read. Empty: not by
+            partition.
+        timestamp_ms: timestamp for all partitions, if `at` is TIMESTAMP and `by_partition` is
+            empty.
+        else_latest: True to treat a timestamp after the last record as latest instead of an error.
     """
 
     at: At
@@ -48,10 +51,11 @@ class Position:
 
 
 def start_position(given: Mapping[str, str], *, streaming: bool) -> Position:
-    """Where reading starts. Timestamps come before offsets, one for all before one for each, as with Kafka's connector.
+    """Start position. Timestamps take precedence over offsets, and one for all partitions over one
+    for each, as in Kafka's connector.
 
     Raises:
-        InvalidArgument: a value is not allowed.
+        InvalidArgument: a value is invalid.
     """
     strategy = given.get("startingOffsetsByTimestampStrategy", "error")
     if strategy not in ("error", "latest"):
@@ -64,19 +68,19 @@ def start_position(given: Mapping[str, str], *, streaming: bool) -> Position:
 
 
 def end_position(given: Mapping[str, str]) -> Position:
-    """Where reading ends; a timestamp that no record reaches means latest.
+    """End position; a timestamp after the last record means latest.
 
     Raises:
-        InvalidArgument: a value is not allowed.
+        InvalidArgument: a value is invalid.
     """
     return _position(given, "ending", At.LATEST, {At.EARLIEST: EARLIEST}, else_latest=True)
 
 
 def check_order(start: Position, end: Position) -> None:
-    """Prove that reading does not end before it starts, as far as the options tell.
+    """Check that the end is not before the start, as far as the options tell.
 
     Raises:
-        InvalidArgument: it does.
+        InvalidArgument: the end is before the start.
     """
     if start.at is not end.at:
         return
@@ -90,7 +94,7 @@ def check_order(start: Position, end: Position) -> None:
 
 
 def _number(position: Position, partition: TopicPartition | None) -> int | None:
-    """What it says for a partition, or for those that it does not name."""
+    """Offset or timestamp for a partition; None for the partitions that it does not name."""
     if not position.by_partition:
         return position.timestamp_ms
     return None if partition is None else position.by_partition.get(partition)

@@ -1,11 +1,13 @@
-"""Settings of the Python processes in which Spark runs tasks, made once in each by the first tasks of ours.
+"""Settings of Spark's Python worker processes, applied once per process by the first tasks.
 
-**Thread switches.** gRPC's thread asks for the interpreter lock several times a response: with Python's 5 ms, decoding would stop the
-stream.
+**Switch interval.** gRPC's thread needs the interpreter lock several times per response: with
+Python's default of 5 ms, decoding would stall the stream.
 
-**Garbage collection.** Spark calls `gc.collect` after each task, which looks at every module that was ever imported: 45 ms of processor
-time, as much as reading a hundred thousand rows. What there is when the second task begins stays for the life of the process: it is
-frozen. Not what there is when the first one begins, which imports more on its way; and no garbage, because Spark has just collected it.
+**Garbage collection.** Spark calls `gc.collect` after each task, which traverses every imported
+module: 45 ms of processor time, as much as reading a hundred thousand rows. The objects that exist
+when the second task begins live as long as the process, and are frozen. Freezing at the first task
+would miss the modules that it imports; at the second there is no garbage to freeze, because Spark
+has just collected it.
 """
 
 import gc
@@ -17,11 +19,11 @@ __all__ = ["set_up_worker"]
 _SWITCH_SECONDS = 0.0005
 
 _tasks: dict[int, int] = {}
-"""Tasks that have begun, by process: a forked one begins anew."""
+"""Number of tasks started, by process id: a forked process starts at zero."""
 
 
 def set_up_worker() -> None:
-    """Make the settings, as each task begins."""
+    """Apply the settings; called at the start of each task."""
     tasks = _tasks[os.getpid()] = _tasks.get(os.getpid(), 0) + 1
     if tasks == 1:
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))

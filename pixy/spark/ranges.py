@@ -1,7 +1,8 @@
-"""Which task reads what: ranges of offsets are cut into pieces and put together to tasks.
+"""Planning of tasks: ranges of offsets are split into pieces and packed into tasks.
 
-Cutting follows Spark's Kafka connector: `maxRecordsPerPartition` first, then `minPartitions` over what is large. Beyond it, ranges that
-are small share a task unless `minPartitions` is set: starting a Python task takes as long as reading ten thousand records.
+Splitting follows Spark's Kafka connector: `maxRecordsPerPartition` first, then `minPartitions` for
+large ranges. In addition, small ranges share a task unless `minPartitions` is set: starting a
+Python task takes as long as reading ten thousand records.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,7 @@ from typing import NamedTuple
 __all__ = ["PlannedRange", "plan_tasks"]
 
 _TASK_RECORDS = 10_000
-"""Ranges are put into one task until it has so many records."""
+"""Ranges are packed into one task up to this number of records."""
 
 
 class PlannedRange(NamedTuple):
@@ -31,11 +32,11 @@ class PlannedRange(NamedTuple):
 def plan_tasks(
     ranges: Iterable[PlannedRange], min_partitions: int | None, max_records: int | None
 ) -> list[tuple[PlannedRange, ...]]:
-    """The ranges of each task, in order. Empty ranges are left out, so there may be no task.
+    """Plan the ranges of each task, in order. Empty ranges are left out, so there may be no task.
 
     Args:
-        min_partitions: at least so many tasks, if there are so many records.
-        max_records: at most so many records a piece.
+        min_partitions: minimum number of tasks, if there are as many records.
+        max_records: maximum number of records of a piece.
     """
     pieces = [each for each in ranges if each.records]
     if max_records is not None:
@@ -48,7 +49,7 @@ def plan_tasks(
 
 
 def _spread(ranges: Sequence[PlannedRange], tasks: int) -> list[PlannedRange]:
-    """Cut what is larger than an even share into as many pieces as its part of the records asks for."""
+    """Split ranges larger than an even share, in proportion to their records."""
     share = sum(each.records for each in ranges) / tasks
     large = [each for each in ranges if each.records >= share]
     large_records = sum(each.records for each in large)
@@ -58,7 +59,7 @@ def _spread(ranges: Sequence[PlannedRange], tasks: int) -> list[PlannedRange]:
         if each.records < share:
             pieces.append(each)
             continue
-        # Rounded up for what remains, so that there are never fewer than were asked for.
+        # Rounded up for the remainder, so that there are never fewer tasks than requested.
         parts = min(max(-(-each.records * left // large_records), 1), each.records)
         left, large_records = left - parts, large_records - each.records
         pieces += _cut(each, parts)

@@ -1,7 +1,7 @@
-"""What a task does that reads: fetch its ranges and decode them, batch and stream alike.
+"""Reading tasks: fetch ranges and decode them, in batch and streaming queries.
 
-Records that should be there and are not (retention took them, the topic was deleted or made anew) are an error that says so, or with
-`failOnDataLoss=false` a warning, and reading goes on behind the gap.
+Missing records (deleted by retention, or with a topic that was deleted or recreated) are an error,
+or with `failOnDataLoss=false` a warning, and reading continues after the gap.
 """
 
 import warnings
@@ -20,9 +20,9 @@ from pixy.spark.ranges import PlannedRange
 __all__ = ["read_ranges"]
 
 _REASONS = {
-    pb.END_OF_LOG: "the log ends before",
+    pb.END_OF_LOG: "the log ends there",
     pb.OFFSET_OUT_OF_RANGE: "the log does not have that offset",
-    pb.UNKNOWN_PARTITION: "the topic was deleted, or made anew",
+    pb.UNKNOWN_PARTITION: "the topic was deleted or recreated",
 }
 
 
@@ -33,12 +33,12 @@ def read_ranges(
     include_headers: bool,
     fail_on_data_loss: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the ranges. Closing the iterator ends the fetch.
+    """Rows of the ranges. Closing the iterator ends the fetch.
 
     Raises:
-        OffsetOutOfRange: records are gone, and that is an error.
-        CorruptData: what came cannot be decoded.
-        PixyError: the daemon refused, or did not answer in time.
+        OffsetOutOfRange: records are lost, with `fail_on_data_loss`.
+        CorruptData: a response cannot be decoded.
+        PixyError: the daemon rejected the call, or did not answer in time.
     """
     client = LogClient(connection)
     left = list(ranges)
@@ -70,11 +70,11 @@ def _request(planned: PlannedRange) -> pb.FetchRange:
 def _lost(planned: PlannedRange, response: pb.FetchResponse, *, fail: bool) -> None:
     begin, end = response.log_begin_offset, response.log_end_offset
     message = (
-        f"records of {planned.topic}-{planned.partition} are lost: offsets {planned.first} to {planned.end} were to be read, and at "
-        f"{response.next_offset} {_REASONS.get(response.state, 'reading ended')}; it has {begin} to {end}"
+        f"records of {planned.topic}-{planned.partition} are lost: offsets {planned.first} to {planned.end} cannot be read from "
+        f"{response.next_offset} on: {_REASONS.get(response.state, 'the fetch ended')}; the log has {begin} to {end}"
     )
     if fail:
         raise OffsetOutOfRange(
-            f"{message}. With failOnDataLoss=false reading goes on with what is there", begin, end
+            f"{message}. With failOnDataLoss=false reading continues with the existing records", begin, end
         )
     warnings.warn(message, stacklevel=2)

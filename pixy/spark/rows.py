@@ -1,4 +1,4 @@
-"""Rows that are to be written: the columns that count, in Arrow's plainest types, whatever else the query's rows have."""
+"""Rows to write: the relevant columns in Arrow's basic types, without the query's other columns."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Rows(NamedTuple):
-    """Columns of the same length; None: rows have no such column."""
+    """Columns of the same length; None: no such column."""
 
     value: pa.Array
     key: pa.Array | None
@@ -27,16 +27,16 @@ class Rows(NamedTuple):
     partition: pa.Array | None
 
     def slice(self, first: int, count: int) -> "Rows":
-        """Some rows, without a copy."""
+        """A slice of the rows, without a copy."""
         return Rows(*(None if each is None else each.slice(first, count) for each in self))
 
     def at(self, places: Ints) -> "Rows":
-        """The rows at those places."""
+        """The rows at these indexes."""
         return Rows(*(None if each is None else each.take(int64_column(places)) for each in self))
 
     @staticmethod
     def concat(parts: "Sequence[Rows]") -> "Rows":
-        """All rows of some parts of the same query."""
+        """The rows of several parts of the same query."""
         if len(parts) == 1:
             return parts[0]
         return Rows(
@@ -44,10 +44,10 @@ class Rows(NamedTuple):
         )
 
     def topics(self) -> tuple[list[str], Ints]:
-        """The names in the column `topic`, and for each row the place of its own among them.
+        """Distinct names in the column `topic`, and each row's index into them.
 
         Raises:
-            InvalidArgument: a row has none, or one that is not allowed.
+            InvalidArgument: a row has no topic, or an invalid one.
         """
         assert self.topic is not None, "rows without the column are written with the option topic"
         missing = np.flatnonzero(null_flags(self.topic))
@@ -68,7 +68,7 @@ class Rows(NamedTuple):
 
 
 def project(batch: pa.RecordBatch, columns: WriteColumns) -> Rows:
-    """The columns that are written."""
+    """Project a batch to the columns to write."""
     header_type = arrow_schema(include_headers=True).field("headers").type
     headers = _column(batch, columns.headers)
     return Rows(

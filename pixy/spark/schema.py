@@ -1,4 +1,6 @@
-"""The columns of rows: seven or eight when reading, those of Spark's Kafka connector, and which of them a writer takes."""
+"""Row schemas: the seven or eight columns of a read, as in Spark's Kafka connector, and those that
+a writer uses.
+"""
 
 from collections.abc import Sequence
 from functools import cache
@@ -34,14 +36,14 @@ _HEADER = StructType([StructField("key", StringType()), StructField("value", Bin
 
 
 def read_schema(*, include_headers: bool) -> StructType:
-    """The row of a reader. Built without DDL, which only a process with a session could parse."""
+    """Schema of a reader's rows, built without DDL, which needs a session to be parsed."""
     headers: list[tuple[str, DataType]] = [("headers", ArrayType(_HEADER))] if include_headers else []
     return StructType([StructField(name, kind) for name, kind in (*_COLUMNS, *headers)])
 
 
 @cache
 def arrow_schema(*, include_headers: bool) -> pa.Schema:
-    """The same in Arrow's types; Spark compares each batch with it to the letter."""
+    """The same schema in Arrow's types; Spark requires each batch to match it exactly."""
     fields = [
         ("key", pa.binary()),
         ("value", pa.binary()),
@@ -57,10 +59,10 @@ def arrow_schema(*, include_headers: bool) -> pa.Schema:
 
 
 def check_read_schema(schema: StructType, *, include_headers: bool) -> None:
-    """Prove that a schema that the user gave is the one that rows have.
+    """Check that a schema given by the user is that of the rows.
 
     Raises:
-        InvalidArgument: it is another one.
+        InvalidArgument: the schemas differ.
     """
     wanted = read_schema(include_headers=include_headers)
     if _shape(schema) != _shape(wanted):
@@ -75,7 +77,7 @@ def _shape(schema: StructType) -> Sequence[tuple[str, str]]:
 
 
 class WriteColumns(NamedTuple):
-    """Where the columns that are written lie in a row; None: the row has no such column."""
+    """Indexes of the columns to write; None: the row has no such column."""
 
     value: int
     key: int | None
@@ -85,20 +87,18 @@ class WriteColumns(NamedTuple):
 
 
 def write_columns(schema: StructType, *, topic: str | None, include_headers: bool) -> WriteColumns:
-    """Find the columns; others are left alone, as by Spark's Kafka connector.
+    """Find the columns to write; others are ignored, as by Spark's Kafka connector.
 
     Args:
-        topic: the option `topic`, which comes before the column.
+        topic: the option `topic`, which takes precedence over the column.
 
     Raises:
-        InvalidArgument: a column is missing, or has a type that cannot be written.
+        InvalidArgument: a column is missing, or has an unsupported type.
     """
     binary = "string or binary"
     value = _find(schema, "value", binary)
     if value is None:
-        raise InvalidArgument(
-            f"the column value is missing: it must be there, as {binary}; found {_names(schema)}"
-        )
+        raise InvalidArgument(f"the column value of type {binary} is missing; found {_names(schema)}")
     topic_column = _find(schema, "topic", "string")
     if topic is None and topic_column is None:
         raise InvalidArgument(
@@ -116,7 +116,7 @@ def write_columns(schema: StructType, *, topic: str | None, include_headers: boo
 
 
 def _find(schema: StructType, name: str, allowed: str) -> int | None:
-    """Place of the column; names are compared as Spark does, whatever their case."""
+    """Index of the column; names are compared case-insensitively, as in Spark."""
     places = [place for place, field in enumerate(schema.fields) if field.name.lower() == name]
     if not places:
         return None

@@ -1,15 +1,17 @@
-"""The writers: tasks stage what they write, and one call on the driver publishes it all or nothing of it.
+"""Writers: tasks stage their rows, and one call of the driver publishes all or none of them.
 
-Spark may run a task twice, die between any two steps, and commit a batch of a stream again after a restart, with the same number. What
-makes it exactly-once is that rows have no offsets before they are published, and that a sink remembers the number of the batch that it
-published last.
+Spark may run a task twice, die between any two steps, and commit a batch of a stream again after a
+restart, with the same number. Writes are exactly-once because rows have no offsets before they are
+published, and because a sink remembers the number of the batch that it published last.
 
-Spark makes a new writer for the commit of a stream, in another process: everything that the commit needs is in the messages of the tasks.
+Spark creates a new writer for the commit of a stream, in another process: the commit takes
+everything it needs from the messages of the tasks.
 
-A batch write is a sink of its own, for one publication. In `foreachBatch` it can have a sink that lasts, with the option `sinkId`: then it
-is published under the number of the stream's batch, which Spark tells the tasks in the local properties of the thread that runs the batch.
-Nothing else that a data source gets to see names the batch. Spark Connect runs the write in another thread, without them, and there they
-are options.
+A batch write is a sink of its own, for one publication. In `foreachBatch` it can use a lasting
+sink, with the option `sinkId`: then it is published under the number of the stream's batch, which
+Spark passes to the tasks in the local properties of the thread that runs the batch. Nothing else
+visible to a data source identifies the batch. Spark Connect runs the write in another thread,
+without these properties, and there options replace them.
 """
 
 import uuid
@@ -41,7 +43,9 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task has staged: the names of its stages, none if it had no rows; the sink and its query; the number of the batch."""
+    """Commit message of a task: the ids of its stages (none without rows), the sink, its query, and
+    the number of the batch.
+    """
 
     stage_ids: list[str]
     sink_id: str
@@ -50,17 +54,19 @@ class Staged(WriterCommitMessage):
 
 
 def refuse_overwrite(overwrite: bool, allowed: str) -> None:
-    """Prove that nothing is to be overwritten.
+    """Reject a write that would overwrite.
 
     Raises:
-        InvalidArgument: a log is never overwritten.
+        InvalidArgument: the write would overwrite.
     """
     if overwrite:
         raise InvalidArgument(f"pixy appends and never overwrites: {allowed}")
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame once. Made when Spark plans, then pickled into the tasks and into the commit."""
+    """Writes a DataFrame once. Created when Spark plans, then pickled into the tasks and the
+    commit.
+    """
 
     def __init__(self, options: WriteOptions, columns: WriteColumns) -> None:
         self._options = options
@@ -74,32 +80,32 @@ class BatchWriter(DataSourceArrowWriter):
         return Staged(stage_ids, self._sink_id, query_id, batch_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish. Spark does not call it again, but what it calls may be repeated on the way."""
+        """Publish. Spark calls it once, but the call to the daemon may be retried."""
         staged = [each for each in messages if isinstance(each, Staged)]
-        # A batch without rows counts for the sink of a query, which may be another one's.
+        # A batch without rows matters to the sink of a query, which may belong to another query.
         if staged and (self._options.sink_id is not None or _stage_ids(messages)):
             _publish(self._options, messages, staged[0].batch_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Drop what was staged; what was published stays."""
+        """Drop the stages; published ones stay."""
         _discard(self._options, messages)
 
     def _batch(self) -> tuple[str, int]:
-        """The query and the number of the batch that is written, in a task."""
+        """Query and number of the batch that a task writes."""
         query_id, batch_id = self._options.query_id, self._options.batch_id
         if query_id is None or batch_id is None:
             query_id, number = _property(_QUERY_ID), _property(_BATCH_ID)
             if not query_id or not number:
                 raise InvalidArgument(
-                    f"option sinkId={self._sink_id!r} in a batch write: Spark does not tell the tasks which batch of which query this is, "
-                    "as it does in foreachBatch without Spark Connect, in the thread that it calls; say it with queryId and batchId"
+                    f"option sinkId={self._sink_id!r} in a batch write: the tasks do not know the query and its batch, which Spark passes "
+                    "in foreachBatch without Spark Connect, in the calling thread; set queryId and batchId"
                 )
             batch_id = int(number)
         return query_id, batch_id
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a query. Made anew for each batch, and once more for the commits."""
+    """Writes the batches of a query. Created anew for each batch, and once more for the commits."""
 
     def __init__(self, options: WriteOptions, columns: WriteColumns) -> None:
         self._options = options
@@ -109,27 +115,27 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Stage the rows of one task."""
         query_id = _property(_QUERY_ID)
         if not query_id:
-            raise PixyError(f"Spark did not tell the task the id of its query ({_QUERY_ID})")
+            raise PixyError(f"Spark did not pass the id of its query to the task ({_QUERY_ID})")
         sink_id = self._options.sink_id or query_id
         return Staged(_stage(self._options, self._columns, sink_id, iterator), sink_id, query_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Publish the batch, unless it has been published before."""
+        """Publish the batch, unless it has been published already."""
         _publish(self._options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Drop what was staged; what was published stays."""
+        """Drop the stages; published ones stay."""
         _discard(self._options, messages)
 
 
 def _property(name: str) -> str | None:
-    """What Spark tells a task of the thread on the driver that wants it."""
+    """Local property of the driver's thread that started the task."""
     context = TaskContext.get()
     return context.getLocalProperty(name) if context is not None else None
 
 
 def _publish(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
-    """Publish what the tasks have staged, unless the epoch has been published before."""
+    """Publish the stages of the tasks, unless the epoch has been published already."""
     first = next(each for each in messages if isinstance(each, Staged))
     answer = LogClient(options.connection).publish(
         pb.PublishRequest(
@@ -141,7 +147,7 @@ def _publish(options: WriteOptions, messages: Sequence[WriterCommitMessage | Non
         )
     )
     if not answer.published:
-        # It was published with other stages, or with these.
+        # The epoch was published with other stages, or with these.
         _discard(options, messages)
 
 
@@ -154,7 +160,7 @@ def _stage(
 
 
 def _stage_ids(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
-    """The stages of those tasks that got through and had rows."""
+    """The stages of successful tasks with rows."""
     return [stage_id for each in messages if isinstance(each, Staged) for stage_id in each.stage_ids]
 
 
@@ -165,6 +171,4 @@ def _discard(options: WriteOptions, messages: Sequence[WriterCommitMessage | Non
         try:
             LogClient(options.connection).discard(sink_id, stage_ids)
         except PixyError as error:
-            warnings.warn(
-                f"stages of {sink_id} were not dropped and are left to expire: {error}", stacklevel=2
-            )
+            warnings.warn(f"stages of {sink_id} were not dropped and will expire: {error}", stacklevel=2)

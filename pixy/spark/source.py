@@ -1,4 +1,4 @@
-"""The batch reader: offsets are found once, when Spark plans, and every task reads its ranges of them."""
+"""Batch reader: offsets are resolved once, when Spark plans, and every task reads its ranges."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ __all__ = ["BatchReader", "RangesPartition", "read_partition"]
 
 @dataclass
 class RangesPartition(InputPartition):
-    """What one task reads; may be nothing."""
+    """Ranges of one task; may be empty."""
 
     ranges: tuple[PlannedRange, ...]
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, of a batch or of a stream."""
+    """Rows of one task, of a batch or streaming query."""
     if not isinstance(partition, RangesPartition):
         raise PixyError(f"cannot read {partition!r}, expected a RangesPartition")
     if TaskContext.get() is not None:
@@ -40,13 +40,13 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
 
 
 class BatchReader(DataSourceReader):
-    """Reads from where the options say to where they say. Pickled into the tasks."""
+    """Reads from the start to the end position of the options. Pickled into the tasks."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """What each task reads, found anew by each call."""
+        """Ranges of each task, resolved anew by each call."""
         options = self._options
         finder = OffsetFinder(
             LogClient(options.connection), options.subscription, fail_on_data_loss=options.fail_on_data_loss
@@ -65,5 +65,5 @@ class BatchReader(DataSourceReader):
         return [RangesPartition(each) for each in tasks] or [RangesPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Rows of one task."""
         return read_partition(self._options, partition)

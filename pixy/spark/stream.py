@@ -1,16 +1,18 @@
-"""The stream reader: decides how far each batch goes. One of it lives in a process of its own as long as the query runs.
+"""Stream reader: decides the end of each batch. One instance lives in its own process while the
+query runs.
 
-Where the query is, Spark knows: every decision is made from the `start` that Spark gives. What is remembered here is the initial offset,
-which must be the same each time it is asked for; when the last batch was due; where `AvailableNow` ends; and which topics there were a
-moment ago.
+Spark keeps the query's progress: every decision is made from the `start` that Spark passes. State
+here is only the initial offset, which must be the same on each request; when the last batch was
+due; the end of `AvailableNow`; and the topics as of a moment ago.
 
-An idle query asks for the end of the log a hundred times a second. The answer is always fresh: in one that was kept, records that were
-written before the question would be missing, and `processAllAvailable` would return without them. That nothing is new is held back
-instead, if the same was said a moment ago; Spark asks again when it has it.
+An idle query asks for the end of the log a hundred times a second. The answer is always fresh: a
+cached one would miss records written before the question, and `processAllAvailable` would return
+without them. Instead, an answer without new records is delayed if the previous one had none either;
+Spark asks again only after it.
 
-A partition that appears while the query runs is read from offset 0. One that is gone stays in the offsets for ever: if it came back with an
-offset of its own, Spark would read it twice. A topic that was deleted and created again, which its id tells, is data loss, or read from its
-beginning.
+A partition that appears while the query runs is read from offset 0. A deleted partition stays in
+the offsets forever: if it came back with an offset of its own, Spark would read it twice. A topic
+that was deleted and created again, which its id shows, is data loss, or is read from its beginning.
 """
 
 import math
@@ -51,17 +53,17 @@ from pixy.spark.source import RangesPartition, read_partition
 __all__ = ["StreamReader"]
 
 _IDLE_SECONDS = 0.04
-"""How long the answer that nothing is new is held back."""
+"""Delay of an answer without new records."""
 
 _TOPICS_MAX_AGE_SECONDS = 1.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on from where the query is. Pickled into the tasks, where only `read` is called.
+    """Reads on from the query's position. Pickled into the tasks, where only `read` is called.
 
     Args:
-        clock: seconds that never step back.
-        sleep: waits for so many of them.
+        clock: monotonic time in seconds.
+        sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -74,25 +76,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock
         self._sleep = sleep
         self._pace = Pace(options.min_offsets_per_trigger, options.max_trigger_delay_seconds)
-        # The initial offset once it has been asked for. Invariant: never changes.
+        # The initial offset, once requested. Invariant: never changes.
         self._initial: dict[str, Any] | None = None
-        # Where the query ends; None: it does not.
+        # End of the query; None: it has no end.
         self._available: Offsets | None = None
-        # The last answers of the daemon, and when that about topics came.
+        # The last answers of the daemon, and the time of that about topics.
         self._topics: dict[str, pb.Topic] = {}
         self._topics_at: float | None = None
         self._latest: Offsets = {}
-        # When it was last said that nothing is new.
+        # Time of the last answer without new records.
         self._idle_at = -math.inf
 
     def __reduce__(self) -> tuple[type["StreamReader"], tuple[ReadOptions]]:
-        """Tasks need to know what is read; what is remembered here is of no use to them."""
+        """Tasks need the options only, not the state."""
         return StreamReader, (self._options,)
 
-    # --- offsets --------------------------------------------------------------------------------------------------
+    # --- offsets ----------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query starts."""
+        """Start of a new query."""
         if self._initial is None:
             finder = self._finder()
             self._refresh_topics(finder)
@@ -102,7 +104,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit of the options. Spark takes one only, so the least number of records is looked after here."""
+        """Read limit of the options. Spark takes a single one, so the minimum number of records is
+        applied here.
+        """
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -110,7 +114,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the batch that begins at `start` ends. Without anything new it is `start` itself, to the letter."""
+        """End of the batch that starts at `start`. Without new records it is exactly `start`."""
         reached = from_json(start)
         finder = self._finder()
         self._maybe_refresh_topics(finder)
@@ -129,20 +133,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._limited(known, latest, limit))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How far the log goes, for the query's progress."""
+        """End of the log, for the query's progress."""
         return to_json(Reached(self._latest)) if self._latest else None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From here on what comes is for another run."""
+        """Fix the end of this run: later records are left to the next one."""
         finder = self._finder()
         self._maybe_refresh_topics(finder)
         self._available = self._find_latest(finder, {})
 
     def _made_anew(self, reached: Reached) -> list[str]:
-        """The topics that are not those which were read.
+        """Topics that were recreated since they were read.
 
         Raises:
-            OffsetOutOfRange: there are some, and that is an error.
+            OffsetOutOfRange: there are some, with failOnDataLoss.
         """
         anew = [
             name for name, topic in self._topics.items() if reached.is_another(name, topic.topic_id or None)
@@ -158,7 +162,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return anew
 
     def _find_latest(self, finder: OffsetFinder, known: Mapping[TopicPartition, int]) -> Offsets:
-        """The ends of all partitions, those of `known` that are gone among them."""
+        """End offsets of all partitions, including deleted ones of `known`."""
         self._latest = finder.latest(finder.partitions(self._topics, must_exist=False))
         for each, offset in known.items():
             end = self._latest.get(each)
@@ -166,7 +170,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 now_is = "is gone" if end is None else f"ends at {end}"
                 raise OffsetOutOfRange(
                     f"{each.topic}-{each.partition} was read up to offset {offset} and {now_is}: records may be lost, because the topic "
-                    "was deleted, or made anew. With failOnDataLoss=false the query goes on with what is there",
+                    "was deleted or recreated. With failOnDataLoss=false the query continues with the existing records",
                     0,
                     end or 0,
                 )
@@ -180,20 +184,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topics, self._topics_at = finder.topics(), self._clock()
 
     def _ids_of(self, partitions: Iterable[TopicPartition]) -> dict[str, bytes]:
-        """The ids of their topics, without those that do not exist."""
+        """Ids of the partitions' topics, without topics that do not exist."""
         names = {each.topic for each in partitions}
         return {
             name: topic.topic_id for name, topic in self._topics.items() if name in names and topic.topic_id
         }
 
     def _rest(self) -> None:
-        """Nothing is new: Spark would ask again at once."""
+        """Delay an answer without new records: Spark would ask again at once."""
         if self._available is None and self._clock() - self._idle_at < 2 * _IDLE_SECONDS:
             self._sleep(_IDLE_SECONDS)
         self._idle_at = self._clock()
 
     def _capped(self, known: Mapping[TopicPartition, int], latest: Offsets) -> Offsets:
-        """The same, but not beyond where the query ends."""
+        """The same offsets, limited to the end of the query."""
         available = self._available
         if available is None:
             return latest
@@ -208,10 +212,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return Reached(limited, {**known.topic_ids, **self._ids_of(limited)})
 
-    # --- batches --------------------------------------------------------------------------------------------------
+    # --- batches ----------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What each task of a batch reads; the same for a batch that is replayed."""
+        """Ranges of each task of a batch; the same for a replayed batch."""
         if start == end:
             return []
         first, last = began_at(start, end), from_json(end)
@@ -222,7 +226,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for each, stop in sorted(last.offsets.items()):
             begin = first.offsets.get(each, 0)
             topic_id = topic_ids.get(each.topic)
-            # A topic that was made anew is read from its beginning. Without its id it is known by an end before the start.
+            # A recreated topic is read from its beginning. Without its id it is recognized by an
+            # end before the start.
             if begin > stop or first.is_another(each.topic, topic_id):
                 begin = 0
             ranges.append(PlannedRange(*each, begin, stop, topic_id or b""))
@@ -230,14 +235,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangesPartition(each) for each in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Rows of one task."""
         return read_partition(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: progress is Spark's checkpoint."""
+        """Does nothing: progress is in Spark's checkpoint."""
 
     def stop(self) -> None:
-        """Nothing: Spark does not call it when a query stops."""
+        """Does nothing: Spark does not call it when a query stops."""
 
     def _finder(self) -> OffsetFinder:
         return OffsetFinder(

@@ -1,4 +1,6 @@
-"""Which topics and partitions are read: the options `subscribe`, `subscribePattern` and `assign`, of which there is exactly one."""
+"""Topics and partitions to read: exactly one of the options `subscribe`, `subscribePattern` and
+`assign`.
+"""
 
 import json
 import re
@@ -15,12 +17,12 @@ _OPTIONS = ("subscribe", "subscribePattern", "assign")
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """What is read.
+    """The topics and partitions to read.
 
     Args:
-        topics: names; none if it is a pattern.
-        pattern: a regular expression that whole names match; empty if it is not one.
-        assigned: the partitions of the topics, if they were named.
+        topics: names; empty for a pattern.
+        pattern: a regular expression for whole names; empty for none.
+        assigned: the partitions of the topics, if they are named.
     """
 
     topics: tuple[str, ...] = ()
@@ -28,7 +30,9 @@ class TopicSelection:
     assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def partitions(self, counts: Mapping[str, int]) -> list[TopicPartition]:
-        """The partitions that are there, sorted; `counts` has the number of partitions of each topic that exists."""
+        """The existing partitions, sorted; `counts` has the number of partitions of each existing
+        topic.
+        """
         if self.assigned:
             return sorted(
                 TopicPartition(topic, partition)
@@ -46,10 +50,10 @@ class TopicSelection:
         )
 
     def check_exists(self, counts: Mapping[str, int]) -> None:
-        """Prove that what was named is there. A pattern names nothing.
+        """Check that named topics and partitions exist. A pattern names none.
 
         Raises:
-            InvalidArgument: a topic or partition is not there.
+            InvalidArgument: a topic or partition does not exist.
         """
         for topic in self.topics:
             if topic not in counts:
@@ -64,10 +68,10 @@ class TopicSelection:
 
 
 def parse_topic_selection(given: Mapping[str, str]) -> TopicSelection:
-    """What the options say.
+    """Parses the options.
 
     Raises:
-        InvalidArgument: not exactly one of them is given, or its value is not allowed.
+        InvalidArgument: not exactly one of them is given, or its value is invalid.
     """
     named = [name for name in _OPTIONS if name in given]
     if len(named) != 1:

@@ -1,15 +1,16 @@
-"""What a task does that writes: rows become pieces of a stage, and the last piece seals it.
+"""Writing tasks: rows are sent as pieces of a stage, and the last piece seals it.
 
-A stage is what one attempt of one task writes, or a part of it if it is more than the daemon takes as one. It is durable when it is
-sealed, and nobody sees it before it is published: an attempt that fails or loses against another one leaves nothing behind but stages that
-the daemon drops after a while.
+A stage holds the rows of one attempt of one task, or a part of them if they exceed the daemon's
+limit. It is durable once sealed, and invisible before it is published: an attempt that fails, or
+loses against another one, leaves only stages that the daemon drops after a while.
 
-Rows gather until a piece is full; pieces are sent while the next one is made, a bounded number at a time. The last piece is held back
-until there are no more rows, because the request that seals a stage must come behind all others.
+Rows are gathered until a piece is full. A bounded number of pieces are in flight while the next one
+is built. The last piece is held back until there are no more rows, because the request that seals a
+stage must come after all others.
 
-**Partitions.** The column `partition` comes first, then the key. Rows without a key go to one partition for a whole piece, to the next
-one with the next piece, so that batches are large. The version of the topic goes with each piece; if the topic has been changed
-meanwhile, it is described again and that piece is partitioned anew.
+**Partitions.** The column `partition` takes precedence, then the key. Rows without a key go to one
+partition per piece, in rotation, so that batches are large. Each piece carries the version of the
+topic; if the topic has changed meanwhile, it is described again and the piece is partitioned anew.
 """
 
 import struct
@@ -40,11 +41,15 @@ __all__ = ["PIECE_BYTES", "STAGE_BYTES", "STAGE_PIECES", "StageWriter"]
 Ints = npt.NDArray[np.int64]
 
 PIECE_BYTES = 2 << 20
-"""A piece is cut before it has more, unless one row has. Half of the largest request that the daemon takes by default."""
+"""Limit of a piece, which only a single larger row exceeds. Half of the daemon's default limit of a
+request.
+"""
 
 STAGE_BYTES = 512 << 20
 STAGE_PIECES = 5000
-"""A stage is sealed, and another one begun, when it has so much. Half of what the daemon takes: what is in flight comes on top."""
+"""A stage is sealed, and another one begun, at these limits. Half of the daemon's limits: pieces in
+flight come on top.
+"""
 
 _PIECES_IN_FLIGHT = 2
 _STALE_ATTEMPTS = 5
@@ -55,12 +60,12 @@ class StageWriter:
     """Writes the stages of one attempt of one task.
 
     Args:
-        sink_id: whose stages they are.
-        columns: where the columns lie in the rows.
-        keep_alive_seconds: how often the daemon hears that the sink is alive.
+        sink_id: sink of the stages.
+        columns: indexes of the columns in the rows.
+        keep_alive_seconds: interval of the calls that keep the sink alive.
 
     Attributes:
-        stage_ids: the stages that were begun, in the order of the rows.
+        stage_ids: the stages begun, in the order of the rows.
     """
 
     def __init__(
@@ -77,17 +82,18 @@ class StageWriter:
         self._columns = columns
         self._keep_alive_seconds = keep_alive_seconds
         self.stage_ids: list[str] = []
-        # What the daemon said of the topics that rows go to.
+        # Topics that rows go to, as last described by the daemon.
         self._topics = _Topics(client, Random(uuid.uuid4().hex).randrange(1 << 16))
-        # Checksums of the pieces of the last stage that were made, by number.
+        # Checksums of the pieces built for the last stage, by number.
         self._checksums: dict[int, int] = {}
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[str]:
-        """Stage all rows; returns the stages, which are sealed. Without rows there are none.
+        """Stage all rows; returns the sealed stages. Without rows there are none.
 
         Raises:
             InvalidArgument: a row cannot be written.
-            PixyError: the daemon refused, or did not answer in time. The stages are dropped.
+            PixyError: the daemon rejected a call, or did not answer in time. The stages are
+                dropped.
         """
         self.stage_ids = []
         pieces = _gather(batches, lambda batch: project(batch, self._columns))
@@ -102,7 +108,7 @@ class StageWriter:
         return self.stage_ids
 
     def _write_stage(self, held: Rows, pieces: Iterator[Rows]) -> Rows | None:
-        """Write one stage, with as much as there is or it may have; returns the piece behind it."""
+        """Write one stage, up to its limit; returns the first piece of the next one."""
         self.stage_ids.append(uuid.uuid4().hex)
         self._checksums = {}
         in_flight: list[Future[int]] = []
@@ -124,7 +130,7 @@ class StageWriter:
         return following
 
     def _send(self, rows: Rows, number: int, *, seal: bool) -> int:
-        """Stage one piece; with `seal` it is the last one. Returns the bytes that the stage has."""
+        """Stage one piece, the last one with `seal`; returns the size of the stage in bytes."""
         request = self._request(rows, number, seal=seal)
         for attempt in range(_STALE_ATTEMPTS):
             try:
@@ -132,7 +138,7 @@ class StageWriter:
             except FailedPrecondition:
                 if self._topics.changed(request.versions):
                     request = self._request(rows, number, seal=seal)
-                # A daemon that knew less of the topic than we do knows as much once it has described it.
+                # A daemon with older metadata of the topic is up to date once it has described it.
                 elif attempt:
                     raise
         raise FailedPrecondition(
@@ -170,25 +176,25 @@ class StageWriter:
         try:
             self._client.discard(self._sink_id, self.stage_ids)
         except PixyError:
-            return  # They expire.
+            return  # The stages expire.
 
 
 class _Topics:
-    """Gives rows their partitions, with topics as the daemon described them last.
+    """Assigns partitions to rows, from the daemon's last description of the topics.
 
     Args:
-        turn: where rows without a key begin to rotate.
+        turn: start of the rotation of rows without a key.
     """
 
     def __init__(self, client: LogClient, turn: int) -> None:
         self._client = client
         self._turn = turn
-        # Empty until a row needs it.
+        # Empty until first needed.
         self._partitioner = ""
         self._known: dict[str, pb.Topic] = {}
 
     def changed(self, versions: Sequence[pb.TopicVersion]) -> bool:
-        """Describe topics again; whether one of them has another version, or is another topic of its name."""
+        """Describe topics again; returns True if one has another version, or was recreated."""
         self._describe([each.topic for each in versions])
         return any(
             (self._known[each.topic].version, self._known[each.topic].topic_id)
@@ -199,7 +205,9 @@ class _Topics:
     def place(
         self, rows: Rows, number: int, topic: str | None
     ) -> tuple[dict[int, tuple[str, int]], Ints, list[pb.TopicVersion]]:
-        """Topic and partition by slot, the slot of each row, and the versions that this rests on."""
+        """Topic and partition by slot, the slot of each row, and the topic versions that these
+        depend on.
+        """
         names, topic_of_row = ([topic], None) if topic is not None else rows.topics()
         self._describe([each for each in names if each not in self._known])
         slots = np.empty(len(rows.value), np.int64)
@@ -219,7 +227,7 @@ class _Topics:
         return slot_names, slots, versions
 
     def _partitions(self, rows: Rows, topic: pb.Topic, number: int) -> tuple[Ints, bool]:
-        """The partition of each row, and whether another version of the topic could mean another one."""
+        """The partition of each row, and True if these depend on the version of the topic."""
         count = len(rows.value)
         chosen = np.full(count, (self._turn + number) % topic.partitions, np.int64)
         if rows.key is not None and self._partitioner in KEY_PARTITIONERS:
@@ -248,14 +256,14 @@ class _Topics:
         for name in names:
             if name not in {each.topic for each in answer.topics}:
                 raise InvalidArgument(
-                    f"topic {name!r} does not exist, and the daemon does not create topics by itself"
+                    f"topic {name!r} does not exist, and the daemon does not create topics automatically"
                 )
 
 
 def _gather(
     batches: Iterable[pa.RecordBatch], project_batch: Callable[[pa.RecordBatch], Rows]
 ) -> Iterator[Rows]:
-    """Rows in pieces of the right size."""
+    """Rows in pieces of at most `PIECE_BYTES`."""
     waiting: list[Rows] = []
     filled = 0
     for batch in batches:

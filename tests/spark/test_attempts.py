@@ -79,7 +79,7 @@ def test_room_that_does_not_come_is_an_error_of_its_own(service: FakeService, ad
     client = LogClient(ConnectionOptions((address,), timeout_seconds=0.3))
     with pytest.raises(
         ResourceExhausted,
-        match=r"Stage: pixy had no room for it within 0\.3 s \(pixy\.timeoutMs\): .*on purpose",
+        match=r"Stage: pixy had no capacity for it within 0\.3 s \(pixy\.timeoutMs\): .*on purpose",
     ):
         client.stage(pb.StageRequest(sink_id="s", stage_id="a"))
 

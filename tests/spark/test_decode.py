@@ -161,7 +161,7 @@ def test_bytes_behind_the_last_record_are_noticed() -> None:
         batch = bytearray(batch_at(0, [NewRecord(b"key", b"value", (), NOW)] * count))
         batch[57:61] = (count - 1).to_bytes(4, "big")
         batch[17:21] = batch_crc(batch).to_bytes(4, "big")
-        with pytest.raises(CorruptData, match="bytes behind its last record"):
+        with pytest.raises(CorruptData, match="bytes after its last record"):
             decoded_rows(bytes(batch))
 
 

@@ -123,7 +123,7 @@ REFUSED_READS = [
         "'a:99999': allowed is HOST:PORT with a port from 1 to 65535",
     ),
     ({"subscribe": "a", "kafka.bootstrap.servers": "a:0"}, "option kafka.bootstrap.servers is 'a:0'"),
-    ({"subscribe": "a", "pixy.address": "a:1", "kafka.bootstrap.servers": "b:1"}, "name the same thing"),
+    ({"subscribe": "a", "pixy.address": "a:1", "kafka.bootstrap.servers": "b:1"}, "are the same option"),
     ({"subscribe": "a", "pixy.tls": "false", "pixy.tls.caPath": "/x"}, "contradicts pixy.tls=false"),
     ({"subscribe": "a", "pixy.tls.keyPath": "/x"}, "go together"),
     ({"subscribe": "a", "pixy.timeoutMs": "soon"}, "option pixy.timeoutMs is 'soon'"),
@@ -207,7 +207,9 @@ def test_a_batch_warns_of_the_limits_of_a_stream() -> None:
 def test_options_that_mean_nothing_here_are_warned_of() -> None:
     with pytest.warns(UserWarning, match=r"option kafka.group.id has no effect: .*checkpoint"):
         read_options({"subscribe": "a", "kafka.group.id": "g"}, Use.STREAM_READ)
-    with pytest.warns(UserWarning, match=r"option kafka.acks has no effect: what was answered is durable"):
+    with pytest.warns(
+        UserWarning, match=r"option kafka.acks has no effect: every confirmed write is durable"
+    ):
         write_options({"topic": "a", "kafka.acks": "all"}, Use.STREAM_WRITE)
 
 

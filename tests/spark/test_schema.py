@@ -66,7 +66,7 @@ def test_headers_can_be_left_out() -> None:
     [
         (
             row(key=BinaryType(), topic=StringType()),
-            "the column value is missing: it must be there, as string or binary; found key, topic",
+            "the column value of type string or binary is missing; found key, topic",
         ),
         (row(value=BinaryType()), "no topic is given: set the option topic, or have a column topic"),
         (

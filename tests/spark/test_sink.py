@@ -304,7 +304,7 @@ def test_a_write_in_foreach_batch_is_there_once_however_often_its_batch_comes(
 def test_a_batch_write_with_a_sink_says_which_batch_it_is(spark: SparkSession, log: Log) -> None:
     topic = log.create(1)
     rows = spark.sql("SELECT 'a' AS value")
-    with pytest.raises(PythonException, match="say it with queryId and batchId"):
+    with pytest.raises(PythonException, match="set queryId and batchId"):
         save(rows, log, topic=topic, sinkId="nightly")
     for batch in ("20260101", "20260101", "20260102"):
         save(rows, log, topic=topic, sinkId="nightly", queryId="job", batchId=batch)

@@ -245,7 +245,7 @@ def test_a_topic_deleted_between_planning_and_reading_is_data_loss(spark: SparkS
     log.delete(topic)
     log.create_named(topic, 1)
     log.append(topic, 0, [b"other", b"other"])
-    with pytest.raises(PythonException, match="was deleted, or made anew"):
+    with pytest.raises(PythonException, match="was deleted or recreated"):
         strict.count()
     assert lax.count() == 0
 

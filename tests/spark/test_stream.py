@@ -265,7 +265,7 @@ def test_a_topic_that_was_made_anew_is_noticed_also_when_it_has_outgrown_the_old
     assert values_of(lax, start, limited) == [b"b"] * 4
     # Planned with the new one, and read when that is gone as well.
     remake(log, topic, 1, *[b"c"] * 20)
-    with pytest.raises(OffsetOutOfRange, match=rf"records of {topic}-0 are lost: .* made anew"):
+    with pytest.raises(OffsetOutOfRange, match=rf"records of {topic}-0 are lost: .* recreated"):
         values_of(strict, start, end)
 
 
@@ -321,7 +321,7 @@ def test_records_that_retention_took_are_data_loss(log: Log) -> None:
     earliest = log.wait_for_retention(topic)
     with pytest.raises(
         OffsetOutOfRange,
-        match=f"records of {topic}-0 are lost: offsets 0 to 2800 .* it has {earliest} to 2800",
+        match=f"records of {topic}-0 are lost: offsets 0 to 2800 .* the log has {earliest} to 2800",
     ):
         values_of(reader, {topic: {"0": 0}}, end)
     lax = reader_of(log, assign=json.dumps({topic: [0]}), failOnDataLoss="false")
