@@ -3,13 +3,14 @@
 It knows no service of pixy: health and reflection are the two that describe others.
 """
 
-from pixy.rpc.call import Receipt, UnaryCall, answer_all
+from pixy.rpc.call import UnaryCall, answer_all
 from pixy.rpc.counters import ConnectionCounters, Counters
 from pixy.rpc.environment import ServerOptions
 from pixy.rpc.health import HEALTH, Health
 from pixy.rpc.large_fields import Parted, parse_with, serialize_with
 from pixy.rpc.messages import Serialized, pack_message, pack_prefix
 from pixy.rpc.methods import Cancellable, Handler, Service
+from pixy.rpc.receipts import Receipt
 from pixy.rpc.reflection import Reflection
 from pixy.rpc.server import RpcServer
 from pixy.rpc.status import GrpcError, Status

@@ -12,7 +12,7 @@ answer was handed to the transport, `undelivered` when the stream or the connect
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
@@ -28,27 +28,18 @@ from pixy.rpc.messages import (
 )
 from pixy.rpc.metadata import decode_metadata, encode_metadata
 from pixy.rpc.methods import Cancellable, Message, Method
+from pixy.rpc.receipts import Receipt
 from pixy.rpc.status import OK_TRAILERS, GrpcError, Status, status_fields
 from pixy.rpc.unpacking import Unpacker
 
 if TYPE_CHECKING:
     from pixy.rpc.connection import GrpcConnection
 
-__all__ = ["NOT_A_MESSAGE", "Call", "Receipt", "UnaryCall", "answer_all"]
+__all__ = ["NOT_A_MESSAGE", "Call", "UnaryCall", "answer_all"]
 
 NOT_A_MESSAGE = GrpcError(Status.INTERNAL, "the request is not the message that the method takes")
 
 _OK = ResponseTemplate(ANSWER_HEADERS, OK_TRAILERS)
-
-
-class Receipt(Protocol):
-    """Wants to know what became of an answer."""
-
-    def delivered(self) -> None:
-        """The answer was handed to the transport."""
-
-    def undelivered(self) -> None:
-        """It was not, and will not be."""
 
 
 class Call:
@@ -59,6 +50,7 @@ class Call:
         stream_id: its stream.
         head: what its header section says, among that the method.
         timeout_s: seconds from its arrival to its deadline, None without one.
+        deadline: the same on the server's clock.
     """
 
     __slots__ = (
@@ -90,14 +82,14 @@ class Call:
         stream_id: int,
         head: CallHeaders,
         timeout_s: float | None,
+        deadline: float | None,
     ) -> None:
         self._connection = connection
         self.stream_id = stream_id
         self.head = head
         self.running = True
-        # Seconds from its arrival, and on the server's clock, None without one.
         self.timeout_s = timeout_s
-        self.deadline = None if timeout_s is None else connection.now + timeout_s
+        self.deadline = deadline
         # What is cancelled if the call ends before its handler has spoken.
         self._work: Cancellable | None = None
 
@@ -141,7 +133,7 @@ class Call:
     @property
     def peer(self) -> str:
         """The client's address."""
-        return self._connection.peer
+        return self._connection.link.peer
 
     def fail(self, error: Exception, receipt: Receipt | None = None) -> None:
         """End the call with the status of an error, as the service translates it; with INTERNAL if it is a bug.
@@ -154,7 +146,7 @@ class Call:
             self._connection.environment.note(error)
             translated = GrpcError(Status.INTERNAL, str(internal_error(error)))
         if receipt is not None:
-            self._connection.undelivered(receipt)
+            self._connection.receipts.undelivered(receipt)
         if self.running:
             self._abandon(translated)
 
@@ -191,7 +183,7 @@ class Call:
 
     def deadline_exceeded(self) -> None:
         """The deadline has come: the call ends in its connection's turn."""
-        self._connection.in_turn(self._end_at_deadline)
+        self._connection.workload.run(self._end_at_deadline)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -274,7 +266,7 @@ class UnaryCall(Call):
         connection = self._connection
         if not self.running:
             if receipt is not None:
-                connection.undelivered(receipt)
+                connection.receipts.undelivered(receipt)
             return
         try:
             if self._additions is None and not self.compress:
@@ -287,7 +279,7 @@ class UnaryCall(Call):
         except Exception as bug:
             connection.broken(bug)
             if receipt is not None:
-                connection.undelivered(receipt)
+                connection.receipts.undelivered(receipt)
 
     def received_whole(self, source: bytes, begin: int, end: int) -> None:
         """As `received`, of a request that came with its head. The fast path: one message that is not compressed."""

@@ -1,13 +1,15 @@
-"""One connection: calls on one side, the link to its client on the other.
+"""The calls of one connection.
 
-Each event of the HTTP/2 core is handed to its call, and what a call answers goes into the core. When and how much of that is received
-and written is the business of `link`, whose fields this class has; what is here knows of calls, receipts, and what their requests hold.
+Each event of the HTTP/2 core is handed to its call, and what a call answers goes into the core. When
+bytes are received and written is the business of `link`, who runs when that of `workload`, and who
+hears what became of an answer that of `receipts`; here are the calls, and what their requests hold.
 
-Bytes of requests that are not complete are bounded by `request_bytes_max`; the call that exceeds it is refused.
+Bytes of requests that are not complete are bounded by `request_bytes_max`; the call that exceeds it is
+refused.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,12 +24,13 @@ from pixy.http2 import (
     ErrorCode,
     Event,
     Field,
+    Http2Connection,
     RequestReceived,
     ResponseTemplate,
     StreamReset,
     TrailersReceived,
 )
-from pixy.rpc.call import Call, Receipt, UnaryCall
+from pixy.rpc.call import Call, UnaryCall
 from pixy.rpc.counters import ConnectionCounters
 from pixy.rpc.environment import Environment
 from pixy.rpc.headers import (
@@ -39,6 +42,7 @@ from pixy.rpc.headers import (
     read_timeout,
 )
 from pixy.rpc.link import Link
+from pixy.rpc.receipts import Receipt, Receipts
 from pixy.rpc.status import GrpcError, Status
 from pixy.rpc.steps import Steps
 from pixy.rpc.stream import StreamCall
@@ -50,80 +54,106 @@ __all__ = ["GrpcConnection"]
 log = structlog.get_logger(__name__)
 
 _PATIENT_PART = 0.5
-"""A reset counts against no budget if the call had a deadline and lived for this part of the time until then."""
+"""A reset costs no token if the call had a deadline, and this part of its time was over."""
 _UPLOADS_PART = 2
-"""Of what requests may keep, half is for large ones that are admitted. The other half has the first bytes of those that wait."""
+"""Half of what requests may hold is for admitted large ones. The other half has the first bytes of those that wait."""
 _DROPPED_PER_SLICE = 64
 
 
-class GrpcConnection(Link):
-    """A connection from its first byte to its last. See `Link` for the arguments."""
+class GrpcConnection:
+    """A connection from its first byte to its last.
+
+    Args:
+        environment: shared by all connections.
+        closed: called when the connection is gone, or was never made.
+        secure: the transport is TLS.
+
+    Attributes:
+        core: HTTP/2.
+        receipts: of answers that are under way.
+        link: its transport, and its life.
+        workload: its share of the event loop.
+        touched: a flush is certain to come.
+        message_bytes_max: largest message of a request.
+        calls, resets_received: see `ConnectionCounters`.
+    """
 
     __slots__ = (
+        "_accepted_at",
         "_answer_room",
         "_calls",
+        "_closed",
         "_dropping",
         "_held",
         "_held_bytes",
         "_incomplete",
-        "_queued",
         "_rejected",
         "_unpacked_bytes",
-        "_unsent",
         "_uploads",
         "_watched",
         "calls",
+        "core",
+        "environment",
+        "link",
         "message_bytes_max",
+        "receipts",
         "resets_received",
+        "touched",
+        "workload",
     )
 
-    def __init__(self, environment: Environment, closed: Callable[[Link], None], *, secure: bool) -> None:
-        super().__init__(environment, closed, secure=secure)
-        # The calls that run, by stream.
+    def __init__(
+        self, environment: Environment, closed: Callable[["GrpcConnection"], None], *, secure: bool
+    ) -> None:
+        now = environment.monotonic()
+        self.environment = environment
+        self._closed = closed
+        self.core = Http2Connection(environment.options.http2, now)
+        self.receipts = Receipts(environment.note)
+        self.link = Link(self, environment, self.core, self.receipts, now, secure=secure)
+        self.workload = self.link.workload
+        self.touched = False
+        self._accepted_at = now
+        # Running calls, by stream, in the order of arrival.
         self._calls: dict[int, Call] = {}
-        # Of one message.
         self.message_bytes_max = environment.options.message_bytes_max
-        # Whether `Deadlines` is going to ask for the calls that have begun.
+        # `Deadlines` is going to ask for the calls that have begun.
         self._watched = False
         # Requests without a handler that are answered when they are complete.
         self._rejected: dict[int, Refusal] = {}
-        # Who wants to know of an answer that waits for the client's window.
-        self._queued: dict[int, Receipt] = {}
-        # Who is to be told that an answer was in the output when the connection was lost; and whether all calls are being told of the end.
-        self._unsent: list[Receipt] = []
+        # All calls are being told of the end.
         self._dropping = False
-        # What there is of the message that is being unpacked, one at a time.
+        # Bytes of the message that is being decompressed, one at a time.
         self._unpacked_bytes = 0
         # Bytes of requests that are not complete, by stream. Invariant: _held_bytes is their sum; none is 0.
         self._held: dict[int, int] = {}
         self._held_bytes = 0
-        # When calls began whose client has more to send: requests, or messages for which a handler waits. In that order.
+        # Begin of calls whose client has more to send: requests, or messages for which a handler waits. In that order.
         self._incomplete: dict[int, float] = {}
         # Requests that are larger than the window of a stream; None until there is one.
         self._uploads: Uploads | None = None
-        # See `ConnectionCounters`.
         self.calls = self.resets_received = 0
-        # What large answers of streaming calls take; None until there is one.
+        # Taken by large answers of streaming calls; None until there is one.
         self._answer_room: ByteRoom | None = None
 
     @property
     def counters(self) -> ConnectionCounters:
         """What has happened so far."""
         return ConnectionCounters(
-            peer=self.peer,
-            age_s=self.environment.monotonic() - self.accepted_at,
+            peer=self.link.peer,
+            age_s=self.environment.monotonic() - self._accepted_at,
             calls=self.calls,
             running=self.core.running,
             resets_received=self.resets_received,
             resets_sent=self.core.resets,
-            bytes_in=self.bytes_in,
-            bytes_out=self.bytes_out,
+            bytes_in=self.workload.bytes_in,
+            bytes_out=self.link.transport.bytes_out,
             request_bytes=self._held_bytes,
             queued_bytes=self.core.queued_bytes,
-            waits=self.waits,
+            waits=self.workload.waits,
         )
 
-    # --- for calls --------------------------------------------------------------------------------------------------
+    # --- answers ----------------------------------------------------------------------------------------------------
 
     def forget(self, call: Call) -> None:
         """A call has ended."""
@@ -135,86 +165,123 @@ class GrpcConnection(Link):
             self._incomplete.pop(stream_id, None)
 
     def respond(self, call: Call, template: ResponseTemplate, body: bytes, receipt: Receipt | None) -> None:
-        """A call ends with its whole answer. The fast path of `forget` and `answered` in one."""
+        """End a call with its whole answer. The fast path of `forget` and `answered` in one."""
         stream_id = call.stream_id
         del self._calls[stream_id]
         if self._held_bytes and stream_id in self._held:
             self._let_go(stream_id)
+        if not self.touched:
+            self.touch()
         if self.core.maybe_respond(stream_id, template, body):
             if receipt is not None:
-                self._receipts.append(receipt)
-        else:
-            if len(body) > self.core.send_capacity:
-                self.make_room()
-            self.answered(stream_id, self.core.respond(stream_id, template, body), receipt)
-        if not self._touched:
-            self.touch()
+                self.receipts.add(receipt)
+            return
+        if len(body) > self.core.send_capacity:
+            self.make_room()
+        self.answered(stream_id, self.core.respond(stream_id, template, body), receipt)
 
     def answered(self, stream_id: int, delivery: Delivery, receipt: Receipt | None) -> None:
-        """A whole answer was given to the core, and this became of it."""
-        if not self._touched:
+        """A whole answer was given to the core."""
+        if not self.touched:
             self.touch()
-        if receipt is None:
-            return
-        if delivery is Delivery.SENT:
-            self._receipts.append(receipt)
-        elif delivery is Delivery.QUEUED:
-            self._queued[stream_id] = receipt
-        else:
-            self.undelivered(receipt)
-
-    def undelivered(self, receipt: Receipt) -> None:
-        """Tell who wants to know that an answer never gets to its client."""
-        try:
-            receipt.undelivered()
-        except Exception as bug:
-            self.environment.note(bug)
+        if receipt is not None:
+            self.receipts.answered(stream_id, delivery, receipt)
 
     def refuse(self, stream_id: int, headers: list[Field], trailers: list[Field]) -> None:
         """Answer with a status alone (Trailers-Only)."""
         self.core.send_trailers(stream_id, [*headers, *trailers])
         self.touch()
 
+    def make_room(self) -> None:
+        """Write now what there is, because the core does not accept the next answer otherwise."""
+        self.link.flush(tell_receipts=False)
+
+    @property
+    def answer_room(self) -> ByteRoom:
+        """Room for large answers: half of what the core accepts, so that the others always have some."""
+        if self._answer_room is None:
+            self._answer_room = ByteRoom(self.environment.options.http2.output_bytes // 2)
+        return self._answer_room
+
+    def touch(self) -> None:
+        """See `EventLayer`."""
+        if not self.touched:
+            self.touched = True
+            self.environment.flush_later(self)
+
+    def flush(self) -> None:
+        """See `Flushable`."""
+        self.touched = False
+        self.link.flush()
+
+    def charge(self, seconds: float) -> None:
+        """See `Flushable`."""
+        self.workload.charge(seconds)
+
+    # --- handlers ---------------------------------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run a handler in a task, whose steps this connection's workload schedules."""
+        return self.environment.spawn(Steps(work, self.workload), name)
+
+    async def pause(self) -> None:
+        """Yield if the step that runs has used its time."""
+        if self.workload.step_over:
+            await asyncio.sleep(0)
+
+    def unpack(self, call: Call, packed: Unpacker) -> None:
+        """Decompress a message of a call step by step, and give it `Call.unpacked`."""
+
+        def step() -> bool:
+            self._unpacked_bytes = 0
+            if not call.running:
+                return True
+            try:
+                if not packed.step():
+                    self._unpacked_bytes = packed.size
+                    self.link.note_held()
+                    return False
+            except GrpcError as error:
+                call.unpacked(error)
+            else:
+                call.unpacked(packed.message)
+            return True
+
+        self.workload.do(step)
+
+    # --- requests that are not complete -----------------------------------------------------------------------------
+
     def consumed(self, stream_id: int, size: int) -> None:
-        """Let the client send as much again."""
+        """Replenish the client's flow-control windows."""
         self.core.replenish(stream_id, size)
         self.touch()
 
     def hold(self, stream_id: int, size: int) -> None:
-        """A call keeps so many bytes of a request that is not complete.
+        """A call holds so many bytes of a request that is not complete.
 
         Raises:
-            GrpcError: RESOURCE_EXHAUSTED, all calls of the connection together keep too many.
+            GrpcError: RESOURCE_EXHAUSTED, all calls of the connection together hold too many.
         """
         if not size:
             self._let_go(stream_id)
             return
         self._held_bytes += size - self._held.get(stream_id, 0)
         self._held[stream_id] = size
-        self.note_held()
+        self.link.note_held()
         limit = self.environment.options.request_bytes_max
         if self._held_bytes > limit:
             reason = f"requests of this connection that are not complete have more than {limit} bytes"
             raise GrpcError(Status.RESOURCE_EXHAUSTED, reason)
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a handler in a task, in the turns of this connection."""
-        return self.environment.spawn(Steps(work, self), name)
-
-    async def pause(self) -> None:
-        """Let others have their turn if the step that runs has taken its time."""
-        if self.step_over:
-            await asyncio.sleep(0)
-
     def receive_part(self, stream_id: int, size: int, part: int) -> None:
-        """A part of a message has come, which stays until the message is complete: let the client go on, now or when there is room.
+        """A part of a message has come, which stays until the message is complete: let the client continue, now or once admitted.
 
         Args:
             stream_id: of the call.
             size: bytes of the whole message, 0 if that is not known.
             part: bytes that have come.
         """
-        self._incomplete.setdefault(stream_id, self.now)
+        self._incomplete.setdefault(stream_id, self.workload.now)
         if size <= self.environment.options.http2.stream_window_bytes:
             self.consumed(stream_id, part)
             return
@@ -227,9 +294,9 @@ class GrpcConnection(Link):
         self.touch()
 
     def _admitted(self, stream_id: int, withheld: int) -> None:
-        """There is room for a large message: let the client send it, and count its time from here on."""
+        """A large message is admitted: let the client send it, and count its time from here on."""
         self._incomplete.pop(stream_id, None)
-        self._incomplete[stream_id] = self.now
+        self._incomplete[stream_id] = self.workload.now
         self.core.replenish_stream(stream_id, withheld)
         self.touch()
 
@@ -241,35 +308,19 @@ class GrpcConnection(Link):
             self._uploads.end(stream_id)
 
     def _let_go(self, stream_id: int) -> None:
-        """Nothing is kept of a request any more."""
+        """A request holds nothing any more."""
         self._held_bytes -= self._held.pop(stream_id, 0)
         self.end_part(stream_id)
 
-    def unpack(self, call: Call, packed: Unpacker) -> None:
-        """Unpack a message of a call step by step, and give it `Call.unpacked`."""
-
-        def step() -> bool:
-            self._unpacked_bytes = 0
-            if not call.running:
-                return True
-            try:
-                if not packed.step():
-                    self._unpacked_bytes = packed.size
-                    self.note_held()
-                    return False
-            except GrpcError as error:
-                call.unpacked(error)
-            else:
-                call.unpacked(packed.message)
-            return True
-
-        self.do(step)
-
-    def _kept_bytes(self) -> int:
+    @property
+    def kept_bytes(self) -> int:
+        """See `EventLayer`."""
         return self._held_bytes + self._unpacked_bytes
 
+    # --- time -------------------------------------------------------------------------------------------------------
+
     def take_fresh(self) -> list[Call]:
-        """See `HasCalls`. Calls begin in the order of `_calls`, so all before one that is timed are, too."""
+        """See `HasCalls`. Calls begin in the order of `_calls`, so all before a timed one are timed, too."""
         self._watched = False
         fresh = []
         for call in reversed(self._calls.values()):
@@ -281,10 +332,10 @@ class GrpcConnection(Link):
         return fresh
 
     def tick(self, now: float) -> None:
-        """See `Link.tick`."""
-        super().tick(now)
+        """Act on the time. Called about once a second."""
+        self.link.tick(now)
         if self._incomplete and self.environment.options.request_s:
-            self.in_turn(partial(self._end_incomplete, now - self.environment.options.request_s))
+            self.workload.run(partial(self._end_incomplete, now - self.environment.options.request_s))
 
     def _end_incomplete(self, since: float) -> None:
         """End a slice of the calls that began then or before, and are not complete."""
@@ -299,14 +350,47 @@ class GrpcConnection(Link):
             if call is None:
                 self._maybe_reject(stream_id)
             elif self._uploads is not None and self._uploads.waits(stream_id):
-                self._incomplete[stream_id] = self.now
+                self._incomplete[stream_id] = self.workload.now
             else:
                 call.incomplete()
-        self.queue(partial(self._end_incomplete, since))
+        self.workload.queue(partial(self._end_incomplete, since))
 
-    # --- for the link -----------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------------------------
 
-    def _act(self, events: list[Event]) -> None:
+    def broken(self, bug: Exception) -> None:
+        """End the connection: an exception of the core is a bug."""
+        self.link.broken(bug)
+
+    def drop(self) -> None:
+        """See `EventLayer`."""
+        if not self._dropping:
+            self._dropping = True
+            self.workload.run(self._drop_some)
+
+    def _drop_some(self) -> None:
+        """Tell a slice of all calls and receipts that the client is gone."""
+        try:
+            for _ in range(_DROPPED_PER_SLICE):
+                if self._calls:
+                    # The last one, because a dictionary is slow to find its first behind many that were taken out.
+                    next(reversed(self._calls.values())).gone()
+                elif not self.receipts.drop_one():
+                    break
+        finally:
+            if self._calls or self.receipts:
+                self.workload.queue(self._drop_some)
+            else:
+                self._dropping = False
+                self.link.dropped()
+
+    def closed(self) -> None:
+        """See `EventLayer`."""
+        self._closed(self)
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def act(self, events: Sequence[Event]) -> None:
+        """See `EventLayer`."""
         left = iter(events)
         if self._act_on(left):
             return
@@ -314,76 +398,24 @@ class GrpcConnection(Link):
             # Nothing that came before is of use.
             self._on_terminated(events[-1])
         else:
-            self.do_later(partial(self._act_on, left))
+            self.workload.do_later(partial(self._act_on, left))
 
     def _act_on(self, events: Iterator[Event]) -> bool:
-        """Act on events until the slice is over; returns whether that was all. Plain unary calls are bounded by `turn_bytes` alone."""
+        """Act on events until the slice is over; returns True if that was all. Plain unary calls are bounded by `turn_bytes` alone."""
+        workload = self.workload
+        now = workload.now
         for event in events:
             if type(event) is RequestReceived:
-                if self._on_request(event) and self.step_over:
+                if self._on_request(event, now) and workload.step_over:
                     return False
             else:
                 _HANDLERS[type(event)](self, event)
-                if self.step_over:
+                if workload.step_over:
                     return False
         return True
 
-    def _written(self) -> None:
-        if self._takes():
-            receipts, self._receipts = self._receipts, []
-            for receipt in receipts:
-                try:
-                    receipt.delivered()
-                except Exception as bug:
-                    # The others are to hear of theirs.
-                    self.environment.note(bug)
-
-    def _drop(self) -> None:
-        if not self._dropping:
-            self._dropping = True
-            self.in_turn(self._drop_some)
-
-    def _drop_some(self) -> None:
-        """Tell a slice of all calls and receipts that the client is gone."""
-        try:
-            for _ in range(_DROPPED_PER_SLICE):
-                if not self._drop_one():
-                    break
-        finally:
-            if self._calls or self._queued or self._unsent:
-                self.queue(self._drop_some)
-            else:
-                self._dropping = False
-                self._dropped()
-
-    def _drop_one(self) -> bool:
-        if self._calls:
-            # The last one, because a dictionary is slow to find its first behind many that were taken out.
-            next(reversed(self._calls.values())).gone()
-        elif self._queued:
-            self.undelivered(self._queued.popitem()[1])
-        elif self._unsent:
-            self.undelivered(self._unsent.pop())
-        else:
-            return False
-        return True
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
-        self._unsent, self._receipts = self._receipts, []
-        super().connection_lost(exc)
-
-    @property
-    def answer_room(self) -> ByteRoom:
-        """Room for large answers: half of what the core accepts, so that there is always some for all others."""
-        if self._answer_room is None:
-            self._answer_room = ByteRoom(self.environment.options.http2.output_bytes // 2)
-        return self._answer_room
-
-    # --- events -----------------------------------------------------------------------------------------------------
-
-    def _on_request(self, event: RequestReceived) -> bool:
-        """Begin a call; returns whether its handler is a task, which is dear."""
+    def _on_request(self, event: RequestReceived, now: float) -> bool:
+        """Begin a call; returns True if its handler is a task, which is expensive."""
         stream_id, headers, buffer, begin, end, ended, differs = event
         head = headers.memo
         if not isinstance(head, CallHeaders):
@@ -400,29 +432,32 @@ class GrpcConnection(Link):
             self._reject(stream_id, head.refusal, ended=ended)
             return False
         self.calls += 1
-        if timeout_s is not None and not self._watched:
-            self._watched = True
-            self.environment.deadlines.watch(self)
+        deadline = None
+        if timeout_s is not None:
+            deadline = now + timeout_s
+            if not self._watched:
+                self._watched = True
+                self.environment.deadlines.watch(self)
         if not ended and not method.client_streams:
-            self._incomplete[stream_id] = self.now
+            self._incomplete[stream_id] = now
         if method.stream is None:
-            call = self._calls[stream_id] = UnaryCall(self, stream_id, head, timeout_s)
+            call = self._calls[stream_id] = UnaryCall(self, stream_id, head, timeout_s, deadline)
             if ended:
                 call.received_whole(buffer, begin, end)
             elif end:
                 call.received(buffer, begin, end, ended=False, credit=False)
             return method.unary is None
-        streaming = self._calls[stream_id] = StreamCall(self, stream_id, head, timeout_s)
+        streaming = self._calls[stream_id] = StreamCall(self, stream_id, head, timeout_s, deadline)
         streaming.start()
         if end or ended:
             streaming.received(buffer, begin, end, ended=ended, credit=False)
         return True
 
     def _reject(self, stream_id: int, refusal: Refusal, *, ended: bool) -> None:
-        """Answer a request that has no handler. Who does not speak gRPC is answered when the request is complete."""
+        """Answer a request that has no handler. A client that does not speak gRPC is answered when its request is complete."""
         if refusal.text and not ended:
             self._rejected[stream_id] = refusal
-            self._incomplete[stream_id] = self.now
+            self._incomplete[stream_id] = self.workload.now
             return
         self.environment.counters.rejected += 1
         if refusal.text:
@@ -464,8 +499,8 @@ class GrpcConnection(Link):
         call = self._calls.get(event.stream_id)
         if call is not None:
             call.sent()
-        elif event.ended and event.stream_id in self._queued:
-            self._receipts.append(self._queued.pop(event.stream_id))
+        elif event.ended:
+            self.receipts.sent(event.stream_id)
 
     def _on_reset(self, event: StreamReset) -> None:
         if event.by_client:
@@ -475,27 +510,26 @@ class GrpcConnection(Link):
             if event.by_client and self._was_patient(call):
                 self.core.refund_reset()
             call.gone()
-        elif event.stream_id in self._queued:
-            self.undelivered(self._queued.pop(event.stream_id))
         elif self._rejected.pop(event.stream_id, None) is not None:
             self._incomplete.pop(event.stream_id, None)
+        self.receipts.reset(event.stream_id)
 
     def _was_patient(self, call: Call) -> bool:
-        """True for a call that was given up near its deadline, at which every client of gRPC resets the stream.
+        """True for a call that was reset near its deadline, as every client of gRPC does.
 
-        The client's clock began before ours. However short the deadline, such a call has had a place among the connection's streams for its
-        time, and its work is charged: many of them gain nothing over calls that are answered. No rapid reset lives so long.
+        The client's clock began before ours. However short the deadline, such a call has had a place among the connection's streams
+        for its time, and its work is charged: many of them gain nothing over calls that are answered. No rapid reset lives so long.
         """
         timeout_s, deadline = call.timeout_s, call.deadline
         if not timeout_s or deadline is None:
             return False
-        return self.now >= deadline - timeout_s * (1 - _PATIENT_PART)
+        return self.workload.now >= deadline - timeout_s * (1 - _PATIENT_PART)
 
     def _on_terminated(self, event: ConnectionTerminated) -> None:
         if event.code is not ErrorCode.NO_ERROR:
             self.environment.counters.faulty += 1
-            log.debug("connection ended", peer=self.peer, code=event.code.name, reason=event.reason)
-        self._drop()
+            log.debug("connection ended", peer=self.link.peer, code=event.code.name, reason=event.reason)
+        self.drop()
 
 
 _HANDLERS: dict[type, Callable[[GrpcConnection, Any], None]] = {

@@ -11,9 +11,9 @@ from pixy.futures import failure_of
 from pixy.http2 import Options
 from pixy.rpc.counters import Totals
 from pixy.rpc.deadlines import Deadlines
+from pixy.rpc.fair_scheduler import FairScheduler
 from pixy.rpc.memory import Memory
 from pixy.rpc.methods import Method
-from pixy.rpc.turns import Turns
 from pixy.rpc.uploads import UploadRoom
 
 __all__ = ["Environment", "Flushable", "ServerOptions"]
@@ -86,7 +86,7 @@ class Environment:
         self._on_fault = on_fault
         self.deadlines = Deadlines(clock)
         self.counters = Totals()
-        self.turns = Turns(clock.monotonic)
+        self.scheduler = FairScheduler(clock.monotonic)
         self.memory = Memory(options.buffer_bytes)
         self.upload_room = UploadRoom(options.buffer_bytes // 2)
         self.tasks: set[asyncio.Task[None]] = set()

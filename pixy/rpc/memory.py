@@ -23,7 +23,9 @@ _RELIEF = 15 / 16
 class Holder(Protocol):
     """A connection."""
 
-    peer: str
+    @property
+    def peer(self) -> str:
+        """The client's address."""
 
     def give_up(self) -> None:
         """End, and hold nothing any more, because the server's limit is reached and few hold more."""

@@ -120,7 +120,7 @@ class RpcServer:
         """Tell the clients that are connected to make new calls elsewhere (GOAWAY). Everything is served as before, on new connections too,
         until `stop`."""
         for connection in self._connections:
-            connection.announce_drain()
+            connection.link.announce_drain()
 
     async def stop(self, grace: float) -> None:
         """Let running calls finish for at most `grace` seconds, then close everything."""
@@ -130,13 +130,13 @@ class RpcServer:
             self._reloader.cancel()
             await asyncio.wait({self._reloader})
         for connection in list(self._connections):
-            connection.begin_drain(grace)
+            connection.link.begin_drain(grace)
         await self._wait_empty(grace)
         for connection in list(self._connections):
-            connection.end()
+            connection.link.end()
         await self._wait_empty(_CUT_OFF_S)
         for connection in list(self._connections):
-            connection.abort()
+            connection.link.abort()
         await self._wait_empty(_CUT_OFF_S)
         if self._ticker is not None:
             self._ticker.cancel()
@@ -154,14 +154,14 @@ class RpcServer:
         """The limits."""
         return self._environment.options
 
-    def maybe_open(self, *, secure: bool) -> GrpcConnection | None:
+    def maybe_open(self, *, secure: bool) -> Link | None:
         """What serves a connection that was accepted, None if there are too many. It counts from here on until it is gone."""
         if len(self._connections) >= self._environment.options.connections_max:
             self._environment.counters.refused += 1
             return None
         connection = GrpcConnection(self._environment, self._closed, secure=secure)
         self._connections.add(connection)
-        return connection
+        return connection.link
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -170,14 +170,13 @@ class RpcServer:
         listener.start()
         self._tick_later()
 
-    def _closed(self, link: Link) -> None:
+    def _closed(self, connection: GrpcConnection) -> None:
         """A connection is gone."""
-        assert isinstance(link, GrpcConnection)
-        if link not in self._connections:
+        if connection not in self._connections:
             # It was given up while it was made.
             return
-        self._connections.remove(link)
-        self._environment.counters.add(link.counters)
+        self._connections.remove(connection)
+        self._environment.counters.add(connection.counters)
         if not self._connections:
             self._empty.set()
 

@@ -65,7 +65,7 @@ class Steps(Coroutine[Any, Any, None]):
 
     Args:
         work: the handler's coroutine.
-        workload: the connection's, which is charged.
+        workload: of the connection, which is charged.
     """
 
     __slots__ = ("_next", "_work", "_workload")

@@ -41,8 +41,9 @@ class StreamCall(Call):
         stream_id: int,
         head: CallHeaders,
         timeout_s: float | None,
+        deadline: float | None,
     ) -> None:
-        super().__init__(connection, stream_id, head, timeout_s)
+        super().__init__(connection, stream_id, head, timeout_s, deadline)
         self._reader = MessageReader(head.encoding, connection.environment.options.message_bytes_max)
         # Bytes of the buffer that were not consumed. Invariant: at most all of it.
         self._credit = 0
@@ -141,7 +142,7 @@ class StreamCall(Call):
                 await self._left
             finally:
                 self._left = None
-        await connection.wait_room(size)
+        await connection.link.wait_sendable(size)
         await connection.pause()
 
     # --- for the connection -----------------------------------------------------------------------------------------

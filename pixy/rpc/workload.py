@@ -1,150 +1,167 @@
-"""The work of one connection, done in its turns and charged to it.
+"""The work of one connection, scheduled fairly and charged to it.
 
 Three kinds of work:
 
-    input    chunks that the transport has brought, and jobs that must be done before more of it is looked at (unpacking)
-    steps    work that does not wait for input: a step of a handler's task, the end of calls at their deadline or with their client
-    charges  what was done elsewhere and took measured time: writing answers that came later, ticks
+    input      chunks from the transport, and jobs that precede more of it (decompression)
+    steps      work that does not depend on input: a step of a handler's task, the end of calls at
+               their deadline or with their client
+    charges    work done elsewhere, in measured time: writing answers that came later, ticks
 
-Input and steps run at once while the connection has credit, or while the turn of the loop is free (`turns`). Otherwise they queue here and
-the connection stands in line; each time it is served it does a slice of one kind, then of the other, so neither starves. A connection
-that has ended has its last steps in line, too: thousands of calls that lose their client at once stall nobody.
+Input and steps run at once while the connection has credit, or while the scheduler has time in this
+iteration of the loop. Otherwise they queue here, and the connection queues in the scheduler; each of
+its slices is of one kind, then of the other, so neither starves. The last steps of a lost connection
+queue as well: thousands of calls that lose their client at once stall nobody.
 
-Invariant: the connection is in line while there is work that nothing keeps from being done.
+Invariant: the connection is in the scheduler's queue while it has work that nothing prevents.
 """
 
-import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from pixy.http2 import Http2Connection
 from pixy.rpc.environment import Environment
-from pixy.rpc.turns import CREDIT_S, SHARE, TURN_S
+from pixy.rpc.fair_scheduler import CREDIT_S, QUANTUM_S, SHARE
 
-__all__ = ["Workload"]
+__all__ = ["Served", "Workload"]
 
-_STEP_S = TURN_S / 2
-"""A slice of steps. A streaming handler with more to do lets others have their turn then."""
+_STEP_S = QUANTUM_S / 2
+"""Slice of steps. A streaming handler with more to do yields to the others then."""
 
 
-class Workload(asyncio.BufferedProtocol):
-    """Work of a connection, by its share of the loop.
+class Served(Protocol):
+    """A connection's link, as its workload knows it."""
+
+    def serve(self, chunk: bytes, now: float) -> None:
+        """Let the core look at one slice of input, act on its events, and write the answers."""
+
+    def takes_input(self) -> bool:
+        """False when the connection has ended, or its transport is full."""
+
+    def note_held(self) -> None:
+        """Report to the server's memory what the connection holds."""
+
+    def regulate(self) -> None:
+        """Pause reading while input is held back; otherwise resume it."""
+
+    def broken(self, bug: Exception) -> None:
+        """End the connection: an exception of a slice is a bug."""
+
+
+class Workload:
+    """The share of one connection in the event loop, and its work that waits for it.
 
     Args:
+        served: the connection's link.
+        core: of the connection.
         environment: shared by all connections.
+        now: seconds on the server's clock.
+
+    Attributes:
+        now: begin of the last slice of work, in seconds on the server's clock. It is the
+            connection's time: everything in a slice happens then.
+        bytes_in: bytes received.
+        waits: times that the connection has queued in the scheduler.
+        held_back: nothing is read, because input queues here.
     """
 
     __slots__ = (
+        "_core",
         "_credit_s",
-        "_held_back",
         "_jobs",
+        "_monotonic",
+        "_queued",
+        "_scheduler",
+        "_served",
         "_served_s",
         "_stepped",
         "_steps",
         "_unserved",
-        "_waiting",
-        "_writable",
         "bytes_in",
-        "core",
-        "environment",
+        "held_back",
         "now",
         "waits",
     )
 
-    def __init__(self, environment: Environment) -> None:
-        self.environment = environment
-        # When the last slice of work began, in seconds on the server's clock.
-        self.now = environment.monotonic()
-        self.core = Http2Connection(environment.options.http2, self.now)
-        # See `ConnectionCounters`.
+    def __init__(self, served: Served, core: Http2Connection, environment: Environment, now: float) -> None:
+        self._served = served
+        self._core = core
+        self._scheduler = environment.scheduler
+        self._monotonic = environment.monotonic
+        self.now = now
         self.bytes_in = self.waits = 0
-        # Whether the transport wants more to write.
-        self._writable = True
-        # What was left of this connection's share of the loop at `now`, in seconds; less than 0 if it has used more, or is new.
+        # Rest of the connection's share at `now`, in seconds; negative for a debt.
         self._credit_s = -CREDIT_S
-        # How long the last slice of work took.
+        # Length of the last slice.
         self._served_s = 0.0
-        # Chunks that the core has not seen, and work that must be over before it sees more: each job does a step, and returns whether it
-        # is done.
+        # Chunks that the core has not seen, and jobs that precede them. A job does one step, and
+        # returns True when it is done.
         self._unserved: list[bytes] = []
         self._jobs: list[Callable[[], bool]] = []
-        # Steps in the order of coming, and whether the last slice in line was one.
+        # Steps in the order of arrival, and whether the last queued slice was one.
         self._steps: list[Callable[[], None]] = []
         self._stepped = False
-        # Whether it stands in line for its turn, and whether nothing is read because input waits there.
-        self._waiting = self._held_back = False
+        # The connection is in the scheduler's queue.
+        self._queued = self.held_back = False
 
-    # --- for the link -----------------------------------------------------------------------------------------------
-
-    def _serve(self, chunk: bytes, now: float) -> None:
-        """Let the core look at as much as one slice has, act on it, and write what was answered."""
-        raise NotImplementedError
-
-    def _takes_input(self) -> bool:
-        """True unless the connection has ended, or its transport has enough to write."""
-        raise NotImplementedError
-
-    def note_held(self) -> None:
-        """Tell the server's memory what the connection holds."""
-        raise NotImplementedError
-
-    def _regulate(self) -> None:
-        """Read from the transport, or do not, as `_held_back` says."""
-        raise NotImplementedError
-
-    def broken(self, bug: Exception) -> None:
-        """An exception that is a bug has come out of a slice of work."""
-        raise NotImplementedError
+    # --- input ------------------------------------------------------------------------------------------------------
 
     def received(self, chunk: bytes) -> None:
-        """The transport has brought bytes, which are kept and never changed: serve them, now or in line."""
+        """Serve bytes from the transport, now or later. They are kept, and must never change."""
         self.bytes_in += len(chunk)
-        if self._waiting or not self._writable:
-            # A transport may bring more of what it has, although it was told to read nothing.
+        if self._queued or not self._served.takes_input():
+            # A transport may bring more of what it has, although reading is paused.
             self._unserved.append(chunk)
             self.hold_back()
-            self.note_held()
+            self._served.note_held()
             return
-        now = self.environment.monotonic()
-        # Credit comes with time.
+        now = self._monotonic()
+        # Credit accrues with time.
         self._credit_s = min(self._credit_s + (now - self.now) * SHARE, CREDIT_S)
-        turns = self.environment.turns
         if self._credit_s > 0:
             self._serve(chunk, now)
-        elif turns.free:
+        elif self._scheduler.has_time:
             self._serve(chunk, now)
-            turns.charge(self._served_s)
+            self._scheduler.charge(self._served_s)
         else:
             self._unserved.append(chunk)
-            self._wait_turn()
+            self._enqueue()
             return
-        if self.core.pending:
-            self._wait_turn()
+        if self._core.pending:
+            self._enqueue()
 
-    def _has_input(self) -> bool:
-        return bool(self._jobs or self._unserved or self.core.pending)
+    @property
+    def unserved_bytes(self) -> int:
+        """Bytes that the core has not seen."""
+        return sum(map(len, self._unserved)) if self._unserved else 0
 
-    def _forget_input(self) -> None:
+    def resume(self) -> None:
+        """The transport takes output again: go on with input that was left."""
+        if self._has_input():
+            self._enqueue()
+
+    def forget_input(self) -> None:
+        """The connection has ended: what has come and was not looked at is of no use."""
         self._unserved.clear()
         self._jobs.clear()
 
-    # --- for calls --------------------------------------------------------------------------------------------------
-
     def do(self, job: Callable[[], bool]) -> None:
-        """Do work in steps. The client's next bytes are not looked at before it is done.
+        """Do work in steps, before the client's next bytes are looked at.
 
         Args:
-            job: does one step, of a fraction of a millisecond; returns whether it was the last one.
+            job: does one step, of a fraction of a millisecond; returns True after the last one.
         """
-        if self._jobs or self.environment.monotonic() - self.now >= TURN_S or not job():
+        if self._jobs or self._monotonic() - self.now >= QUANTUM_S or not job():
             self.do_later(job)
 
     def do_later(self, job: Callable[[], bool]) -> None:
-        """As `do`, from the connection's next turn on."""
+        """As `do`, from the connection's next slice on."""
         self._jobs.append(job)
-        self._wait_turn()
+        self._enqueue()
 
-    def in_turn(self, step: Callable[[], None]) -> None:
-        """Run a step as soon as it is the connection's turn: at once, or later in line."""
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def run(self, step: Callable[[], None]) -> None:
+        """Run a step, now or in the connection's next slice."""
         if self.maybe_begin_step():
             self._run(step)
             self.end_step()
@@ -152,68 +169,78 @@ class Workload(asyncio.BufferedProtocol):
             self.queue(step)
 
     def maybe_begin_step(self) -> bool:
-        """Begin a step out of line, False if it has to `queue`. `end_step` follows."""
-        if self._waiting:
+        """Begin a step, which `end_step` ends; False if it has to `queue`."""
+        if self._queued:
             return False
-        now = self.environment.monotonic()
+        now = self._monotonic()
         self._credit_s = min(self._credit_s + (now - self.now) * SHARE, CREDIT_S)
         self.now = now
-        return self._credit_s > 0 or self.environment.turns.free
+        return self._credit_s > 0 or self._scheduler.has_time
 
     def end_step(self) -> None:
-        """A step out of line is over."""
+        """End a step that did not queue."""
         indebted = self._credit_s <= 0
         self._spend()
         if indebted:
-            self.environment.turns.charge(self._served_s)
+            self._scheduler.charge(self._served_s)
 
     def queue(self, step: Callable[[], None]) -> None:
-        """Run a step in line."""
+        """Run a step in a slice of the connection."""
         self._steps.append(step)
-        self._wait_turn()
+        self._enqueue()
 
     @property
     def step_over(self) -> bool:
-        """True when a step that began at `now` has taken as long as it may."""
-        return self.environment.monotonic() - self.now >= _STEP_S
+        """True when the step that began at `now` has used its time."""
+        return self._monotonic() - self.now >= _STEP_S
 
     def charge(self, seconds: float) -> None:
         """Charge work that was done elsewhere."""
         self._credit_s = max(self._credit_s - seconds, -CREDIT_S)
         if self._credit_s <= 0:
-            self.environment.turns.charge(seconds)
+            self._scheduler.charge(seconds)
 
-    # --- in line ----------------------------------------------------------------------------------------------------
+    # --- for the scheduler ------------------------------------------------------------------------------------------
 
-    def work(self) -> bool:
-        """See `Worker`."""
-        input_waits = self._takes_input() and self._has_input()
+    def run_slice(self) -> bool:
+        """See `Schedulable`."""
+        input_waits = self._served.takes_input() and self._has_input()
         if self._steps and not (self._stepped and input_waits):
             self._stepped = True
             self._take_steps()
         elif input_waits:
             self._stepped = False
             self._serve_input()
-        self._waiting = bool(self._steps) or (self._takes_input() and self._has_input())
-        if self._held_back and not self._has_input():
-            self._held_back = False
-            self._regulate()
-        return self._waiting
+        self._queued = bool(self._steps) or (self._served.takes_input() and self._has_input())
+        if self.held_back and not self._has_input():
+            self.held_back = False
+            self._served.regulate()
+        return self._queued
 
     def hold_back(self) -> None:
-        """See `Worker`."""
-        if not self._held_back and self._waiting and self._has_input():
-            self._held_back = True
-            self._regulate()
+        """See `Schedulable`."""
+        if not self.held_back and self._queued and self._has_input():
+            self.held_back = True
+            self._served.regulate()
 
-    def _wait_turn(self) -> None:
-        if not self._waiting:
-            self._waiting = True
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _has_input(self) -> bool:
+        return bool(self._jobs or self._unserved or self._core.pending)
+
+    def _enqueue(self) -> None:
+        if not self._queued:
+            self._queued = True
             self.waits += 1
-            self.environment.turns.wait(self)
+            self._scheduler.enqueue(self)
+
+    def _serve(self, chunk: bytes, now: float) -> None:
+        self.now = now
+        self._served.serve(chunk, now)
+        self._spend()
 
     def _take_steps(self) -> None:
-        self.now = self.environment.monotonic()
+        self.now = self._monotonic()
         self._run(self._steps.pop(0))
         while self._steps and not self.step_over:
             self._run(self._steps.pop(0))
@@ -221,12 +248,12 @@ class Workload(asyncio.BufferedProtocol):
 
     def _serve_input(self) -> None:
         if self._jobs:
-            self.now = self.environment.monotonic()
+            self.now = self._monotonic()
             self._run(self._do_job)
             self._spend()
         else:
-            chunk = self._unserved.pop(0) if self._unserved and not self.core.pending else b""
-            self._serve(chunk, self.environment.monotonic())
+            chunk = self._unserved.pop(0) if self._unserved and not self._core.pending else b""
+            self._serve(chunk, self._monotonic())
 
     def _do_job(self) -> None:
         if self._jobs[0]():
@@ -236,9 +263,9 @@ class Workload(asyncio.BufferedProtocol):
         try:
             step()
         except Exception as bug:
-            self.broken(bug)
+            self._served.broken(bug)
 
     def _spend(self) -> None:
-        """The work since `now` is charged."""
-        self._served_s = served_s = self.environment.monotonic() - self.now
+        """Charge the time since `now`."""
+        self._served_s = served_s = self._monotonic() - self.now
         self._credit_s = max(self._credit_s - served_s, -CREDIT_S)

@@ -76,8 +76,10 @@ class FakeTransport(asyncio.Transport):
 
 def connected(echo: EchoServer) -> tuple[Any, FakeTransport]:
     """A connection of the server on a transport that is none."""
-    connection, transport = echo.server.maybe_open(secure=False), FakeTransport()
-    assert connection is not None
-    connection.connection_made(transport)
-    connection.received(GREETING)
+    known = set(echo.server._connections)
+    link, transport = echo.server.maybe_open(secure=False), FakeTransport()
+    assert link is not None
+    (connection,) = echo.server._connections - known
+    link.connection_made(transport)
+    connection.workload.received(GREETING)
     return connection, transport

@@ -191,7 +191,7 @@ async def test_an_answer_is_undelivered_if_the_connection_is_lost_before_it_is_w
         call = echo.echo.held[0][0]
         receipt = NotedReceipt()
         call.answer(BytesValue(), receipt)
-        call._connection.abort()
+        call._connection.link.abort()
         await receipt.spoken.wait()
         assert receipt.said == ["undelivered"]
 

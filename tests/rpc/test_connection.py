@@ -109,7 +109,7 @@ async def test_a_client_that_does_not_read_is_not_read_and_cut_off_in_the_end() 
     async with open_echo(options) as echo, open_client(echo.address, window=2**31 - 1) as slow:
         slow.open_window(0, 2**30)
         slow.request(REPEAT, value(b"3000 100000"))
-        await until(lambda: any(not each._writable for each in echo.server._connections))
+        await until(lambda: any(not each.link.transport.writable for each in echo.server._connections))
         before = echo.server.counters.calls
         for _ in range(20):
             slow.request(UNARY, value(b"unread"))
@@ -166,9 +166,9 @@ async def test_unread_bytes_behind_the_end_do_not_keep_a_connection() -> None:
     async with open_echo(options) as echo, open_client(echo.address, window=2**31 - 1) as slow:
         slow.open_window(0, 2**30)
         slow.request(REPEAT, value(b"3000 100000"))
-        await until(lambda: any(not each._writable for each in echo.server._connections))
+        await until(lambda: any(not each.link.transport.writable for each in echo.server._connections))
         for connection in list(echo.server._connections):
-            connection.end()
+            connection.link.end()
         await until(lambda: not echo.server.connections)
 
 

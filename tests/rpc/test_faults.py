@@ -51,7 +51,8 @@ async def serves(client: RawClient) -> None:
 def break_core(echo: EchoServer, method: str) -> None:
     """Give the first connection a bug."""
     connection = next(iter(echo.server._connections))
-    connection.core = Breaking(connection.core, method)  # type: ignore[assignment]  # stands for it
+    broken: Any = Breaking(connection.core, method)
+    connection.core = connection.link.core = broken
 
 
 @pytest.mark.parametrize(("path", "body"), [(UNARY, b"bug"), (TASK, b"bug"), (REPEAT, b"1 7")])

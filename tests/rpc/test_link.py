@@ -1,6 +1,7 @@
 """pixy/rpc/link.py: what of a connection is read, served and written when, how much it can make the server keep, and how it ends."""
 
 import asyncio
+import gc
 import gzip
 import select
 import socket
@@ -15,7 +16,10 @@ from hpack import Encoder
 from pixy.http2 import ErrorCode, Options
 from pixy.http2.frames import FrameType, frame, goaway, rst_stream, unpack_head, window_update
 from pixy.rpc import ServerOptions, Status
-from pixy.rpc.turns import CREDIT_S, TURN_S
+from pixy.rpc.connection import GrpcConnection
+from pixy.rpc.fair_scheduler import CREDIT_S, QUANTUM_S
+from pixy.rpc.link import Link
+from pixy.rpc.workload import Workload
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import RawClient, messages_in, open_client, prefixed
@@ -37,7 +41,7 @@ class SlowClock(FakeClock):
 
     def monotonic(self) -> float:
         """See `Clock`."""
-        self.advance(0.6 * TURN_S)
+        self.advance(0.6 * QUANTUM_S)
         return super().monotonic()
 
 
@@ -67,57 +71,57 @@ async def test_what_is_more_than_a_turn_may_take_is_served_over_several_and_in_o
 async def test_a_connection_is_not_read_until_what_it_has_sent_is_served() -> None:
     async with open_echo(clock=SlowClock()) as echo:
         connection, transport = connected(echo)
-        connection.received(PRIORITY * 2000)
+        connection.workload.received(PRIORITY * 2000)
         pending = []
         while connection.core.pending:
             await asyncio.sleep(0)
             pending.append(connection.core.pending)
         assert len(pending) > 1
         assert transport.said == ["pause", "resume"]
-        connection.connection_lost(None)
+        connection.link.connection_lost(None)
 
 
 async def test_a_read_is_large_only_for_what_is_left_of_a_data_frame() -> None:
     async with open_echo() as echo:
         connection, transport = connected(echo)
         body = prefixed(value(bytes(90_000)))
-        assert len(connection.get_buffer(-1)) == 32_768
+        assert len(connection.link.get_buffer(-1)) == 32_768
         fields = [(":method", "POST"), (":scheme", "http"), (":path", UNARY), (":authority", "x")]
         block = Encoder().encode([*fields, ("content-type", "application/grpc"), ("te", "trailers")])
         head = frame(FrameType.HEADERS, 4, 1, block) + frame(FrameType.DATA, 0, 1, body[:49_152])[:9]
         await bring(connection, head)
-        assert len(connection.get_buffer(-1)) == 49_152
+        assert len(connection.link.get_buffer(-1)) == 49_152
         await bring(connection, body[:1])
-        assert len(connection.get_buffer(-1)) == 49_151
+        assert len(connection.link.get_buffer(-1)) == 49_151
         await bring(connection, body[1:16_383])
-        assert len(connection.get_buffer(-1)) == 32_769
+        assert len(connection.link.get_buffer(-1)) == 32_769
         for at in range(16_383, 49_152, 4096):
             await bring(connection, body[at : min(at + 4096, 49_152)])
-            assert len(connection.get_buffer(-1)) == 32_768
+            assert len(connection.link.get_buffer(-1)) == 32_768
         await bring(connection, frame(FrameType.DATA, 1, 1, body[49_152:])[:32_768])
         await bring(connection, frame(FrameType.DATA, 1, 1, body[49_152:])[32_768:])
         connection.flush()
         # The client's window lets out no more of the answer.
         assert len(transport.written) > 65_535
-        connection.connection_lost(None)
+        connection.link.connection_lost(None)
 
 
 async def bring(connection: Any, data: bytes) -> None:
     """What a transport does with bytes that have come."""
-    connection.get_buffer(-1)[: len(data)] = data
-    connection.buffer_updated(len(data))
-    await until(lambda: not (connection._waiting or connection.core.pending))
+    connection.link.get_buffer(-1)[: len(data)] = data
+    connection.link.buffer_updated(len(data))
+    await until(lambda: not (connection.workload._queued or connection.core.pending))
 
 
 async def test_what_a_transport_brings_although_it_was_told_not_to_is_served_behind_the_rest() -> None:
     async with open_echo(clock=FakeClock()) as echo:
         connection, transport = connected(echo)
-        connection.received(PRIORITY * 2000)
+        connection.workload.received(PRIORITY * 2000)
         assert connection.core.pending
-        connection.received(frame(FrameType.PING, 0, 0, b"the last"))
-        await until(lambda: not connection._waiting)
+        connection.workload.received(frame(FrameType.PING, 0, 0, b"the last"))
+        await until(lambda: not connection.workload._queued)
         assert transport.written.endswith(b"the last")
-        connection.connection_lost(None)
+        connection.link.connection_lost(None)
 
 
 async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served_at_once() -> None:
@@ -125,23 +129,23 @@ async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served
     async with open_echo(clock=clock) as echo:
         busy, _ = connected(echo)
         calm, transport = connected(echo)
-        busy._credit_s, calm._credit_s = -CREDIT_S, CREDIT_S
+        busy.workload._credit_s, calm.workload._credit_s = -CREDIT_S, CREDIT_S
         ping = frame(FrameType.PING, 0, 0, b"12345678")
-        busy.received(ping)
-        assert busy.waits == 0, "nobody else wants the turn"
-        busy.environment.turns.charge(TURN_S)
-        busy.received(ping)
-        assert busy.waits == 1
-        calm.received(ping)
+        busy.workload.received(ping)
+        assert busy.workload.waits == 0, "nobody else wants the turn"
+        busy.environment.scheduler.charge(QUANTUM_S)
+        busy.workload.received(ping)
+        assert busy.workload.waits == 1
+        calm.workload.received(ping)
         assert transport.written.endswith(b"12345678")
-        assert calm.waits == 0
-        await until(lambda: not busy._waiting)
+        assert calm.workload.waits == 0
+        await until(lambda: not busy.workload._queued)
         clock.advance(10 * CREDIT_S)
-        busy._credit_s = -CREDIT_S / 2
-        busy.received(ping)
-        assert busy.waits == 1
+        busy.workload._credit_s = -CREDIT_S / 2
+        busy.workload.received(ping)
+        assert busy.workload.waits == 1
         for connection in (busy, calm):
-            connection.connection_lost(None)
+            connection.link.connection_lost(None)
 
 
 async def test_who_opens_connection_after_connection_waits_in_line_with_each() -> None:
@@ -150,38 +154,38 @@ async def test_who_opens_connection_after_connection_waits_in_line_with_each() -
         for waits in (0, 1, 1):
             connection, _ = connected(echo)
             opened.append(connection)
-            assert connection.waits == waits
-            connection.environment.turns.charge(TURN_S)
-            connection.received(PRIORITY)
-            assert connection.waits == 1
+            assert connection.workload.waits == waits
+            connection.environment.scheduler.charge(QUANTUM_S)
+            connection.workload.received(PRIORITY)
+            assert connection.workload.waits == 1
         for connection in opened:
-            connection.connection_lost(None)
+            connection.link.connection_lost(None)
 
 
 async def test_work_is_charged_and_debt_is_bounded() -> None:
     clock = SlowClock()
     async with open_echo(clock=clock) as echo:
         connection, _ = connected(echo)
-        before = connection._credit_s = CREDIT_S
-        connection.received(PRIORITY * 1000)
-        assert connection._credit_s < before
+        before = connection.workload._credit_s = CREDIT_S
+        connection.workload.received(PRIORITY * 1000)
+        assert connection.workload._credit_s < before
         clock.advance(100)
-        connection._spend()
-        assert connection._credit_s == -CREDIT_S
-        connection.connection_lost(None)
+        connection.workload._spend()
+        assert connection.workload._credit_s == -CREDIT_S
+        connection.link.connection_lost(None)
 
 
 async def test_nothing_is_served_while_the_transport_has_enough_and_all_of_it_afterwards() -> None:
     async with open_echo(clock=FakeClock()) as echo:
         connection, transport = connected(echo)
-        connection.pause_writing()
-        connection.received(frame(FrameType.PING, 0, 0, b"12345678"))
+        connection.link.pause_writing()
+        connection.workload.received(frame(FrameType.PING, 0, 0, b"12345678"))
         await asyncio.sleep(0)
         assert not transport.written.endswith(b"12345678")
-        connection.resume_writing()
+        connection.link.resume_writing()
         await until(lambda: transport.written.endswith(b"12345678"))
         assert transport.said[-1] == "resume"
-        connection.connection_lost(None)
+        connection.link.connection_lost(None)
 
 
 # --- messages that are unpacked -------------------------------------------------------------------------------------
@@ -200,8 +204,8 @@ async def test_large_compressed_messages_are_unpacked_over_several_turns_while_o
             streams.append(client.begin(UNARY, [("grpc-encoding", "gzip")]))
             client.data(streams[-1], prefixed(compressed, flag=1), end=True)
         waits, served = echo.server.counters.waits, 0
-        await until(lambda: any(each._jobs for each in echo.server._connections))
-        while any(each._jobs for each in echo.server._connections):
+        await until(lambda: any(each.workload._jobs for each in echo.server._connections))
+        while any(each.workload._jobs for each in echo.server._connections):
             assert (await other.call(UNARY, value(b"y"))).status == Status.OK
             served += 1
         assert served > 2
@@ -249,7 +253,7 @@ async def test_a_message_of_a_call_that_is_gone_is_not_unpacked_to_its_end() -> 
         client.h2.reset_stream(stream_id, 8)
         client.send()
         assert (await client.call(UNARY, value(b"x"))).status == Status.OK
-        assert not any(each._jobs for each in echo.server._connections)
+        assert not any(each.workload._jobs for each in echo.server._connections)
         counters = echo.server.counters
         assert (counters.calls, counters.gone, counters.resets_received) == (2, 1, 1)
 
@@ -261,18 +265,18 @@ async def test_answers_that_nobody_takes_are_bounded_in_all_wherever_they_wait()
     options = ServerOptions(http2=Options(output_bytes=1_000_000))
     async with open_echo(options, clock=FakeClock()) as echo:
         connection, transport = connected(echo)
-        connection.received(window_update(0, 2**30))
+        connection.workload.received(window_update(0, 2**30))
         del transport.written[:]
         client = RawClient(asyncio.StreamReader(), RecordingWriter(), 2**31 - 1, "localhost")  # type: ignore[arg-type]
         client.h2.data_to_send()
         for _ in range(3):
             client.request(UNARY, value(b"hold"))
-        connection.received(client.writer.sent)  # type: ignore[attr-defined]
+        connection.workload.received(client.writer.sent)  # type: ignore[attr-defined]
         calls = [call for call, _ in echo.echo.held]
         receipts = [NotedReceipt() for _ in calls]
-        connection.received(frame(FrameType.SETTINGS, 0, 0, b"\x00\x04\x7f\xff\xff\xff"))
+        connection.workload.received(frame(FrameType.SETTINGS, 0, 0, b"\x00\x04\x7f\xff\xff\xff"))
         calls[0].answer(big(600_000), receipts[0])
-        transport.full = connection.pause_writing
+        transport.full = connection.link.pause_writing
         connection.flush()
         assert len(transport.written) > 600_000
         calls[1].answer(big(300_000), receipts[1])
@@ -280,21 +284,21 @@ async def test_answers_that_nobody_takes_are_bounded_in_all_wherever_they_wait()
         assert receipts[2].said == ["undelivered"], "what the transport holds counts"
         del transport.written[:]
         transport.full = lambda: None
-        connection.resume_writing()
+        connection.link.resume_writing()
         connection.flush()
         assert [receipt.said for receipt in receipts] == [["delivered"], ["delivered"], ["undelivered"]]
-        connection.connection_lost(None)
+        connection.link.connection_lost(None)
 
 
 def held_calls(echo: EchoServer, connection: Any, count: int) -> list[Any]:
     """Calls of a client with windows as wide as they can be."""
-    connection.received(window_update(0, 2**30))
-    connection.received(frame(FrameType.SETTINGS, 0, 0, b"\x00\x04\x7f\xff\xff\xff"))
+    connection.workload.received(window_update(0, 2**30))
+    connection.workload.received(frame(FrameType.SETTINGS, 0, 0, b"\x00\x04\x7f\xff\xff\xff"))
     client = RawClient(asyncio.StreamReader(), RecordingWriter(), 2**31 - 1, "localhost")  # type: ignore[arg-type]
     client.h2.data_to_send()
     for _ in range(count):
         client.request(UNARY, value(b"hold"))
-    connection.received(client.writer.sent)  # type: ignore[attr-defined]
+    connection.workload.received(client.writer.sent)  # type: ignore[attr-defined]
     return [call for call, _ in echo.echo.held]
 
 
@@ -312,14 +316,14 @@ async def test_answers_of_one_turn_are_not_refused_while_the_transport_takes_mor
         assert not any(receipt.said for receipt in receipts), "before the end of the turn"
         # What is written now is more than the transport likes.
         del transport.written[:]
-        transport.full = connection.pause_writing
+        transport.full = connection.link.pause_writing
         calls[12].answer(big(300_000), receipts[12])
         assert receipts[12].said == ["undelivered"]
         transport.full = lambda: None
-        connection.resume_writing()
+        connection.link.resume_writing()
         connection.flush()
         assert [receipt.said for receipt in receipts] == [["delivered"]] * 12 + [["undelivered"]]
-        connection.connection_lost(None)
+        connection.link.connection_lost(None)
 
 
 async def test_answers_that_wait_for_the_clients_windows_are_refused_beyond_the_limit() -> None:
@@ -394,7 +398,7 @@ async def test_goaway_arrives_although_the_client_sends_more_than_anybody_reads(
                 sent += sock.send(bytes(100_000))
                 await asyncio.sleep(0)
             assert sent > 2 * DISCARDED_BYTES
-            assert connection._discarded_bytes <= DISCARDED_BYTES + 32_768
+            assert connection.link._discarded_bytes <= DISCARDED_BYTES + 32_768
             received = await read_to_the_end(sock)
             assert list(frames(received))[-1] == FrameType.GOAWAY
         await until(lambda: not echo.server.connections)
@@ -408,19 +412,39 @@ async def test_behind_the_end_so_much_is_thrown_away_in_a_second_and_not_for_lon
     options = replace(ServerOptions(), linger_s=2.5)
     async with open_echo(options, clock=FakeClock()) as echo:
         connection, transport = connected(echo)
-        connection.received(goaway(0, 0) + frame(FrameType.DATA, 0, 0, b"x"))
+        connection.workload.received(goaway(0, 0) + frame(FrameType.DATA, 0, 0, b"x"))
         assert transport.said == ["eof", "resume"]
         began, reads = connection.environment.monotonic(), DISCARDED_BYTES // 32_768
         for second in range(3):
             del transport.said[:]
             for _ in range(reads - 1):
-                connection.buffer_updated(32_768)
+                connection.link.buffer_updated(32_768)
             assert transport.said == []
-            connection.buffer_updated(32_768)
+            connection.link.buffer_updated(32_768)
             assert transport.said == ["pause"]
             connection.tick(began + second + 1)
             assert transport.said == ["pause", "resume" if second < 2 else "abort"]
-        connection.connection_lost(None)
+        connection.link.connection_lost(None)
+
+
+async def test_a_connection_that_is_gone_leaves_nothing_for_the_collector() -> None:
+    def connections() -> int:
+        return sum(isinstance(each, GrpcConnection | Link | Workload) for each in gc.get_objects())
+
+    gc.collect()
+    async with open_echo() as echo:
+        before = connections()
+        gc.disable()
+        try:
+            async with open_client(echo.address) as client:
+                await client.call(UNARY, value(b"x"))
+                client.request(REPEAT, value(b"hold"))
+                await echo.echo.arrived.wait()
+                assert connections() == before + 3
+            await until(lambda: not echo.server.connections)
+            await until(lambda: connections() == before)
+        finally:
+            gc.enable()
 
 
 # --- counters -------------------------------------------------------------------------------------------------------

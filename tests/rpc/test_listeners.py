@@ -344,14 +344,14 @@ def end_without_tls(writer: asyncio.StreamWriter) -> None:
 async def answer_until_the_system_takes_no_more(echo: EchoServer, calls: Iterator[UnaryCall]) -> None:
     """Behind this the transport has a few bytes that nobody reads, and still wants more."""
     (connection,) = echo.server._connections
-    fd = connection._transport.get_extra_info("socket").fileno()
+    fd = connection.link.transport._socket.fileno()
     before, unsent = -1, 0
     while not 0 < before == unsent:
         next(calls).answer(BytesValue(value=bytes(10_000)))
         # As long as it comes through, it does so within this.
         await asyncio.sleep(0.005)
         before, unsent = unsent, struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)))[0]
-    assert connection._writable
+    assert connection.link.transport.writable
 
 
 @pytest.mark.parametrize("unix", [False, True])

@@ -112,9 +112,9 @@ async def test_what_is_held_is_forgotten_with_its_connection() -> None:
 async def test_frames_that_are_not_whole_count() -> None:
     async with open_echo() as echo:
         connection, _ = connected(echo)
-        connection.received((40_000).to_bytes(3, "big") + b"\xaa" + bytes(5) + bytes(30_000))
+        connection.workload.received((40_000).to_bytes(3, "big") + b"\xaa" + bytes(5) + bytes(30_000))
         assert echo.server.memory.total >= 30_000
-        connection.connection_lost(None)
+        connection.link.connection_lost(None)
         assert echo.server.memory.total == 0
 
 

@@ -9,7 +9,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from hpack import Encoder
 
 from pixy.http2.frames import END_HEADERS, END_STREAM, FrameType, frame, rst_stream
-from pixy.rpc.turns import TURN_S
+from pixy.rpc.fair_scheduler import QUANTUM_S
 from tests.fakes.clock import FakeClock
 from tests.fakes.echo import EchoServer, open_echo, value
 from tests.fakes.grpc_client import prefixed
@@ -17,9 +17,9 @@ from tests.fakes.waiting import until
 from tests.rpc.support import NotedReceipt, connected
 
 UNARY, TASK, CHAT = "/test.Echo/Unary", "/test.Echo/Task", "/test.Echo/Chat"
-MESSAGE_S = TURN_S / 10
+MESSAGE_S = QUANTUM_S / 10
 """What a message costs the server in these tests."""
-SLICE_S_MAX = 3 * TURN_S
+SLICE_S_MAX = 3 * QUANTUM_S
 """The credit of a connection, what a turn of the loop has for those without, and the slice that goes beyond it."""
 
 
@@ -59,7 +59,7 @@ async def longest_turn_s(clock: FakeClock, turns: int) -> float:
 
 def lose(*connections: Any) -> None:
     for connection in connections:
-        connection.connection_lost(None)
+        connection.link.connection_lost(None)
 
 
 @pytest.mark.parametrize("floods", [1, 4])
@@ -68,7 +68,7 @@ async def test_a_flood_of_messages_on_streams_stalls_no_turn_of_the_loop(
 ) -> None:
     connections = [connected(echo)[0] for _ in range(floods)]
     for connection in connections:
-        connection.received(request(CHAT, 1, *[b""] * 1000, end=False))
+        connection.workload.received(request(CHAT, 1, *[b""] * 1000, end=False))
     assert await longest_turn_s(clock, 100 * floods) <= SLICE_S_MAX
     assert echo.echo.received > 300 * floods
     lose(*connections)
@@ -78,7 +78,7 @@ async def test_coroutines_of_unary_calls_stall_no_turn_of_the_loop(
     echo: EchoServer, clock: FakeClock
 ) -> None:
     connection, transport = connected(echo)
-    connection.received(b"".join(request(TASK, stream_id, b"x") for stream_id in range(1, 400, 2)))
+    connection.workload.received(b"".join(request(TASK, stream_id, b"x") for stream_id in range(1, 400, 2)))
     assert await longest_turn_s(clock, 100) <= SLICE_S_MAX
     assert transport.written.count(prefixed(value(b"x"))) == 200
     lose(connection)
@@ -96,7 +96,7 @@ async def test_requests_whose_handlers_are_tasks_begin_over_several_slices(
 
     monkeypatch.setattr(connection.environment, "spawn", slow_spawn)
     before = clock.monotonic()
-    connection.received(b"".join(request(TASK, stream_id, b"x") for stream_id in range(1, 200, 2)))
+    connection.workload.received(b"".join(request(TASK, stream_id, b"x") for stream_id in range(1, 200, 2)))
     assert clock.monotonic() - before <= SLICE_S_MAX
     assert await longest_turn_s(clock, 100) <= SLICE_S_MAX
     assert transport.written.count(prefixed(value(b"x"))) == 100
@@ -109,9 +109,9 @@ async def test_a_calm_connection_is_served_beside_floods_of_streams(
     floods = [connected(echo)[0] for _ in range(4)]
     calm, transport = connected(echo)
     for flood in floods:
-        flood.received(request(CHAT, 1, *[b""] * 1000, end=False))
+        flood.workload.received(request(CHAT, 1, *[b""] * 1000, end=False))
     await longest_turn_s(clock, 20)
-    calm.received(request(TASK, 1, b"calm"))
+    calm.workload.received(request(TASK, 1, b"calm"))
     # Its turn comes behind a slice of each of the four, two in a turn.
     await longest_turn_s(clock, 4)
     assert value(b"calm") in transport.written
@@ -131,8 +131,8 @@ async def test_connections_in_line_share_evenly_whatever_their_work_is(
         clock.advance(MESSAGE_S)
 
     echo.echo.spend = spend
-    streams.received(request(CHAT, 1, *[b""] * 2000, end=False))
-    tasks.received(b"".join(request(TASK, stream_id, b"x") for stream_id in range(1, 4000, 2)))
+    streams.workload.received(request(CHAT, 1, *[b""] * 2000, end=False))
+    tasks.workload.received(b"".join(request(TASK, stream_id, b"x") for stream_id in range(1, 4000, 2)))
     await longest_turn_s(clock, 40)
     assert 0.7 <= spent["streams"] / spent["tasks"] <= 1.4
     lose(streams, tasks)
@@ -140,10 +140,10 @@ async def test_connections_in_line_share_evenly_whatever_their_work_is(
 
 async def test_input_is_served_beside_steps_that_never_end(echo: EchoServer, clock: FakeClock) -> None:
     connection, transport = connected(echo)
-    connection.received(request(CHAT, 1, *[b""] * 2000, end=False))
-    connection.received(request(CHAT, 3, *[b""] * 2000, end=False))
+    connection.workload.received(request(CHAT, 1, *[b""] * 2000, end=False))
+    connection.workload.received(request(CHAT, 3, *[b""] * 2000, end=False))
     await longest_turn_s(clock, 5)
-    connection.received(frame(FrameType.PING, 0, 0, b"12345678"))
+    connection.workload.received(frame(FrameType.PING, 0, 0, b"12345678"))
     await longest_turn_s(clock, 5)
     assert b"12345678" in transport.written
     assert echo.echo.received < 4000
@@ -157,7 +157,7 @@ async def test_calls_that_are_reset_are_cancelled_in_their_connections_turns(
 ) -> None:
     connection, _ = connected(echo)
     streams = range(1, 400, 2)
-    connection.received(b"".join(request(TASK, stream_id, b"hold") for stream_id in streams))
+    connection.workload.received(b"".join(request(TASK, stream_id, b"hold") for stream_id in streams))
     await longest_turn_s(clock, 300)
     cancelled = 0
 
@@ -168,7 +168,7 @@ async def test_calls_that_are_reset_are_cancelled_in_their_connections_turns(
             clock.advance(MESSAGE_S)
 
     echo.echo.cancelled = Slow()
-    connection.received(b"".join(rst_stream(stream_id, 8) for stream_id in streams))
+    connection.workload.received(b"".join(rst_stream(stream_id, 8) for stream_id in streams))
     assert await longest_turn_s(clock, 300) <= SLICE_S_MAX
     assert cancelled == len(streams)
     lose(connection)
@@ -179,7 +179,9 @@ async def test_calls_at_their_deadline_end_in_their_connections_turns(
 ) -> None:
     connection, _ = connected(echo)
     streams = range(1, 400, 2)
-    connection.received(b"".join(request(UNARY, stream_id, b"hold", timeout="1S") for stream_id in streams))
+    connection.workload.received(
+        b"".join(request(UNARY, stream_id, b"hold", timeout="1S") for stream_id in streams)
+    )
     await longest_turn_s(clock, 10)
     for _, work in echo.echo.held:
         work.cancel = lambda: clock.advance(MESSAGE_S)  # type: ignore[method-assign]  # one that takes time
@@ -200,7 +202,7 @@ async def test_the_calls_of_a_lost_connection_end_in_its_turns_and_then_it_is_go
 ) -> None:
     connection, _ = connected(echo)
     streams = range(1, 1000, 2)
-    connection.received(b"".join(request(UNARY, stream_id, b"hold") for stream_id in streams))
+    connection.workload.received(b"".join(request(UNARY, stream_id, b"hold") for stream_id in streams))
     await longest_turn_s(clock, 30)
     held = [call for call, _ in echo.echo.held]
     assert len(held) == len(streams)
@@ -220,11 +222,11 @@ async def test_answers_that_come_later_are_charged_when_they_are_written(
     echo: EchoServer, clock: FakeClock
 ) -> None:
     connection, transport = connected(echo)
-    connection.received(request(UNARY, 1, b"hold"))
-    connection._credit_s = TURN_S
+    connection.workload.received(request(UNARY, 1, b"hold"))
+    connection.workload._credit_s = QUANTUM_S
     transport.full = lambda: clock.advance(MESSAGE_S)
     ((call, _),) = echo.echo.held
     call.answer(BytesValue())
     await asyncio.sleep(0)
-    assert connection._credit_s == pytest.approx(TURN_S - MESSAGE_S)
+    assert connection.workload._credit_s == pytest.approx(QUANTUM_S - MESSAGE_S)
     lose(connection)

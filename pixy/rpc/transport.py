@@ -1,0 +1,131 @@
+"""asyncio's transport of one connection: writes, reading on and off, and the end. Knows no HTTP/2.
+
+A socket that is closed while input is unread makes TCP discard what was written, so the client would
+not learn why its connection has ended. Therefore `close` ends the output (`write_eof`) and leaves
+the socket open for reading.
+"""
+
+import asyncio
+import contextlib
+import select
+import socket
+import sys
+from typing import Any
+
+__all__ = ["Transport"]
+
+_UNIX = "unix"
+"""The peer of a unix socket."""
+_TCP_ESTABLISHED = 1
+"""State of a socket that neither side has closed: the first byte of Linux's `struct tcp_info`."""
+
+
+class Transport:
+    """A transport, from the time that it is made.
+
+    Args:
+        secure: TLS.
+
+    Attributes:
+        peer: the client's address.
+        writable: the transport wants more to write.
+        eof: the client has closed its side. The transport closes, and takes no more.
+        bytes_out: bytes written.
+    """
+
+    __slots__ = ("_secure", "_socket", "_transport", "bytes_out", "eof", "peer", "writable")
+
+    def __init__(self, *, secure: bool) -> None:
+        self._secure = secure
+        self._transport: Any = None
+        self._socket: Any = None
+        self.peer = ""
+        self.writable = True
+        self.eof = False
+        self.bytes_out = 0
+
+    def made(self, transport: asyncio.BaseTransport) -> bool:
+        """Take the transport; False if its peer does not speak HTTP/2.
+
+        # RFC 9113 §3.2: over TLS, ALPN must have chosen it.
+        """
+        self._transport = transport
+        self._socket = transport.get_extra_info("socket")
+        self.peer = _address(transport.get_extra_info("peername"))
+        if not self._secure:
+            return True
+        tls = transport.get_extra_info("ssl_object")
+        return tls is not None and tls.selected_alpn_protocol() == "h2"
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that were written and not taken by the system."""
+        size: int = self._transport.get_write_buffer_size()
+        return size
+
+    @property
+    def certificate(self) -> dict[str, Any] | None:
+        """The client's verified certificate as `ssl.SSLSocket.getpeercert` describes it, or None."""
+        return self._transport.get_extra_info("peercert") or None
+
+    def write(self, output: bytes) -> None:
+        """Write; may set `writable` to False."""
+        self.bytes_out += len(output)
+        self._transport.write(output)
+
+    def took_writes(self) -> bool:
+        """True when the transport has taken what was just written, and the client has not closed.
+
+        A transport that is closing discards it. One that has not read the client's end yet, or has
+        paused reading, does not know of it, nor does one of TLS whose client has closed without a
+        word of TLS: so the socket is asked. HTTP/2 has no use for a client that only reads.
+        """
+        if self.eof or self._transport.is_closing():
+            return False
+        if self._socket is None or sys.platform != "linux":
+            return True
+        return not _peer_has_closed(self._socket, unix=self.peer == _UNIX)
+
+    def set_reading(self, on: bool) -> None:
+        """Resume or pause reading; the same twice does no harm."""
+        change = self._transport.resume_reading if on else self._transport.pause_reading
+        with contextlib.suppress(RuntimeError):  # of a transport that is closing
+            change()
+
+    def close(self) -> bool:
+        """End the output behind what was written; True if the client's side stays open to be read.
+
+        TLS has a closing handshake of its own.
+        """
+        if self._secure or not self._transport.can_write_eof():
+            self._transport.close()
+            return False
+        with contextlib.suppress(OSError):  # the client has gone first
+            self._transport.write_eof()
+        return True
+
+    def abort(self) -> None:
+        """Close at once, and discard what is buffered."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _peer_has_closed(below: socket.socket, *, unix: bool) -> bool:
+    """True when the other side of a socket has closed, or this one has."""
+    try:
+        if unix:
+            poll = select.poll()
+            poll.register(below.fileno(), select.POLLRDHUP)
+            return bool(poll.poll(0))
+        state: bytes = below.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    except (OSError, ValueError):
+        # It was closed: asyncio's has no descriptor any more, uvloop's a negative one.
+        return True
+    return state[0] != _TCP_ESTABLISHED
+
+
+def _address(peername: object) -> str:
+    if isinstance(peername, tuple):
+        host, port = peername[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return _UNIX
