@@ -1,4 +1,4 @@
-"""A session for the modules of tests, and a daemon for each of them to talk to. Both are real."""
+"""A real Spark session shared by the test modules, and a real daemon for each of them."""
 
 import os
 import sys
@@ -18,16 +18,20 @@ from tests.spark.log import Log
 __all__ = ["KEEP_ALL", "over_both", "set_environment", "start_session", "stop_session"]
 
 KEEP_ALL = proxy_config(storage={"retention": "0s", "reserve_bytes": 0, "retention_check": "1s"})
-"""The configuration of daemons: records may be as old as a test wants them to be."""
+"""Configuration of the daemons: records may be of any age."""
 
 over_both = pytest.mark.parametrize("kafka_addresses", ["embedded", "kafka"], indirect=True, scope="module")
-"""The tests of a module run on a daemon with the embedded log, and on one in front of a real Kafka."""
+"""Runs the tests of a module on a daemon with the embedded log, and on one in front of a real
+Kafka.
+"""
 
 ROOT = Path(__file__).parents[2]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What PySpark warns of is not ours: that pandas is too new, and sockets that it leaves to the collector."""
+    """Ignore PySpark's own warnings: that pandas is too new, and sockets left to the garbage
+    collector.
+    """
     for item in items:
         if ROOT / "tests" / "spark" in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::FutureWarning"))
@@ -36,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def set_environment() -> None:
-    """Let Java's machines that start from now on use this interpreter for Python, and this tree."""
+    """Make JVMs started from now on use this Python interpreter and this source tree."""
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(ROOT)
@@ -44,7 +48,7 @@ def set_environment() -> None:
 
 
 def start_session(master: str = "local[2]", **config: str) -> SparkSession:
-    """A session whose Python workers are this interpreter and see this tree; the one that runs, if there is one."""
+    """A session whose Python workers use this interpreter and tree; the running one, if any."""
     set_environment()
     builder = SparkSession.builder.master(master).appName("pixy-tests")
     settings = {
@@ -64,7 +68,7 @@ def start_session(master: str = "local[2]", **config: str) -> SparkSession:
 
 
 def stop_session() -> None:
-    """The next session may have another master; the JVM stays."""
+    """Stop the session, so that the next one may have another master. The JVM stays."""
     running = SparkSession.getActiveSession()
     if running is not None:
         running.stop()
@@ -72,7 +76,7 @@ def stop_session() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where the JVMs of this run find each other's classes."""
+    """Path of the class archive that the JVMs of this run share."""
     archive = tmp_path_factory.mktemp("classes") / "spark.jsa"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ARCHIVE, str(archive))
@@ -82,9 +86,11 @@ def _classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The installed Spark without the zip of its Python part, which every one of its Python processes would compile anew.
+    """The installed Spark without the zip of its Python part, which each of its Python processes
+    would compile anew.
 
-    They import the installed package instead, which is the same and is compiled: three quarters of their start.
+    They import the installed package instead, which is the same and already compiled: compiling
+    takes three quarters of their start.
     """
     home, installed = tmp_path_factory.mktemp("spark"), Path(pyspark.__file__).parent
     for name in ("bin", "jars"):
@@ -102,13 +108,15 @@ def _session() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def spark(_session: None) -> SparkSession:
-    """A session that tries each task once. Modules share it: another one costs its Python workers anew."""
+    """A session that runs each task once. Modules share it, because another one would start new
+    Python workers.
+    """
     return start_session()
 
 
 @pytest.fixture(scope="module")
 def kafka_addresses(request: pytest.FixtureRequest) -> list[str]:
-    """The brokers that the daemon of a module stands in front of; none: it has the embedded log."""
+    """Brokers of the Kafka cluster behind a module's daemon; empty: it has the embedded log."""
     if getattr(request, "param", "embedded") == "embedded":
         return []
     cluster: KafkaCluster = request.getfixturevalue("kafka")
@@ -125,5 +133,5 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, kafka_addresses: list[str])
 
 @pytest.fixture
 def log(daemon: Daemon) -> Log:
-    """The daemon's log, for those who look at it without Spark."""
+    """The daemon's log, for access without Spark."""
     return Log(daemon)

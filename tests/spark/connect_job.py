@@ -1,8 +1,10 @@
-"""Jobs through Spark Connect in a process of their own, run by `test_connect`: one process has one kind of session.
+"""Spark Connect jobs in a process of their own, run by `test_connect`: a process can have only one
+kind of session.
 
 python -m tests.spark.connect_job ADDRESS TOPIC FOLDER [ARCHIVE]
 
-With an archive the server's Python processes have all packages but pixy, and get that from the archive.
+With an archive, the server's Python processes have all packages except pixy, which comes from the
+archive.
 """
 
 import os
@@ -21,7 +23,7 @@ __all__: list[str] = []
 
 
 class Job:
-    """What both do."""
+    """Steps of both jobs."""
 
     def __init__(self, spark: SparkSession, address: str, topic: str) -> None:
         self.spark = spark
@@ -29,16 +31,16 @@ class Job:
         self.topic = topic
 
     def write(self) -> None:
-        """A hundred rows."""
+        """Write a hundred rows."""
         rows = self.spark.range(100).selectExpr("CAST(id AS STRING) AS value")
         rows.write.format("pixy").options(**self.options, topic=self.topic).mode("append").save()
 
     def read(self, topic: str) -> DataFrame:
-        """All that is in a topic."""
+        """All rows of a topic."""
         return self.spark.read.format("pixy").options(**self.options, subscribe=topic).load()
 
     def copy(self, folder: str) -> DataFrame:
-        """All that a stream copies."""
+        """All rows copied by a stream."""
         source = self.spark.readStream.format("pixy").options(**self.options, subscribe=self.topic)
         stream = source.option("startingOffsets", "earliest").load().select("value")
         writer = stream.writeStream.format("pixy").options(**self.options, topic=f"{self.topic}-copy")
@@ -47,7 +49,7 @@ class Job:
         return self.read(f"{self.topic}-copy")
 
     def copy_each(self, folder: str) -> DataFrame:
-        """All that `foreachBatch` copies, whose first batch comes twice."""
+        """All rows copied by `foreachBatch`, whose first batch runs twice."""
         options, target = self.options, f"{self.topic}-each"
 
         def write(frame: DataFrame, batch: int) -> None:
@@ -66,7 +68,7 @@ class Job:
 
 
 def run_installed(job: Job, folder: str) -> None:
-    """Write, read, register, and copy a stream; prints what was found."""
+    """Write, read, register, and copy a stream; print the results."""
     job.write()
     print("found", job.read(job.topic).count())
     job.spark.dataSource.register(PixyDataSource)
@@ -76,7 +78,7 @@ def run_installed(job: Job, folder: str) -> None:
 
 
 def run_shipped(job: Job, archive: str) -> None:
-    """Batches with the package as an artifact; prints what was found without it and with it."""
+    """Run batches with the package as an artifact; print the results without and with it."""
     try:
         job.write()
     except PySparkException as error:
@@ -88,17 +90,18 @@ def run_shipped(job: Job, archive: str) -> None:
 
 
 def main(address: str, topic: str, folder: str, archive: str = "") -> None:
-    """Start a server on this machine, and run a job on it."""
+    """Start a server on this machine and run a job on it."""
     use_java()
     if archive:
-        # The interpreter behind the virtual environment adds what lies in the folder, but not what its .pth files name.
+        # The interpreter behind the virtual environment adds the packages in the directory, but not
+        # those named by its .pth files.
         os.environ["PYSPARK_PYTHON"] = str(Path(sys.executable).resolve())
         os.environ["PYTHONPATH"] = sysconfig.get_path("purelib")
         os.chdir(folder)
     else:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYTHONPATH"] = str(ROOT)
-    os.environ["SPARK_TESTING"] = "1"  # else PySpark looks for the server it has started at port 15002 only
+    os.environ["SPARK_TESTING"] = "1"  # otherwise PySpark expects its server at port 15002 only
     builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.connect.grpc.binding.port", "0")
     builder = builder.config("spark.driver.extraJavaOptions", jvm_options(records=True))

@@ -1,9 +1,10 @@
-"""A job in a process of its own that copies a topic and dies where it is told to; run by `test_exactly_once`.
+"""A job in a process of its own that copies a topic and dies at a given point; run by
+`test_exactly_once`.
 
     python -m tests.spark.copy_job ADDRESS SOURCE TARGET FOLDER POINT:BATCH
 
-POINT is one of `write` (in a task, behind its last row), `before` and `after` (the publication). There the JVM is killed, and with it
-everything else.
+POINT is one of `write` (in a task, after its last row), `before` and `after` (the publication).
+There the JVM is killed, and everything else with it.
 """
 
 import os
@@ -29,7 +30,7 @@ __all__ = ["start_copy"]
 
 
 class DyingWriter(StreamWriter):
-    """Writes as ever, up to the point."""
+    """A writer that dies at the given point."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         staged = super().write(iterator)
@@ -45,7 +46,7 @@ class DyingWriter(StreamWriter):
 
 
 class DyingSource(PixyDataSource):
-    """`pixy`, with that writer."""
+    """`pixy` with that writer."""
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         options = write_options(self.options, Use.STREAM_WRITE)
@@ -53,7 +54,7 @@ class DyingSource(PixyDataSource):
 
 
 def die_at(point: str, batch: int) -> None:
-    """Kill the JVM if this is the point."""
+    """Kill the JVM at the given point."""
     if os.environ["PIXY_TEST_POINT"] == f"{point}:{batch}":
         folder = Path(os.environ["PIXY_TEST_FOLDER"])
         (folder / f"died-{point}:{batch}").touch()
@@ -62,7 +63,7 @@ def die_at(point: str, batch: int) -> None:
 
 
 def start_copy(spark: SparkSession, address: str, source: str, target: str, folder: str) -> StreamingQuery:
-    """Begin to copy until the end of the topic, or go on with it."""
+    """Start or resume a copy up to the end of the topic."""
     options = {"pixy.address": address, "pixy.timeoutMs": "60000"}
     reading = {"subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10000"}
     rows = spark.readStream.format("pixy").options(**options, **reading).load()
@@ -71,7 +72,7 @@ def start_copy(spark: SparkSession, address: str, source: str, target: str, fold
 
 
 def main(address: str, source: str, target: str, folder: str, point: str) -> None:
-    """Copy until that point."""
+    """Copy up to the given point."""
     os.environ["PIXY_TEST_POINT"] = point
     os.environ["PIXY_TEST_FOLDER"] = folder
     spark = start_session()

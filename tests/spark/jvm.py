@@ -1,8 +1,9 @@
-"""The Java machines of the tests: their options, and an archive of loaded classes that they share.
+"""JVMs of the tests: their options, and a shared archive of loaded classes.
 
-Half of what the start of a Spark costs is the loading and checking of some fifteen thousand classes. The first JVM of a run that ends by
-itself leaves them in an archive (class data sharing, JEP 350), and those that start later map it. Nothing depends on it: where there is
-none, or Java does not take it, because it is another Java or has other jars, classes are loaded as ever.
+Half of Spark's start-up time goes to loading and verifying some fifteen thousand classes. The first
+JVM of a run that exits by itself dumps them to an archive (class data sharing, JEP 350), which
+later ones map. Nothing depends on it: without an archive, or if Java rejects it because of another
+version or other jars, classes are loaded as usual.
 """
 
 import os
@@ -11,19 +12,22 @@ from pathlib import Path
 __all__ = ["ARCHIVE", "end_and_archive", "jvm_options"]
 
 ARCHIVE = "PIXY_TEST_CLASSES"
-"""The variable of the environment that says where the archive is, or will be. Without it there is none."""
+"""Environment variable with the path of the archive. Unset: no archive."""
 
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM whose code does not run for long: compiling it well would take the two cores from the tests."""
+"""For short-lived JVMs: full JIT compilation would take the two cores from the tests."""
 _QUIET = "-Xlog:disable"
-"""Java says on the standard output what it does not archive, or why it takes no archive."""
+"""Otherwise Java prints to standard output which classes it does not archive, or why it rejects an
+archive.
+"""
 
 
 def jvm_options(*, records: bool = False) -> str:
-    """The options of a JVM that starts.
+    """Options of a new JVM.
 
     Args:
-        records: it will end by itself, and leaves its classes if nobody has yet: the caller calls `end_and_archive`.
+        records: the JVM will exit by itself and dump its classes if no archive exists: the caller
+            calls `end_and_archive`.
     """
     name = os.environ.get(ARCHIVE)
     if name is None:
@@ -34,7 +38,9 @@ def jvm_options(*, records: bool = False) -> str:
 
 
 def end_and_archive(seconds: float = 600.0) -> None:
-    """End the JVM of this process, whose session has been stopped; the archive is there when it is whole."""
+    """End the JVM of this process, whose session is stopped. The archive appears once it is
+    complete.
+    """
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway

@@ -1,4 +1,4 @@
-"""A daemon's log as the tests of the connector need it: topics that are made, changed and filled, and read back without Spark."""
+"""Access to a daemon's log without Spark: creates, alters, fills and reads topics."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ _names = itertools.count()
 
 
 class Written(NamedTuple):
-    """What the tests write, with defaults."""
+    """A record to write, with defaults."""
 
     value: bytes | None
     key: bytes | None = None
@@ -37,7 +37,7 @@ class Stored(NamedTuple):
 
 
 class Log:
-    """One daemon. Survives its restarts, if `reconnect` is called."""
+    """The log of one daemon. Survives its restarts if `reconnect` is called."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -50,11 +50,11 @@ class Log:
 
     @property
     def options(self) -> dict[str, str]:
-        """How the connector finds it."""
+        """Connector options for this daemon."""
         return {"pixy.address": self._daemon.address, "pixy.timeoutMs": "20000"}
 
     def create(self, partitions: int, prefix: str = "topic", config: Mapping[str, str] | None = None) -> str:
-        """A new topic; returns its name, which nobody else has."""
+        """Create a topic; returns its unique name."""
         name = f"{prefix}-{next(_names)}"
         self.create_named(name, partitions, config)
         return name
@@ -112,7 +112,7 @@ class Log:
         return self.stub.ListOffsets(pb.ListOffsetsRequest(queries=[query])).answers[0].offset
 
     def count(self, topic: str) -> int:
-        """How many records the topic has, if none are gone."""
+        """Number of records written to the topic, if none are deleted."""
         queries = [
             pb.OffsetQuery(topic=topic, partition=partition, latest=True)
             for partition in range(self.partitions(topic))
@@ -121,6 +121,6 @@ class Log:
         return sum(each.offset for each in answers)
 
     def wait_for_retention(self, topic: str) -> int:
-        """Wait until the first records are gone; returns the first offset that is left."""
+        """Wait until the first records are deleted; returns the first remaining offset."""
         until_blocking(lambda: self.earliest(topic))
         return self.earliest(topic)

@@ -1,4 +1,4 @@
-"""The service `Log` in the process of the tests, whose answers they choose."""
+"""The service `Log` in the test process, with scripted answers."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,15 +22,15 @@ _METHODS: dict[str, tuple[Any, Any]] = {
     "Publish": (pb.PublishRequest, pb.PublishResponse(published=True)),
     "Discard": (pb.DiscardRequest, pb.DiscardResponse()),
 }
-"""The requests, and how they are answered by default."""
+"""Request types, and their default answers."""
 
 
 class FakeService:
-    """A daemon with the topic `t`, as far as writers need one.
+    """A fake daemon with the topic `t`, sufficient for writers.
 
     Attributes:
-        answers: for the next calls of a method, in turn; then it is answered by default again.
-        requests: that came, by method.
+        answers: answers of the next calls of a method, in turn; later calls get the default answer.
+        requests: requests received, by method.
     """
 
     def __init__(self) -> None:
@@ -39,12 +39,12 @@ class FakeService:
         self._came = Condition()
 
     def wait_for(self, name: str, calls: int, seconds: float = 60.0) -> None:
-        """Until so many calls of a method have come."""
+        """Wait for a number of calls of a method."""
         with self._came:
             assert self._came.wait_for(lambda: len(self.requests.get(name, ())) >= calls, seconds)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Serves the methods."""
+        """Handler of the methods."""
         methods = {
             name: grpc.unary_unary_rpc_method_handler(
                 partial(self._answer, name, default), kind.FromString, type(default).SerializeToString

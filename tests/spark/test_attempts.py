@@ -1,4 +1,6 @@
-"""Which calls are made again, where and for how long, against a service that fails as it is told to."""
+"""Retries: which calls, at which address and for how long, against a service with scripted
+failures.
+"""
 
 from collections.abc import Iterator
 from threading import Event
@@ -35,9 +37,7 @@ def failing(code: grpc.StatusCode) -> Any:
 REQUEST = pb.PublishRequest(sink_id="s", epoch=3, query_id="q", stage_ids=["a"])
 
 
-def test_a_publication_that_is_not_answered_in_time_is_asked_for_again(
-    service: FakeService, address: str
-) -> None:
+def test_a_publication_without_an_answer_in_time_is_retried(service: FakeService, address: str) -> None:
     ended = Event()
 
     def hang(request: Any, context: grpc.ServicerContext) -> Any:
@@ -67,14 +67,14 @@ def test_a_publication_has_a_deadline_of_its_own(service: FakeService, address: 
     assert len(service.requests["Publish"]) > 1
 
 
-def test_room_is_waited_for_where_it_is_missing(service: FakeService, address: str) -> None:
+def test_a_call_waits_for_capacity_at_the_same_address(service: FakeService, address: str) -> None:
     service.answers["Stage"] = [failing(grpc.StatusCode.RESOURCE_EXHAUSTED)] * 2
     client = LogClient(ConnectionOptions((address, "127.0.0.1:1"), timeout_seconds=60))
     assert client.stage(pb.StageRequest(sink_id="s", stage_id="a")) == pb.StageResponse()
     assert len(service.requests["Stage"]) == 3
 
 
-def test_room_that_does_not_come_is_an_error_of_its_own(service: FakeService, address: str) -> None:
+def test_lasting_lack_of_capacity_is_an_error_of_its_own(service: FakeService, address: str) -> None:
     service.answers["Stage"] = [failing(grpc.StatusCode.RESOURCE_EXHAUSTED)] * 1000
     client = LogClient(ConnectionOptions((address,), timeout_seconds=0.3))
     with pytest.raises(
@@ -84,7 +84,7 @@ def test_room_that_does_not_come_is_an_error_of_its_own(service: FakeService, ad
         client.stage(pb.StageRequest(sink_id="s", stage_id="a"))
 
 
-def test_a_refusal_is_not_asked_about_again(service: FakeService, address: str) -> None:
+def test_a_rejected_call_is_not_retried(service: FakeService, address: str) -> None:
     service.answers["Publish"] = [failing(grpc.StatusCode.FAILED_PRECONDITION)]
     with pytest.raises(FailedPrecondition, match="on purpose"):
         LogClient(ConnectionOptions((address,))).publish(REQUEST)

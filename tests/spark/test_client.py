@@ -1,4 +1,6 @@
-"""Calls reach the daemon, over restarts, at any of its addresses, with TLS; or one error says where and why they did not."""
+"""Calls reach the daemon across restarts, at any of its addresses and with TLS; or one error names
+address and cause.
+"""
 
 import threading
 import time
@@ -23,7 +25,7 @@ from tests.spark.log import Log
 pytestmark = [pytest.mark.process]
 
 
-def test_a_dead_server_is_named_with_the_cause() -> None:
+def test_an_unreachable_server_is_named_with_the_cause() -> None:
     log_client = LogClient(ConnectionOptions(("127.0.0.1:1",), timeout_seconds=0.3))
     with pytest.raises(
         Unavailable,
@@ -34,12 +36,12 @@ def test_a_dead_server_is_named_with_the_cause() -> None:
         list(log_client.fetch([pb.FetchRange(topic="t")]))
 
 
-def test_every_dead_address_is_named() -> None:
+def test_every_unreachable_address_is_named() -> None:
     with pytest.raises(Unavailable, match=r"127.0.0.1:1: .*; 127.0.0.1:2: "):
         LogClient(ConnectionOptions(("127.0.0.1:1", "127.0.0.1:2"), timeout_seconds=0.3)).describe()
 
 
-def test_the_next_address_is_asked_when_one_is_dead(daemon: Daemon, log: Log) -> None:
+def test_the_next_address_is_tried_when_one_is_unreachable(daemon: Daemon, log: Log) -> None:
     topic = log.create(1)
     log.append(topic, 0, [b"a"])
     log_client = LogClient(ConnectionOptions(("127.0.0.1:1", daemon.address), timeout_seconds=10))
@@ -49,7 +51,7 @@ def test_the_next_address_is_asked_when_one_is_dead(daemon: Daemon, log: Log) ->
     ][-1] == 1
 
 
-def test_what_is_refused_is_not_tried_again(daemon: Daemon) -> None:
+def test_an_error_status_is_not_retried(daemon: Daemon) -> None:
     log_client = LogClient(ConnectionOptions((daemon.address,), cluster="nowhere", timeout_seconds=60))
     with pytest.raises(
         InvalidArgument,
@@ -71,7 +73,7 @@ def test_a_call_waits_for_a_daemon_that_restarts(daemon: Daemon, log: Log) -> No
         starter.join()
 
 
-def test_a_fetch_goes_on_where_it_was_when_the_daemon_restarts(daemon: Daemon, log: Log) -> None:
+def test_a_fetch_resumes_when_the_daemon_restarts(daemon: Daemon, log: Log) -> None:
     topics = [log.create(1) for _ in range(2)]
     for topic in topics:
         for _ in range(30):
@@ -89,7 +91,7 @@ def test_a_fetch_goes_on_where_it_was_when_the_daemon_restarts(daemon: Daemon, l
     assert [each.from_offset for each in ranges] == [0, 0], "what the caller gave is not changed"
 
 
-def test_a_reader_that_takes_longer_than_calls_are_tried_goes_on_where_it_was(
+def test_a_reader_slower_than_the_call_timeout_resumes_its_fetch(
     daemon: Daemon, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = 0.0
@@ -103,12 +105,12 @@ def test_a_reader_that_takes_longer_than_calls_are_tried_goes_on_where_it_was(
     )
     first = next(responses)
     daemon.restart()
-    passed = 60.0  # is how long the reader was busy
+    passed = 60.0  # simulated time that the reader was busy
     assert first.response.state == pb.MORE
     assert [each.response.next_offset for each in responses][-1] == 15_000
 
 
-def test_a_fetch_that_nobody_has_read_for_long_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_fetch_that_stalled_for_long_resumes(tmp_path: Path) -> None:
     with judged_daemon(tmp_path, {"grpc": {"stall_timeout": "1s"}}) as judged:
         log = Log(judged)
         topic = log.create(1)
@@ -118,11 +120,13 @@ def test_a_fetch_that_nobody_has_read_for_long_goes_on_where_it_was(tmp_path: Pa
             [pb.FetchRange(topic=topic, to_offset=20_000)]
         )
         next(responses)
-        time.sleep(3)  # is what the reader does, until the daemon has had enough
+        time.sleep(3)  # a reader that stalls until the daemon ends the stream
         assert [each.response.next_offset for each in responses][-1] == 20_000
 
 
-def test_who_stops_reading_ends_the_fetch(daemon: Daemon, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_the_iterator_ends_the_fetch(
+    daemon: Daemon, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = log.create(1)
     for _ in range(5):
         log.append(topic, 0, [b"v" * 1000] * 900)
@@ -150,7 +154,7 @@ def test_who_stops_reading_ends_the_fetch(daemon: Daemon, log: Log, monkeypatch:
     assert call.code() is grpc.StatusCode.CANCELLED
 
 
-def test_tls_proves_who_the_daemon_is(tmp_path: Path) -> None:
+def test_tls_verifies_the_daemon(tmp_path: Path) -> None:
     certificate = make_certificate(tmp_path)
     with judged_daemon(tmp_path / "daemon", certificate=certificate) as daemon:
         tls = Tls(ca_path=str(certificate.path))
@@ -162,7 +166,7 @@ def test_tls_proves_who_the_daemon_is(tmp_path: Path) -> None:
             LogClient(ConnectionOptions((daemon.address,), timeout_seconds=1, tls=Tls())).describe()
 
 
-def test_a_client_shows_its_certificate_and_may_expect_another_name(tmp_path: Path) -> None:
+def test_a_client_presents_its_certificate_and_may_expect_another_name(tmp_path: Path) -> None:
     (tmp_path / "client").mkdir()
     own, clients = make_certificate(tmp_path), make_certificate(tmp_path / "client")
     files = {"certificate_path": own.path, "key_path": own.key_path, "client_ca_path": clients.path}
@@ -190,7 +194,7 @@ def test_a_missing_certificate_is_named() -> None:
         LogClient(ConnectionOptions(("127.0.0.1:1",), tls=Tls(ca_path="/nowhere/ca.pem"))).describe()
 
 
-def test_a_unix_socket_serves(tmp_path: Path) -> None:
+def test_a_unix_socket_works(tmp_path: Path) -> None:
     socket = tmp_path / "s"
     with Daemon(tmp_path / "daemon", {"unix_addr": str(socket)}) as daemon:
         assert LogClient(ConnectionOptions((f"unix:{socket}",), timeout_seconds=10)).describe() is not None

@@ -1,4 +1,4 @@
-"""The same source through Spark Connect, with a server on this machine."""
+"""The data source through Spark Connect, with a server on this machine."""
 
 import shutil
 import subprocess
@@ -16,9 +16,10 @@ SECONDS_MAX = 900.0
 
 
 def run(folder: Path, *arguments: str) -> list[str]:
-    """What a job has printed of its own."""
+    """The lines that a job prints itself."""
     output = folder / "output"
-    with output.open("wb") as file:  # not a pipe: what the job leaves running would keep it open
+    # not a pipe: processes that the job leaves running would keep it open
+    with output.open("wb") as file:
         done = subprocess.run(
             [sys.executable, "-m", "tests.spark.connect_job", *arguments],
             cwd=ROOT,

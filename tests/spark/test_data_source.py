@@ -1,4 +1,6 @@
-"""What Spark finds: light to import, named pixy, and present in what is installed."""
+"""The data source is found by Spark: light to import, named pixy, and part of the installed
+packages.
+"""
 
 import subprocess
 import sys
@@ -19,8 +21,8 @@ def imported_by(module: str) -> set[str]:
 
 
 @pytest.mark.process
-def test_what_spark_imports_at_every_look_up_is_light() -> None:
-    """A module of that kind that fails hides all other data sources."""
+def test_the_module_that_spark_imports_at_every_lookup_is_light() -> None:
+    """A data source module that fails to import hides all others."""
     own = imported_by("pyspark_pixy") - imported_by("pyspark.sql.datasource")
     assert own & set(HEAVY) == set()
     assert {"pixy.spark.data_source", "pyspark_pixy"} <= own

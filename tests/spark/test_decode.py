@@ -1,4 +1,4 @@
-"""What the codec of `pixy.records` says of batches, said in columns."""
+"""Decoded columns equal the records of the codec in `pixy.records`."""
 
 from collections.abc import Sequence
 
@@ -78,7 +78,7 @@ RECORDS = st.builds(
     st.just(EVERYTHING)
     | st.builds(Span, st.just("events"), st.just(3), st.integers(0, 60), st.integers(0, 180)),
 )
-def test_columns_say_what_the_codec_says(
+def test_columns_equal_the_records_of_the_codec(
     given_batches: list[tuple[list[NewRecord], int]], span: Span
 ) -> None:
     batches, offset = [], 5
@@ -89,7 +89,7 @@ def test_columns_say_what_the_codec_says(
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 63, 64, 65, 128, 129, 1000, 9000])
-def test_runs_of_records_of_one_length_are_found_whole(count: int) -> None:
+def test_runs_of_records_of_one_length_are_found_completely(count: int) -> None:
     batch = batch_at(0, [NewRecord(b"%07d" % number, b"v" * 100, (), NOW) for number in range(count)])
     assert decoded_rows(batch) == expected_rows([batch])
 
@@ -110,7 +110,7 @@ def test_small_batches_between_large_ones_keep_their_order() -> None:
     assert decoded_rows(b"".join(batches)) == expected_rows(batches)
 
 
-def test_only_the_offsets_that_are_wanted_come() -> None:
+def test_only_the_wanted_offsets_are_decoded() -> None:
     batches = [batch_at(base, [NewRecord(None, b"v", (), NOW)] * 10) for base in (0, 10, 25)]
     span = Span("events", 3, 7, 27)
     assert [row[2] for row in decoded_rows(b"".join(batches), span)] == [7, 8, 9, *range(10, 20), 25, 26]
@@ -118,7 +118,7 @@ def test_only_the_offsets_that_are_wanted_come() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_unpacked_comes_some_batches_at_a_time() -> None:
+def test_batches_are_decompressed_some_at_a_time() -> None:
     batches = [
         batch_at(base, [NewRecord(None, bytes(900_000), (), NOW)] * 5, COMPRESSION["zstd"])
         for base in range(0, 100, 5)
@@ -128,7 +128,7 @@ def test_what_is_unpacked_comes_some_batches_at_a_time() -> None:
     assert decoded_rows(b"".join(batches)) == expected_rows(batches)
 
 
-def test_the_time_of_appending_comes_before_that_of_the_record() -> None:
+def test_the_append_time_takes_precedence_over_that_of_the_record() -> None:
     batch = bytearray(batch_at(0, [NewRecord(None, b"v", (), NOW), NewRecord(None, b"w", (), NOW + 5)]))
     batch[22] |= 0x08
     batch[17:21] = batch_crc(batch).to_bytes(4, "big")
@@ -147,7 +147,7 @@ def test_control_batches_have_no_rows() -> None:
     assert decoded_rows(bytes(batch)) == []
 
 
-def test_a_flipped_byte_is_noticed_wherever_the_checksum_reaches() -> None:
+def test_a_flipped_byte_under_the_checksum_is_detected() -> None:
     whole = batch_at(0, [NewRecord(b"key", b"value", [("h", b"x")], NOW)] * 3)
     for place in range(21, len(whole)):
         damaged = bytearray(whole)
@@ -156,7 +156,7 @@ def test_a_flipped_byte_is_noticed_wherever_the_checksum_reaches() -> None:
             decoded_rows(bytes(damaged))
 
 
-def test_bytes_behind_the_last_record_are_noticed() -> None:
+def test_bytes_after_the_last_record_are_detected() -> None:
     for count in (3, 100):
         batch = bytearray(batch_at(0, [NewRecord(b"key", b"value", (), NOW)] * count))
         batch[57:61] = (count - 1).to_bytes(4, "big")
@@ -165,7 +165,7 @@ def test_bytes_behind_the_last_record_are_noticed() -> None:
             decoded_rows(bytes(batch))
 
 
-def test_a_truncated_response_is_noticed() -> None:
+def test_a_truncated_response_is_detected() -> None:
     whole = batch_at(0, [NewRecord(b"key", b"value", (), NOW)] * 3)
     for size in range(1, len(whole)):
         with pytest.raises(CorruptData):
@@ -173,10 +173,12 @@ def test_a_truncated_response_is_noticed() -> None:
 
 
 @given(st.integers(HEADER_BYTES, HEADER_BYTES + 400), st.integers(0, 255), st.booleans())
-def test_batches_built_to_harm_are_refused_or_read_inside_their_bounds(
+def test_malicious_batches_are_rejected_or_read_within_their_bounds(
     place: int, octet: int, include_headers: bool
 ) -> None:
-    """With a right checksum: nothing but `CorruptData` may come of it, and no byte from elsewhere."""
+    """With a correct checksum, a damaged batch raises `CorruptData` and never yields bytes from
+    elsewhere.
+    """
     batch = bytearray(
         batch_at(0, [NewRecord(b"key%d" % number, b"v" * number, [("h", b"x")], NOW) for number in range(30)])
     )

@@ -1,4 +1,6 @@
-"""What goes in as columns comes out of the codec of `pixy.records` as records, in the order of the rows of each partition."""
+"""Encoded columns decode with the codec of `pixy.records` to records in the order of the rows of
+each partition.
+"""
 
 from collections.abc import Sequence
 
@@ -62,7 +64,9 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.sampled_from(sorted(COMPRESSION)), st.integers(200, 20_000), st.integers(0, 5))
-def test_records_are_the_rows(rows: list[Row], compression: str, batch_bytes_max: int, skipped: int) -> None:
+def test_records_equal_the_rows(
+    rows: list[Row], compression: str, batch_bytes_max: int, skipped: int
+) -> None:
     columns = columns_of(rows).rows(skipped, len(rows))
     wanted = rows[skipped:]
     if not wanted:
@@ -79,12 +83,12 @@ def test_records_are_the_rows(rows: list[Row], compression: str, batch_bytes_max
         check_new_batches(content, 1 << 20)
 
 
-def test_columns_that_are_not_there_are_null() -> None:
+def test_missing_columns_are_null() -> None:
     columns = Columns(None, pa.array([b"a", None], pa.binary()), None)
     assert records_in(encode(columns, np.zeros(2, np.int64), NOW)[0]) == [(None, b"a", []), (None, None, [])]
 
 
-def test_no_record_is_larger_than_it_was_said_to_be() -> None:
+def test_no_record_exceeds_its_bound() -> None:
     rows: list[Row] = [
         (b"k" * size, b"v" * size, [("n" * size, b"x" * size)], 0) for size in (0, 1, 63, 64, 8191, 8192)
     ]
@@ -94,6 +98,6 @@ def test_no_record_is_larger_than_it_was_said_to_be() -> None:
         assert len(batch) - 61 <= room
 
 
-def test_a_header_without_a_name_is_refused() -> None:
+def test_a_header_without_a_name_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="a header whose key is null in the column headers"):
         encode(columns_of([(None, b"v", [(None, b"x")], 0)]), np.zeros(1, np.int64), NOW)  # type: ignore[list-item]

@@ -1,7 +1,9 @@
-"""100 000 rows are copied while everything is killed, several times each: each row arrives, and none twice.
+"""100 000 rows are copied while every process is killed several times: each row arrives, and none
+twice.
 
-Killed are the JVM, the daemon, and, where it stands in front of a real Kafka, the broker, in the midst of a publication. The broker comes
-back with the same data. There an ordinary consumer counts, which reads what is committed.
+The JVM, the daemon, and the broker of a real Kafka behind it are killed in the midst of a
+publication. The broker comes back with the same data. With Kafka, an ordinary read-committed
+consumer counts the rows.
 """
 
 import asyncio
@@ -32,13 +34,15 @@ SECONDS_MAX = 900.0
 LOOK_EVERY_S = 0.005
 JVM_DIES = ["write:1", "before:3", "after:5"]
 DAEMON_DIES_IN = [2, 4, 7]
-"""Batches that have been begun when it is killed."""
+"""Batches that have begun when the daemon is killed."""
 BROKER_DIES_IN = [1, 6, 8]
-"""Batches that have been begun when it is killed, in the next publication; in the last one together with the daemon."""
+"""Batches that have begun when the broker is killed, in the next publication; the last time
+together with the daemon.
+"""
 
 
 class Kill(NamedTuple):
-    """Something dies, and comes back, as soon as `is_due`."""
+    """A process to kill and restart as soon as `is_due`."""
 
     is_due: Callable[[], bool]
     kill: Callable[[], None]
@@ -46,12 +50,12 @@ class Kill(NamedTuple):
 
 @pytest.fixture
 def cluster(kafka_addresses: list[str], request: pytest.FixtureRequest) -> KafkaCluster | None:
-    """The brokers behind the daemon, None if it has the embedded log."""
+    """The brokers behind the daemon; None: it has the embedded log."""
     return request.getfixturevalue("kafka") if kafka_addresses else None
 
 
 def planned_kills(daemon: Daemon, cluster: KafkaCluster | None, checkpoint: Path) -> deque[Kill]:
-    """All but those of the JVM, which dies by its own hand."""
+    """All kills but those of the JVM, which kills itself."""
     publishing = daemon.data / "kafka" / "publishing"
 
     def has_begun(batch: int) -> bool:
@@ -78,17 +82,17 @@ def planned_kills(daemon: Daemon, cluster: KafkaCluster | None, checkpoint: Path
 
 
 def kill_until(has_ended: Callable[[], bool], kills: deque[Kill]) -> None:
-    """Everything dies that is due, until a job has ended."""
+    """Carry out due kills until a job has ended."""
     give_up_at = time.monotonic() + SECONDS_MAX
     while not has_ended():
         assert time.monotonic() < give_up_at, f"the job did not end in {SECONDS_MAX:.0f} s"
         if kills and kills[0].is_due():
             kills.popleft().kill()
-        time.sleep(LOOK_EVERY_S)  # neither the job nor the checkpoint tells anybody
+        time.sleep(LOOK_EVERY_S)  # neither the job nor the checkpoint sends a notification
 
 
 def run_until_it_dies(arguments: list[str], folder: Path, point: str, kills: deque[Kill]) -> None:
-    """Copy what is there, in a JVM that dies at that point."""
+    """Copy the topic in a JVM that dies at the given point."""
     with (folder / "job.log").open("ab") as output:
         job = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.copy_job", *arguments, point],
@@ -108,7 +112,7 @@ def run_until_it_dies(arguments: list[str], folder: Path, point: str, kills: deq
             job.wait()
 
 
-def test_every_row_arrives_once(
+def test_every_row_arrives_exactly_once(
     spark: SparkSession, daemon: Daemon, log: Log, cluster: KafkaCluster | None, tmp_path: Path
 ) -> None:
     source, target = log.create(PARTITIONS), log.create(PARTITIONS, config={"retention_ms": "-1"})

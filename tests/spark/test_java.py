@@ -1,4 +1,4 @@
-"""A Java on the machine is preferred; without one, the one of the extra `spark` serves."""
+"""The machine's Java is preferred, with the one of the extra `spark` as fallback."""
 
 import subprocess
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_a_java_on_the_path_is_preferred(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.mark.process
 def test_a_machine_without_java_gets_one_that_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("JAVA_HOME", "")  # put back at the end
+    monkeypatch.setenv("JAVA_HOME", "")  # restored at the end
     monkeypatch.setenv("PATH", str(tmp_path))
     java = Path(use_java()) / "bin" / "java"
     arguments = [

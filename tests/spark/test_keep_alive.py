@@ -17,7 +17,7 @@ from tests.spark.service import FakeService, serving
 VALUE_ONLY = WriteColumns(value=0, key=None, headers=None, topic=None, partition=None)
 
 
-def test_calls_are_made_until_the_end_whether_they_succeed_or_not() -> None:
+def test_calls_are_repeated_until_the_end_whether_they_succeed_or_not() -> None:
     calls = threading.Semaphore(0)
 
     def call() -> None:

@@ -1,4 +1,6 @@
-"""Offsets in a checkpoint: the text that Spark compares, the start of batch 0, the shares of a limit, the pace of batches."""
+"""Offsets in a checkpoint: the text that Spark compares, the start of batch 0, shares of a limit,
+due times of batches.
+"""
 
 import json
 from typing import Any
@@ -33,12 +35,12 @@ def reached(**topics: list[int]) -> Reached:
 
 
 def through_json(form: object) -> dict[str, Any]:
-    """As Spark keeps it."""
+    """The form as Spark stores it."""
     found: dict[str, Any] = json.loads(json.dumps(form))
     return found
 
 
-def test_the_text_is_the_same_whatever_order_offsets_and_ids_came_in() -> None:
+def test_the_text_does_not_depend_on_the_order_of_offsets_and_ids() -> None:
     one = reached(b=[1, 2], a=list(range(12)))
     text = json.dumps(to_json(one))
     other = Reached(dict(reversed(list(one.offsets.items()))), dict(reversed(list(one.topic_ids.items()))))
@@ -49,7 +51,7 @@ def test_the_text_is_the_same_whatever_order_offsets_and_ids_came_in() -> None:
     assert list(json.loads(text)["a"]) == [str(partition) for partition in range(12)]
 
 
-def test_the_end_of_batch_0_says_where_it_began() -> None:
+def test_the_end_of_batch_0_carries_its_start() -> None:
     end = through_json(to_json(reached(t=[15]), start=reached(t=[10])))
     asked_again = through_json(initial_json(reached(t=[20])))
     assert is_initial(asked_again)
@@ -58,12 +60,12 @@ def test_the_end_of_batch_0_says_where_it_began() -> None:
     assert from_json(end) == reached(t=[15])
 
 
-def test_a_batch_0_that_began_with_nothing_began_with_nothing() -> None:
+def test_an_empty_start_of_batch_0_stays_empty() -> None:
     end = through_json(to_json(reached(t=[5]), start=Reached({})))
     assert began_at(initial_json(reached(t=[5])), end) == Reached({})
 
 
-def test_a_later_batch_begins_where_its_start_says() -> None:
+def test_a_later_batch_begins_at_its_start() -> None:
     first_end = to_json(reached(t=[15]), start=reached(t=[10]))
     assert began_at(first_end, to_json(reached(t=[30]))) == reached(t=[15])
 
@@ -75,7 +77,7 @@ def test_a_checkpoint_of_an_earlier_release_has_no_ids() -> None:
     assert to_json(Reached(offsets(t=[15]))) == {"t": {"0": 15}}
 
 
-def test_a_topic_is_another_one_only_if_both_ids_are_known() -> None:
+def test_a_topic_is_recreated_only_if_both_ids_are_known() -> None:
     one = reached(t=[15])
     assert one.is_another("t", b"u" * 16)
     assert not one.is_another("t", b"t" * 16)
@@ -84,7 +86,7 @@ def test_a_topic_is_another_one_only_if_both_ids_are_known() -> None:
     assert reached(t=[15], u=[1]).without(["u"]) == one
 
 
-def test_a_topic_may_be_called_like_a_mark_without_its_dollar() -> None:
+def test_a_topic_may_be_named_like_a_marker_without_its_dollar() -> None:
     named = reached(start=[1], _start=[2], ids=[3])
     assert from_json(initial_json(named)) == named
 
@@ -95,7 +97,9 @@ BACKLOGS = st.dictionaries(
 
 
 @given(BACKLOGS, st.integers(1, 20_000))
-def test_a_limit_is_shared_and_reaches_the_end(backlogs: dict[int, tuple[int, int]], records: int) -> None:
+def test_a_limit_is_shared_by_partitions_and_reaches_the_end(
+    backlogs: dict[int, tuple[int, int]], records: int
+) -> None:
     start = {TopicPartition("t", place): begin for place, (begin, _) in backlogs.items()}
     latest = {TopicPartition("t", place): begin + size for place, (begin, size) in backlogs.items()}
     limited = limit_offsets(start, latest, records)
@@ -115,7 +119,7 @@ def test_a_new_partition_begins_at_0() -> None:
     assert limit_offsets(offsets(t=[10]), offsets(t=[10, 40]), 4) == offsets(t=[10, 4])
 
 
-def test_a_batch_waits_for_enough_records_or_until_it_has_waited_long_enough() -> None:
+def test_a_batch_is_due_with_enough_records_or_after_the_delay() -> None:
     pace = Pace(min_records=100, max_delay_seconds=60)
     assert pace.is_due(1, now=1000.0), "the first one does not wait"
     assert not pace.is_due(99, now=1059.0)
@@ -124,7 +128,7 @@ def test_a_batch_waits_for_enough_records_or_until_it_has_waited_long_enough() -
     assert pace.is_due(99, now=1119.0)
 
 
-def test_without_a_least_number_every_batch_is_due() -> None:
+def test_without_a_minimum_every_batch_is_due() -> None:
     pace = Pace(None, 900)
     assert pace.is_due(1, now=0.0)
     assert pace.is_due(1, now=0.1)

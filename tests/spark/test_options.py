@@ -1,4 +1,6 @@
-"""Options mean what they mean to Spark's Kafka connector, and what cannot be honoured is refused with option, value and what is allowed."""
+"""Options have the meaning of Spark's Kafka connector; unsupported ones are rejected with option,
+value and allowed values.
+"""
 
 import pytest
 
@@ -27,7 +29,7 @@ def test_defaults_are_those_of_the_kafka_connector() -> None:
     assert batch.connection.addresses == ("127.0.0.1:19091",)
 
 
-def test_names_are_found_in_lower_case_as_spark_gives_them() -> None:
+def test_names_are_found_in_lower_case_as_spark_passes_them() -> None:
     read = read_options(
         {"SUBSCRIBE": "a, b", "startingoffsets": "Latest", "failondataloss": "FALSE"}, Use.STREAM_READ
     )
@@ -55,19 +57,19 @@ def test_the_kafka_connectors_address_is_an_alias() -> None:
         ({"startingOffsets": '{"t": {"0": 12, "1": -2}}'}, At.OFFSETS, 0),
     ],
 )
-def test_timestamps_come_before_offsets(given: dict[str, str], at: At, stamp: int) -> None:
+def test_timestamps_take_precedence_over_offsets(given: dict[str, str], at: At, stamp: int) -> None:
     start = read_options({"subscribe": "t", **given}, Use.STREAM_READ).start
     assert (start.at, start.timestamp_ms) == (at, stamp)
 
 
-def test_offsets_by_partition_are_read() -> None:
+def test_offsets_by_partition_are_parsed() -> None:
     start = read_options(
         {"subscribe": "T", "startingOffsets": '{"T": {"0": 12, "1": -2}}'}, Use.BATCH_READ
     ).start
     assert start.by_partition == {TopicPartition("T", 0): 12, TopicPartition("T", 1): -2}
 
 
-def test_tls_is_on_when_one_of_its_options_is_given() -> None:
+def test_tls_is_enabled_by_any_of_its_options() -> None:
     given = {"topic": "t", "pixy.tls.caPath": "/ca", "pixy.tls.serverName": "n"}
     assert write_options(given, Use.BATCH_WRITE).connection.tls == Tls("/ca", None, None, "n")
     assert write_options({"topic": "t", "pixy.tls": "true"}, Use.BATCH_WRITE).connection.tls == Tls()
@@ -132,7 +134,7 @@ REFUSED_READS = [
 
 @pytest.mark.parametrize("use", READS)
 @pytest.mark.parametrize(("given", "message"), REFUSED_READS)
-def test_a_reader_refuses_what_it_cannot_honour(given: dict[str, str], message: str, use: Use) -> None:
+def test_a_reader_rejects_what_it_cannot_honour(given: dict[str, str], message: str, use: Use) -> None:
     with pytest.raises(InvalidArgument, match=message):
         read_options(given, use)
 
@@ -158,7 +160,7 @@ REFUSED_BATCH_READS = [
 
 
 @pytest.mark.parametrize(("given", "message"), REFUSED_BATCH_READS)
-def test_a_batch_starts_before_the_end_and_ends_behind_the_start(given: dict[str, str], message: str) -> None:
+def test_a_batch_starts_before_its_end(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         read_options({"subscribe": "a", **given}, Use.BATCH_READ)
 
@@ -172,7 +174,7 @@ def test_a_batch_starts_before_the_end_and_ends_behind_the_start(given: dict[str
         ({"startingTimestamp": "5"}, {}),
     ],
 )
-def test_a_batch_may_be_empty_or_end_where_only_the_log_can_tell(
+def test_a_batch_may_be_empty_or_end_where_only_the_log_knows(
     start: dict[str, str], end: dict[str, str]
 ) -> None:
     read_options({"subscribe": "a", **start, **end}, Use.BATCH_READ)
@@ -186,7 +188,7 @@ def test_a_stream_has_no_end(name: str) -> None:
         read_options({"subscribe": "a", name: "latest"}, Use.STREAM_READ)
 
 
-def test_limits_of_a_stream_do_not_contradict_each_other() -> None:
+def test_contradicting_limits_of_a_stream_are_rejected() -> None:
     with pytest.raises(
         InvalidArgument,
         match="option minOffsetsPerTrigger is 10: it must not be above maxOffsetsPerTrigger, 5",
@@ -204,7 +206,7 @@ def test_a_batch_warns_of_the_limits_of_a_stream() -> None:
     assert read.max_offsets_per_trigger is None
 
 
-def test_options_that_mean_nothing_here_are_warned_of() -> None:
+def test_options_without_effect_give_a_warning() -> None:
     with pytest.warns(UserWarning, match=r"option kafka.group.id has no effect: .*checkpoint"):
         read_options({"subscribe": "a", "kafka.group.id": "g"}, Use.STREAM_READ)
     with pytest.warns(
@@ -227,13 +229,13 @@ def test_options_that_mean_nothing_here_are_warned_of() -> None:
         ({"kafka.key.serializer": "x"}, "keys are string or binary columns"),
     ],
 )
-def test_a_writer_refuses_what_it_cannot_honour(given: dict[str, str], message: str, use: Use) -> None:
+def test_a_writer_rejects_what_it_cannot_honour(given: dict[str, str], message: str, use: Use) -> None:
     with pytest.raises(InvalidArgument, match=message):
         write_options(given, use)
 
 
 @pytest.mark.parametrize("use", WRITES)
-def test_a_sink_has_a_name_and_a_query_that_it_is_taken_over_from(use: Use) -> None:
+def test_a_sink_has_an_id_and_a_query_to_take_it_over_from(use: Use) -> None:
     written = write_options({"topic": "t", "sinkId": "s", "sinkReset": "q-1"}, use)
     assert (written.sink_id, written.replaces_query_id) == ("s", "q-1")
     assert not write_options({"topic": "t", "sinkId": "s", "sinkReset": "false"}, use).replaces_query_id
@@ -242,7 +244,7 @@ def test_a_sink_has_a_name_and_a_query_that_it_is_taken_over_from(use: Use) -> N
 
 
 @pytest.mark.parametrize("value", ["true", "TRUE", "a/b"])
-def test_a_sink_is_not_taken_over_from_whichever_query_has_it(value: str) -> None:
+def test_a_takeover_must_name_the_query_of_the_sink(value: str) -> None:
     with pytest.raises(
         InvalidArgument,
         match=f"option sinkReset is '{value}': allowed is the id of the query that is replaced",
@@ -250,7 +252,7 @@ def test_a_sink_is_not_taken_over_from_whichever_query_has_it(value: str) -> Non
         write_options({"topic": "t", "sinkId": "s", "sinkReset": value}, Use.STREAM_WRITE)
 
 
-def test_a_batch_write_may_say_which_batch_of_which_query_it_is() -> None:
+def test_a_batch_write_may_name_its_query_and_batch() -> None:
     written = write_options({"sinkId": "s", "queryId": "q", "batchId": "0"}, Use.BATCH_WRITE)
     assert (written.query_id, written.batch_id) == ("q", 0)
     unsaid = write_options({"sinkId": "s"}, Use.BATCH_WRITE)
@@ -270,12 +272,12 @@ def test_a_batch_write_may_say_which_batch_of_which_query_it_is() -> None:
         ({"sinkId": "s", "queryId": "a/b", "batchId": "1"}, "option queryId is 'a/b'"),
     ],
 )
-def test_a_batch_is_named_completely(given: dict[str, str], message: str) -> None:
+def test_an_incomplete_name_of_a_batch_is_rejected(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         write_options(given, Use.BATCH_WRITE)
 
 
-def test_the_batch_of_a_stream_is_named_by_spark() -> None:
+def test_spark_names_the_batch_of_a_stream() -> None:
     with pytest.raises(InvalidArgument, match="is not allowed in a stream write, only in a batch write"):
         write_options({"sinkId": "s", "queryId": "q", "batchId": "1"}, Use.STREAM_WRITE)
 
@@ -289,7 +291,7 @@ def test_the_batch_of_a_stream_is_named_by_spark() -> None:
         ({"pixy.timeoutMs": "5000", "pixy.publishTimeoutMs": "1000"}, (5, 1)),
     ],
 )
-def test_a_publication_is_tried_longer_than_other_calls(
+def test_a_publication_is_retried_longer_than_other_calls(
     given: dict[str, str], seconds: tuple[float, float]
 ) -> None:
     connection = write_options(given, Use.STREAM_WRITE).connection

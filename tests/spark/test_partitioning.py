@@ -1,4 +1,4 @@
-"""A key has the same partition here as with Produce."""
+"""A key maps to the same partition as with Produce."""
 
 from random import Random
 
@@ -14,7 +14,7 @@ from tests.records.test_partitioner import KAFKA_PIXY_VECTORS, MURMUR2_VECTORS
 
 @pytest.mark.parametrize("partitioner", sorted(KEY_PARTITIONERS))
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=50), st.integers(1, 40), st.integers(0, 3))
-def test_keys_are_where_produce_puts_them(
+def test_keys_map_to_the_partitions_of_produce(
     partitioner: str, keys: list[bytes], partitions: int, skipped: int
 ) -> None:
     choose = make_partitioner(partitioner, Random(0))
@@ -24,20 +24,20 @@ def test_keys_are_where_produce_puts_them(
     ]
 
 
-def test_vectors_of_kafka_pixy_hold() -> None:
+def test_kafka_pixys_test_vectors_hold() -> None:
     for partitions, line in KAFKA_PIXY_VECTORS.items():
         pairs = [vector.split("=") for vector in line.split()]
         keys = pa.array([key.strip("'").encode() for key, _ in pairs], pa.binary())
         assert key_partitions(keys, partitions, "hash").tolist() == [int(expected) for _, expected in pairs]
 
 
-def test_vectors_of_kafka_hold() -> None:
+def test_kafkas_test_vectors_hold() -> None:
     keys = pa.array(list(MURMUR2_VECTORS), pa.binary())
     wanted = [(number & 0x7FFFFFFF) % 1000 for number in MURMUR2_VECTORS.values()]
     assert key_partitions(keys, 1000, "murmur2").tolist() == wanted
 
 
-def test_nulls_and_nothing_but_empty_keys_do_no_harm() -> None:
+def test_null_and_empty_keys_are_valid() -> None:
     column = pa.array([None, b"", b"a"], pa.binary())
     choose = make_partitioner("hash", Random(0))
     assert key_partitions(column, 7, "hash").tolist()[1:] == [choose(b"", 7), choose(b"a", 7)]

@@ -1,4 +1,6 @@
-"""The example pipeline is killed in the midst of its work and started again: its windows are those of the readings, each once."""
+"""The example pipeline is killed while it works and restarted: it writes the windows of the
+readings exactly once.
+"""
 
 import json
 import os
@@ -31,12 +33,12 @@ PARTITIONS = 2
 FIRST_SECOND = 1_767_225_600  # 2026-01-01
 ROUND_SECONDS = 60
 LATE_SECONDS = 20
-"""How far the readings of a round reach into the one before; the pipeline waits for 30 s."""
+"""Overlap of a round's readings with the previous round; the pipeline waits for 30 s."""
 READINGS_A_ROUND = 2000
 
 
 class Reading(NamedTuple):
-    """What the pipeline reads; `at` counts seconds from the first one."""
+    """Input of the pipeline; `at` is in seconds from the first reading."""
 
     at: int
     sensor: str
@@ -45,7 +47,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, order=True, slots=True)
 class Window:
-    """What it writes."""
+    """Output of the pipeline."""
 
     start: str
     sensor: str
@@ -54,7 +56,7 @@ class Window:
 
 
 CLOCK = Reading(3600, "clock", 0)
-"""Closes all windows before it."""
+"""A reading that closes all windows before it."""
 
 
 def text_of(at: int) -> str:
@@ -62,7 +64,7 @@ def text_of(at: int) -> str:
 
 
 def readings_of(number: int) -> list[Reading]:
-    """A round of readings, in no order."""
+    """A round of readings, unordered."""
     chance = random.Random(number)
     first = number * ROUND_SECONDS - (LATE_SECONDS if number else 0)
     last = (number + 1) * ROUND_SECONDS - 1
@@ -83,7 +85,7 @@ def append(log: Log, readings: list[Reading]) -> None:
 
 
 def windows_of(readings: list[Reading]) -> list[Window]:
-    """The windows that the pipeline must arrive at."""
+    """The windows that the pipeline must write."""
     counts: Counter[tuple[int, str]] = Counter()
     sums: Counter[tuple[int, str]] = Counter()
     for each in readings:
@@ -96,7 +98,7 @@ def windows_of(readings: list[Reading]) -> list[Window]:
 
 
 def windows_in(log: Log) -> list[Window]:
-    """The windows that came out."""
+    """The windows in the output topic."""
     found = []
     for record in log.read("sums"):
         window = json.loads(record.value or b"")
@@ -106,24 +108,24 @@ def windows_in(log: Log) -> list[Window]:
 
 
 class Checkpoint(NamedTuple):
-    """The folder in which Spark keeps where the query is."""
+    """The directory of a query's checkpoint."""
 
     folder: Path
 
     def begun(self) -> set[str]:
-        """The batches that are begun and not done."""
+        """Batches begun and not completed."""
         begun, done = ((self.folder / kind).glob("[0-9]*") for kind in ("offsets", "commits"))
         return {each.name for each in begun} - {each.name for each in done}
 
     def forget_commit(self, batch: str) -> None:
-        """Undo what Spark writes down behind a batch, if it has."""
+        """Remove Spark's commit of a batch, if it exists."""
         for file in (batch, f".{batch}.crc"):
             (self.folder / "commits" / file).unlink(missing_ok=True)
 
 
 @contextmanager
 def pipeline(log: Log, checkpoint: Checkpoint) -> Iterator["subprocess.Popen[bytes]"]:
-    """The example as its first lines say to run it. It ends with SIGKILL, and the JVM with it."""
+    """The example, run as its first lines say, and killed with SIGKILL together with the JVM."""
     use_java()
     settings = {
         "spark.driver.extraJavaOptions": jvm_options(),
@@ -157,15 +159,13 @@ def pipeline(log: Log, checkpoint: Checkpoint) -> Iterator["subprocess.Popen[byt
         try:
             yield job
         finally:
-            with suppress(ProcessLookupError):  # it ended by itself
-                os.killpg(
-                    job.pid, signal.SIGKILL
-                )  # the JVM and the script; Python's workers end when the JVM does
+            with suppress(ProcessLookupError):  # it exited by itself
+                os.killpg(job.pid, signal.SIGKILL)  # the JVM and the script; Python workers end with the JVM
             job.wait()
 
 
 def run_until(log: Log, checkpoint: Checkpoint, is_reached: Callable[[], bool]) -> None:
-    """Run the pipeline and kill it as soon as that is so."""
+    """Run the pipeline and kill it as soon as the condition holds."""
     until = time.monotonic() + SECONDS_MAX
     with pipeline(log, checkpoint) as job:
         while not is_reached():
@@ -175,7 +175,7 @@ def run_until(log: Log, checkpoint: Checkpoint, is_reached: Callable[[], bool]) 
             time.sleep(LOOK_EVERY_S)  # neither the job nor the checkpoint tells anybody
 
 
-def test_a_pipeline_that_is_killed_loses_no_window_and_writes_none_twice(
+def test_a_killed_pipeline_loses_no_window_and_writes_none_twice(
     daemon: Daemon, log: Log, tmp_path: Path
 ) -> None:
     for topic in ("readings", "sums"):
@@ -187,7 +187,8 @@ def test_a_pipeline_that_is_killed_loses_no_window_and_writes_none_twice(
     append(log, rounds[0])
     run_until(log, checkpoint, lambda: log.count("sums") > 0)
     assert 0 < len(windows_in(log)) < len(expected)
-    # It died behind the publication of batch 1 and before Spark wrote that down; if Spark was quicker, that is undone.
+    # It died after the publication of batch 1 and before Spark recorded it; if Spark was faster,
+    # the record is undone.
     checkpoint.forget_commit("1")
 
     append(log, [*rounds[1], CLOCK])

@@ -1,4 +1,6 @@
-"""Settings of a process are made once, in a process of its own: they would be those of all tests."""
+"""Worker settings are applied once, tested in a separate process because they would affect all
+tests.
+"""
 
 import subprocess
 import sys
@@ -17,7 +19,7 @@ for _ in range(3):
 """
 
 
-def test_what_the_first_task_has_imported_is_frozen_once_and_threads_switch_quickly() -> None:
+def test_imports_of_the_first_task_are_frozen_once_and_the_switch_interval_is_short() -> None:
     done = subprocess.run(
         [sys.executable, "-c", THREE_TASKS], cwd=ROOT, capture_output=True, text=True, check=True
     )

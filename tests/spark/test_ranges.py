@@ -1,4 +1,4 @@
-"""Ranges become tasks: each record is in one, none is in two, and the limits hold."""
+"""Ranges are packed into tasks: each record is in exactly one, and the limits hold."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +37,7 @@ def test_small_ranges_share_a_task() -> None:
     assert [len(task) for task in plan_tasks(ranges_of(10, 0, 20, 30), None, None)] == [3]
 
 
-def test_large_ranges_have_tasks_of_their_own() -> None:
+def test_a_large_range_has_a_task_of_its_own() -> None:
     assert [
         [each.partition for each in task]
         for task in plan_tasks(ranges_of(9_000, 20_000, 900, 10, 9_500), None, None)
@@ -49,10 +49,10 @@ def test_large_ranges_have_tasks_of_their_own() -> None:
     ]
 
 
-def test_what_is_large_is_cut_when_more_tasks_are_wanted() -> None:
+def test_large_ranges_are_split_when_more_tasks_are_requested() -> None:
     tasks = plan_tasks(ranges_of(900, 100), 10, None)
     assert [task[0].records for task in tasks] == [100] * 10
 
 
-def test_nothing_to_read_is_no_task() -> None:
+def test_empty_ranges_need_no_task() -> None:
     assert plan_tasks(ranges_of(0, 0), 5, None) == []

@@ -1,4 +1,4 @@
-"""Columns: those that are read are fixed, those that are written are found by name and checked by type."""
+"""Schemas: columns of a read are fixed, those of a write are found by name and checked by type."""
 
 import pyarrow as pa
 import pytest
@@ -25,13 +25,13 @@ def row(**columns: DataType) -> StructType:
 
 
 @pytest.mark.parametrize("include_headers", [False, True])
-def test_arrow_says_to_the_letter_what_spark_expects(include_headers: bool) -> None:
+def test_the_arrow_schema_is_exactly_what_spark_expects(include_headers: bool) -> None:
     expected = to_arrow_schema(read_schema(include_headers=include_headers), timezone="UTC")
     found: pa.Schema = arrow_schema(include_headers=include_headers)
     assert found.equals(expected)
 
 
-def test_only_the_fixed_schema_can_be_asked_for() -> None:
+def test_only_the_fixed_schema_is_accepted() -> None:
     check_read_schema(read_schema(include_headers=True), include_headers=True)
     with pytest.raises(
         InvalidArgument, match=r"rows of pixy have the schema struct<key:binary,.* found struct<value:string>"
@@ -39,7 +39,7 @@ def test_only_the_fixed_schema_can_be_asked_for() -> None:
         check_read_schema(row(value=StringType()), include_headers=False)
 
 
-def test_columns_are_found_by_name_whatever_their_case_and_place() -> None:
+def test_columns_are_found_by_name_whatever_their_case_and_position() -> None:
     schema = row(
         other=LongType(),
         Partition=IntegerType(),
@@ -51,12 +51,12 @@ def test_columns_are_found_by_name_whatever_their_case_and_place() -> None:
     assert write_columns(schema, topic=None, include_headers=True) == WriteColumns(3, 4, 5, 2, 1)
 
 
-def test_the_option_topic_comes_before_the_column() -> None:
+def test_the_option_topic_takes_precedence_over_the_column() -> None:
     columns = write_columns(row(value=StringType(), topic=StringType()), topic="t", include_headers=True)
     assert columns == WriteColumns(0, None, None, None, None)
 
 
-def test_headers_can_be_left_out() -> None:
+def test_headers_can_be_omitted() -> None:
     schema = row(value=StringType(), headers=ArrayType(HEADER))
     assert write_columns(schema, topic="t", include_headers=False).headers is None
 
@@ -89,6 +89,6 @@ def test_headers_can_be_left_out() -> None:
         (StructType([StructField("value", StringType())] * 2), "there are 2 columns value, expected one"),
     ],
 )
-def test_what_cannot_be_written_is_refused(schema: StructType, message: str) -> None:
+def test_unsupported_columns_are_rejected(schema: StructType, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         write_columns(schema, topic=None, include_headers=True)

@@ -1,4 +1,4 @@
-"""Batch and stream writes with a real Spark to a real daemon: all rows once, or none."""
+"""Batch and streaming writes with a real Spark and a real daemon: all rows once, or none."""
 
 import json
 import os
@@ -65,8 +65,8 @@ def test_a_frame_is_written_with_keys_headers_and_tombstones(spark: SparkSession
     assert len({each.partition for each in stored if each.key == b"k"}) == 1
 
 
-def test_the_option_topic_comes_before_the_column(spark: SparkSession, log: Log) -> None:
-    """Or a job that reads and writes rows as they are would feed itself for ever."""
+def test_the_option_topic_takes_precedence_over_the_column(spark: SparkSession, log: Log) -> None:
+    """Otherwise a job that writes rows as it reads them would feed itself forever."""
     source, target = log.create(1), log.create(1)
     log.append(source, 0, [b"a"])
     rows = spark.read.format("pixy").options(**log.options, subscribe=source).load()
@@ -76,7 +76,7 @@ def test_the_option_topic_comes_before_the_column(spark: SparkSession, log: Log)
     assert log.values(target) == [b"a", b"a"]
 
 
-def test_large_frames_arrive_whole(spark: SparkSession, log: Log) -> None:
+def test_large_frames_arrive_completely(spark: SparkSession, log: Log) -> None:
     topic = log.create(8)
     save(
         spark.range(50_000).selectExpr("CAST(id % 97 AS STRING) AS key", "lpad(id, 100, '0') AS value"),
@@ -118,7 +118,7 @@ def test_a_row_without_a_topic_fails_the_job(spark: SparkSession, log: Log) -> N
         ),
     ],
 )
-def test_what_cannot_be_written_fails_when_spark_plans(
+def test_unsupported_columns_fail_when_spark_plans(
     spark: SparkSession, log: Log, query: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(AnalysisException, match=message):
@@ -128,7 +128,7 @@ def test_what_cannot_be_written_fails_when_spark_plans(
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
-        # Spark refuses these two by itself, and does not know that pixy never overwrites.
+        # Spark itself rejects these two, and does not know that pixy never overwrites.
         (
             "errorifexists",
             r'"ErrorIfExists" mode\. Please use either the "Append" or "Overwrite" mode instead',
@@ -138,7 +138,7 @@ def test_what_cannot_be_written_fails_when_spark_plans(
     ],
     ids=["errorifexists", "ignore", "overwrite"],
 )
-def test_save_modes_other_than_append_are_refused(
+def test_save_modes_other_than_append_are_rejected(
     spark: SparkSession, log: Log, mode: str, message: str
 ) -> None:
     writer = spark.sql("SELECT 'a' AS value").write.format("pixy").options(**log.options, topic="t")
@@ -146,13 +146,15 @@ def test_save_modes_other_than_append_are_refused(
         writer.mode(mode).save()
 
 
-def test_the_save_mode_that_spark_takes_by_default_is_refused(spark: SparkSession, log: Log) -> None:
+def test_sparks_default_save_mode_is_rejected(spark: SparkSession, log: Log) -> None:
     writer = spark.sql("SELECT 'a' AS value").write.format("pixy").options(**log.options, topic="t")
     with pytest.raises(AnalysisException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
         writer.save()
 
 
-def test_a_dead_server_fails_a_task_with_one_error_with_address_and_cause(spark: SparkSession) -> None:
+def test_an_unreachable_server_fails_a_task_with_one_error_with_address_and_cause(
+    spark: SparkSession,
+) -> None:
     dead = {"pixy.address": "127.0.0.1:1", "pixy.timeoutMs": "300", "topic": "t"}
     with pytest.raises(
         PythonException, match=NOBODY_ANSWERS.format("DescribeTopics", 0.3, "timeoutMs", "127.0.0.1:1")
@@ -179,7 +181,7 @@ def test_a_server_that_dies_before_the_commit_fails_it_with_one_error_with_addre
 
 
 def source_that_kills(pid: int) -> type[PixyDataSource]:
-    """`pixy`, with a batch writer that kills that process when all rows are staged."""
+    """`pixy` with a batch writer that kills a process once all rows are staged."""
 
     class KillingWriter(BatchWriter):
         def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -193,7 +195,7 @@ def source_that_kills(pid: int) -> type[PixyDataSource]:
     return KillingSource
 
 
-def test_a_stream_is_copied_and_goes_on(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+def test_a_stream_is_copied_and_resumed(spark: SparkSession, log: Log, tmp_path: Path) -> None:
     source, target = log.create(2), log.create(3)
     log.append(source, 0, [Written(b"a", b"k"), Written(None, b"k")])
     run(spark, log, source, tmp_path / "c", topic=target)
@@ -207,7 +209,7 @@ def test_a_stream_is_copied_and_goes_on(spark: SparkSession, log: Log, tmp_path:
 def test_a_batch_that_is_committed_again_is_published_once(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
-    """What Spark does when it died behind the publication, and before it wrote that down."""
+    """As Spark does after it died between the publication and its record."""
     source, target = log.create(1), log.create(1)
     log.append(source, 0, [b"a"])
     run(spark, log, source, tmp_path / "c", topic=target)
@@ -220,7 +222,7 @@ def test_a_batch_that_is_committed_again_is_published_once(
     assert log.values(target) == [b"a", b"b", b"c"]
 
 
-def test_a_batch_whose_write_fails_is_written_whole_by_the_next_start(
+def test_a_batch_whose_write_failed_is_written_completely_after_a_restart(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
     source, target = log.create(2), log.create(1)
@@ -245,7 +247,7 @@ def test_a_batch_whose_write_fails_is_written_whole_by_the_next_start(
     assert Counter(log.values(target)) == Counter([b"%d" % number for number in range(100)] + [b"bad"])
 
 
-def test_a_new_checkpoint_on_an_old_sink_is_refused_unless_it_names_the_old_query(
+def test_a_new_checkpoint_on_an_old_sink_is_rejected_unless_it_names_the_old_query(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
     source, target = log.create(1), log.create(1)
@@ -267,7 +269,7 @@ def test_a_new_checkpoint_on_an_old_sink_is_refused_unless_it_names_the_old_quer
     assert log.values(target) == [b"a", b"a"], "the old query stays out, with the same options too"
 
 
-def test_a_write_in_foreach_batch_is_there_once_however_often_its_batch_comes(
+def test_a_write_in_foreach_batch_is_published_once_however_often_its_batch_is_run(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
     source, target, other = log.create(1), log.create(2), log.create(1)
@@ -277,9 +279,7 @@ def test_a_write_in_foreach_batch_is_there_once_however_often_its_batch_comes(
         calls.append(batch)
         values = frame.select("value")
         save(values, log, topic=target, sinkId="each-batch")
-        save(
-            values, log, topic=target, sinkId="each-batch"
-        )  # as after a failure that the function has caught
+        save(values, log, topic=target, sinkId="each-batch")  # as after a failure caught by the function
         save(values, log, topic=other, sinkId="others")
 
     def copy(checkpoint: str) -> None:
@@ -301,7 +301,7 @@ def test_a_write_in_foreach_batch_is_there_once_however_often_its_batch_comes(
         copy("another checkpoint")
 
 
-def test_a_batch_write_with_a_sink_says_which_batch_it_is(spark: SparkSession, log: Log) -> None:
+def test_a_batch_write_with_a_sink_must_name_its_batch(spark: SparkSession, log: Log) -> None:
     topic = log.create(1)
     rows = spark.sql("SELECT 'a' AS value")
     with pytest.raises(PythonException, match="set queryId and batchId"):
@@ -315,11 +315,11 @@ def test_a_batch_write_with_a_sink_says_which_batch_it_is(spark: SparkSession, l
     ("mode", "message"),
     [
         ("complete", r"never overwrites: a stream needs \.outputMode\(.append.\)"),
-        ("update", "pixy does not support Update mode"),  # Spark's words: it refuses this by itself
+        ("update", "pixy does not support Update mode"),  # Spark's own text: it rejects this itself
     ],
     ids=["complete", "update"],
 )
-def test_output_modes_other_than_append_are_refused(
+def test_output_modes_other_than_append_are_rejected(
     spark: SparkSession, log: Log, tmp_path: Path, mode: str, message: str
 ) -> None:
     source = log.create(1)
@@ -344,7 +344,8 @@ def test_progress_names_offsets(spark: SparkSession, log: Log, tmp_path: Path) -
     assert (found if isinstance(found, dict) else json.loads(found)) == {source: {"0": 3}}
 
 
-# --- what the driver does with what tasks have staged, without Spark --------------------------------------------------
+# --- the driver's commit and abort, without Spark
+# --------------------------------------------------
 
 
 def writer_options(log: Log, topic: str, use: Use) -> WriteOptions:
@@ -352,14 +353,14 @@ def writer_options(log: Log, topic: str, use: Use) -> WriteOptions:
 
 
 def stages_of(log: Log, topic: str, sink_id: str, *values: str) -> list[str]:
-    """A stage, as a task makes it."""
+    """Stage values as a task does."""
     options = writer_options(log, topic, Use.STREAM_WRITE)
     rows = pa.RecordBatch.from_pydict({"value": list(values)})
     return StageWriter(LogClient(options.connection), sink_id, options, VALUE_ONLY).write([rows])
 
 
 def is_there(log: Log, topic: str, sink_id: str, stage_ids: list[str]) -> bool:
-    """Whether a stage waits to be published; it is published then."""
+    """True if a stage can be published; publishes it."""
     client = LogClient(writer_options(log, topic, Use.STREAM_WRITE).connection)
     try:
         client.publish(
@@ -391,8 +392,8 @@ def test_an_aborted_batch_leaves_no_stage_behind(log: Log) -> None:
     assert not is_there(log, topic, "aborted", stage_ids)
 
 
-def test_an_abort_behind_a_commit_that_got_through_undoes_nothing(log: Log) -> None:
-    """Spark aborts when a commit raises, and it may have raised because its answer was lost."""
+def test_an_abort_after_a_successful_commit_undoes_nothing(log: Log) -> None:
+    """Spark aborts when a commit raises, which may be because its answer was lost."""
     topic = log.create(1)
     stream = StreamWriter(writer_options(log, topic, Use.STREAM_WRITE), VALUE_ONLY)
     messages = [Staged(stages_of(log, topic, "stream", "a"), "stream", "q")]

@@ -1,4 +1,4 @@
-"""Batch reads with a real Spark from a real daemon."""
+"""Batch reads with a real Spark and a real daemon."""
 
 import datetime
 import gc
@@ -60,7 +60,9 @@ def test_rows_have_the_columns_of_the_kafka_connector(spark: SparkSession, log: 
     assert (empty.key, empty.value) == (None, b"")
 
 
-def test_the_process_of_a_task_is_set_up_for_many(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+def test_a_worker_process_is_set_up_once_for_many_tasks(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
     topic = log.create(1)
     log.append(topic, 0, [b"v"] * 8)
     session = spark.newSession()
@@ -73,7 +75,7 @@ def test_the_process_of_a_task_is_set_up_for_many(spark: SparkSession, log: Log,
 
 
 def source_that_tells(file: Path) -> type[PixyDataSource]:
-    """`pixy`, with a reader that writes down how many objects its process has frozen."""
+    """`pixy` with a reader that records the number of objects its process has frozen."""
 
     class TellingReader(BatchReader):
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -88,7 +90,7 @@ def source_that_tells(file: Path) -> type[PixyDataSource]:
     return TellingSource
 
 
-def test_headers_are_a_column_only_when_asked_for(spark: SparkSession, log: Log) -> None:
+def test_headers_are_a_column_only_when_requested(spark: SparkSession, log: Log) -> None:
     topic = log.create(1)
     log.append(topic, 0, [Written(b"v", headers=[("h", b"x")])])
     frame = load(spark, log, subscribe=topic)
@@ -100,7 +102,7 @@ def test_an_empty_topic_has_no_rows(spark: SparkSession, log: Log) -> None:
     assert load(spark, log, subscribe=log.create(3)).collect() == []
 
 
-def test_topics_are_named_matched_or_assigned(spark: SparkSession, log: Log) -> None:
+def test_topics_are_subscribed_matched_or_assigned(spark: SparkSession, log: Log) -> None:
     one, two, other = log.create(2, "match"), log.create(1, "match"), log.create(1, "nomatch")
     for topic in (one, two, other):
         log.append(topic, 0, [topic.encode()])
@@ -110,7 +112,7 @@ def test_topics_are_named_matched_or_assigned(spark: SparkSession, log: Log) -> 
     assert values(load(spark, log, assign=json.dumps({one: [1], two: [0]}))) == sorted([two, "second"])
 
 
-def test_offsets_say_where_to_start_and_to_end(spark: SparkSession, log: Log) -> None:
+def test_offsets_set_start_and_end(spark: SparkSession, log: Log) -> None:
     topic = log.create(2)
     for partition in (0, 1):
         log.append(topic, partition, [b"%d-%d" % (partition, number) for number in range(10)])
@@ -119,7 +121,7 @@ def test_offsets_say_where_to_start_and_to_end(spark: SparkSession, log: Log) ->
     assert values(frame) == ["0-3", "0-4", *(f"1-{number}" for number in range(10))]
 
 
-def test_timestamps_say_where_to_start_and_to_end(spark: SparkSession, log: Log) -> None:
+def test_timestamps_set_start_and_end(spark: SparkSession, log: Log) -> None:
     topic = log.create(1)
     log.append(topic, 0, [Written(b"%d" % number, timestamp_ms=1000 + number) for number in range(10)])
     assert values(load(spark, log, subscribe=topic, startingTimestamp="1004", endingTimestamp="1007")) == [
@@ -150,7 +152,7 @@ def test_offsets_must_name_the_partitions_that_are_read(spark: SparkSession, log
         load(spark, log, subscribe=topic, startingOffsets=json.dumps({topic: {"0": 0}})).count()
 
 
-def test_large_ranges_are_cut_and_small_ones_share_a_task(spark: SparkSession, log: Log) -> None:
+def test_large_ranges_are_split_and_small_ones_share_a_task(spark: SparkSession, log: Log) -> None:
     topic = log.create(4)
     for partition in range(4):
         log.append(topic, partition, [b"%d" % number for number in range(100)])
@@ -173,7 +175,7 @@ def test_a_frame_keeps_its_ranges_and_a_second_load_sees_what_is_new(spark: Spar
     assert load(spark, log, subscribe=topic).count() == 2
 
 
-def test_filters_and_unions_of_one_frame_are_right(spark: SparkSession, log: Log) -> None:
+def test_filters_and_unions_of_one_frame_are_correct(spark: SparkSession, log: Log) -> None:
     topic = log.create(3)
     for partition in range(3):
         log.append(topic, partition, [b"x"] * 10)
@@ -187,7 +189,7 @@ def test_filters_and_unions_of_one_frame_are_right(spark: SparkSession, log: Log
     }
 
 
-def test_a_limit_takes_its_rows_and_leaves_the_rest(spark: SparkSession, log: Log) -> None:
+def test_a_limit_reads_only_its_rows(spark: SparkSession, log: Log) -> None:
     topic = log.create(1)
     for _ in range(20):
         log.append(topic, 0, [b"v" * 1000] * 500)
@@ -195,7 +197,7 @@ def test_a_limit_takes_its_rows_and_leaves_the_rest(spark: SparkSession, log: Lo
     assert load(spark, log, subscribe=topic).count() == 10_000
 
 
-def test_a_view_of_sql_reads(spark: SparkSession, log: Log) -> None:
+def test_a_sql_view_reads_a_topic(spark: SparkSession, log: Log) -> None:
     topic = log.create(1)
     log.append(topic, 0, [b"a", b"b"])
     address = log.options["pixy.address"]
@@ -203,7 +205,7 @@ def test_a_view_of_sql_reads(spark: SparkSession, log: Log) -> None:
     assert spark.sql("SELECT count(*) AS n FROM v").collect()[0].n == 2
 
 
-def test_another_schema_is_refused(spark: SparkSession, log: Log) -> None:
+def test_another_schema_is_rejected(spark: SparkSession, log: Log) -> None:
     with pytest.raises(AnalysisException, match="rows of pixy have the schema"):
         spark.read.format("pixy").options(**log.options, subscribe=log.create(1)).schema(
             "value string"
@@ -218,7 +220,7 @@ def test_an_unknown_option_fails_when_spark_plans(spark: SparkSession, log: Log)
         load(spark, log, subscribe="t", startingOfset="earliest").count()
 
 
-def test_a_topic_that_is_not_there_is_named(spark: SparkSession, log: Log) -> None:
+def test_a_missing_topic_is_named(spark: SparkSession, log: Log) -> None:
     with pytest.raises(AnalysisException, match="topic 'nowhere' does not exist"):
         load(spark, log, subscribe="nowhere").count()
 
@@ -250,7 +252,9 @@ def test_a_topic_deleted_between_planning_and_reading_is_data_loss(spark: SparkS
     assert lax.count() == 0
 
 
-def test_a_dead_server_gives_one_error_with_address_and_cause(spark: SparkSession, daemon: Daemon) -> None:
+def test_an_unreachable_server_gives_one_error_with_address_and_cause(
+    spark: SparkSession, daemon: Daemon
+) -> None:
     dead = {"pixy.address": "127.0.0.1:1", "pixy.timeoutMs": "300", "subscribe": "t"}
     with pytest.raises(
         AnalysisException,
@@ -259,9 +263,7 @@ def test_a_dead_server_gives_one_error_with_address_and_cause(spark: SparkSessio
         spark.read.format("pixy").options(**dead).load().count()
 
 
-def test_the_source_is_found_without_being_registered_and_can_be_registered(
-    spark: SparkSession, log: Log
-) -> None:
+def test_the_source_is_found_unregistered_and_can_be_registered(spark: SparkSession, log: Log) -> None:
     from pixy.spark import PixyDataSource
 
     topic = log.create(1)

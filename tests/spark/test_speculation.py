@@ -1,4 +1,6 @@
-"""Speculative execution, which Spark has on a cluster only: rows of a task that runs twice are there once."""
+"""Speculative execution, which Spark has on a cluster only: rows of a task that runs twice are
+written once.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -31,9 +33,10 @@ ROWS = 20_000
 
 @contextmanager
 def cluster(hosts: Sequence[str], folder: Path) -> Iterator[str]:
-    """A master and a worker on each host, which are addresses of this machine, in the JVM of this process; yields the master's URL.
+    """A master and a worker per host (addresses of this machine) in the JVM of this process; yields
+    the master's URL.
 
-    Spark's own `local-cluster` has one host, and Spark does not run a task twice on a host.
+    Spark's own `local-cluster` has one host, and Spark does not run a task twice on one host.
     """
     set_environment()
     SparkContext._ensure_initialized()
@@ -67,9 +70,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         stop_session()
 
 
-def test_rows_of_a_task_that_was_run_twice_at_a_time_are_there_once(
-    spark: SparkSession, log: Log, tmp_path: Path
-) -> None:
+def test_rows_of_a_speculative_task_are_published_once(spark: SparkSession, log: Log, tmp_path: Path) -> None:
     topic = log.create(4)
     marks = tmp_path / "attempts"
     marks.mkdir()

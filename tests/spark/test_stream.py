@@ -1,4 +1,6 @@
-"""Streams with a real Spark from a real daemon: no record is skipped or read twice, whatever Spark asks and when."""
+"""Streaming reads with a real Spark and a real daemon: no record is skipped or read twice, in any
+sequence of Spark's calls.
+"""
 
 import json
 import pickle
@@ -28,7 +30,7 @@ SECONDS_MAX = 300.0
 
 
 def through_json(offset: Any) -> Any:
-    """As Spark keeps offsets."""
+    """Offsets as Spark stores them."""
     return json.loads(json.dumps(offset))
 
 
@@ -38,12 +40,12 @@ def reader_of(log: Log, clock: FakeClock | None = None, /, **options: str) -> St
 
 
 def offsets_of(offset: Any) -> Any:
-    """The offsets in it, without the ids of the topics."""
+    """The offsets without the topic ids."""
     return {topic: partitions for topic, partitions in offset.items() if topic != "$ids"}
 
 
 def values_of(reader: StreamReader, start: Any, end: Any) -> list[bytes]:
-    """What the tasks of a batch read."""
+    """Values read by the tasks of a batch."""
     tasks = reader.partitions(through_json(start), through_json(end))
     copies = pickle.loads(pickle.dumps((reader, tasks)))
     found = []
@@ -53,10 +55,11 @@ def values_of(reader: StreamReader, start: Any, end: Any) -> list[bytes]:
     return found
 
 
-# --- the reader by itself -----------------------------------------------------------------------------------------
+# --- the reader alone
+# -----------------------------------------------------------------------------------------
 
 
-def test_records_that_come_between_the_calls_for_the_initial_offset_are_read(log: Log) -> None:
+def test_records_written_between_calls_for_the_initial_offset_are_read(log: Log) -> None:
     topic = log.create(1)
     log.append(topic, 0, [b"old"] * 10)
     reader = reader_of(log, clock := FakeClock(), subscribe=topic)
@@ -68,7 +71,7 @@ def test_records_that_come_between_the_calls_for_the_initial_offset_are_read(log
     assert values_of(reader, first, end) == [b"new"] * 5
 
 
-def test_batch_0_is_replayed_from_where_it_began(log: Log) -> None:
+def test_batch_0_is_replayed_from_its_start(log: Log) -> None:
     topic = log.create(1)
     log.append(topic, 0, [b"old"])
     reader = reader_of(log, subscribe=topic)
@@ -93,7 +96,7 @@ def test_an_empty_batch_0_pins_the_start(log: Log) -> None:
     assert values_of(later, end, later.latestOffset(end, ReadAllAvailable())) == [b"a"]
 
 
-def test_without_anything_new_the_offset_is_the_same_text(log: Log) -> None:
+def test_without_new_records_the_offset_is_the_same_text(log: Log) -> None:
     topic = log.create(12)
     other = log.create(2)
     reader = reader_of(log, clock := FakeClock(), subscribe=f"{topic},{other}", startingOffsets="earliest")
@@ -131,12 +134,12 @@ def test_an_idle_query_asks_the_daemon_a_few_times_a_second(
     while clock.monotonic() < until:
         reader.latestOffset(start, ReadAllAvailable())
         reader.reportLatestOffset()
-        clock.advance(0.01)  # after which Spark asks again
+        clock.advance(0.01)  # Spark's polling interval
     assert 5 <= asked.count("ListOffsets") <= 25
     assert asked.count("DescribeTopics") <= 1
 
 
-def test_what_was_written_before_the_question_is_in_the_answer(log: Log) -> None:
+def test_records_written_before_a_request_are_in_its_answer(log: Log) -> None:
     topic = log.create(1)
     reader = reader_of(log, FakeClock(), subscribe=topic)
     end = through_json(reader.latestOffset(through_json(reader.initialOffset()), ReadAllAvailable()))
@@ -179,7 +182,7 @@ def test_a_batch_waits_for_enough_records(log: Log) -> None:
     assert values_of(reader, start, end) == [b"a"] * 9
 
 
-def test_partitions_that_appear_are_read_from_their_beginning(log: Log) -> None:
+def test_new_partitions_are_read_from_their_beginning(log: Log) -> None:
     topic = log.create(1)
     reader = reader_of(log, clock := FakeClock(), subscribe=topic)
     start = through_json(reader.latestOffset(through_json(reader.initialOffset()), ReadAllAvailable()))
@@ -209,7 +212,7 @@ def test_available_now_ends_where_the_log_ended(log: Log) -> None:
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) is end
 
 
-def test_a_topic_that_is_gone_is_data_loss_and_never_forgotten(log: Log) -> None:
+def test_a_deleted_topic_is_data_loss_and_never_forgotten(log: Log) -> None:
     topic, other = log.create(1, "gone"), log.create(1, "gone")
     log.append(topic, 0, [b"a"] * 3)
     options = {"subscribePattern": f"{topic}|{other}", "startingOffsets": "earliest"}
@@ -240,7 +243,7 @@ def remake(log: Log, topic: str, partitions: int, *values: bytes) -> None:
     log.append(topic, 0, values)
 
 
-def test_a_topic_that_was_made_anew_is_noticed_also_when_it_has_outgrown_the_old_offset(log: Log) -> None:
+def test_a_recreated_topic_is_detected_even_beyond_the_old_offset(log: Log) -> None:
     topic = log.create(2)
     log.append(topic, 0, [b"a"] * 3)
     options = {"subscribe": topic, "startingOffsets": "earliest"}
@@ -263,13 +266,13 @@ def test_a_topic_that_was_made_anew_is_noticed_also_when_it_has_outgrown_the_old
     assert lax.latestOffset(end, ReadAllAvailable()) is end
     limited = lax.latestOffset(start, ReadMaxRows(4))
     assert values_of(lax, start, limited) == [b"b"] * 4
-    # Planned with the new one, and read when that is gone as well.
+    # Planned with the new topic, and read when that is deleted as well.
     remake(log, topic, 1, *[b"c"] * 20)
     with pytest.raises(OffsetOutOfRange, match=rf"records of {topic}-0 are lost: .* recreated"):
         values_of(strict, start, end)
 
 
-def test_a_batch_0_of_a_topic_that_was_made_anew_is_read_from_its_beginning(log: Log) -> None:
+def test_batch_0_of_a_recreated_topic_is_read_from_its_beginning(log: Log) -> None:
     topic = log.create(1)
     log.append(topic, 0, [b"a"] * 3)
     reader = reader_of(log, clock := FakeClock(), subscribe=topic, failOnDataLoss="false")
@@ -281,7 +284,7 @@ def test_a_batch_0_of_a_topic_that_was_made_anew_is_read_from_its_beginning(log:
     assert values_of(reader_of(log, subscribe=topic), initial, end) == [b"b"] * 10
 
 
-def test_a_checkpoint_without_ids_gets_them_with_what_is_new(log: Log) -> None:
+def test_a_checkpoint_without_ids_gets_them_with_new_records(log: Log) -> None:
     topic = log.create(1)
     log.append(topic, 0, [b"a"] * 3)
     reader = reader_of(log, FakeClock(), subscribe=topic)
@@ -293,14 +296,14 @@ def test_a_checkpoint_without_ids_gets_them_with_what_is_new(log: Log) -> None:
     assert values_of(reader, start, end) == [b"b"]
 
 
-def test_a_checkpoint_without_ids_notices_a_log_that_ends_before_it(log: Log) -> None:
+def test_a_checkpoint_without_ids_detects_a_log_that_ends_before_it(log: Log) -> None:
     topic = log.create(1)
     log.append(topic, 0, [b"b"])
     with pytest.raises(OffsetOutOfRange, match=rf"{topic}-0 was read up to offset 3 and ends at 1"):
         reader_of(log, subscribe=topic).latestOffset({topic: {"0": 3}}, ReadAllAvailable())
 
 
-def test_available_now_reads_a_topic_that_was_made_anew_and_is_shorter(log: Log) -> None:
+def test_available_now_reads_a_recreated_shorter_topic(log: Log) -> None:
     topic = log.create(1, "anew")
     start = {topic: {"0": 3}}
     log.append(topic, 0, [b"b"])
@@ -312,7 +315,7 @@ def test_available_now_reads_a_topic_that_was_made_anew_and_is_shorter(log: Log)
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) is end
 
 
-def test_records_that_retention_took_are_data_loss(log: Log) -> None:
+def test_records_deleted_by_retention_are_data_loss(log: Log) -> None:
     topic = log.create(1, config={"retention_bytes": "1", "segment_bytes": "1048576"})
     for _ in range(4):
         log.append(topic, 0, [b"v" * 1000] * 700)
@@ -329,12 +332,12 @@ def test_records_that_retention_took_are_data_loss(log: Log) -> None:
         assert len(values_of(lax, {topic: {"0": 0}}, end)) == 2800 - earliest
 
 
-def test_a_stream_starts_at_topics_that_exist(log: Log) -> None:
+def test_a_stream_starts_only_on_existing_topics(log: Log) -> None:
     with pytest.raises(InvalidArgument, match="topic 'nowhere' does not exist"):
         reader_of(log, subscribe="nowhere").initialOffset()
 
 
-def test_readers_and_tasks_can_be_pickled_once_they_have_worked(log: Log) -> None:
+def test_readers_and_tasks_can_be_pickled_after_use(log: Log) -> None:
     topic = log.create(1)
     reader = reader_of(log, subscribe=topic)
     reader.initialOffset()
@@ -342,7 +345,7 @@ def test_readers_and_tasks_can_be_pickled_once_they_have_worked(log: Log) -> Non
     assert list(copy.read(RangesPartition(()))) == []
 
 
-# --- with Spark ---------------------------------------------------------------------------------------------------
+# --- with Spark -----------------------------------------------------------------------------------
 
 
 def load(spark: SparkSession, log: Log, **options: str) -> DataFrame:
@@ -368,7 +371,7 @@ def wait_until(condition: Callable[[], bool], query: StreamingQuery) -> None:
 
 
 @pytest.mark.slow
-def test_a_query_reads_what_comes_and_goes_on_where_it_was(
+def test_a_query_reads_new_records_and_resumes_where_it_stopped(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
     topic = log.create(2)
@@ -397,7 +400,7 @@ def test_a_query_reads_what_comes_and_goes_on_where_it_was(
     log.append(topic, 2, [b"4"])
     wait_until(lambda: len(set(values(found))) == 5, query)
     query.stop()
-    # foreachBatch is at least once: the batch that was stopped behind it comes again.
+    # foreachBatch is at least once: the batch that was stopped after it runs again.
     assert sorted(set(values(found))) == ["0", "1", "2", "3", "4"]
     committed = json.loads((tmp_path / "c" / "offsets" / "0").read_text().splitlines()[-1])
     ids = {topic: log.topic_id(topic).hex()}
@@ -406,9 +409,7 @@ def test_a_query_reads_what_comes_and_goes_on_where_it_was(
 
 
 @pytest.mark.slow
-def test_all_that_is_available_is_processed_when_that_is_waited_for(
-    spark: SparkSession, log: Log, tmp_path: Path
-) -> None:
+def test_process_all_available_waits_for_all_records(spark: SparkSession, log: Log, tmp_path: Path) -> None:
     topic = log.create(1)
     found: list[tuple[int, str]] = []
     writer = load(spark, log, subscribe=topic).writeStream.foreachBatch(collect_into(found))
@@ -422,7 +423,7 @@ def test_all_that_is_available_is_processed_when_that_is_waited_for(
 
 
 @pytest.mark.slow
-def test_available_now_takes_limited_batches_until_the_end(
+def test_available_now_reads_limited_batches_until_the_end(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
     topic = log.create(2)
@@ -441,7 +442,7 @@ def test_available_now_takes_limited_batches_until_the_end(
 
 
 @pytest.mark.slow
-def test_a_stream_that_is_united_with_itself_has_every_row_twice(
+def test_a_union_of_a_stream_with_itself_has_every_row_twice(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
     topic = log.create(1)
@@ -456,7 +457,7 @@ def test_a_stream_that_is_united_with_itself_has_every_row_twice(
 
 
 @pytest.mark.slow
-def test_a_query_outlives_a_restart_of_the_daemon(
+def test_a_query_survives_a_restart_of_the_daemon(
     spark: SparkSession, daemon: Daemon, log: Log, tmp_path: Path
 ) -> None:
     topic = log.create(1)
@@ -477,7 +478,7 @@ def test_a_query_outlives_a_restart_of_the_daemon(
 
 
 @pytest.mark.slow
-def test_a_stream_that_cannot_start_says_why(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+def test_a_stream_that_cannot_start_names_the_reason(spark: SparkSession, log: Log, tmp_path: Path) -> None:
     frame = (
         spark.readStream.format("pixy")
         .options(**{"pixy.address": "127.0.0.1:1", "pixy.timeoutMs": "300"}, subscribe="t")

@@ -1,4 +1,4 @@
-"""Tasks that are run again: only what the winner wrote is published."""
+"""Task retries: only the rows of the successful attempt are published."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +17,13 @@ pytestmark = [pytest.mark.process, pytest.mark.long]
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """A session that tries each task three times."""
+    """A session with three attempts per task."""
     stop_session()
     yield start_session("local[2,3]")
     stop_session()
 
 
-def test_rows_of_attempts_that_failed_are_not_there(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+def test_rows_of_failed_attempts_are_not_published(spark: SparkSession, log: Log, tmp_path: Path) -> None:
     topic = log.create(4)
     marks = tmp_path / "attempts"
     marks.mkdir()

@@ -1,4 +1,6 @@
-"""What is installed does what the README says: a wheel, in an environment that has the dependencies and cannot see this tree."""
+"""The installed wheel works as the README says, in an environment with the dependencies and without
+this source tree.
+"""
 
 import os
 import re
@@ -30,7 +32,9 @@ NOT_CODE = {"py.typed", "pixy_log.proto", "pixy_topics.proto", "raft.proto", "st
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the sources: setuptools would leave its own folders in the tree, and take what it finds in them."""
+    """The wheel, built from a copy of the sources: setuptools would leave build directories in the
+    tree and use stale files in them.
+    """
     folder = tmp_path_factory.mktemp("wheel")
     tree = folder / "tree"
     tree.mkdir()
@@ -50,12 +54,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an environment with the wheel, and with all that this one has installed but pixy."""
+    """Directory of an environment with the wheel and all packages of this one except pixy."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True)
     pip = [*PIP, "--python", str(folder / "bin" / "python"), "install", "--no-deps", "--no-index"]
     run([*pip, str(wheel)], folder)
-    # A line of a .pth file adds a folder and not what the .pth files in that folder add, such as editable installs.
+    # A line of a .pth file adds a directory, but not the directories of .pth files in it, such as
+    # editable installs.
     own = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
     others = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (Path(own) / "dependencies.pth").write_text("".join(f"{each}\n" for each in sorted(others)))
@@ -63,12 +68,13 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(command: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run it in that folder; returns what it prints."""
+    """Run a command in a directory; returns its output."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME"):
         variables.pop(name, None)
     output, errors = folder / "output", folder / "errors"
-    with output.open("wb") as stdout, errors.open("wb") as stderr:  # Spark's workers would keep pipes open
+    # Spark's workers would keep pipes open
+    with output.open("wb") as stdout, errors.open("wb") as stderr:
         done = subprocess.run(
             command,
             cwd=folder,
@@ -84,7 +90,7 @@ def run(command: list[str], folder: Path, environment: Mapping[str, str] | None 
 
 
 def readme_example(log: Log) -> str:
-    """The README's first lines for Spark, at another address than the default."""
+    """The README's first Spark example, with another address."""
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     (code,) = [block for block in blocks if "SparkSession" in block]
     address = log.options["pixy.address"]
@@ -105,7 +111,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(wheel: Path) 
     assert names == {*tree, "pyspark_pixy.py"}
 
 
-def test_the_program_of_the_wheel_runs(environment: Path, tmp_path: Path) -> None:
+def test_the_command_of_the_wheel_runs(environment: Path, tmp_path: Path) -> None:
     assert run([str(environment / "bin" / "pixy"), "--version"], tmp_path).split()[-1] == __version__
 
 
@@ -121,7 +127,8 @@ def test_spark_finds_the_wheel_and_the_example_of_the_readme_runs(
         [str(environment / "bin" / "python"), str(job)],
         tmp_path,
         {
-            "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}",  # as in an environment that is activated
+            # as in an activated environment
+            "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PYSPARK_SUBMIT_ARGS": f"--conf spark.ui.enabled=false --driver-java-options '{jvm_options()}' pyspark-shell",
             "SPARK_LOCAL_IP": "127.0.0.1",
         },

@@ -1,4 +1,4 @@
-"""Stages as a task writes them, against a real daemon, without Spark."""
+"""Stages written as by a task, with a real daemon and without Spark."""
 
 import threading
 import time
@@ -56,7 +56,7 @@ def publish(log: Log, writer: StageWriter) -> None:
 
 
 def first_answer(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set as soon as the daemon has taken a piece."""
+    """Event set as soon as the daemon has accepted a piece."""
     answered = threading.Event()
     stage = LogClient.stage
 
@@ -69,7 +69,7 @@ def first_answer(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return answered
 
 
-def test_rows_are_seen_when_the_stage_is_published_and_not_before(log: Log) -> None:
+def test_rows_are_visible_only_after_the_stage_is_published(log: Log) -> None:
     topic = log.create(4)
     writer = writer_of(log, topic)
     rows: list[dict[str, object]] = [
@@ -88,7 +88,7 @@ def test_rows_are_seen_when_the_stage_is_published_and_not_before(log: Log) -> N
         ]
 
 
-def test_no_rows_are_no_stage(log: Log) -> None:
+def test_without_rows_there_is_no_stage(log: Log) -> None:
     assert not writer_of(log, "anything").write(iter([]))
     assert not writer_of(log, "anything").write(iter([batch([])]))
 
@@ -119,7 +119,7 @@ def test_many_pieces_keep_the_order_of_a_key(log: Log, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("limit", [("STAGE_BYTES", 30_000), ("STAGE_PIECES", 4)])
-def test_what_is_too_much_for_one_stage_becomes_several(
+def test_rows_beyond_the_limit_of_a_stage_go_to_several(
     log: Log, monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]
 ) -> None:
     topic = log.create(1)
@@ -133,7 +133,7 @@ def test_what_is_too_much_for_one_stage_becomes_several(
     assert log.values(topic) == [row["value"] for row in rows]
 
 
-def test_the_row_says_topic_partition_and_headers(log: Log) -> None:
+def test_a_row_can_name_topic_partition_and_headers(log: Log) -> None:
     one, two = log.create(2), log.create(3)
     writer = writer_of(log, None)
     rows: list[dict[str, object]] = [
@@ -166,7 +166,7 @@ def test_rows_without_a_key_rotate_by_piece(log: Log, monkeypatch: pytest.Monkey
     assert max(sizes.values()) - min(sizes.values()) <= 18
 
 
-def test_a_topic_that_grows_meanwhile_is_partitioned_anew(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_are_partitioned_anew_when_a_topic_grows(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = log.create(1)
     writer = writer_of(log, topic)
     answered = first_answer(monkeypatch)
@@ -188,10 +188,12 @@ def test_a_topic_that_grows_meanwhile_is_partitioned_anew(log: Log, monkeypatch:
     )
 
 
-def test_a_daemon_that_has_yet_to_learn_of_a_topic_is_asked_again(
+def test_a_daemon_with_stale_topic_metadata_is_asked_again(
     daemon: Daemon, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is started anew in front of Kafka does not know the options of topics, and so gives them another version."""
+    """A restarted daemon in front of Kafka does not know the options of topics, and so gives them
+    another version.
+    """
     topic = log.create(2)
     log.set_option(topic, "retention_ms", "-1")
     writer = writer_of(log, topic)
@@ -211,7 +213,7 @@ def test_a_daemon_that_has_yet_to_learn_of_a_topic_is_asked_again(
     assert log.values(topic) == [b"a"]
 
 
-def test_topics_are_created_as_produce_would(log: Log) -> None:
+def test_topics_are_created_as_by_produce(log: Log) -> None:
     writer = writer_of(log, "made-by-the-writer")
     writer.write(iter([batch([{"value": b"a"}])]))
     publish(log, writer)
@@ -245,7 +247,7 @@ def test_a_stage_that_fails_is_dropped(log: Log) -> None:
 
     with pytest.raises(RuntimeError, match="the query failed"):
         writer.write(batches())
-    # Its name is free again: another piece of the same number is taken.
+    # The stage's name is free again: another piece with the same number is accepted.
     another = bytes(build_batch([NewRecord(None, b"alone", (), 0)]))
     checksum = crc32c(crc32c(another).to_bytes(4, "big"))
     request = pb.StageRequest(
@@ -259,7 +261,7 @@ def test_a_stage_that_fails_is_dropped(log: Log) -> None:
     assert log.values(topic) == [b"alone"]
 
 
-def test_a_task_fails_whose_pieces_were_lost_with_the_daemon_and_can_be_run_again(
+def test_a_task_whose_pieces_were_lost_with_the_daemon_fails_and_can_be_retried(
     daemon: Daemon, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = log.create(1)
@@ -282,7 +284,7 @@ def test_a_task_fails_whose_pieces_were_lost_with_the_daemon_and_can_be_run_agai
     assert len(log.read(topic)) == 6000
 
 
-def test_batches_can_be_compressed_and_made_smaller(log: Log) -> None:
+def test_batches_can_be_compressed_and_limited_in_size(log: Log) -> None:
     topic = log.create(1)
     writer = writer_of(log, topic, COLUMNS, **{"kafka.compression.type": "zstd", "maxBatchBytes": "5000"})
     writer.write(iter([batch([{"value": b"x" * 1000}] * 20)]))
