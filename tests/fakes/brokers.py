@@ -8,6 +8,7 @@ likes; requests that nobody handles are never answered. A connection that is cut
 import asyncio
 from collections.abc import Callable, Iterable
 from inspect import isawaitable
+from io import BytesIO
 from typing import Any
 
 from aiokafka.conn import CloseReason
@@ -21,7 +22,7 @@ PRODUCE, FETCH, METADATA = 0, 1, 3
 OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, INIT_PRODUCER_ID = 9, 10, 15, 22
 
 Handler = Callable[[Any], Any]
-"""From a request, aiokafka's struct, to the fields of its answer, or to a coroutine that returns them."""
+"""From the fields of a request to the fields of its answer, or to a coroutine that returns them."""
 
 
 class Brokers:
@@ -30,7 +31,7 @@ class Brokers:
     Attributes:
         topics: the leader of each partition, by topic; -1: none.
         before_dial: awaited before a connection is made, with the node id; a test replaces it.
-        requests: what came, in order: the kind and the struct.
+        requests: the API key and the fields of each request, in order.
     """
 
     def __init__(self, topics: dict[str, list[int]], nodes: int = 1) -> None:
@@ -69,16 +70,16 @@ class Brokers:
 
     async def answer(self, struct: Any) -> Any:
         """What a broker says to a request."""
-        self.requests.append((struct.API_KEY, struct))
-        handler = self._handlers.get(struct.API_KEY)
+        self.requests.append((struct.api.key, struct.fields))
+        handler = self._handlers.get(struct.api.key)
         if handler is None:
             await asyncio.Event().wait()
         assert handler is not None
-        fields = handler(struct)
+        fields = handler(struct.fields)
         if isawaitable(fields):
             fields = await fields
         # Through bytes and back, as from the wire.
-        return struct.RESPONSE_TYPE.decode(struct.RESPONSE_TYPE(*fields).encode())
+        return struct.api.decode(BytesIO(struct.api.encode_response(fields)))
 
     def _metadata(self, request: Any) -> tuple[Any, ...]:
         named = self.topics if request.topics is None else [name for _, name, *_ in request.topics]

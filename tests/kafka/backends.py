@@ -12,9 +12,9 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from pixy.backend.kafka import KafkaBackend, KafkaOptions, StagingPlace
 from pixy.backend.kafka.client import Dial, KafkaClient
-from pixy.backend.kafka.group_messages import LIST_GROUPS
 from pixy.clock import SystemClock
 from pixy.config import StagingConfig
+from pixy.kafka_protocol.group_messages import LIST_GROUPS
 from pixy.storage import RealDisk, ThreadWorker
 from tests.kafka.cluster import KafkaCluster
 

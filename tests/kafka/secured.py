@@ -8,20 +8,19 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from aiokafka.protocol.types import (
-    CompactArray,
-    CompactBytes,
-    CompactString,
-    Int8,
-    Int16,
-    Int32,
-    Schema,
-    TaggedFields,
-)
-
 from pixy.backend.kafka.client import KafkaClient
-from pixy.backend.kafka.messages import Api
 from pixy.backend.kafka.options import KafkaOptions
+from pixy.kafka_protocol import Api
+from pixy.kafka_protocol.fields import (
+    COMPACT_BYTES,
+    COMPACT_STRING,
+    INT8,
+    INT16,
+    INT32,
+    TAGGED_FIELDS,
+    CompactArray,
+    Struct,
+)
 from tests.judges.daemons import Certificate, make_certificate
 from tests.kafka.cluster import KafkaCluster, free_ports
 
@@ -38,34 +37,34 @@ _MODULES = {
     "OAUTHBEARER": 'oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker"',
 }
 
-_TAGS = ("tags", TaggedFields)
+_TAGS = ("tags", TAGGED_FIELDS)
 _ALTER_SCRAM = Api(
     "AlterUserScramCredentials",
     51,
     0,
-    Schema(
-        ("deletions", CompactArray(("name", CompactString("utf-8")), ("mechanism", Int8), _TAGS)),
+    Struct(
+        ("deletions", CompactArray(("name", COMPACT_STRING), ("mechanism", INT8), _TAGS)),
         (
             "upsertions",
             CompactArray(
-                ("name", CompactString("utf-8")),
-                ("mechanism", Int8),
-                ("iterations", Int32),
-                ("salt", CompactBytes),
-                ("salted_password", CompactBytes),
+                ("name", COMPACT_STRING),
+                ("mechanism", INT8),
+                ("iterations", INT32),
+                ("salt", COMPACT_BYTES),
+                ("salted_password", COMPACT_BYTES),
                 _TAGS,
             ),
         ),
         _TAGS,
     ),
-    Schema(
-        ("throttle_time_ms", Int32),
+    Struct(
+        ("throttle_time_ms", INT32),
         (
             "results",
             CompactArray(
-                ("user", CompactString("utf-8")),
-                ("error_code", Int16),
-                ("error_message", CompactString("utf-8")),
+                ("user", COMPACT_STRING),
+                ("error_code", INT16),
+                ("error_message", COMPACT_STRING),
                 _TAGS,
             ),
         ),

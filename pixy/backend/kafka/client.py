@@ -23,11 +23,12 @@ from aiokafka.conn import AIOKafkaConnection, CloseReason, collect_hosts, create
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, KafkaError
 
 from pixy.backend.kafka.errors import BrokerFault
-from pixy.backend.kafka.messages import METADATA
 from pixy.backend.kafka.metadata import Broker, Metadata
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.errors import ShuttingDown, Unavailable
 from pixy.faults import OnFault, report_to_loop
+from pixy.kafka_protocol import VersionMismatch
+from pixy.kafka_protocol.messages import METADATA
 from pixy.records import TopicPartition
 from pixy.retries import Attempts, Backoff
 from pixy.tasks import Tasks
@@ -491,7 +492,7 @@ async def _ask(connection: Any, request: Any) -> Any:
     address = f"{connection.host}:{connection.port}"
     try:
         answer = connection.send(request)
-    except IncompatibleBrokerVersion as error:
+    except (IncompatibleBrokerVersion, VersionMismatch) as error:
         raise Unavailable(f"the broker at {address} cannot be used: {error}") from None
     except (KafkaError, NotImplementedError) as error:
         raise BrokerFault(f"the broker at {address} cannot be asked: {error}", sent=False) from None

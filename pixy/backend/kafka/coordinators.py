@@ -10,8 +10,8 @@ from typing import Any
 
 from pixy.backend.kafka.client import CONTROL, KafkaClient
 from pixy.backend.kafka.errors import BrokerFault, error_for_code
-from pixy.backend.kafka.group_messages import FIND_COORDINATOR, GROUP_COORDINATOR, TRANSACTION_COORDINATOR
 from pixy.errors import PixyError, Unavailable
+from pixy.kafka_protocol.group_messages import FIND_COORDINATOR, GROUP_COORDINATOR, TRANSACTION_COORDINATOR
 from pixy.retries import Attempts, Backoff
 
 __all__ = ["PATIENCE_S", "Coordinators", "may_pass"]

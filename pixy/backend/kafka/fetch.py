@@ -24,12 +24,12 @@ from typing import Any, NamedTuple
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.errors import OFFSET_OUT_OF_RANGE, code_name, error_for_code, is_retriable, is_stale
 from pixy.backend.kafka.legacy_messages import MAGIC_AT, LegacyMessage, pack_messages, read_messages
-from pixy.backend.kafka.messages import FETCH, READ_COMMITTED
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.protocol import FetchResult, TopicPartition
 from pixy.errors import CorruptData, PixyError, ShuttingDown, Unavailable, UnknownPartition
 from pixy.faults import OnFault, internal_error
 from pixy.futures import reject, resolve
+from pixy.kafka_protocol.messages import FETCH, READ_COMMITTED
 from pixy.records import (
     LENGTH_PREFIX_BYTES,
     MAGIC,

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from pixy.backend.kafka.client import CONTROL, KafkaClient
 from pixy.backend.kafka.coordinators import PATIENCE_S, Coordinators
 from pixy.backend.kafka.errors import error_for_code
-from pixy.backend.kafka.group_messages import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS, LIST_GROUPS
-from pixy.backend.kafka.members import PROTOCOL_TYPE, Partitions, decode_assignment, decode_subscription
+from pixy.backend.kafka.members import PROTOCOL_TYPE, Partitions
 from pixy.backend.protocol import TopicDescription
 from pixy.errors import OwnerUndecided, Unavailable
+from pixy.kafka_protocol.consumer import decode_assignment, decode_subscription
+from pixy.kafka_protocol.group_messages import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS, LIST_GROUPS
 from pixy.records import TopicPartition
 
 __all__ = ["GroupList", "GroupMember"]

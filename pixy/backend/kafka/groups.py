@@ -37,12 +37,13 @@ from pixy.backend.kafka import members
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.coordinators import PATIENCE_S, Coordinators, may_pass
 from pixy.backend.kafka.errors import error_for_code
-from pixy.backend.kafka.group_messages import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from pixy.backend.kafka.members import Partitions
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.protocol import Assignment, Revocation
 from pixy.errors import PixyError, ShuttingDown, Unavailable
 from pixy.faults import OnFault
+from pixy.kafka_protocol.consumer import decode_assignment, decode_subscription, encode_subscription
+from pixy.kafka_protocol.group_messages import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from pixy.records import TopicPartition
 from pixy.retries import Attempts, Backoff
 from pixy.tasks import Tasks
@@ -348,7 +349,7 @@ class Membership:
         return await self._sync(answer.generation, shares, topics)
 
     def _join_request(self, topics: Collection[str]) -> Any:
-        subscription = members.encode_subscription(topics)
+        subscription = encode_subscription(topics)
         return JOIN_GROUP(
             self.group,
             int(self._options.session_timeout_s * 1000),
@@ -362,7 +363,7 @@ class Membership:
     async def _share(self, joined: Any) -> Sequence[tuple[str, bytes]]:
         """Share out the partitions, as the leader."""
         self._subscriptions = {
-            member_id: members.decode_subscription(metadata) for member_id, _, metadata in joined.members
+            member_id: decode_subscription(metadata) for member_id, _, metadata in joined.members
         }
         self._member_count = len(self._subscriptions)
         await self._client.refresh()
@@ -386,7 +387,7 @@ class Membership:
         if answer.error_code:
             self._put_out(answer.error_code)
         self._heard()
-        assigned = members.decode_assignment(answer.assignment)
+        assigned = decode_assignment(answer.assignment)
         if not self._knows(assigned):
             with suppress(Unavailable):
                 await self._client.refresh(list(assigned))

@@ -3,13 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from aiokafka.protocol.offset import OffsetRequest
-
 from pixy.backend.kafka.client import KafkaClient, short_attempts
 from pixy.backend.kafka.errors import error_for_code, is_retriable, is_stale
-from pixy.backend.kafka.messages import READ_COMMITTED
 from pixy.backend.protocol import OffsetRange, TopicPartition
 from pixy.errors import PixyError, Unavailable, UnknownPartition, UnknownTopic
+from pixy.kafka_protocol.messages import LIST_OFFSETS, READ_COMMITTED
 
 __all__ = ["list_offset", "list_ranges"]
 
@@ -100,7 +98,7 @@ async def _ask(client: KafkaClient, leader: int, partitions: Sequence[TopicParti
     topics: dict[str, list[tuple[int, int]]] = {}
     for topic, number in sorted(partitions):
         topics.setdefault(topic, []).append((number, timestamp))
-    request = OffsetRequest(_CONSUMER, READ_COMMITTED, list(topics.items()))
+    request = LIST_OFFSETS(_CONSUMER, READ_COMMITTED, list(topics.items()))
     return await client.send(leader, request, timeout_s=_ANSWER_S)
 
 

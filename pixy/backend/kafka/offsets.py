@@ -34,9 +34,9 @@ from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.coordinators import Coordinators
 from pixy.backend.kafka.errors import UNKNOWN_TOPIC_OR_PARTITION, UNSTABLE_OFFSET_COMMIT, error_for_code
 from pixy.backend.kafka.group_list import GroupList
-from pixy.backend.kafka.group_messages import OFFSET_COMMIT, OFFSET_FETCH
 from pixy.backend.kafka.groups import Generation, Groups
 from pixy.errors import OwnedElsewhere, OwnerUndecided, PixyError, Unavailable, UnknownPartition
+from pixy.kafka_protocol.group_messages import OFFSET_COMMIT, OFFSET_FETCH
 from pixy.records import OffsetCommit, TopicPartition
 
 __all__ = ["GroupOffsets"]

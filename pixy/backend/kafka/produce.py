@@ -29,7 +29,6 @@ from math import inf
 from typing import Any, NamedTuple
 
 import structlog
-from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.errors import (
@@ -47,12 +46,13 @@ from pixy.backend.kafka.errors import (
     is_retriable,
     is_stale,
 )
-from pixy.backend.kafka.messages import PRODUCE
 from pixy.backend.kafka.options import KafkaOptions
 from pixy.backend.kafka.produce_queue import PendingBatch, ProduceQueue, ProducerId
 from pixy.backend.protocol import AppendDone, TopicPartition
 from pixy.errors import DeadlineExceeded, Internal, PixyError, ShuttingDown, Unavailable, UnknownPartition
 from pixy.faults import internal_error
+from pixy.kafka_protocol.messages import PRODUCE
+from pixy.kafka_protocol.transaction_messages import INIT_PRODUCER_ID
 from pixy.records import patch_producer
 from pixy.tasks import Tasks
 
@@ -293,7 +293,7 @@ class Producer:
     async def _producer_id(self) -> ProducerId:
         if self._producer is None:
             answer = await self._client.send_any(
-                InitProducerIdRequest(None, 0), timeout_s=self._attempt_s, repeatable=True
+                INIT_PRODUCER_ID(None, 0), timeout_s=self._attempt_s, repeatable=True
             )
             if answer.error_code:
                 raise error_for_code(answer.error_code, "cannot get a producer id")

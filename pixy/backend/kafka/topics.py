@@ -15,8 +15,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aiokafka.protocol.admin import CreatePartitionsRequest, DeleteTopicsRequest, DescribeConfigsRequest
-
 from pixy.backend.kafka.client import KafkaClient, short_attempts
 from pixy.backend.kafka.errors import (
     TOPIC_ALREADY_EXISTS,
@@ -24,15 +22,18 @@ from pixy.backend.kafka.errors import (
     BrokerFault,
     error_for_code,
 )
-from pixy.backend.kafka.messages import (
+from pixy.backend.protocol import TopicDescription
+from pixy.errors import InvalidArgument, PixyError, Unavailable, UnknownTopic
+from pixy.kafka_protocol.messages import (
     ALTER_OPTION_DELETE,
     ALTER_OPTION_SET,
+    CREATE_PARTITIONS,
     CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_CONFIGS,
     INCREMENTAL_ALTER_CONFIGS,
     TOPIC_RESOURCE,
 )
-from pixy.backend.protocol import TopicDescription
-from pixy.errors import InvalidArgument, PixyError, Unavailable, UnknownTopic
 from pixy.records import check_topic_name
 
 __all__ = ["Topics"]
@@ -107,8 +108,8 @@ class Topics:
 
     async def delete(self, name: str) -> None:
         """As `Backend.delete_topic`."""
-        answer = await self._ask(DeleteTopicsRequest([name], _TIMEOUT_MS))
-        for _, code in answer.topic_error_codes:
+        answer = await self._ask(DELETE_TOPICS([name], _TIMEOUT_MS))
+        for _, code in answer.topics:
             if code == UNKNOWN_TOPIC_OR_PARTITION:
                 raise UnknownTopic(f"unknown topic {name}")
             _check(code, f"cannot delete topic {name}")
@@ -128,9 +129,9 @@ class Topics:
             _check(code, f"cannot change the options of topic {name}", message)
 
     async def _grow(self, name: str, partitions: int | None, *, validate_only: bool = False) -> None:
-        request = CreatePartitionsRequest([(name, (partitions, None))], _TIMEOUT_MS, validate_only)
+        request = CREATE_PARTITIONS([(name, partitions, None)], _TIMEOUT_MS, validate_only)
         answer = await self._ask(request)
-        for _, code, message in answer.topic_errors:
+        for _, code, message in answer.topics:
             _check_topic(name, code)
             _check(code, f"cannot give topic {name} {partitions} partitions", message)
 
@@ -172,7 +173,7 @@ class Topics:
         for at in range(0, len(names), _CONFIGS_AT_ONCE):
             some = names[at : at + _CONFIGS_AT_ONCE]
             resources = [(TOPIC_RESOURCE, name, None) for name in some]
-            answer = await self._ask(DescribeConfigsRequest(resources), repeatable=True)
+            answer = await self._ask(DESCRIBE_CONFIGS(resources, False), repeatable=True)
             for code, message, _, name, entries in answer.resources:
                 if code == UNKNOWN_TOPIC_OR_PARTITION:
                     continue

@@ -22,14 +22,6 @@ Requests are those of the first version: an answer without details is enough, an
 from collections.abc import Iterable
 from typing import Any
 
-from aiokafka.protocol.transaction import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    TxnOffsetCommitRequest,
-)
-
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.coordinators import Coordinators
 from pixy.backend.kafka.errors import (
@@ -41,10 +33,17 @@ from pixy.backend.kafka.errors import (
     UNSTABLE_OFFSET_COMMIT,
     error_for_code,
 )
-from pixy.backend.kafka.group_messages import OFFSET_FETCH, TRANSACTION_COORDINATOR
 from pixy.backend.kafka.produce import ProducerId, TransactionalId
 from pixy.cluster import Sink
 from pixy.errors import Unavailable
+from pixy.kafka_protocol.group_messages import OFFSET_FETCH, TRANSACTION_COORDINATOR
+from pixy.kafka_protocol.transaction_messages import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    TXN_OFFSET_COMMIT,
+)
 from pixy.records import TopicPartition
 
 __all__ = ["SinkTransactions", "Unsettled"]
@@ -86,7 +85,7 @@ class SinkTransactions:
         """
         name = _name(sink_id)
         what = f"begin a transaction of sink {sink_id}"
-        request = InitProducerIdRequest(name, round(self._timeout_s * 1000))
+        request = INIT_PRODUCER_ID(name, round(self._timeout_s * 1000))
         answer = await self._transactions.ask(name, request, what)
         if answer.error_code:
             raise error_for_code(answer.error_code, what)
@@ -124,9 +123,9 @@ class SinkTransactions:
         for topic, number in partitions:
             by_topic.setdefault(topic, []).append(number)
         if by_topic:
-            request = AddPartitionsToTxnRequest(name, *producer, list(by_topic.items()))
+            request = ADD_PARTITIONS_TO_TXN(name, *producer, list(by_topic.items()))
             await self._ask(self._transactions, name, request, "add partitions to the transaction", _any_code)
-        request = AddOffsetsToTxnRequest(name, *producer, name)
+        request = ADD_OFFSETS_TO_TXN(name, *producer, name)
         await self._ask(self._transactions, name, request, "add the epoch to the transaction", _top_code)
 
     async def commit(self, transaction: TransactionalId, epoch: int, query_id: str) -> None:
@@ -137,16 +136,16 @@ class SinkTransactions:
         """
         name, producer = transaction
         topics = [(_EPOCHS.topic, [(_EPOCHS.partition, epoch, query_id)])]
-        request = TxnOffsetCommitRequest(name, name, *producer, topics)
+        request = TXN_OFFSET_COMMIT(name, name, *producer, topics)
         await self._ask(self._epochs, name, request, "write the epoch", _any_code)
-        request = EndTxnRequest(name, *producer, True)
+        request = END_TXN(name, *producer, True)
         for _ in ("committed", "visible"):
             await self._ask(self._transactions, name, request, "commit the transaction", _top_code)
 
     async def abort(self, transaction: TransactionalId) -> None:
         """Publish nothing."""
         name, producer = transaction
-        request = EndTxnRequest(name, *producer, False)
+        request = END_TXN(name, *producer, False)
         await self._ask(self._transactions, name, request, "abort the transaction", _top_code)
 
     async def _ask(

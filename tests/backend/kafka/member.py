@@ -9,9 +9,9 @@ from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.coordinators import Coordinators
 from pixy.backend.kafka.group_list import GroupList
 from pixy.backend.kafka.groups import GroupEnvironment, Groups, Membership
-from pixy.backend.kafka.messages import CREATE_TOPICS
 from pixy.backend.kafka.offsets import GroupOffsets
 from pixy.backend.kafka.options import KafkaOptions
+from pixy.kafka_protocol.messages import CREATE_TOPICS
 from tests.conformance.support import PATIENCE, Assignments
 from tests.fakes.waiting import until
 from tests.kafka.cluster import KafkaCluster

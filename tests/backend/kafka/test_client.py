@@ -10,8 +10,9 @@ from aiokafka.conn import create_conn
 from pixy.backend.kafka import KafkaBackend
 from pixy.backend.kafka.client import CONTROL, KafkaClient
 from pixy.backend.kafka.errors import BrokerFault
-from pixy.backend.kafka.messages import METADATA, Api
 from pixy.errors import ShuttingDown, Unavailable
+from pixy.kafka_protocol import Api
+from pixy.kafka_protocol.messages import METADATA
 from tests.fakes.waiting import until
 from tests.kafka.backends import kafka_options, open_kafka
 from tests.kafka.cluster import KafkaCluster
@@ -117,8 +118,7 @@ async def test_a_broker_that_is_too_old_is_told(kafka: KafkaCluster) -> None:
     client = KafkaClient(kafka_options(kafka))
     await client.start()
     try:
-        metadata = METADATA([], False, False, {}).prepare({METADATA.key: (0, 99)})
-        future = Api("Metadata", METADATA.key, 99, metadata.SCHEMA, metadata.SCHEMA)
+        future = Api("Metadata", METADATA.key, 99, METADATA.request, METADATA.response)
         with pytest.raises(Unavailable, match=r"knows versions 0 to \d+ of Metadata, version 99 is needed"):
             await client.send(1, future([], False, False, {}), CONTROL)
     finally:

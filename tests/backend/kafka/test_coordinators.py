@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.backend.kafka.group_messages import HEARTBEAT
 from pixy.errors import Unavailable
+from pixy.kafka_protocol.group_messages import HEARTBEAT
 from tests.backend.kafka.member import create_topic, open_process
 from tests.kafka.cluster import KafkaCluster
 

@@ -13,8 +13,8 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.protocol.admin import CreatePartitionsRequest
 
 from pixy.backend import OffsetCommit, TopicPartition
-from pixy.backend.kafka.group_messages import LEAVE_GROUP
 from pixy.errors import FailedPrecondition
+from pixy.kafka_protocol.group_messages import LEAVE_GROUP
 from tests.backend.kafka.member import Process, create_topic, open_process
 from tests.conformance.support import PATIENCE
 from tests.fakes.waiting import until

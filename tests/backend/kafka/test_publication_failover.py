@@ -15,8 +15,8 @@ import pytest
 from pixy.backend import Backend, Published
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.coordinators import Coordinators
-from pixy.backend.kafka.group_messages import GROUP_COORDINATOR, TRANSACTION_COORDINATOR
 from pixy.errors import Unavailable
+from pixy.kafka_protocol.group_messages import GROUP_COORDINATOR, TRANSACTION_COORDINATOR
 from tests.backend.kafka.test_staged_writes import COMMIT_OFFSET, END_TRANSACTION, read, stage_both
 from tests.kafka.backends import kafka_options, make_kafka, open_kafka, start_again
 from tests.kafka.cluster import Broker, KafkaCluster

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from pixy.backend.kafka import KafkaBackend
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.errors import UNKNOWN_TOPIC_OR_PARTITION
 from pixy.backend.kafka.topics import Topics
 from pixy.errors import InvalidArgument, TopicExists
+from pixy.kafka_protocol.messages import DESCRIBE_CONFIGS
 from tests.integration.kafka_tools import run_tool
 from tests.kafka.backends import kafka_options, open_kafka
 from tests.kafka.cluster import KafkaCluster
@@ -47,7 +47,7 @@ class LaggingClient(KafkaClient):
     lags = True
 
     async def send_any(self, request: Any, **options: Any) -> Any:
-        if isinstance(request, DescribeConfigsRequest) and self.lags:
+        if request.api is DESCRIBE_CONFIGS and self.lags:
             self.lags = False
             return SimpleNamespace(resources=[(UNKNOWN_TOPIC_OR_PARTITION, "", 2, "", [])])
         return await super().send_any(request, **options)
