@@ -1,7 +1,8 @@
 """Time as a constructor argument.
 
-Deadlines, timeouts and ages are measured on the monotonic clock, so that a wall clock that is set back or forward
-changes nothing but the timestamps of records. Tests and simulations pass a clock that they move themselves.
+Deadlines, timeouts and ages are measured on the monotonic clock, so changes of the wall clock
+affect only the timestamps of records. Tests and simulations pass a clock that they advance
+themselves.
 """
 
 import time
@@ -11,7 +12,7 @@ __all__ = ["Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
+    """Source of time."""
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start; never runs backwards."""
@@ -20,13 +21,13 @@ class Clock(Protocol):
         """Milliseconds since the Unix epoch; may jump either way."""
 
     def wall_ns(self) -> int:
-        """The same in nanoseconds."""
+        """Nanoseconds since the Unix epoch; may jump either way."""
 
 
 class SystemClock:
-    """The clock of the machine."""
+    """The system's clock."""
 
-    # Asked for every message: without a function of our own around them, these take half the time.
+    # Called for every message: without a wrapper function these take half the time.
     monotonic = staticmethod(time.monotonic)
     wall_ns = staticmethod(time.time_ns)
 

@@ -1,11 +1,12 @@
-"""The one tree of errors.
+"""The error hierarchy.
 
-Every class says what each door answers for it: the gRPC status, the HTTP status, the Kafka error code and whether the
-same request can succeed later. Doors translate by these attributes and never choose a code themselves. The message of
-an error is what the client reads, so it names what was wrong and what is allowed.
+Each class defines the response of every protocol: the gRPC status, the HTTP status, the Kafka error
+code, and whether a retry of the same request may succeed. The API layers translate by these
+attributes and never choose a code themselves. The message of an error is sent to the client, so it
+names what was wrong and what is allowed.
 
-Three kinds never mix: a bug is an `assert`; bad input and faults of a peer are classes of this tree and change
-nothing; faults of the environment (`Unavailable`, `Internal`) are logged once where they occur.
+Three kinds never mix: a bug is an `assert`; bad input and peer faults are classes of this tree and
+have no effect; environment faults (`Unavailable`, `Internal`) are logged once where they occur.
 """
 
 from typing import ClassVar
@@ -54,7 +55,7 @@ __all__ = [
 
 
 class PixyError(Exception):
-    """Root of everything that pixy raises on purpose."""
+    """Root of all errors that pixy raises intentionally."""
 
     grpc_status: ClassVar[int] = 13
     http_status: ClassVar[int] = 500
@@ -62,11 +63,11 @@ class PixyError(Exception):
     retriable: ClassVar[bool] = False
 
 
-# --- bad input: nothing was changed -----------------------------------------------------------------------------
+# --- bad input: nothing was changed ---------------------------------------------------------------
 
 
 class InvalidArgument(PixyError):
-    """The request can never succeed as it stands."""
+    """The request is invalid; a retry cannot succeed."""
 
     grpc_status = 3
     http_status = 400
@@ -78,15 +79,15 @@ class UnknownCluster(InvalidArgument):
 
 
 class InvalidTopic(InvalidArgument):
-    """The topic's name breaks Kafka's rule."""
+    """The topic name violates Kafka's rules."""
 
     kafka_code = 17
 
 
 class TopicMissing(InvalidArgument):
-    """Produce or consume named a topic that does not exist and is not created on first use.
+    """Produce or consume request for a topic that does not exist and is not created automatically.
 
-    Not `NotFound`: to a client of ConsumeNAck that status means "poll again".
+    Not a `NotFound`: for clients of ConsumeNAck that status means "poll again".
     """
 
     http_status = 404
@@ -94,32 +95,34 @@ class TopicMissing(InvalidArgument):
 
 
 class InvalidGroup(InvalidArgument):
-    """The consumer group's name is empty or too long."""
+    """The consumer group name is empty or too long."""
 
     kafka_code = 24
 
 
 class InvalidHeaders(InvalidArgument):
-    """Too many record headers, or too large."""
+    """There are too many record headers, or they are too large."""
 
     kafka_code = 87
 
 
 class MessageTooLarge(InvalidArgument):
-    """Key, value and headers together, or a whole record batch, exceed `producer.max_message_bytes`."""
+    """Key, value and headers together, or a whole record batch, exceed
+    `producer.max_message_bytes`.
+    """
 
     http_status = 413
     kafka_code = 10
 
 
 class InvalidBatch(InvalidArgument):
-    """A record batch that a client has built is damaged, or is none that the log takes."""
+    """A client's record batch is corrupt, or of a kind that the log does not accept."""
 
     kafka_code = 87
 
 
 class InvalidAck(InvalidArgument):
-    """The acknowledgement names an impossible partition or offset."""
+    """The acknowledgement has an invalid partition or offset."""
 
 
 class AckBeyondEnd(InvalidAck):
@@ -129,7 +132,7 @@ class AckBeyondEnd(InvalidAck):
 
 
 class InvalidOffset(InvalidArgument):
-    """An offset to be set is out of range, or its sparse acks cannot be read."""
+    """An offset to commit is out of range, or its sparse acks cannot be decoded."""
 
     kafka_code = 1
 
@@ -149,11 +152,11 @@ class TopicExists(PixyError):
     kafka_code = 36
 
 
-# --- what is asked for is not there ------------------------------------------------------------------------------
+# --- missing resources ----------------------------------------------------------------------------
 
 
 class NotFound(PixyError):
-    """What the request names does not exist."""
+    """The resource named in the request does not exist."""
 
     grpc_status = 5
     http_status = 404
@@ -166,35 +169,35 @@ class UnknownTopic(NotFound):
 
 
 class PartitionNotFound(NotFound):
-    """No such topic or partition, for those who ask in bulk and are answered for each partition."""
+    """No such topic or partition, in bulk requests that are answered per partition."""
 
     kafka_code = 3
 
 
 class UnknownGroup(NotFound):
-    """No consumer group of that name is consuming."""
+    """No active consumer group has that name."""
 
     kafka_code = 69
 
 
 class NotConsumed(NotFound):
-    """The consumer group exists and does not consume that topic."""
+    """The consumer group exists but does not consume that topic."""
 
     kafka_code = 69
 
 
 class LongPollTimeout(NotFound):
-    """Nothing arrived while the request waited; poll again."""
+    """No message arrived during the long poll; poll again."""
 
     http_status = 408
     retriable = True
 
 
 class OffsetOutOfRange(PixyError):
-    """A fetch asked for an offset that the log does not serve.
+    """The fetch offset is outside the log.
 
     Args:
-        message: what was asked and what the log serves.
+        message: requested offset and valid range.
         begin: log begin offset.
         end: high watermark, exclusive.
     """
@@ -210,7 +213,10 @@ class OffsetOutOfRange(PixyError):
 
 
 class FailedPrecondition(PixyError):
-    """The request was made for another state of things: nothing was changed, and it must be made anew."""
+    """The request was made for a different state of the system.
+
+    Nothing was changed, and the request has to be rebuilt.
+    """
 
     grpc_status = 9
     http_status = 412
@@ -218,14 +224,16 @@ class FailedPrecondition(PixyError):
 
 
 class StaleTopicVersion(FailedPrecondition):
-    """Records were given their partitions with another version of the topic than it has, or with another topic of that name."""
+    """Records were partitioned for another version of the topic, or for another topic of the same
+    name.
+    """
 
 
-# --- limits and the state of the service -------------------------------------------------------------------------
+# --- limits and availability ----------------------------------------------------------------------
 
 
 class ResourceExhausted(PixyError):
-    """A configured bound is reached."""
+    """A configured limit is reached."""
 
     grpc_status = 8
     http_status = 429
@@ -238,7 +246,7 @@ class TooManyRequests(ResourceExhausted):
 
 
 class DeadlineExceeded(PixyError):
-    """The caller's deadline ended the wait; the outcome is not known."""
+    """The caller's deadline expired; the outcome is unknown."""
 
     grpc_status = 4
     http_status = 504
@@ -247,7 +255,7 @@ class DeadlineExceeded(PixyError):
 
 
 class Unavailable(PixyError):
-    """The service cannot do this at the moment."""
+    """The service is temporarily unable to handle the request."""
 
     grpc_status = 14
     http_status = 503
@@ -256,24 +264,28 @@ class Unavailable(PixyError):
 
 
 class ShuttingDown(Unavailable):
-    """The daemon drains or has stopped."""
+    """The daemon is draining or has stopped."""
 
     def __init__(self) -> None:
         super().__init__("service is shutting down")
 
 
 class OwnerUndecided(Unavailable):
-    """A consumer group is being rebalanced: nobody knows who gets a partition."""
+    """The consumer group is rebalancing: the future owner of the partition is unknown."""
 
 
 class OwnedElsewhere(Unavailable):
-    """Offsets of a consumer group cannot be set here: another process consumes the partition, and would overwrite them."""
+    """The offsets of a consumer group cannot be set here: another process owns the partition and
+    would overwrite them.
+    """
 
     kafka_code = 25
 
 
 class ServiceDisabled(Unavailable):
-    """The configuration switched this service off. kafka-pixy's clients expect the status of `Unavailable`."""
+    """The service is disabled by configuration. kafka-pixy's clients expect the status of
+    `Unavailable`.
+    """
 
     retriable = False
 
@@ -281,37 +293,37 @@ class ServiceDisabled(Unavailable):
         super().__init__("service is disabled by configuration")
 
 
-# --- faults of the environment -----------------------------------------------------------------------------------
+# --- environment faults ---------------------------------------------------------------------------
 
 
 class Internal(PixyError):
-    """A fault on this side; details are in the log."""
+    """An internal fault; the log has the details."""
 
 
 class AckElsewhere(Internal):
-    """The acknowledged record belongs to a partition that another member of the consumer group has."""
+    """The acknowledged record belongs to a partition owned by another member of the consumer group."""
 
     kafka_code = 25
 
 
 class StorageFault(Internal):
-    """The disk failed to do what was asked."""
+    """A disk operation failed."""
 
     http_status = 500
     kafka_code = 56
 
 
 class CorruptData(Internal):
-    """Stored bytes do not say what was written: names file and byte."""
+    """Stored bytes are corrupt: names file and byte position."""
 
     kafka_code = 2
 
 
 class UnpackedTooLarge(CorruptData):
-    """A stored batch is what was written, and unpacks to more than readers take: names its offset."""
+    """A stored batch is intact but exceeds the readers' limit when decompressed: names its offset."""
 
 
-# --- what keeps the daemon from starting -------------------------------------------------------------------------
+# --- start-up errors ------------------------------------------------------------------------------
 
 
 class StartError(PixyError):
@@ -319,8 +331,10 @@ class StartError(PixyError):
 
 
 class ConfigError(StartError):
-    """The configuration cannot be used: file, line, what is allowed."""
+    """The configuration is invalid: names file, line and allowed values."""
 
 
 class DataDirectoryError(StartError):
-    """The data directory cannot be used: in use, not writable, foreign or of a newer release."""
+    """The data directory is unusable: in use, not writable, of another cluster or of a newer
+    release.
+    """

@@ -1,19 +1,22 @@
-"""Exceptions that nobody expected: what each of them ends, and how an operator finds it.
+"""Unexpected exceptions: their scope, and how an operator finds them.
 
-    broken                                      ends                       told to
-    storage or a state machine                  the process                `Daemon.on_fault`
-    a handler, or a job that serves one call    the call, INTERNAL         `FaultLog.note`
-    the HTTP/2 core, a receipt, an event        the connection             `FaultLog.note`
-    a job in the background                     nothing: it begins anew    `FaultLog.note`
+    origin                                      what fails                reported to
+    storage or a state machine                  the process               `Daemon.on_fault`
+    a handler, or a job that serves one call    the call, with INTERNAL   `FaultLog.note`
+    the HTTP/2 core, a receipt, an event        the connection            `FaultLog.note`
+    a background job                            nothing: it restarts      `FaultLog.note`
         after a pause
 
-Storage and the state machines (`pixy.storage`, `pixy.cluster`) tell of their faults themselves, or let them pass through a callback of
-theirs: what is on disk and what was answered may differ by then, and recovery decides. Everything else holds nothing that a client was
-promised, so it is contained where it occurs. Jobs in the background are the keeper and the commits of a consumer group, the fetcher of a
-partition, and the members, producers and fetchers of a Kafka cluster; who waits for one of them is told INTERNAL meanwhile.
+Storage and the state machines (`pixy.storage`, `pixy.cluster`) report their faults themselves, or
+let them pass through one of their callbacks: the disk may by then differ from the answers given,
+and recovery has to decide. Nothing else holds anything that a client was promised, so its faults
+are contained where they occur. Background jobs are the keeper and the commits of a consumer group,
+the fetcher of a partition, and the members, producers and fetchers of a Kafka cluster; callers that
+wait for one of them meanwhile get INTERNAL.
 
-The caller is told an id, and the log has the traceback under that id. The id is that of the place in the code, so a fault that occurs ten
-thousand times in a second is one in the log: its traceback is logged the first time and once a minute as long as it goes on.
+The caller gets an id, and the log has the traceback under that id. The id identifies the place in
+the code, so a fault that occurs ten thousand times a second is one fault in the log: its traceback
+is logged the first time, and once a minute while it persists.
 """
 
 import asyncio
@@ -32,14 +35,16 @@ __all__ = ["FaultLog", "OnFault", "fault_id", "internal_error", "report_to_loop"
 log = structlog.get_logger(__name__)
 
 OnFault = Callable[[BaseException], None]
-"""Told once of each exception that nobody expected."""
+"""Called once for each unexpected exception."""
 
 _LOG_AGAIN_S = 60.0
 _PLACES_MAX = 1000
 
 
 def fault_id(fault: BaseException) -> str:
-    """Eight hexadecimal digits: the class of an exception, where it was raised, and by which line of pixy."""
+    """Eight hexadecimal digits for the class of an exception, the place that raised it, and the
+    innermost line of pixy.
+    """
     innermost = ours = ""
     for frame, line in walk_tb(fault.__traceback__):
         module = frame.f_globals.get("__name__", "")
@@ -50,29 +55,32 @@ def fault_id(fault: BaseException) -> str:
 
 
 def internal_error(fault: BaseException) -> Internal:
-    """What a caller is told of an exception that nobody expected: nothing but where to find it."""
+    """The error that callers get for an unexpected exception: no details, only the id to find them
+    by.
+    """
     return Internal(f"internal error, id {fault_id(fault)}: the daemon's log has the details")
 
 
 def report_to_loop(fault: BaseException) -> None:
-    """An `OnFault` that has the running event loop log the exception."""
+    """An `OnFault` that passes the exception to the running event loop's exception handler."""
     context = {"message": "an exception that nobody expected", "exception": fault}
     asyncio.get_running_loop().call_exception_handler(context)
 
 
 class FaultLog:
-    """Counts and logs exceptions that were contained.
+    """Counts and logs contained exceptions.
 
     Args:
-        clock: spaces the repetitions in the log.
+        clock: spaces repeated log entries.
 
     Attributes:
-        count: how many there were since the start.
+        count: number of exceptions since the start.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._monotonic = clock.monotonic
-        # By id, the one that occurred last at the end: how often, and when it was logged.
+        # By id, in order of the last occurrence: number of occurrences, and time of the last log
+        # entry.
         self._places: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self.count = 0
 

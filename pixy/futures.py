@@ -1,7 +1,8 @@
-"""Completion of futures whose waiter may be gone, and the end of tasks that nobody awaits.
+"""Completion of futures whose waiter may be gone, and exceptions of tasks that nobody awaits.
 
-A waiter that is cancelled leaves its future done, and a future that is done raises `InvalidStateError` when it is completed: inside
-whatever has come to complete it, which may be the journal. So nothing in pixy calls `set_result` or `set_exception` but this.
+A cancelled waiter leaves its future done, and completing a future that is done raises
+`InvalidStateError` in the code that completes it, which may be the journal. So no other code in
+pixy calls `set_result` or `set_exception`.
 """
 
 import asyncio
@@ -25,10 +26,11 @@ def reject(future: "asyncio.Future[T]", error: BaseException) -> None:
 
 
 def failure_of(task: "asyncio.Task[object]") -> BaseException | None:
-    """The exception that ended a task; None if it came to its end or was cancelled.
+    """The exception that ended a task; None if it returned or was cancelled.
 
-    A cancelled task keeps its `CancelledError` until it is asked for that, and with the traceback all that its coroutines held: often the
-    task itself, so that a request of megabytes would stay until cycles are collected. This asks.
+    A cancelled task keeps its `CancelledError` until the exception is retrieved. Its traceback
+    refers to all locals of the coroutines, often to the task itself, so a request of megabytes
+    would stay in memory until the next cycle collection. This function retrieves it.
     """
     try:
         return task.exception()

@@ -1,10 +1,13 @@
-"""Which threads of the process run first when they share a core.
+"""Priorities of the process's threads when they share a core.
 
-The event loop works in bursts that everybody waits for, and the threads behind it open and copy files for milliseconds that nobody waits
-for. The system knows nothing of that: each in turn has a core for some milliseconds, and the loop stands in line. So the loop asks for
-short turns, which makes Linux let it run as soon as it can; and threads of the background are nicer than it.
+The event loop works in bursts that every caller waits for, while background threads open and copy
+files for milliseconds that no caller waits for. The kernel cannot know that: it gives each a core
+for several milliseconds in turn, and the loop has to queue. So the loop requests a short time
+slice, which makes Linux schedule it as soon as possible, and background threads get a higher nice
+value.
 
-All of this is a hint, and where the system does not take it (Linux before 6.12 knows nothing of short turns), nothing happens.
+All of this is a hint. Where the kernel does not support it (short time slices need Linux 6.12), it
+has no effect.
 """
 
 import ctypes
@@ -17,25 +20,29 @@ import threading
 __all__ = ["run_in_background", "run_soon"]
 
 _TURN_NS = 100_000
-"""The shortest turn that Linux takes."""
+"""The shortest time slice that Linux accepts."""
 _NICER = 5
-"""A third of the others' share while all want the same core. More would keep the interpreter lock from everybody for longer on a machine
-with other work, if such a thread loses its core while it has the lock."""
+"""Nice value increment of background threads: a third of the other threads' share while all compete
+for one core.
+
+With more, a background thread that is preempted while it has the interpreter lock would block all
+others for longer on a busy machine.
+"""
 _NICENESS_MAX = 19
 
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
-"""Linux's `sched_attr`: size, policy, flags, niceness, priority, runtime, deadline, period."""
+"""Linux's `sched_attr`: size, policy, flags, nice value, priority, runtime, deadline, period."""
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}.get(platform.machine()) if sys.platform == "linux" else None
-"""Number of the system call, for which Python and most C libraries have no name."""
+"""Number of the system call; neither Python nor most C libraries have a wrapper for it."""
 
 
 def run_soon() -> None:
-    """Let the calling thread, and those that it starts, have a core soon and for short turns."""
+    """Schedule the calling thread, and threads it starts, soon and with short time slices."""
     _schedule(nicer=0, turn_ns=_TURN_NS)
 
 
 def run_in_background() -> None:
-    """Let the other threads of the process go before the calling one."""
+    """Give the other threads of the process precedence over the calling one."""
     _schedule(nicer=_NICER, turn_ns=0)
 
 

@@ -1,7 +1,7 @@
-"""Kafka v2 record batches, the unit that is stored, replicated and fetched; and the choice of a partition.
+"""Kafka v2 record batches, the unit of storage, replication and fetching; and partitioners.
 
-What needs the codec is imported when it is first asked for: the Spark connector runs in short-lived processes that do without it, and its
-import would take longer than their work.
+Names that depend on the codec are imported on first use: the Spark connector runs in short-lived
+processes that do not need it, and importing it would take longer than their work.
 """
 
 from importlib import import_module
@@ -98,10 +98,10 @@ _LATE = {
     ),
     **dict.fromkeys(("PARTITIONERS", "Partitioner", "make_partitioner"), "pixy.records.partitioner"),
 }
-"""Where names are that need the codec, or are needed only with it."""
+"""Modules of the names that need the codec, or are needed only with it."""
 
 
-if not TYPE_CHECKING:  # or every name would be known
+if not TYPE_CHECKING:  # or type checkers would accept every name
 
     def __getattr__(name: str) -> Any:
         if name not in _LATE:

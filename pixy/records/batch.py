@@ -1,4 +1,5 @@
-"""The header of a Kafka v2 record batch: read, check, patch. Records themselves are the business of `codec`.
+"""Header of a Kafka v2 record batch: read, validate, patch. The records are the business of
+`codec`.
 
     byte  size  field                       covered by the CRC
     0     8     base offset                 no
@@ -16,8 +17,8 @@
     57    4     number of records           yes
     61    ...   records                     yes
 
-All numbers are big-endian. Base offset and leader epoch are assigned when a batch is applied and lie outside the CRC, so a
-batch is patched in place without touching its records.
+All numbers are big-endian. Base offset and leader epoch are assigned when a batch is applied. The
+CRC does not cover them, so a batch is patched in place without touching its records.
 """
 
 import struct
@@ -48,7 +49,7 @@ __all__ = [
 
 HEADER_BYTES = 61
 LENGTH_PREFIX_BYTES = 12
-"""Base offset and length: what is needed to step from one batch to the next."""
+"""Base offset and length: enough to step from one batch to the next."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = struct.Struct(">q")
@@ -72,7 +73,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch; `length` counts from byte 12 on."""
+    """Header of a batch; `length` counts from byte 12 on."""
 
     base_offset: int
     length: int
@@ -90,7 +91,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the batch."""
+        """Offset after the last record of the batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -107,33 +108,33 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
-    """The header of the batch that begins at byte `at`; the caller has checked that 61 bytes are there."""
+    """Header of the batch at byte `at`. The caller has checked that 61 bytes are available."""
     return BatchHeader._make(_HEADER.unpack_from(buffer, at))
 
 
 def batch_bytes(buffer: Buffer, at: int = 0) -> int:
-    """The size in bytes of the whole batch that begins at `at`, of which at least 12 bytes are there."""
+    """Size in bytes of the batch at `at`, of which at least 12 bytes are available."""
     length: int = _LENGTH.unpack_from(buffer, at + 8)[0]
     return LENGTH_PREFIX_BYTES + length
 
 
 def base_offset(batch: Buffer) -> int:
-    """The base offset of a batch, of which at least 8 bytes are there."""
+    """Base offset of a batch, of which at least 8 bytes are available."""
     offset: int = _BASE_OFFSET.unpack_from(batch)[0]
     return offset
 
 
 def batch_crc(batch: Buffer) -> int:
-    """The checksum of a whole batch, as its header should say it."""
+    """Computed checksum of a whole batch."""
     checksum: int = crc32c(memoryview(batch)[_CRC_FROM:])
     return checksum
 
 
 def patch_batch(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> int:
-    """Write base offset and leader epoch into the header; returns the offset behind the batch."""
+    """Set base offset and leader epoch in the header; returns the offset after the batch."""
     _BASE_OFFSET.pack_into(batch, 0, base_offset)
     _LEADER_EPOCH.pack_into(batch, 12, leader_epoch)
-    # Each batch passes here on its way to an answer: one number is read, not all thirteen.
+    # Every produced batch passes here: read a single field, not all thirteen.
     last_offset_delta: int = _LAST_OFFSET_DELTA.unpack_from(batch, _LAST_OFFSET_DELTA_AT)[0]
     return base_offset + last_offset_delta + 1
 
@@ -146,10 +147,10 @@ def patch_producer(
     *,
     transactional: bool = False,
 ) -> None:
-    """Write into the header who produced a batch and which of its records this is, and renew the checksum.
+    """Set producer id, producer epoch and base sequence in the header, and update the checksum.
 
     Args:
-        transactional: mark it as part of the producer's transaction.
+        transactional: also mark the batch as part of the producer's transaction.
     """
     if transactional:
         attributes: int = _ATTRIBUTES.unpack_from(batch, _CRC_FROM)[0]
@@ -159,7 +160,7 @@ def patch_producer(
 
 
 def mark_control(batch: bytearray) -> bytearray:
-    """Turn a batch into a control batch, and correct its checksum."""
+    """Mark a batch as a control batch, and update the checksum."""
     attributes: int = _ATTRIBUTES.unpack_from(batch, _CRC_FROM)[0]
     _ATTRIBUTES.pack_into(batch, _CRC_FROM, attributes | CONTROL_BIT)
     _CRC.pack_into(batch, _CRC_OFFSET, crc32c(memoryview(batch)[_CRC_FROM:]))
@@ -167,10 +168,10 @@ def mark_control(batch: bytearray) -> bytearray:
 
 
 def check_batch(batch: Buffer) -> None:
-    """Prove that `batch` is exactly one whole, undamaged batch.
+    """Check that `batch` is exactly one whole, intact batch.
 
     Raises:
-        CorruptData: what is wrong, expected and found.
+        CorruptData: the error, with expected and actual values.
     """
     size = len(batch)
     if size < HEADER_BYTES:

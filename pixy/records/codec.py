@@ -1,19 +1,22 @@
-"""Records in and out of Kafka v2 record batches.
+"""Encoding and decoding of the records in Kafka v2 record batches.
 
-A thin wrapper around aiokafka's Cython codec: 0.15 us a record either way, against 0.3 us and more for the same in plain
-Python. The codec trusts what it reads, so everything that it will rely on is checked here first: the header, the length, the
-checksum and the count. What it still finds wrong comes out as `CorruptData`.
+A thin wrapper around aiokafka's Cython codec: 0.15 us per record in either direction, against 0.3
+us and more in pure Python. The codec trusts its input, so everything it relies on is checked here
+first: header, length, checksum and count. Errors that it still detects are raised as `CorruptData`.
 
-A checksum proves nothing about a batch that somebody built in order to harm, and such a batch makes the codec read behind its
-buffer: it looks for a number's first byte only, and not even for that where a header begins. At most twenty bytes, after
-which it notices. Therefore it reads only buffers where that is harmless:
+A checksum proves nothing about a maliciously built batch, and such a batch makes the codec read
+past the end of its buffer: it checks the bounds of a number's first byte only, and not even that at
+the start of a record header. It reads at most twenty bytes too far before it notices. So it is only
+given buffers where that is harmless:
 
-- `bytes` and `bytearray` end with a zero byte that Python puts there. If the last byte of the batch has no continuation bit,
-  no number runs over the end, and one that begins at the end is that zero: nothing else is read.
-- Everything else (a last byte with that bit, a slice of other memory, decompressed records) is copied in front of zeros.
+- `bytes` and `bytearray` end with a zero byte that Python adds. If the last byte of the batch has
+  no continuation bit, no number extends past the end, and one that starts at the end is that zero:
+  nothing else is read.
+- Everything else (a last byte with that bit, a slice of other memory, decompressed records) is
+  copied and padded with zeros.
 
-Offsets inside a batch are what its producer wrote: they are not checked against the header, which would cost a third of the
-time that decoding takes.
+Offsets inside a batch are as written by its producer. They are not checked against the header,
+which would cost a third of the decoding time.
 """
 
 import struct
@@ -53,10 +56,10 @@ __all__ = [
 ]
 
 Header = tuple[str, bytes | None]
-"""Name and value of one record header."""
+"""Name and value of a record header."""
 
 COMPRESSION = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-"""Kafka's codec numbers by the names that configurations use."""
+"""Kafka's codec numbers by configuration name."""
 
 _NO_LIMIT = 2**31 - 1
 _CONTROL_KEY = struct.Struct(">hh")
@@ -77,18 +80,19 @@ _UNREADABLE = (
     OSError,  # gzip: not a gzip file, wrong checksum
     EOFError,  # gzip
     zlib.error,
-    struct.error,  # snappy: the length of a block is cut off
-    ValueError,  # among them a header's name that is not UTF-8
-    OverflowError,  # a length that no memory could hold
+    struct.error,  # snappy: truncated block length
+    ValueError,  # includes a header name that is not UTF-8
+    OverflowError,  # a length beyond any memory
     MemoryError,  # the same
 )
-"""What the codec and the libraries below it raise for bytes that make no sense."""
+"""Exceptions of the codec, and of the libraries below it, for invalid bytes."""
 
 
 class NewRecord(NamedTuple):
-    """A record that has no offset yet.
+    """A record without an offset.
 
-    `timestamp_ms` is milliseconds since the Unix epoch. -1 is Kafka's "none", and not for the first record of a batch.
+    `timestamp_ms` is milliseconds since the Unix epoch. -1 is Kafka's "none", and is not allowed
+    for the first record of a batch.
     """
 
     key: bytes | None
@@ -98,7 +102,7 @@ class NewRecord(NamedTuple):
 
 
 class Record(Protocol):
-    """A stored record, as the codec hands it out; attributes are read-only."""
+    """A stored record as returned by the codec; read-only."""
 
     @property
     def offset(self) -> int: ...
@@ -113,15 +117,20 @@ class Record(Protocol):
 
 
 NewRecordFields = tuple[bytes | None, bytes | None, Sequence[Header], int]
-"""The fields of a `NewRecord`, for those who make a hundred thousand a second and save the 0.3 us for the name."""
+"""Fields of a `NewRecord` as a plain tuple, for code that creates a hundred thousand of them a
+second and saves the 0.3 us of the named tuple.
+"""
 
 
 def build_batch(records: Sequence[NewRecordFields], compression: int = 0) -> bytearray:
-    """Pack records into one batch with base offset 0, no producer id, and `compression` (a value of `COMPRESSION`).
+    """Build a batch with base offset 0, no producer id, and `compression` (a value of
+    `COMPRESSION`).
 
-    The batch stays uncompressed if compression does not make it smaller, or if it is larger than what readers unpack.
+    The batch stays uncompressed if compression does not make it smaller, or if its size exceeds the
+    readers' limit.
     """
-    # The codec takes a first timestamp of -1 for none yet, and measures all others from the wrong one.
+    # The codec takes a first timestamp of -1 as unset, and encodes all others relative to the wrong
+    # one.
     assert not records or records[0][3] != -1, "the first record of a batch needs a timestamp"
     builder = DefaultRecordBatchBuilder(2, compression, 0, -1, -1, -1, _NO_LIMIT)
     append = builder.append
@@ -138,13 +147,15 @@ def build_batch(records: Sequence[NewRecordFields], compression: int = 0) -> byt
 def read_records(
     batch: bytes | bytearray | memoryview, unpacked_bytes_max: int = UNPACKED_BYTES_MAX
 ) -> Iterator[Record]:
-    """The records of one whole batch, in order of offset, decoded one by one as they are asked for.
+    """Records of a whole batch in offset order, decoded lazily one by one.
 
-    Control batches have no records for anybody. `unpacked_bytes_max` bounds what compressed records may take in memory.
+    Control batches yield no records. `unpacked_bytes_max` limits the memory for decompressed
+    records.
 
     Raises:
-        CorruptData: at once if header, length or checksum are wrong, or on the way if a record cannot be decoded.
-        UnpackedTooLarge: the same of a batch that unpacks to more; it is told when the first record is asked for.
+        CorruptData: immediately if header, length or checksum is wrong; during iteration if a
+            record cannot be decoded.
+        UnpackedTooLarge: at the first record, if the batch exceeds the limit when decompressed.
     """
     check_batch(batch)
     if read_header(batch).is_control:
@@ -155,7 +166,9 @@ def read_records(
 def unpack_records(
     batch: bytes | bytearray | memoryview, unpacked_bytes_max: int = UNPACKED_BYTES_MAX
 ) -> Iterator[Record]:
-    """As `read_records`, but compressed records are unpacked before this returns: for another thread than the one that decodes them."""
+    """Like `read_records`, but compressed records are decompressed before this returns, so that
+    another thread can do it than the one that decodes.
+    """
     records = read_records(batch, unpacked_bytes_max)
     first = next(records, None)
     return iter(()) if first is None else chain((first,), records)
@@ -175,7 +188,7 @@ def _decode(
 
 
 def _place(batch: bytes | bytearray | memoryview) -> str:
-    """Which batch it is, and where somebody goes on who can do without it."""
+    """The batch by offset, and the offset after it for readers that can skip it."""
     header = read_header(batch)
     return f"record batch at offset {header.base_offset} cannot be decoded, the next one is at {header.next_offset}"
 
@@ -183,7 +196,7 @@ def _place(batch: bytes | bytearray | memoryview) -> str:
 def _safe_to_read(
     batch: bytes | bytearray | memoryview, unpacked_bytes_max: int
 ) -> bytes | bytearray | memoryview:
-    """The same batch, uncompressed, where reading a little too far does no harm."""
+    """The uncompressed batch in a buffer where reading slightly past the end is harmless."""
     codec = read_header(batch).codec
     if codec:
         return _decompress(batch, codec, unpacked_bytes_max)
@@ -193,30 +206,30 @@ def _safe_to_read(
 
 
 def _pad(*parts: bytes | bytearray | memoryview) -> memoryview:
-    """The parts as one buffer with zeros behind its end."""
+    """The parts joined into one buffer, with zeros behind its end."""
     return memoryview(b"".join((*parts, _PADDING)))[: -len(_PADDING)]
 
 
 def _decompress(batch: bytes | bytearray | memoryview, codec: int, unpacked_bytes_max: int) -> memoryview:
-    """The batch with its records uncompressed; length and checksum still say what they said before."""
+    """The batch with decompressed records; length and checksum in the header stay as they were."""
     header = bytearray(batch[:HEADER_BYTES])
     header[_CODEC_BYTE] -= codec
     return _pad(header, unpack(codec, bytes(batch[HEADER_BYTES:]), unpacked_bytes_max))
 
 
 def compress_records(records: bytes, compression: int) -> bytes:
-    """The records of a batch as `compression`, a value of `COMPRESSION` above 0, writes them."""
+    """Compress the records of a batch with a codec of `COMPRESSION` other than 0."""
     return _COMPRESS[compression](records)
 
 
 def decompress_records(records: bytes, codec: int) -> bytes:
-    """The records of a batch as they were before compression; for those who decode them in their own way.
+    """Decompress the records of a batch, for callers with a decoder of their own.
 
     Raises:
-        CorruptData: they cannot be read, or there is no such codec.
+        CorruptData: the records cannot be decompressed, or the codec is unknown.
     """
     try:
-        # What is unpacked lives until this thread unpacks again.
+        # The buffer is reused by the next call in this thread.
         return bytes(unpack(codec, records, UNPACKED_BYTES_MAX))
     except UnpacksTooFarError as error:
         raise CorruptData(f"compressed records unpack to more than {UNPACKED_BYTES_MAX} bytes") from error
@@ -225,7 +238,7 @@ def decompress_records(records: bytes, codec: int) -> bytes:
 
 
 def build_control_batch(control_type: int, value: bytes, timestamp_ms: int) -> bytearray:
-    """A batch that holds one control record: no message, but a mark for those who read the log."""
+    """A batch with one control record: a marker for readers of the log, not a message."""
     key = _CONTROL_KEY.pack(0, control_type)
     return mark_control(build_batch([NewRecord(key, value, (), timestamp_ms)]))
 
@@ -234,7 +247,7 @@ def read_control_record(batch: bytes | bytearray | memoryview) -> tuple[int, byt
     """Type and value of the first record of a control batch.
 
     Raises:
-        CorruptData: it is damaged, or not a control batch.
+        CorruptData: the batch is corrupt or not a control batch.
     """
     check_batch(batch)
     header = read_header(batch)

@@ -1,19 +1,19 @@
-"""Record batches that a client has built: what the log takes of them, and what it does not.
+"""Validation of record batches built by clients.
 
-The header and the checksum are checked, the records are never looked at: a client that writes records which nobody can decode does that to
-those who read them, and how far a batch unpacks is bounded by its reader. What is refused is what would harm the log itself or everybody's
-offsets:
+Header and checksum are checked, the records are never decoded: a client that writes undecodable
+records affects only its readers, and readers limit the size of decompressed batches themselves.
+Batches are rejected if they would harm the log itself or the offsets of other clients:
 
-    shorter than a header, or than its length says     where the next batch begins is not known
+    shorter than a header, or than its length field    the start of the next batch is unknown
     magic other than 2                                 another format
-    larger than `producer.max_message_bytes`           no bound on what is buffered
-    control batch, transactional                       marks that only a coordinator may set
-    a producer id                                      pixy numbers no producers: the promise behind it would not be kept
-    attributes that Kafka has not defined, codec > 4   nobody could read it
+    larger than `producer.max_message_bytes`           buffers would be unbounded
+    control batch, transactional                       markers that only a coordinator may write
+    a producer id                                      pixy does not deduplicate, as it would promise
+    attributes undefined by Kafka, codec > 4           no reader could decode it
     no records, offsets with gaps                      an offset without a record looks like a lost one
     more records than fit, without compression         the same
-    largest timestamp before the first                 it could not be found by its timestamp
-    checksum                                           damaged on the way
+    max timestamp before the base timestamp            it could not be found by its timestamp
+    wrong checksum                                     corrupted in transit
 """
 
 from typing import NamedTuple
@@ -37,12 +37,16 @@ __all__ = ["NewBatch", "check_new_batches"]
 
 _CODEC_MAX = 4
 _RECORD_BYTES_MIN = 7
-"""Length, attributes, timestamp, offset, length of key and value, number of headers: a byte each."""
+"""Length, attributes, timestamp, offset, length of key and of value, number of headers: one byte
+each.
+"""
 _NO_PRODUCER = -1
 
 
 class NewBatch(NamedTuple):
-    """A batch among others: its first byte, the byte behind it, and how many records it has."""
+    """Position of a batch in a buffer: its first byte, the byte after its last one, and its number
+    of records.
+    """
 
     begin: int
     end: int
@@ -50,15 +54,16 @@ class NewBatch(NamedTuple):
 
 
 def check_new_batches(buffer: Buffer, batch_bytes_max: int) -> list[NewBatch]:
-    """Prove that `buffer` is whole batches back to back that the log takes, and tell where each is.
+    """Check that `buffer` consists of whole, acceptable batches; returns their positions.
 
     Args:
         buffer: at least one batch.
         batch_bytes_max: largest batch.
 
     Raises:
-        InvalidBatch: which batch, at which byte, what is wrong with it and what is allowed. Nothing was changed.
-        MessageTooLarge: the same of one that is too large.
+        InvalidBatch: names the batch, its position, the error and what is allowed. Nothing was
+            changed.
+        MessageTooLarge: the batch is too large; the message has the same details.
     """
     view = memoryview(buffer)
     if not view:
@@ -78,7 +83,7 @@ def check_new_batches(buffer: Buffer, batch_bytes_max: int) -> list[NewBatch]:
 
 
 def _size(view: memoryview, begin: int, batch_bytes_max: int, place: str) -> int:
-    """Size of the batch that begins at a byte, of which all is there."""
+    """Size of the batch at byte `begin`, which must be complete."""
     left = len(view) - begin
     if left < HEADER_BYTES:
         raise InvalidBatch(f"{place} has {left} bytes, its header alone has {HEADER_BYTES}")
@@ -96,7 +101,7 @@ def _size(view: memoryview, begin: int, batch_bytes_max: int, place: str) -> int
 
 
 def _wrong_kind(header: BatchHeader) -> str:
-    """What a batch is that clients may not write, "" if it is none of that."""
+    """Reason why the kind of batch is not allowed, "" if it is."""
     if header.attributes & CONTROL_BIT:
         return "is a control batch, which only a coordinator may write"
     if header.attributes & TRANSACTIONAL_BIT:
@@ -109,7 +114,7 @@ def _wrong_kind(header: BatchHeader) -> str:
 
 
 def _wrong_numbers(batch: memoryview, header: BatchHeader) -> str:
-    """What a batch of the right length says that cannot be, "" if nothing."""
+    """First contradiction in the fields of a complete batch, "" if there is none."""
     if header.records < 1 or header.last_offset_delta != header.records - 1:
         return (
             f"has {header.records} records and last offset delta {header.last_offset_delta}, expected at least one record "

@@ -1,13 +1,15 @@
-"""Which partition a record goes to.
+"""Partitioners: assignment of records to partitions.
 
-The names are those of kafka-pixy's option `producer.partitioner`, and `murmur2`, which is what Kafka's own clients do.
-`hash` gives every key the partition that kafka-pixy gives it, so keys stay where they are when a client moves over.
+The names are those of kafka-pixy's option `producer.partitioner`, plus `murmur2`, the partitioner
+of Kafka's own clients. `hash` assigns keys to the same partitions as kafka-pixy, so they stay in
+place when a client migrates.
 
-A record without a key may go anywhere: uniformly at random. With `hash` and `murmur2` whoever asks may let several such records stay
-together (KIP-480), because a batch costs as much as ten records; `random` and `roundrobin` promise a choice for each record.
+A record without a key goes to a uniformly random partition. With `hash` and `murmur2` the caller
+may let several such records stick together (KIP-480), because a batch costs as much as ten records;
+`random` and `roundrobin` promise a choice per record.
 
-Computing a hash byte by byte in Python takes microseconds, so the hashes of short keys are remembered. What is remembered
-does not depend on the number of partitions and is bounded in entries and in bytes.
+Computing a hash byte by byte in Python takes microseconds, so the hashes of short keys are cached.
+The cache does not depend on the number of partitions, and is limited in entries and in bytes.
 """
 
 from collections.abc import Callable
@@ -29,20 +31,23 @@ class Partitioner(Protocol):
     """Chooses partitions for the records of one topic.
 
     Attributes:
-        stays: records without a key that come together may go to the partition of the first of them.
+        stays: consecutive records without a key may follow the first one to its partition.
     """
 
     stays: bool
 
     def __call__(self, key: bytes | None, partitions: int) -> int:
-        """A partition in 0 .. `partitions` - 1, of which there is at least one. An empty key is a key, None is none."""
+        """A partition in [0, `partitions`), with `partitions` >= 1.
+
+        An empty key is a key, None is not.
+        """
 
 
 def _fnv1a(key: bytes) -> int:
-    """The magnitude of the key's FNV-1a 32 hash read as a signed 32-bit number.
+    """The magnitude of the key's FNV-1a 32 hash as a signed 32-bit number.
 
-    kafka-pixy takes the remainder of the signed number, truncated toward zero, and negates it if it is negative. That
-    is the remainder of the magnitude.
+    kafka-pixy takes the remainder of the signed number, truncated toward zero, and negates it if it
+    is negative. That is the remainder of the magnitude.
     """
     value = 0x811C9DC5
     for byte in key:
@@ -51,7 +56,9 @@ def _fnv1a(key: bytes) -> int:
 
 
 def _murmur2(key: bytes) -> int:
-    """The key's hash as Kafka's Java client computes it, without the sign bit: MurmurHash2, 32 bits, little-endian, with Kafka's seed."""
+    """Hash of the key as computed by Kafka's Java client, without the sign bit: MurmurHash2, 32
+    bits, little-endian, with Kafka's seed.
+    """
     whole = len(key) & ~3
     value = 0x9747B28C ^ len(key)
     for at in range(0, whole, 4):
@@ -78,7 +85,7 @@ class _RandomPartitioner:
 
 
 class _KeyPartitioner:
-    """The same partition for the same key; a random one for no key."""
+    """The same partition for equal keys; a random one without a key."""
 
     stays = True
 
@@ -99,7 +106,8 @@ class _RoundRobinPartitioner:
     stays = False
 
     def __init__(self) -> None:
-        # The partition of the next record. Invariant: >= 0; may be too large after the number of partitions changed.
+        # Partition of the next record. Invariant: >= 0; may be too large after the number of
+        # partitions has changed.
         self._next = 0
 
     def __call__(self, key: bytes | None, partitions: int) -> int:
@@ -114,18 +122,18 @@ PARTITIONERS: dict[str, Callable[[Random], Partitioner]] = {
     "random": _RandomPartitioner,
     "roundrobin": lambda rng: _RoundRobinPartitioner(),
 }
-"""What makes each partitioner, by the names that configurations use."""
+"""Factories of partitioners by configuration name."""
 
 
 def make_partitioner(name: str, rng: Random) -> Partitioner:
-    """A partitioner for one topic; `roundrobin` counts on its own, so topics must not share one.
+    """Create a partitioner for one topic. `roundrobin` has a counter, so topics must not share one.
 
     Args:
         name: a key of `PARTITIONERS`.
-        rng: where chance comes from.
+        rng: source of randomness.
 
     Raises:
-        ConfigError: there is no partitioner of that name.
+        ConfigError: unknown partitioner.
     """
     make = PARTITIONERS.get(name)
     if make is None:

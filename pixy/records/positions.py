@@ -1,4 +1,4 @@
-"""Names for places in the log, for everybody who speaks of them."""
+"""Types for positions in the log, shared by all layers."""
 
 from typing import NamedTuple
 
@@ -6,21 +6,23 @@ __all__ = ["OffsetCommit", "OffsetRange", "TopicPartition"]
 
 
 class TopicPartition(NamedTuple):
-    """Names one partition."""
+    """A partition."""
 
     topic: str
     partition: int
 
 
 class OffsetRange(NamedTuple):
-    """What a partition serves: first offset, and one past the last committed one."""
+    """The range served by a partition: its first offset, and one past the last committed one."""
 
     begin: int
     end: int
 
 
 class OffsetCommit(NamedTuple):
-    """How far a consumer group is in a partition: all below `offset`, and what `metadata` encodes above it."""
+    """Position of a consumer group in a partition: all records below `offset` are acked, and so are
+    those encoded in `metadata`.
+    """
 
     offset: int
     metadata: str = ""

@@ -1,4 +1,4 @@
-"""Kafka's rule for the names of topics."""
+"""Kafka's rules for topic names."""
 
 import re
 
@@ -10,10 +10,10 @@ _RULE = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def check_topic_name(name: str) -> None:
-    """Prove that a topic may have this name.
+    """Check that a topic may have this name.
 
     Raises:
-        InvalidTopic: what is wrong with it.
+        InvalidTopic: the name violates a rule.
     """
     if not _RULE.fullmatch(name) or name in (".", ".."):
         shown = name if len(name) <= 60 else name[:60] + "..."

@@ -1,18 +1,20 @@
-"""Compressed records unpacked, and never into more memory than is allowed.
+"""Decompression of records within a memory limit.
 
-Owns the decompression of the record part of a batch. A thousand bytes that a client has built unpack to gigabytes, and no header says so:
-gzip tells no size at all, what zstd and lz4 tell may be missing or wrong, and a stream may have any number of frames. So each codec
-stops as soon as there is more than `bytes_max`, whatever was said before:
+Decompresses the record section of a batch. A malicious batch of a thousand bytes can decompress to
+gigabytes, and no header reveals that: gzip has no size field, the ones of zstd and lz4 may be
+missing or wrong, and a stream may have any number of frames. So each codec stops as soon as its
+output exceeds `bytes_max`, regardless of any size field:
 
-    codec                     what bounds it
-    gzip                      no more than one byte too many is asked of the stream
-    snappy, raw               a block begins with its size, and its decoder writes no more than that
-    snappy, in xerial frames  the same for each block, with what the ones before it left
+    codec                     limited by
+    gzip                      the stream is asked for at most one byte beyond the limit
+    snappy, raw               a block starts with its size, and its decoder writes no more than that
+    snappy, in xerial frames  the same for each block, with what the previous ones left
     lz4, zstd                 the decoder writes into memory of `bytes_max` bytes, and fails at its end
 
-That memory is taken in two steps, because fresh pages cost more than unpacking does: ordinary batches go through a buffer that each
-thread keeps, the others through anonymous memory, of which only what is written is real. The roads not taken: to believe the size in a
-frame; to double a buffer until all fits, which unpacks a large batch again and again.
+That memory is provided in two steps, because fresh pages cost more than decompression itself:
+ordinary batches use a buffer kept per thread, larger ones use anonymous memory, of which only the
+written pages are real. Alternatives considered: trusting the size in a frame; doubling a buffer
+until everything fits, which decompresses a large batch repeatedly.
 """
 
 import gzip
@@ -29,24 +31,27 @@ from pixy.records.batch import Buffer
 __all__ = ["UNPACKED_BYTES_MAX", "UnpacksTooFarError", "unpack"]
 
 UNPACKED_BYTES_MAX = 32 << 20
-"""Bytes that the records of one compressed batch may have when they are unpacked: 32 times what a batch has that pixy takes or cuts by
-default. Text that repeats itself shrinks to a tenth or a twentieth. A consumer group keeps one batch of a partition unpacked at a time;
-while that is made there are two or three copies of it."""
+"""Limit of the decompressed records of a batch, in bytes.
+
+It is 32 times the largest batch that pixy accepts or builds by default; repetitive text compresses
+to a tenth or a twentieth. A consumer group keeps one decompressed batch per partition at a time;
+while it is being created there are two or three copies of it.
+"""
 
 _KEPT_BYTES = 1 << 20
-"""Size of the buffer that each thread keeps: a batch of `producer.flush_bytes`."""
+"""Size of the buffer kept per thread: a batch of `producer.flush_bytes`."""
 
 _GZIP_RATIO = 16
-"""Text that shrinks to less than this part of it is rare."""
+"""Text seldom compresses better than by this factor."""
 
 _XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _BLOCK_SIZE = struct.Struct(">i")
 _BUFFER_IS_FULL = "failed to write whole buffer"
-"""How cramjam says that the memory it writes into has ended."""
+"""cramjam's message when the output buffer is full."""
 
 
 class UnpacksTooFarError(Exception):
-    """There is more than may be unpacked."""
+    """The output exceeds the limit."""
 
 
 class _UnpackBuffer(threading.local):
@@ -62,16 +67,16 @@ def unpack(codec: int, packed: bytes, bytes_max: int) -> Buffer:
 
     Args:
         codec: a value of `COMPRESSION` other than 0.
-        packed: everything behind the batch's header.
-        bytes_max: most bytes to unpack.
+        packed: everything after the batch's header.
+        bytes_max: limit of the output.
 
     Returns:
-        The records. Valid until this thread unpacks again.
+        The records. Valid until this thread decompresses again.
 
     Raises:
-        UnpacksTooFarError: there are more. No more than that was unpacked.
-        ValueError: an unknown codec.
-        Exception: whatever the codec's library raises for bytes that make no sense.
+        UnpacksTooFarError: the output exceeds the limit. No more than that was decompressed.
+        ValueError: unknown codec.
+        Exception: raised by the codec's library for invalid bytes.
     """
     match codec:
         case 1:
@@ -88,7 +93,8 @@ def unpack(codec: int, packed: bytes, bytes_max: int) -> Buffer:
 
 def _gzip(packed: bytes, bytes_max: int) -> bytes:
     with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
-        # Python makes room for all that is asked for: 32 MiB of it cost a small batch more than unpacking.
+        # Python allocates all memory asked for: 32 MiB would cost a small batch more than its
+        # decompression.
         asked = min(_GZIP_RATIO * len(packed), bytes_max) + 1
         unpacked = stream.read(asked)
         if len(unpacked) == asked:
@@ -123,7 +129,7 @@ def _snappy_block(packed: Buffer, bytes_max: int) -> bytes:
 def _into_bounded(
     decompress_into: Callable[[bytes, Buffer], int], packed: bytes, bytes_max: int
 ) -> memoryview:
-    """What a decompressor writes into memory of a size, first into the buffer that is there anyway."""
+    """Decompress into bounded memory; the thread's own buffer is tried first."""
     kept = memoryview(_kept.buffer)[:bytes_max]
     try:
         return kept[: decompress_into(packed, kept)]
