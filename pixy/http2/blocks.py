@@ -48,7 +48,7 @@ class HeaderBlock:
         if frame.type != FrameType.CONTINUATION or frame.stream_id != self.stream_id:
             raise Http2ConnectionError(
                 ErrorCode.PROTOCOL_ERROR,
-                f"a frame of type {frame.type} on stream {frame.stream_id} inside the header block of stream {self.stream_id}",
+                f"frame of type {frame.type} on stream {frame.stream_id} inside the header block of stream {self.stream_id}",
             )
         self._parts.append(frame.payload)
         self.size += len(frame.payload)
@@ -63,10 +63,10 @@ class HeaderBlock:
         if self.size > self._options.header_block_bytes:
             raise Http2ConnectionError(
                 ErrorCode.ENHANCE_YOUR_CALM,
-                f"a header block of more than {self._options.header_block_bytes} bytes",
+                f"header block of more than {self._options.header_block_bytes} bytes",
             )
         if self._frames > self._options.continuation_frames:
             raise Http2ConnectionError(
                 ErrorCode.ENHANCE_YOUR_CALM,
-                f"a header block of more than {self._options.continuation_frames} CONTINUATION frames",
+                f"header block of more than {self._options.continuation_frames} CONTINUATION frames",
             )

@@ -316,13 +316,13 @@ class Http2Connection:
         self._sender.control(frames.ping(_KEEPALIVE_PING, ack=False))
 
     def _end_handshake(self) -> None:
-        raise Http2ConnectionError(ErrorCode.SETTINGS_TIMEOUT, "the handshake takes too long")
+        raise Http2ConnectionError(ErrorCode.SETTINGS_TIMEOUT, "handshake timeout")
 
     def _end_block(self) -> None:
-        raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block takes too long")
+        raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "header block timeout")
 
     def _end_dead(self) -> None:
-        raise Http2ConnectionError(ErrorCode.NO_ERROR, "no sign of life")
+        raise Http2ConnectionError(ErrorCode.NO_ERROR, "keepalive timeout")
 
     def _end_idleness(self) -> None:
         self.begin_drain(self._receiver.now)

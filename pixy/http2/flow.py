@@ -59,7 +59,7 @@ def increase_window(window: int, increment: int, stream_id: int) -> int:
     window += increment
     if window <= WINDOW_MAX:
         return window
-    reason = f"the window of stream {stream_id} became {window}, at most {WINDOW_MAX} are allowed"
+    reason = f"the window of stream {stream_id} grew to {window}, limit is {WINDOW_MAX}"
     if stream_id:
         raise Http2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR, reason)
     raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, reason)

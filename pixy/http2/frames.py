@@ -164,9 +164,7 @@ def strip_padding(read: Frame) -> bytes:
     if not read.flags & PADDED:
         return payload
     if not payload:
-        raise Http2ConnectionError(
-            ErrorCode.FRAME_SIZE_ERROR, "a padded frame does not say how long its padding is"
-        )
+        raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "padded frame without a pad length")
     padding = payload[0]
     if padding >= len(payload):
         reason = f"padding of {padding} bytes in a payload of {len(payload)}"
@@ -184,7 +182,9 @@ def strip_priority(read: Frame, payload: bytes) -> tuple[bytes, int]:
     if not read.flags & PRIORITY:
         return payload, 0
     if len(payload) < _PRIORITY_BYTES:
-        raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a HEADERS frame is shorter than its priority")
+        raise Http2ConnectionError(
+            ErrorCode.FRAME_SIZE_ERROR, "HEADERS frame too short for its priority fields"
+        )
     return payload[_PRIORITY_BYTES:], read_uint32(payload) & STREAM_ID_MAX
 
 
@@ -203,7 +203,7 @@ def read_increment(read: Frame) -> int:
     increment = read_uint32(read.payload) & STREAM_ID_MAX
     if increment:
         return increment
-    reason = f"WINDOW_UPDATE by 0 on stream {read.stream_id}"
+    reason = f"WINDOW_UPDATE with increment 0 on stream {read.stream_id}"
     if read.stream_id:
         raise Http2StreamError(read.stream_id, ErrorCode.PROTOCOL_ERROR, reason)
     raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, reason)

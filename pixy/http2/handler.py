@@ -132,7 +132,7 @@ class FrameHandler:
             self._maybe_end_block(frame, events)
             return
         if not self.settings_received and (frame.type != FrameType.SETTINGS or frame.flags & ACK):
-            raise _protocol_error(f"a frame of type {frame.type} in front of the first SETTINGS")
+            raise _protocol_error(f"frame of type {frame.type} before the first SETTINGS")
         handler = _HANDLERS.get(frame.type)
         if handler is None:
             self._spend(Cost.OVERHEAD)
@@ -194,9 +194,9 @@ class FrameHandler:
             return
         request, varying_field = self._headers.request(stream_id, encoded)
         if block.depends_on == stream_id:
-            raise Http2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
+            raise Http2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "stream depends on itself")
         if len(self._streams.active) >= self._max_streams:
-            raise Http2StreamError(stream_id, ErrorCode.REFUSED_STREAM, "too many streams at once")
+            raise Http2StreamError(stream_id, ErrorCode.REFUSED_STREAM, "too many concurrent streams")
         if block.ends_stream:
             _check_content(stream_id, request.content_length, ended=True)
             self._streams.active[stream_id] = UNANSWERED
@@ -220,7 +220,7 @@ class FrameHandler:
     def _end_with_trailers(self, block: HeaderBlock, fields: list[Field], events: list[Event]) -> None:
         stream = self._streams.active[block.stream_id]
         if not block.ends_stream:
-            reason = "HEADERS inside a request that do not end it"
+            reason = "HEADERS without END_STREAM inside a request"
             raise Http2StreamError(stream.stream_id, ErrorCode.PROTOCOL_ERROR, reason)
         _check_content(stream.stream_id, stream.content_left, ended=True)
         self._headers.trailers(stream.stream_id, fields)
@@ -242,7 +242,7 @@ class FrameHandler:
         The caller sets `data_left`, even if this raises.
         """
         if not self._window.take(length):
-            reason = f"DATA of {length} bytes, the connection's window is {self._window.left}"
+            reason = f"DATA of {length} bytes exceeds the connection's window of {self._window.left}"
             raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, reason)
         # Data that nobody wants is consumed at once.
         self._data_stream, self._data_ends = None, ends
@@ -252,7 +252,7 @@ class FrameHandler:
         stream = self._streams.active[stream_id]
         assert stream.receive_window is not None
         if not stream.receive_window.take(length):
-            reason = f"DATA of {length} bytes, the stream's window is {stream.receive_window.left}"
+            reason = f"DATA of {length} bytes exceeds the stream's window of {stream.receive_window.left}"
             raise Http2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR, reason)
         if not content and not ends:
             self._spend(Cost.OVERHEAD)
@@ -283,7 +283,7 @@ class FrameHandler:
         # RFC 9113 §5.3.2: priority signals are ignored.
         self._spend(Cost.OVERHEAD)
         if frames.read_uint32(frame.payload) & STREAM_ID_MAX == frame.stream_id:
-            raise Http2StreamError(frame.stream_id, ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
+            raise Http2StreamError(frame.stream_id, ErrorCode.PROTOCOL_ERROR, "stream depends on itself")
 
     def _handle_rst_stream(self, frame: Frame, events: list[Event]) -> None:
         if self._admit(FrameType.RST_STREAM, frame.stream_id):
@@ -295,7 +295,7 @@ class FrameHandler:
         if frame.flags & ACK:
             if frame.payload:
                 raise Http2ConnectionError(
-                    ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS has a payload"
+                    ErrorCode.FRAME_SIZE_ERROR, "SETTINGS acknowledgement with a payload"
                 )
             self._spend(Cost.OVERHEAD)
             self.settings_acked = True
@@ -330,7 +330,7 @@ class FrameHandler:
             self._sender.open_stream_window(frame.stream_id, frames.read_increment(frame), events)
 
     def _refuse_frame(self, frame: Frame, events: list[Event]) -> None:
-        raise _protocol_error(f"{FrameType(frame.type).name} where there must be none")
+        raise _protocol_error(f"unexpected {FrameType(frame.type).name}")
 
     def _spend(self, cost: Cost, tokens: int = 1) -> None:
         self._buckets.spend(cost, self.now, self._sender.credited_frames, tokens)
@@ -358,7 +358,7 @@ def _protocol_error(reason: str) -> Http2ConnectionError:
 def _check_content(stream_id: int, left: int | None, *, ended: bool) -> None:
     """Check the body's length against content-length (RFC 9113 §8.1.1)."""
     if left is not None and (left < 0 or (ended and left)):
-        reason = "the body has not the length that content-length says"
+        reason = "body length differs from content-length"
         raise Http2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, reason)
 
 

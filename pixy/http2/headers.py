@@ -250,7 +250,7 @@ def read_request(stream_id: int, fields: list[Field], max_list_bytes: int) -> Re
     pseudo_fields = _check_fields(stream_id, fields, max_list_bytes)
     pseudo = dict(fields[:pseudo_fields])
     if len(pseudo) != pseudo_fields or not _REQUEST_PSEUDO_FIELDS.issuperset(pseudo):
-        raise _malformed(stream_id, "a pseudo-header field is unknown, there twice, or behind another field")
+        raise _malformed(stream_id, "pseudo-header field is unknown, duplicate, or after a regular field")
     content_length = None
     regular = fields[pseudo_fields:]
     for name, value in regular:
@@ -271,7 +271,7 @@ def read_trailers(stream_id: int, fields: list[Field], max_list_bytes: int) -> l
         Http2StreamError: PROTOCOL_ERROR if it is malformed; ENHANCE_YOUR_CALM if it is too large.
     """
     if _check_fields(stream_id, fields, max_list_bytes):
-        raise _malformed(stream_id, "a trailer section has a pseudo-header field")
+        raise _malformed(stream_id, "pseudo-header field in a trailer section")
     for name, value in fields:
         if name in _CONNECTION_FIELDS or not name:
             _check_field(stream_id, name, value, {})
@@ -301,23 +301,23 @@ def _check_fields(stream_id: int, fields: Sequence[Field], max_list_bytes: int) 
         raise _too_large(stream_id)
     colons = names.translate(None, _NAME_BYTES)
     if colons.strip(b":"):
-        raise _malformed(stream_id, "a field name has characters that names in HTTP/2 must not have")
+        raise _malformed(stream_id, "field name with a character that HTTP/2 does not allow")
     if len(values.translate(None, _VALUE_FORBIDDEN_BYTES)) != len(values):
-        raise _malformed(stream_id, "a field value has control characters")
+        raise _malformed(stream_id, "field value with a control character")
     if (b" " in values or b"\t" in values) and any(value.strip(b" \t") != value for _, value in fields):
-        raise _malformed(stream_id, "a field value begins or ends with white space")
+        raise _malformed(stream_id, "field value with leading or trailing whitespace")
     return len(colons)
 
 
 def _too_large(stream_id: int) -> Http2StreamError:
-    return Http2StreamError(stream_id, ErrorCode.ENHANCE_YOUR_CALM, "the header list is too large")
+    return Http2StreamError(stream_id, ErrorCode.ENHANCE_YOUR_CALM, "header list too large")
 
 
 def _check_pseudo(stream_id: int, request: RequestHeaders, pseudo: dict[bytes, bytes]) -> None:
     """RFC 9113 §8.3.1 and §8.5."""
     if request.method == b"CONNECT":
         if b":scheme" in pseudo or b":path" in pseudo or b":authority" not in pseudo:
-            raise _malformed(stream_id, "CONNECT takes :authority, and neither :scheme nor :path")
+            raise _malformed(stream_id, "CONNECT requires :authority, and allows neither :scheme nor :path")
     elif not (request.method and request.scheme and request.path):
         raise _malformed(stream_id, ":method, :scheme or :path is missing or empty")
     elif request.path[0] != _SLASH and request.path != b"*" and request.scheme in (b"http", b"https"):
@@ -326,9 +326,9 @@ def _check_pseudo(stream_id: int, request: RequestHeaders, pseudo: dict[bytes, b
 
 def _check_field(stream_id: int, name: bytes, value: bytes, pseudo: dict[bytes, bytes]) -> None:
     if not name:
-        raise _malformed(stream_id, "a field name is empty")
+        raise _malformed(stream_id, "empty field name")
     if name in _CONNECTION_FIELDS:
-        raise _malformed(stream_id, f"the field {name!r} belongs to a connection of HTTP/1.1")
+        raise _malformed(stream_id, f"connection-specific field {name!r}")
     if name == b"te" and value != b"trailers":
         raise _malformed(stream_id, 'the field te may only say "trailers"')
     if name == b"host" and pseudo.get(b":authority", value).lower() != value.lower():
@@ -338,7 +338,7 @@ def _check_field(stream_id: int, name: bytes, value: bytes, pseudo: dict[bytes, 
 def _content_length(stream_id: int, value: bytes, before: int | None) -> int:
     """RFC 9110 §8.6. No body needs more than eighteen digits."""
     if not value.isdigit() or len(value) > 18 or before not in (None, int(value)):
-        raise _malformed(stream_id, "content-length is not one number")
+        raise _malformed(stream_id, "content-length is not a single number")
     return int(value)
 
 
@@ -359,7 +359,7 @@ def encode_headers(fields: Sequence[Field]) -> bytes:
         or any(value.strip(b" \t") != value for value in values)
         or b"".join(values).translate(None, _VALUE_FORBIDDEN_BYTES) != b"".join(values)
     ):
-        raise ValueError(f"these are not fields of HTTP/2: {fields!r}")
+        raise ValueError(f"invalid HTTP/2 fields: {fields!r}")
     return hpack.encode(fields)
 
 
@@ -405,7 +405,5 @@ class _HeadersToData(dict[int, bytes]):
 
 def _frame_start(block: bytes, type_and_flags: bytes) -> bytes:
     if len(block) > MIN_MAX_FRAME_BYTES:
-        raise ValueError(
-            f"a header block of {len(block)} bytes does not fit a frame of {MIN_MAX_FRAME_BYTES}"
-        )
+        raise ValueError(f"header block of {len(block)} bytes does not fit a frame of {MIN_MAX_FRAME_BYTES}")
     return len(block).to_bytes(3, "big") + type_and_flags

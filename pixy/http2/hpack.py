@@ -202,7 +202,7 @@ class Decoder:
             return self._decode(block)
         except IndexError:
             raise _invalid(
-                "a header block ends inside a field, or names an index that is not in the table"
+                "header block ends inside a field, or refers to an index beyond the table"
             ) from None
 
     def insert(self, field: Field) -> None:
@@ -228,7 +228,7 @@ class Decoder:
             # A field takes at least one byte, so only long blocks reach a second iteration.
             stop = min(end, at + self._fields_max - len(fields))
             if stop <= at:
-                reason = f"a header block of more than {self._fields_max} fields"
+                reason = f"header block of more than {self._fields_max} fields"
                 raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, reason)
             while at < stop:
                 byte = block[at]
@@ -251,9 +251,9 @@ class Decoder:
         field.
         """
         if byte == 0x80:
-            raise _invalid("index 0 is not a field")
+            raise _invalid("invalid index 0")
         if 0x20 <= byte < 0x40:
-            raise _invalid("a dynamic table size update stands behind a field")
+            raise _invalid("dynamic table size update after a field")
         mask = 0x3F if byte >= 0x40 else 0x0F
         index = byte & mask
         if index == mask:
@@ -279,9 +279,7 @@ class Decoder:
             if capacity == 0x1F:
                 capacity, at = _integer_rest(block, at, 0x1F)
             if capacity > self.max_table_bytes:
-                raise _invalid(
-                    f"a dynamic table of {capacity} bytes is asked for, {self.max_table_bytes} are allowed"
-                )
+                raise _invalid(f"dynamic table of {capacity} bytes, limit is {self.max_table_bytes}")
             self._capacity = capacity
             self.changes += 1
             self._evict(self._table_bytes)
@@ -376,7 +374,7 @@ def _integer_rest(block: bytes, at: int, value: int) -> tuple[int, int]:
             return value, at
         shift += 7
         if shift > _INTEGER_SHIFT_MAX:
-            raise _invalid("an integer takes more than five bytes")
+            raise _invalid("integer of more than five bytes")
 
 
 def _string(block: bytes, at: int) -> tuple[bytes, int]:
@@ -388,9 +386,7 @@ def _string(block: bytes, at: int) -> tuple[bytes, int]:
         length, at = _integer_rest(block, at, 0x7F)
     end = at + length
     if end > len(block):
-        raise _invalid(
-            f"a string of {length} bytes begins {len(block) - at} bytes before the end of its block"
-        )
+        raise _invalid(f"string of {length} bytes with {len(block) - at} bytes left in its block")
     string = block[at:end]
     return (huffman.decode(string) if byte >= 0x80 else string), end
 

@@ -108,9 +108,7 @@ def decode(encoded: bytes) -> bytes:
         node, met = (node.steps or node.compute_steps())[byte]
         symbols.append(met)
     if not node.may_end:
-        raise Http2ConnectionError(
-            ErrorCode.COMPRESSION_ERROR, "a Huffman-coded string does not end in valid padding"
-        )
+        raise Http2ConnectionError(ErrorCode.COMPRESSION_ERROR, "Huffman-coded string without valid padding")
     return b"".join(symbols)
 
 

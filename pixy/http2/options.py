@@ -114,4 +114,4 @@ class Options:
 
 def _check_range(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise ValueError(f"{name} is {value}, allowed are {least} to {most}")
+        raise ValueError(f"{name} is {value}, expected {least} to {most}")

@@ -229,7 +229,7 @@ class Receiver(FrameHandler):
         if self._preface:
             at = min(len(self._preface), len(chunk))
             if chunk[:at] != self._preface[:at]:
-                raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2")
+                raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "not an HTTP/2 client preface")
             self._preface = self._preface[at:]
         elif self.data_left:
             at = self._pass_data(chunk, 0, events)
@@ -257,7 +257,7 @@ class Receiver(FrameHandler):
         length, frame_type = head >> 8, head & 0xFF
         stream_id &= STREAM_ID_MAX
         if length > self._options.max_frame_bytes:
-            reason = f"a frame of {length} bytes, at most {self._options.max_frame_bytes} are allowed"
+            reason = f"frame of {length} bytes, limit is {self._options.max_frame_bytes}"
             raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, reason)
         if (
             frame_type == _DATA

@@ -83,7 +83,7 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
     """
     if len(payload) % SETTING_BYTES:
         raise Http2ConnectionError(
-            ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes, not of whole entries"
+            ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes, not a multiple of {SETTING_BYTES}"
         )
     entries = list(_ENTRY.iter_unpack(payload))
     for setting, value in entries:
@@ -91,7 +91,7 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
         if allowed and not allowed.least <= value <= allowed.most:
             raise Http2ConnectionError(
                 allowed.error,
-                f"{Setting(setting).name} is {value}, allowed are {allowed.least} to {allowed.most}",
+                f"{Setting(setting).name} is {value}, expected {allowed.least} to {allowed.most}",
             )
     return entries
 

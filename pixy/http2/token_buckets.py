@@ -19,11 +19,11 @@ __all__ = ["Cost", "TokenBucketOptions", "TokenBuckets"]
 class Cost(Enum):
     """Bucket to charge. The value is the reason sent to a peer whose bucket is empty."""
 
-    RESET = "too many streams were reset"
+    RESET = "too many stream resets"
     # gRPC clients know this text and halve their ping rate when they see it.
     PING = "too_many_pings"
     SETTINGS = "too many settings"
-    OVERHEAD = "too many frames that move no message"
+    OVERHEAD = "too many frames without a message"
 
 
 class TokenBucketOptions(NamedTuple):

@@ -65,7 +65,7 @@ def _get_entry(pb: raft_pb2.Entry) -> Entry:
     kind = _ENTRY_TYPES.get(pb.type)
     if kind is None:
         raise MalformedMessage(
-            f"entry {pb.term}/{pb.index} has the unknown type {pb.type}; known are {_numbers(EntryType)}"
+            f"entry {pb.term}/{pb.index} has unknown type {pb.type}, expected {_numbers(EntryType)}"
         )
     return Entry(pb.term, pb.index, kind, pb.data)
 
@@ -155,7 +155,7 @@ def _put_message(pb: raft_pb2.Message, message: Message) -> None:
 def _get_message(pb: raft_pb2.Message) -> Message:
     kind = _MESSAGE_TYPES.get(pb.type)
     if kind is None:
-        raise MalformedMessage(f"a message of the unknown type {pb.type}; known are {_numbers(MessageType)}")
+        raise MalformedMessage(f"message of unknown type {pb.type}, expected {_numbers(MessageType)}")
     return Message(
         kind,
         pb.to,
@@ -193,7 +193,7 @@ def decode_message(encoded: bytes) -> Message:
     """
     pb = _parse(raft_pb2.Message(), encoded)
     if not pb.HasField("type"):
-        raise MalformedMessage("a message without a type")
+        raise MalformedMessage("message without a type")
     message = _get_message(pb)
     if message.type is MessageType.APP:
         _check_append(message)

@@ -181,8 +181,8 @@ def check_batch(batch: Buffer) -> None:
         raise CorruptData(f"record batch has magic {header.magic}, expected {MAGIC}")
     if LENGTH_PREFIX_BYTES + header.length != size:
         raise CorruptData(
-            f"record batch at offset {header.base_offset} says it has {LENGTH_PREFIX_BYTES + header.length} bytes, "
-            f"but has {size}"
+            f"record batch at offset {header.base_offset} has a length field of {LENGTH_PREFIX_BYTES + header.length} bytes, "
+            f"but {size} bytes"
         )
     if header.last_offset_delta < 0 or header.records < 0:
         raise CorruptData(
@@ -192,5 +192,5 @@ def check_batch(batch: Buffer) -> None:
     crc = batch_crc(batch)
     if crc != header.crc:
         raise CorruptData(
-            f"record batch at offset {header.base_offset} has CRC {crc:#010x}, its header says {header.crc:#010x}"
+            f"record batch at offset {header.base_offset} has CRC {crc:#010x}, expected {header.crc:#010x}"
         )

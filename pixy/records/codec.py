@@ -181,7 +181,7 @@ def _decode(
         yield from DefaultRecordBatch(_safe_to_read(batch, unpacked_bytes_max))
     except UnpacksTooFarError as error:
         raise UnpackedTooLarge(
-            f"{_place(batch)}: its {len(batch)} bytes unpack to more than {unpacked_bytes_max}"
+            f"{_place(batch)}: its {len(batch)} bytes decompress to more than {unpacked_bytes_max}"
         ) from error
     except _UNREADABLE as error:
         raise CorruptData(f"{_place(batch)}: {error}") from error
@@ -190,7 +190,7 @@ def _decode(
 def _place(batch: bytes | bytearray | memoryview) -> str:
     """The batch by offset, and the offset after it for readers that can skip it."""
     header = read_header(batch)
-    return f"record batch at offset {header.base_offset} cannot be decoded, the next one is at {header.next_offset}"
+    return f"record batch at offset {header.base_offset} cannot be decoded, the next batch is at {header.next_offset}"
 
 
 def _safe_to_read(
@@ -232,9 +232,11 @@ def decompress_records(records: bytes, codec: int) -> bytes:
         # The buffer is reused by the next call in this thread.
         return bytes(unpack(codec, records, UNPACKED_BYTES_MAX))
     except UnpacksTooFarError as error:
-        raise CorruptData(f"compressed records unpack to more than {UNPACKED_BYTES_MAX} bytes") from error
+        raise CorruptData(
+            f"compressed records exceed {UNPACKED_BYTES_MAX} bytes when decompressed"
+        ) from error
     except _UNREADABLE as error:
-        raise CorruptData(f"compressed records cannot be read: {error}") from error
+        raise CorruptData(f"compressed records cannot be decompressed: {error}") from error
 
 
 def build_control_batch(control_type: int, value: bytes, timestamp_ms: int) -> bytearray:

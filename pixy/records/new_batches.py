@@ -86,13 +86,13 @@ def _size(view: memoryview, begin: int, batch_bytes_max: int, place: str) -> int
     """Size of the batch at byte `begin`, which must be complete."""
     left = len(view) - begin
     if left < HEADER_BYTES:
-        raise InvalidBatch(f"{place} has {left} bytes, its header alone has {HEADER_BYTES}")
+        raise InvalidBatch(f"{place} has {left} bytes, less than its header of {HEADER_BYTES}")
     header = read_header(view, begin)
     if header.magic != MAGIC:
         raise InvalidBatch(f"{place} has magic {header.magic}, expected {MAGIC}")
     size = LENGTH_PREFIX_BYTES + header.length
     if not HEADER_BYTES <= size <= left:
-        raise InvalidBatch(f"{place} says that it has {size} bytes, {HEADER_BYTES} to {left} are possible")
+        raise InvalidBatch(f"{place} has a length field of {size} bytes, expected {HEADER_BYTES} to {left}")
     if size > batch_bytes_max:
         raise MessageTooLarge(
             f"{place} has {size} bytes, producer.max_message_bytes allows {batch_bytes_max}"
@@ -105,11 +105,11 @@ def _wrong_kind(header: BatchHeader) -> str:
     if header.attributes & CONTROL_BIT:
         return "is a control batch, which only a coordinator may write"
     if header.attributes & TRANSACTIONAL_BIT:
-        return "belongs to a transaction, and there are none here"
+        return "is transactional, which is not supported"
     if header.attributes & ~(CODEC_BITS | TIMESTAMP_TYPE_BIT) or header.codec > _CODEC_MAX:
         return f"has attributes {header.attributes:#06x}, allowed are a codec of 0 to {_CODEC_MAX} and the timestamp type"
     if header.producer_id != _NO_PRODUCER:
-        return f"has producer id {header.producer_id}, expected {_NO_PRODUCER}: idempotent producers are not known here"
+        return f"has producer id {header.producer_id}, expected {_NO_PRODUCER}: idempotent producers are not supported"
     return ""
 
 
@@ -121,10 +121,12 @@ def _wrong_numbers(batch: memoryview, header: BatchHeader) -> str:
             "and a last offset delta of one less"
         )
     if not header.codec and header.records * _RECORD_BYTES_MIN > len(batch) - HEADER_BYTES:
-        return f"says that it has {header.records} records, which do not fit into its {len(batch)} bytes"
+        return f"has a count of {header.records} records, which do not fit in its {len(batch)} bytes"
     if header.max_timestamp < header.base_timestamp:
-        return f"has largest timestamp {header.max_timestamp}, before its first, {header.base_timestamp}"
+        return (
+            f"has max timestamp {header.max_timestamp}, less than its base timestamp {header.base_timestamp}"
+        )
     crc = batch_crc(batch)
     if crc != header.crc:
-        return f"has CRC-32C {crc:#010x}, its header says {header.crc:#010x}"
+        return f"has CRC-32C {crc:#010x}, expected {header.crc:#010x}"
     return ""

@@ -114,7 +114,7 @@ def _snappy(packed: bytes, bytes_max: int) -> Buffer:
         (size,) = _BLOCK_SIZE.unpack_from(packed, at)
         at += _BLOCK_SIZE.size
         if not 0 <= size <= len(packed) - at:
-            raise ValueError(f"a snappy block of {size} bytes, {len(packed) - at} are left")
+            raise ValueError(f"snappy block of {size} bytes with {len(packed) - at} bytes left")
         unpacked += _snappy_block(view[at : at + size], bytes_max - len(unpacked))
         at += size
     return unpacked

@@ -476,7 +476,7 @@ async def test_a_batch_that_unpacks_too_far_fails_the_search_that_needs_it_and_d
     assert await bad == 1
     await embedded.append(b"late", 30)
     with pytest.raises(
-        UnpackedTooLarge, match="record batch at offset 1 cannot be decoded, the next one is at 2"
+        UnpackedTooLarge, match="record batch at offset 1 cannot be decoded, the next batch is at 2"
     ):
         await embedded.backend.offset_for_timestamp(TOPIC, 15)
     assert embedded.replica.fault is None

@@ -190,7 +190,7 @@ async def test_a_batch_that_unpacks_too_far_stops_its_partition_alone_and_says_w
         await world.pass_time(0.1)
         assert answers.values == [b"before", b"elsewhere"]
         await world.pass_time(10)
-    where = "partition 0 of topic t: record batch at offset 1 cannot be decoded, the next one is at 2: "
+    where = "partition 0 of topic t: record batch at offset 1 cannot be decoded, the next batch is at 2: "
     (said,) = [entry for entry in logs if "cannot fetch" in entry["event"]]
     assert (said["group"], said["topic"], said["partition"], said["offset"]) == ("g", "t", 0, 1)
     assert said["error"].startswith(where)

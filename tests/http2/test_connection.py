@@ -223,7 +223,7 @@ def test_a_silent_client_is_sent_a_ping_and_given_up_if_it_stays_silent() -> Non
     assert peer.frames() == []
     peer.pass_time(1)
     assert peer.sent() == [("PING", 0)]
-    assert peer.pass_time(20) == [ConnectionTerminated(ErrorCode.NO_ERROR, "no sign of life")]
+    assert peer.pass_time(20) == [ConnectionTerminated(ErrorCode.NO_ERROR, "keepalive timeout")]
 
 
 def test_requests_are_signs_of_life_on_the_fast_path_too() -> None:

@@ -21,7 +21,7 @@ from pixy.http2 import Options
     ],
 )
 def test_limits_that_the_protocol_does_not_allow_are_refused(name: str, value: int) -> None:
-    with pytest.raises(ValueError, match=f"{name} is {value}, allowed are"):
+    with pytest.raises(ValueError, match=f"{name} is {value}, expected"):
         replace(Options(), **{name: value})  # type: ignore[arg-type]  # the names are those of integers
 
 

@@ -134,7 +134,9 @@ def test_check_batch_refuses_every_truncated_prefix() -> None:
 
 def test_check_batch_refuses_a_batch_with_bytes_behind_it() -> None:
     batch = three_records()
-    with pytest.raises(CorruptData, match=f"says it has {len(batch)} bytes, but has {len(batch) + 1}"):
+    with pytest.raises(
+        CorruptData, match=f"has a length field of {len(batch)} bytes, but {len(batch) + 1} bytes"
+    ):
         check_batch(batch + b"\0")
 
 
@@ -178,7 +180,7 @@ def test_a_wrong_checksum_is_told_with_offset_and_both_values() -> None:
     said = read_header(batch).crc
     batch[-1] ^= 0xFF
     found = crc32c(memoryview(batch)[21:])
-    with pytest.raises(CorruptData, match=f"offset 77 has CRC {found:#010x}, its header says {said:#010x}"):
+    with pytest.raises(CorruptData, match=f"offset 77 has CRC {found:#010x}, expected {said:#010x}"):
         check_batch(batch)
 
 

@@ -392,7 +392,7 @@ def test_a_snappy_block_of_negative_length_does_not_read_for_ever() -> None:
 def test_the_offset_of_an_unreadable_batch_is_told() -> None:
     batch = hostile(b"\x80")
     patch_batch(batch, 123, 0)
-    with pytest.raises(CorruptData, match="offset 123 cannot be decoded, the next one is at 124"):
+    with pytest.raises(CorruptData, match="offset 123 cannot be decoded, the next batch is at 124"):
         list(read_records(batch))
 
 
@@ -402,7 +402,7 @@ def test_the_records_of_a_batch_can_be_compressed_by_themselves(codec: int) -> N
     packed = compress_records(plain, codec)
     assert len(packed) < len(plain)
     assert decompress_records(packed, codec) == plain
-    with pytest.raises(CorruptData, match="compressed records cannot be read"):
+    with pytest.raises(CorruptData, match="compressed records cannot be decompressed"):
         decompress_records(b"noise" * 10, codec)
 
 

@@ -55,11 +55,11 @@ def test_a_largest_batch_is_allowed_and_one_byte_more_is_not() -> None:
     ("batch", "text"),
     [
         (GOOD[:16] + b"\x01" + GOOD[17:], "has magic 1, expected 2"),
-        (GOOD[:8] + number(48) + GOOD[12:], "says that it has 60 bytes, 61 to "),
-        (GOOD[:8] + number(-1) + GOOD[12:], "says that it has 11 bytes"),
-        (GOOD[:8] + number(2**31 - 1) + GOOD[12:], "says that it has 2147483659 bytes"),
+        (GOOD[:8] + number(48) + GOOD[12:], "has a length field of 60 bytes, expected 61 to "),
+        (GOOD[:8] + number(-1) + GOOD[12:], "has a length field of 11 bytes"),
+        (GOOD[:8] + number(2**31 - 1) + GOOD[12:], "has a length field of 2147483659 bytes"),
         (bytes(build_control_batch(1, b"", 0)), "is a control batch"),
-        (patched(GOOD, ATTRIBUTES, number(0x10, "h")), "belongs to a transaction"),
+        (patched(GOOD, ATTRIBUTES, number(0x10, "h")), "is transactional, which is not supported"),
         (patched(GOOD, ATTRIBUTES, number(5, "h")), "has attributes 0x0005, allowed are a codec of 0 to 4"),
         (patched(GOOD, ATTRIBUTES, number(0x40, "h")), "has attributes 0x0040"),
         (patched(GOOD, ATTRIBUTES, number(-(2**15), "h")), "has attributes -0x8000"),
@@ -70,9 +70,12 @@ def test_a_largest_batch_is_allowed_and_one_byte_more_is_not() -> None:
         (patched(GOOD, LAST_DELTA, number(0)), "has 2 records and last offset delta 0"),
         (
             patched(patched(GOOD, RECORDS, number(2**31 - 1)), LAST_DELTA, number(2**31 - 2)),
-            f"says that it has 2147483647 records, which do not fit into its {len(GOOD)} bytes",
+            f"has a count of 2147483647 records, which do not fit in its {len(GOOD)} bytes",
         ),
-        (patched(GOOD, MAX_TIMESTAMP, number(999, "q")), "has largest timestamp 999, before its first, 1000"),
+        (
+            patched(GOOD, MAX_TIMESTAMP, number(999, "q")),
+            "has max timestamp 999, less than its base timestamp 1000",
+        ),
     ],
 )
 def test_what_is_not_allowed_is_named_with_what_is(batch: bytes, text: str) -> None:

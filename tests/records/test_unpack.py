@@ -119,7 +119,9 @@ def test_a_bomb_is_refused_before_it_takes_the_memory(codec: int, compress: Call
         [sys.executable, "-c", UNDER_A_LIMIT, str(codec)], input=bomb, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
-    expected = f"the next one is at 1: its {61 + len(bomb)} bytes unpack to more than {UNPACKED_BYTES_MAX}"
+    expected = (
+        f"the next batch is at 1: its {61 + len(bomb)} bytes decompress to more than {UNPACKED_BYTES_MAX}"
+    )
     assert expected in done.stdout.decode()
 
 
@@ -128,7 +130,7 @@ def test_a_reader_may_allow_less(codec: int) -> None:
     batch = build_batch([NewRecord(None, b"value " * 1000, (), 7)], codec)
     assert len(list(read_records(batch, 7000))) == 1
     reading = read_records(batch, 6000)
-    with pytest.raises(UnpackedTooLarge, match="unpack to more than 6000"):
+    with pytest.raises(UnpackedTooLarge, match="decompress to more than 6000"):
         next(reading)
 
 
@@ -142,5 +144,5 @@ def test_what_pixy_builds_can_be_read_however_large_it_is() -> None:
 
 @pytest.mark.parametrize("size", [-1, -4, 100, 2**31 - 1])
 def test_a_snappy_block_beyond_the_end_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=f"a snappy block of {size} bytes, 3 are left"):
+    with pytest.raises(ValueError, match=f"snappy block of {size} bytes with 3 bytes left"):
         unpack(2, XERIAL + struct.pack(">i", size) + b"abc", 1000)

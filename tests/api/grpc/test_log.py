@@ -187,7 +187,7 @@ async def test_a_request_with_one_batch_that_is_not_allowed_writes_nothing(bulk:
     for wrong, text in [
         (b"", "partition 1 of topic t: no record batch"),
         (good[:60], "partition 1 of topic t: record batch 0 at byte 0 has 60 bytes"),
-        (good + good[:-1], f"record batch 1 at byte {len(good)} says that it has {len(good)} bytes"),
+        (good + good[:-1], f"record batch 1 at byte {len(good)} has a length field of {len(good)} bytes"),
         (good[:-1] + bytes([good[-1] ^ 1]), "record batch 0 at byte 0 has CRC-32C"),
         (patched(good, 43, bytes(8)), "has producer id 0, expected -1"),
         (batch_of(bytes(1_000_000)), "producer.max_message_bytes allows 1000000"),
@@ -281,7 +281,7 @@ async def test_a_batch_that_unpacks_too_far_is_told_to_those_who_decode_it_and_t
 ) -> None:
     consumer = replace(ConsumerConfig(), long_polling_timeout=1)
     config = Config(grpc_addr="127.0.0.1:0", proxies={"first": replace(ProxyConfig(), consumer=consumer)})
-    where = "partition 0 of topic t: record batch at offset 0 cannot be decoded, the next one is at 1: "
+    where = "partition 0 of topic t: record batch at offset 0 cannot be decoded, the next batch is at 1: "
     async with serve(make_embedded(tmp_path / "data"), config) as bulk:
         request = pb.AppendRequest(
             partitions=[batches_for(0, bomb(1000), batch_of(b"behind", timestamp_ms=2000))]
