@@ -26,7 +26,7 @@ from pixy.cluster.metadata import DeletedTopic, Topic
 from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_max
 from pixy.cluster.node_time import NodeTime
 from pixy.cluster.partitions import Partitions
-from pixy.cluster.publisher import Publisher
+from pixy.cluster.publisher import Publisher, SinksGroup
 from pixy.cluster.recovery import RecoveredNode, recover_node
 from pixy.cluster.replica import LogPosition, PartitionReplica, Proposal, Replica, StateReplica
 from pixy.cluster.reserve import Reserve
@@ -458,14 +458,13 @@ class Node:
         await self._stages.recover(recovered.identity.cluster_id)
         await self._partitions.restore(recovered, topics, self.metadata.next_raft_group, self._files)
         self.publisher = Publisher(
-            self._state.sinks,
+            SinksGroup(self._state.sinks, self._state.sinks_replica),
             self._stages,
             self.metadata,
             self._partitions,
             self._options.staging,
             self._time.now_ms,
             self._propose_and_tell,
-            self._state.sinks_replica,
         )
         self._compaction.on_positions = self.publisher.maybe_finish
 

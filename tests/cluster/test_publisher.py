@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster import Published, StageName, check_node, dump, publisher
+from pixy.cluster import Published, StageName, check_node, dump, roll_forward
 from pixy.cluster.replica import Replica
 from pixy.errors import CorruptData, FailedPrecondition
 from pixy.records import TopicPartition
@@ -373,14 +373,15 @@ async def test_a_file_system_without_links_gets_copies(
 async def test_many_partitions_get_their_parts_in_turns_and_in_the_order_of_the_publications(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "_STAGES_PER_TURN", 2)
+    monkeypatch.setattr(roll_forward, "_STAGES_PER_TURN", 2)
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 9)
         for value, sink in ((b"1", "a"), (b"2", "b")):
             pieces = [piece_of(cluster, value, partition=partition) for partition in range(9)]
             await stage(cluster, "stage", *pieces, sink=sink)
         proposed: list[int] = []
-        propose_part = cluster.node.publisher._propose_part
+        rolling = cluster.node.publisher._roll_forward
+        propose_part = rolling._propose_part
 
         def noted(*args: Any, **named: Any) -> None:
             proposed[-1] += 1
@@ -391,7 +392,7 @@ async def test_many_partitions_get_their_parts_in_turns_and_in_the_order_of_the_
                 proposed.append(0)
                 await asyncio.sleep(0)
 
-        monkeypatch.setattr(cluster.node.publisher, "_propose_part", noted)
+        monkeypatch.setattr(rolling, "_propose_part", noted)
         counting = asyncio.create_task(count_turns())
         await asyncio.sleep(0)
         publishing = [
@@ -442,7 +443,8 @@ async def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 2)
         await stage(cluster, "a", piece_of(cluster, b"1", b"2"), piece_of(cluster, b"3", partition=1))
-        propose = cluster.node.publisher._propose
+        rolling = cluster.node.publisher._roll_forward
+        propose = rolling._propose
 
         def propose_to_one(replica: Replica, payload: bytes, done: Callable[[Any], None]) -> None:
             if getattr(replica, "partition", None) != TopicPartition("topic", 1):
@@ -450,7 +452,7 @@ async def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             else:
                 done(None)
 
-        monkeypatch.setattr(cluster.node.publisher, "_propose", propose_to_one)
+        monkeypatch.setattr(rolling, "_propose", propose_to_one)
         await publish(cluster, 7, "a")
         await stage(cluster, "b", piece_of(cluster, b"4"))
         await cluster.settle()
