@@ -75,86 +75,105 @@ class LogServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def DescribeTopics(self, request, context):
-        """Describes topics as a writer needs them. Topics that do not exist are missing in the answer, unless they were to be created.
+        """Describes topics as needed by writers. Topics that do not exist are omitted, unless they are to
+        be created.
 
         Status codes:
-        INVALID_ARGUMENT (3)  a name that no topic may have.
+        INVALID_ARGUMENT (3)  a topic name is invalid.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListOffsets(self, request, context):
-        """Offsets by position or by timestamp. A partition that does not exist is marked so in the answer.
+        """Lists offsets by position or by timestamp. Partitions that do not exist are marked in the
+        response.
 
         Status codes:
-        INTERNAL (13)  the answer to a timestamp depends on a batch that is damaged, or that cannot be decoded.
+        INTERNAL (13)  the offset for a timestamp depends on a batch that is corrupt or cannot be
+        decoded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Fetch(self, request, context):
-        """Streams stored batches of ranges of offsets, range by range in the order of the request. The server touches no record: the first
-        batch of a range may begin before its `from_offset`, and its last may end behind `to_offset`; the client passes over those
-        records. The stream ends when every range has ended. A slow reader is waited for; cancelling frees everything.
+        """Streams the stored batches of offset ranges, range by range in the order of the request.
+        Records are not touched: the first batch of a range may begin before its `from_offset`, and the
+        last one may end after its `to_offset`; the client skips those records. The stream ends with
+        its last range. The server waits for slow readers; cancelling the call releases all of its
+        resources.
 
         Status codes:
-        INVALID_ARGUMENT (3)  no ranges, one that ends before it begins, or a name or a number that nothing may have;
-        INTERNAL (13)         what is stored is damaged.
+        INVALID_ARGUMENT (3)  there are no ranges, a range ends before it begins, or a name or number
+        is invalid;
+        INTERNAL (13)         stored data is corrupt.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Append(self, request, context):
-        """Appends batches. When it is answered, what has an offset is durable. Each partition succeeds or fails alone.
+        """Appends batches. Batches that have an offset in the response are durable. Each partition
+        succeeds or fails independently.
 
         Status codes:
-        INVALID_ARGUMENT (3)     batches that are not allowed: nothing was written;
-        FAILED_PRECONDITION (9)  a topic has another version or another id than the request says: nothing was written.
+        INVALID_ARGUMENT (3)     batches are not allowed: nothing was written;
+        FAILED_PRECONDITION (9)  a topic has another version or id than the request says: nothing was
+        written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Stage(self, request, context):
-        """Takes one piece of a stage: batches that become visible when the stage is published, and have no offsets until then. The first piece
-        makes the stage. Pieces may come in any order and more than once: one whose number is there already is answered and dropped. A
-        stage is sealed by the request that has `seal`; when that is answered, the stage is complete and durable. Sealing once more in the same
-        way succeeds. Batches of a partition become visible in the order of the pieces' numbers.
+        """Writes a piece of a stage: batches that become visible when the stage is published, and have no
+        offsets until then. The first piece creates the stage. Pieces may arrive in any order and more
+        than once: a piece whose number was received before is acknowledged and dropped. A request with
+        `seal` seals the stage; its response means that the stage is complete and durable. Sealing
+        again in the same way succeeds. Batches of a partition become visible in the order of their
+        pieces' numbers.
 
         Status codes:
-        INVALID_ARGUMENT (3)     batches that are not allowed, or a piece that differs from the one of its number;
+        INVALID_ARGUMENT (3)     batches are not allowed, or the piece differs from the one received
+        with its number;
         NOT_FOUND (5)            no such topic or partition;
-        FAILED_PRECONDITION (9)  a topic has another version or another id than the request says (describe it again and partition this piece
-        anew), the stage is sealed or published already, it is gone because the daemon was started anew before it was sealed, or
-        `seal` does not fit what is there: pieces are missing, or the checksum is another;
-        RESOURCE_EXHAUSTED (8)   more is staged than `staging.max_bytes` allows; or the stage would have more than 1 GiB or 10000 pieces:
-        seal it, and begin another one; or all stages would have more than 500000 pieces and parts of pieces;
-        UNAVAILABLE (14)         the piece was not taken, because the disk is full for instance; send it again. If the request had `seal`
-        the stage may be gone: then begin it anew.
+        FAILED_PRECONDITION (9)  a topic has another version or id than the request says (describe it
+        again and repartition this piece), the stage is sealed or published,
+        it was lost because the daemon restarted before it was sealed, or
+        `seal` does not match its contents: pieces are missing, or the
+        checksum differs;
+        RESOURCE_EXHAUSTED (8)   more data is staged than `staging.max_bytes` allows; or the stage
+        would exceed 1 GiB or 10000 pieces: seal it and begin another one;
+        or all stages together would exceed 500000 pieces and parts of
+        pieces;
+        UNAVAILABLE (14)         the piece was not written, for instance because the disk is full;
+        send it again. If the request had `seal`, the stage may be lost:
+        then write it again from the start.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Publish(self, request, context):
-        """Makes stages visible: all of them or none, also if the daemon dies meanwhile. Partition by partition, not at one instant. On return
-        everything is visible. An epoch that is not above the last one published of the sink changes nothing, and the answer says so.
+        """Makes stages visible: all of them or none, even if the daemon crashes meanwhile. Visibility is
+        per partition, not at a single instant. When the call returns, everything is visible. An epoch
+        at or below the sink's last published one has no effect, and the response says so.
 
         Status codes:
-        FAILED_PRECONDITION (9)  a stage is unknown, expired, not sealed or of another sink, a topic of it is deleted, or the sink belongs
-        to another query: nothing was published;
-        UNAVAILABLE (14)         nothing was published, or it is not known whether; publish again with the same epoch and stages.
+        FAILED_PRECONDITION (9)  a stage is unknown, expired, not sealed or of another sink, a topic
+        of it was deleted, or the sink belongs to another query: nothing was
+        published;
+        UNAVAILABLE (14)         nothing was published, or the outcome is unknown; publish again with
+        the same epoch and stages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Discard(self, request, context):
-        """Drops stages that were not published. Those that were, and those that are unknown, are passed over. Without any it is a sign of life:
-        like every call of a sink it begins `staging.expiry` of the sink's stages anew.
+        """Discards unpublished stages. Published and unknown ones are ignored. Without any stages it is a
+        keepalive: like every call of a sink it restarts `staging.expiry` for the sink's stages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -60,10 +60,10 @@ class TopicsServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def CreateTopic(self, request, context):
-        """Creates a topic. When it is answered, the topic is durable and takes messages.
+        """Creates a topic. When the call returns, the topic is durable and accepts messages.
 
         Status codes:
-        ALREADY_EXISTS (6)    there is a topic of that name; it is as it was.
+        ALREADY_EXISTS (6)    a topic of that name exists; it is unchanged.
         INVALID_ARGUMENT (3)  the number of partitions, an option or its value is not allowed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -71,12 +71,15 @@ class TopicsServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AlterTopic(self, request, context):
-        """Gives a topic more partitions, or other options, or both as one change. A request that changes nothing succeeds.
+        """Adds partitions to a topic, changes its options, or does both in a single change. A request
+        that changes nothing succeeds.
 
-        More partitions change where messages with a key go: the hash of a key is taken modulo the number of partitions.
+        Adding partitions changes the partitions of keyed messages: the hash of a key is taken modulo
+        the number of partitions.
 
         Status codes:
-        INVALID_ARGUMENT (3)  fewer partitions than there are, too many, or an option that is not allowed; nothing has changed;
+        INVALID_ARGUMENT (3)  fewer partitions than before, too many, or an option that is not
+        allowed; nothing was changed;
         NOT_FOUND (5)         no such topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -84,20 +87,21 @@ class TopicsServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopic(self, request, context):
-        """Deletes a topic for good: its messages, and the offsets that consumer groups have committed in it. When it is answered,
-        a topic of that name can be created again; it begins empty and has another id. A client that goes on producing or
-        consuming does just that if `auto_create_topics` is on.
+        """Deletes a topic for good, with its messages and all offsets that consumer groups have committed
+        in it. When the call returns, a topic of that name can be created again; it is empty and has
+        another id. A client that continues to produce or consume does so if `auto_create_topics` is
+        on.
 
         Status codes:
         NOT_FOUND (5)            no such topic;
-        FAILED_PRECONDITION (9)  stages hold records of it that are not published yet, and `force` is not set.
+        FAILED_PRECONDITION (9)  stages have unpublished records for it, and `force` is not set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTopic(self, request, context):
-        """Describes a topic, with what its partitions hold. Never creates it.
+        """Describes a topic, including the offsets of its partitions. Never creates the topic.
 
         Status codes:
         NOT_FOUND (5)  no such topic.
