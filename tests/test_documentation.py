@@ -13,9 +13,6 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES_IN_MARKDOWN = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
-PENDING = {"CHANGELOG", "grpc"}
-"""Pages whose lines are still longer."""
-
 COLUMNS_MAX = 100
 README_LINES_MAX = 150
 
@@ -74,9 +71,7 @@ def test_every_relative_link_leads_to_a_page_and_a_heading(path: Path) -> None:
     assert broken_links(path) == []
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in PAGES_IN_MARKDOWN if path.stem not in PENDING], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", PAGES_IN_MARKDOWN, ids=lambda path: path.name)
 def test_lines_of_prose_end_at_100_characters(path: Path) -> None:
     assert long_lines(path.read_text()) == []
 
