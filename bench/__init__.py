@@ -1,5 +1,6 @@
-"""How fast pixy is on this machine: one command, one table. Run it with `make bench` or `python -m bench`.
+"""Benchmarks of pixy on this machine: one command, one table. Run with `make bench` or `python -m
+bench`.
 
-Figures of different machines, or of different runs on a machine that others use, do not compare. So everything that is
-compared runs in turns within one run, and what counts is the ratio.
+Figures of different machines, or of different runs on a shared machine, are not comparable. So
+everything compared runs alternately within one run, and ratios are what counts.
 """

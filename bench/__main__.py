@@ -1,8 +1,10 @@
-"""`python -m bench`: measure, and print one table, and README's. NATS is beside pixy in both where `nats-server` is installed.
+"""`python -m bench`: measures, and prints one table, and the one of docs/performance.md. Both
+include NATS if `nats-server` is installed.
 
---only NAME   one of grpc, no-op, tls, deadlines, connections, no-network, ready, idle, growth; may be repeated
+--only NAME   one of grpc, no-op, tls, deadlines, connections, no-network, ready,
+              idle, growth; repeatable
 --full        longer rounds, and more of them; memory from 1 M to 10 M messages
---json        for a program
+--json        print JSON
 """
 
 import argparse
@@ -17,13 +19,13 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Measure what was asked for."""
+    """Run the selected measurements."""
     assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="python -m bench", description="How fast pixy is on this machine.")
-    parser.add_argument(
-        "--only", action="append", choices=MEASURES, help="measure only this; may be repeated"
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Benchmarks of pixy on this machine."
     )
-    parser.add_argument("--full", action="store_true", help="longer, and with ten times the messages")
+    parser.add_argument("--only", action="append", choices=MEASURES, help="measure only this; repeatable")
+    parser.add_argument("--full", action="store_true", help="longer, with ten times the messages")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     scale = FULL if arguments.full else Scale()

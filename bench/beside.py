@@ -1,8 +1,10 @@
-"""`python -m bench.beside OTHER`: processor time of a call, here and in another checkout, in turns on one machine.
+"""`python -m bench.beside OTHER`: processor time per call, here and in another checkout,
+alternately on one machine.
 
-Each round puts the same number of calls on a daemon of each checkout, one after the other, and the order changes from round to round.
-A round gives a ratio of microseconds of the daemon's processor time (all its threads) for a call; the table has their medians. What
-the machine does beside it reaches both alike.
+Each round sends the same number of calls to a daemon of each checkout, one after the other, and the
+order changes from round to round. A round gives a ratio of microseconds of the daemon's processor
+time (all threads) per call; the table has their medians. Other load on the machine affects both
+alike.
 
 OTHER is a checkout with its `.venv` set up (`make run` or `make test` there). It needs h2load.
 """
@@ -36,13 +38,15 @@ _PRODUCE = pb.ProdRq(topic="produced", key_undefined=True, message=bytes(100)).S
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A daemon of one checkout, and the bodies of its requests."""
+    """A daemon of one checkout, and its request bodies."""
 
     server: Server
     folder: Path
 
     def cpu_us(self, method: str, level: Level, calls: int, group: str) -> float:
-        """Microseconds of processor time for a call. A consumer group that is new has all messages before it."""
+        """Microseconds of processor time per call. A new consumer group has all messages ahead of
+        it.
+        """
         request = pb.ConsNAckRq(topic=FILLED_TOPIC, group=group, auto_ack=True).SerializeToString()
         body = write_body(self.folder / "body", _PRODUCE if method == "Produce" else request)
         self._load(method, level, _WARM_UP_CALLS, body)
@@ -100,9 +104,9 @@ def _compare(
 
 
 def main() -> int:
-    """Measure what was asked for; a line of JSON for each method and level."""
+    """Run the selected measurements; prints a line of JSON per method and level."""
     assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="python -m bench.beside", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.beside", description=__doc__.split("\n\n")[0])
     parser.add_argument("other", type=Path, help="the other checkout")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, default=30_000, help="calls in each measurement")

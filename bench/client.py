@@ -2,7 +2,7 @@
 
     python -m bench.client ADDRESS METHOD BODY_FILE CONNECTIONS STREAMS SECONDS
 
-Prints one JSON object: done, per_second, mean_ms. Any status but OK ends it with an error.
+Prints one JSON object: done, per_second, mean_ms. Any status other than OK is an error.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _PREFIX_BYTES = 5
 async def main(
     address: str, method: str, message: bytes, connections: str, streams: str, seconds: str
 ) -> None:
-    """Call the method with the message and print what came of it."""
+    """Call the method with the message and print the result."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
     channels = [grpc.aio.insecure_channel(address, options=options) for _ in range(int(connections))]
     begin = time.perf_counter() + _WARM_UP_SECONDS

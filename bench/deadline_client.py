@@ -1,10 +1,12 @@
-"""A load client that sends what grpc-go sends when every call has a deadline: a new value, added to the HPACK table, in each request.
+"""A load client that sends deadlines as grpc-go does: a new value, added to the HPACK table, in
+each request.
 
     python -m bench.deadline_client ADDRESS METHOD BODY_FILE CONNECTIONS STREAMS SECONDS
 
-Half of its connections do that, the other half sends no deadlines; they take turns of a fraction of a second, so that both meet the same
-machine. Requests are encoded before the clock runs, and answers only counted, so that the client is not what is measured. Prints one JSON
-object: calls per second without deadlines and with them.
+Half of its connections send deadlines, the other half none; they alternate every fraction of a
+second, so that both see the same machine. Requests are encoded before the clock starts, and
+responses only counted, so that the client is not measured. Prints one JSON object: calls per second
+without and with deadlines.
 """
 
 import json
@@ -22,12 +24,12 @@ from pixy.http2.headers import encode_headers
 _OK = encode_headers([(b"grpc-status", b"0")])
 _SETTINGS = f.frame(f.FrameType.SETTINGS, 0, 0) + f.window_update(0, 2**30)
 _CALLS_PER_SECOND_MAX = 15_000
-"""Of one connection; more are not encoded."""
+"""Limit of the requests encoded per connection."""
 _TURN_SECONDS = 0.1
 _ANSWER_SECONDS_MAX = 10.0
 
 
-class _Client:
+class _DeadlineClient:
     """One connection with its requests."""
 
     def __init__(self, address: str, method: str, body: bytes, calls: int, deadlines: bool) -> None:
@@ -57,26 +59,26 @@ class _Client:
         self._tail = b""
 
     def send(self, count: int) -> None:
-        """Send so many more requests."""
+        """Send further requests."""
         if self.sent + count > len(self.requests):
             raise RuntimeError("the requests ran out: encode more")
         self.socket.sendall(b"".join(self.requests[self.sent : self.sent + count]))
         self.sent += count
 
     def receive(self) -> int:
-        """How many calls were answered with OK since the last time."""
+        """Number of calls answered OK since the last time."""
         chunk = self._tail + self.socket.recv(262_144)
         answered = chunk.count(_OK)
-        # An end that may be the start of a status stays.
+        # A tail that may be the start of a status is kept.
         self._tail = chunk[-(len(_OK) - 1) :] if not chunk.endswith(_OK) else b""
         self.done += answered
         return answered
 
 
 class _Group:
-    """Connections that keep so many calls in flight each while it is their turn."""
+    """Connections with a fixed number of calls in flight each during their turn."""
 
-    def __init__(self, clients: list[_Client], streams: int) -> None:
+    def __init__(self, clients: list[_DeadlineClient], streams: int) -> None:
         self._clients = clients
         self._streams = streams
         self._selector = selectors.DefaultSelector()
@@ -89,7 +91,7 @@ class _Group:
         return sum(client.done for client in self._clients) / self._seconds
 
     def take_turn(self) -> None:
-        """Go on for a turn, and until all is answered."""
+        """Run one turn, until all calls are answered."""
         began = time.perf_counter()
         for client in self._clients:
             client.send(self._streams)
@@ -102,10 +104,12 @@ class _Group:
 
 
 def main(address: str, method: str, body: bytes, connections: int, streams: int, seconds: float) -> None:
-    """Measure both for so long."""
+    """Measure both kinds."""
     calls = round(_CALLS_PER_SECOND_MAX * seconds)
     plain, timed = (
-        _Group([_Client(address, method, body, calls, deadlines) for _ in range(connections)], streams)
+        _Group(
+            [_DeadlineClient(address, method, body, calls, deadlines) for _ in range(connections)], streams
+        )
         for deadlines in (False, True)
     )
     for _ in range(round(seconds / _TURN_SECONDS)):

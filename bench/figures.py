@@ -1,4 +1,4 @@
-"""What was measured, what it is measured against, and the table of it."""
+"""Measured figures, their references, and the table of them."""
 
 import json
 import os
@@ -15,18 +15,18 @@ _HALT_POLL = Path("/sys/module/haltpoll/parameters/guest_halt_poll_ns")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the table.
+    """One row of the table.
 
     Args:
-        name: what was measured.
-        value: how much.
-        unit: of what.
-        reference: the same of the server that does nothing; None where there is no such thing.
-        nats: the same of NATS; None where it was not measured.
+        name: the measured quantity.
+        value: the measured value.
+        unit: unit of the value.
+        reference: value of the no-op server; None if there is none.
+        nats: value of NATS; None if not measured.
         ratio: value by reference, the median over the rounds.
-        target: what the project wants, for people.
-        met: whether it is so; None without a target.
-        row, in_flight: where it stands in README's table, if it does.
+        target: the project's target, as text.
+        met: True if the target is met; None without a target.
+        row, in_flight: position in the table of docs/performance.md, if any.
     """
 
     name: str
@@ -42,10 +42,11 @@ class Figure:
 
 
 def machine() -> dict[str, Any]:
-    """Where this runs.
+    """Description of the machine.
 
-    `halt_poll_us` is for how long an idle core of this virtual machine looks for work before it halts (None: it is not said).
-    To wake a halted one takes tens of microseconds, which is most of a call that is alone.
+    `halt_poll_us` is the time that an idle core of this virtual machine polls for work before it
+    halts (None: unknown). Waking a halted core takes tens of microseconds, which is most of the
+    time of a lone call.
     """
     return {
         "cores": os.cpu_count(),
@@ -57,14 +58,14 @@ def machine() -> dict[str, Any]:
 
 
 def as_json(figures: Sequence[Figure], client: str) -> str:
-    """Everything for a program."""
+    """All figures as JSON."""
     return json.dumps(
         {"machine": machine(), "client": client, "figures": [asdict(f) for f in figures]}, indent=2
     )
 
 
 def as_table(figures: Sequence[Figure], reference: str = "no-op") -> str:
-    """Everything for a person; `reference` is what the figures are measured against."""
+    """All figures as a table; `reference` names the reference column."""
     lines = [["", "pixy", reference, "ratio", "NATS", "", "target", ""]]
     for figure in figures:
         against = "" if figure.reference is None else _number(figure.reference)
@@ -94,7 +95,7 @@ def as_table(figures: Sequence[Figure], reference: str = "no-op") -> str:
 
 
 def as_markdown(figures: Sequence[Figure]) -> str:
-    """README's table, as far as it was measured."""
+    """The table of docs/performance.md, as far as measured."""
     rows = {
         figure.row: [other for other in figures if other.row == figure.row]
         for figure in figures

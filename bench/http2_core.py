@@ -1,9 +1,9 @@
-"""What a call that does nothing costs in the HTTP/2 core alone: no sockets, no gRPC, no event loop.
+"""Cost of a no-op call in the HTTP/2 core alone: no sockets, no gRPC, no event loop.
 
     python -m bench.http2_core [--profile]
 
-A client's bytes are prepared before the clock runs. Each chunk holds as many requests as are in flight; all of them are answered, then
-the output is taken, as a shell would do in one turn of its loop.
+A client's bytes are prepared before the clock starts. Each chunk holds the requests in flight; all
+of them are answered, then the output is taken, as in one iteration of an event loop.
 """
 
 import argparse
@@ -73,11 +73,11 @@ def main() -> None:
 
 
 def _run(case: _Case, call: Callable[..., None] | None = None) -> float:
-    """Microseconds of CPU per call."""
+    """Microseconds of processor time per call."""
     connection, encoder = Http2Connection(Options(), 0.0), hpack.Encoder()
     connection.receive(f.PREFACE + f.frame(f.FrameType.SETTINGS, 0, 0), 0.0)
     chunks = list(_chunks(case, encoder))
-    # Opening the window as a client would is not part of a call.
+    # Opening the window as a client does is not part of a call.
     connection.receive(f.window_update(0, 2**30), 0.0)
     before = time.process_time()
     if call is None:

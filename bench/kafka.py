@@ -1,13 +1,15 @@
-"""`python -m bench.kafka`: produce, fetch and consume over a real Kafka, beside aiokafka's own producer, in one run.
+"""`python -m bench.kafka`: produce, fetch and consume on a real Kafka, beside aiokafka's own
+producer, in one run.
 
---seconds S   how long each round of each figure takes (default 1)
---rounds N    how many rounds; medians are told (default 3)
---only W      local (without gRPC) or door (through a daemon); default: both
+--seconds S   duration of each round of each figure (default 1)
+--rounds N    number of rounds; medians are reported (default 3)
+--only W      local (without gRPC) or daemon (over gRPC); default: both
 --profile N   instead: the top lines of a profile of produce with N in flight
 
-One broker on the same cores, 100-byte messages, acks of all replicas, idempotent on both sides. `pixy` is everything below the gRPC door:
-proxy, accumulators, backend. `aiokafka` is as many tasks as messages in flight, each of which calls `send_and_wait` over and over. The
-two take turns, so that whatever else runs on the machine is there for both.
+One broker on the same cores, 100-byte messages, acks of all replicas, idempotent on both sides.
+`pixy` is everything below the gRPC server: proxy, accumulators, backend. `aiokafka` is one task per
+message in flight, each of which calls `send_and_wait` in a loop. The two alternate, so that other
+load on the machine affects both alike.
 """
 
 import argparse
@@ -28,7 +30,7 @@ import uvloop
 from aiokafka import AIOKafkaProducer
 
 from bench.figures import Figure, as_table, machine
-from bench.kafka_door import measure_door
+from bench.kafka_daemon import measure_daemon
 from pixy.backend import TopicPartition
 from pixy.backend.kafka import KafkaBackend, KafkaOptions, StagingPlace
 from pixy.clock import SystemClock
@@ -71,7 +73,7 @@ async def _open_proxy(addresses: list[str]) -> AsyncIterator[tuple[Proxy, KafkaB
 
 
 async def _pixy(proxy: Proxy, in_flight: int, seconds: float) -> int:
-    """Keep so many produces in flight; returns how many were answered."""
+    """Keep `in_flight` produces in flight; returns the number answered."""
     end = time.perf_counter() + seconds
     answered = running = 0
     finished = asyncio.Event()
@@ -110,7 +112,7 @@ async def _aiokafka(producer: AIOKafkaProducer, in_flight: int, seconds: float) 
 
 
 async def _fetch(backend: KafkaBackend, seconds: float, decode: bool) -> int:
-    """Read the topic from its beginning, all partitions at once, over and over."""
+    """Read the topic from its beginning, all partitions at once, repeatedly."""
     end = time.perf_counter() + seconds
     counts = [0] * _PARTITIONS
 
@@ -136,7 +138,7 @@ def _cpu_s() -> float:
 
 
 async def _rate(work: Awaitable[int]) -> tuple[float, float]:
-    """Messages a second, and microseconds of this process's CPU for each."""
+    """Messages per second, and microseconds of this process's processor time for each."""
     started, cpu = time.perf_counter(), _cpu_s()
     count = await work
     return count / (time.perf_counter() - started), (_cpu_s() - cpu) / max(count, 1) * 1e6
@@ -210,11 +212,11 @@ def _with_broker(work: Callable[[list[str]], None]) -> None:
 def main() -> int:
     """Measure, and print one table."""
     assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="python -m bench.kafka", description=__doc__.split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each round of each figure")
-    parser.add_argument("--rounds", type=int, default=3, help="medians are told")
+    parser = argparse.ArgumentParser(prog="python -m bench.kafka", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of each round")
+    parser.add_argument("--rounds", type=int, default=3, help="medians are reported")
     parser.add_argument("--profile", type=int, metavar="N", help="profile produce with N in flight instead")
-    parser.add_argument("--only", choices=("local", "door"), help="measure only this")
+    parser.add_argument("--only", choices=("local", "daemon"), help="measure only this")
     arguments = parser.parse_args()
 
     def work(addresses: list[str]) -> None:
@@ -222,10 +224,10 @@ def main() -> int:
             uvloop.run(_profile(addresses, arguments.profile))
             return
         figures: list[Figure] = []
-        if arguments.only != "door":
+        if arguments.only != "daemon":
             figures += uvloop.run(_measure(addresses, arguments.seconds, arguments.rounds))
         if arguments.only != "local":
-            figures += measure_door(addresses, arguments.seconds, arguments.rounds)
+            figures += measure_daemon(addresses, arguments.seconds, arguments.rounds)
         here = machine()
         print(f"{here['cores']} cores, load {here['load']}, Python {here['python']}; 100-byte messages")
         print(as_table(figures).replace("no-op", "aiokafka", 1))

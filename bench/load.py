@@ -1,4 +1,6 @@
-"""Load on a gRPC server: h2load where it is installed, else a client of our own, which is slower and says so in the table."""
+"""Load on a gRPC server: h2load if installed, else a client in Python, which is slower and noted in
+the table.
+"""
 
 import json
 import re
@@ -18,7 +20,7 @@ _WARM_UP_SECONDS = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How many requests are in flight: on so many connections, so many streams each."""
+    """Requests in flight: number of connections, and of streams on each."""
 
     connections: int
     streams: int
@@ -33,7 +35,7 @@ LEVELS = (Level(1, 1), Level(4, 8), Level(8, 16), Level(16, 32))
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What came of it. `done` counts the measured time only, not the warm-up."""
+    """Result of a load. `done` excludes the warm-up."""
 
     done: int
     per_second: float
@@ -41,7 +43,7 @@ class Load:
 
 
 def client_name() -> str:
-    """What puts the load on."""
+    """Name of the load client."""
     return (
         "h2load"
         if shutil.which("h2load")
@@ -50,7 +52,7 @@ def client_name() -> str:
 
 
 def write_body(file: Path, message: bytes) -> Path:
-    """A file with one gRPC message as it goes over the wire."""
+    """Write a file with one gRPC message in wire format."""
     file.write_bytes(b"\0" + len(message).to_bytes(4) + message)
     return file
 
@@ -58,7 +60,9 @@ def write_body(file: Path, message: bytes) -> Path:
 def put_load(
     address: str, method: str, body: Path, level: Level, seconds: float, *, secure: bool = False
 ) -> Load:
-    """Call `KafkaPixy/<method>` with the message in `body` for `seconds`, after a short warm-up. TLS needs h2load."""
+    """Call `KafkaPixy/<method>` with the message in `body` for `seconds`, after a short warm-up.
+    TLS needs h2load.
+    """
     if shutil.which("h2load"):
         return _h2load(
             f"{'https' if secure else 'http'}://{address}/KafkaPixy/{method}", body, level, seconds
@@ -87,7 +91,7 @@ def _h2load(url: str, body: Path, level: Level, seconds: float) -> Load:
 
 
 def parse_h2load(printed: str, seconds: float) -> Load:
-    """What h2load says in its summary."""
+    """Parse h2load's summary."""
     counts = re.search(r"^requests: .* (\d+) succeeded, (\d+) failed, (\d+) errored", printed, re.MULTILINE)
     times = re.search(r"^time for request: +\S+ +\S+ +(\S+)", printed, re.MULTILINE)
     if counts is None or times is None or not int(counts[1]):

@@ -1,10 +1,15 @@
-"""A proxy on an embedded cluster in this process, built as the daemon builds it, and loops that drive it by callbacks.
+"""A proxy on an embedded cluster in this process, built as the daemon builds it, and loops that
+drive it by callbacks.
 
-    python -m bench.local speed SECONDS          produce, consume with auto ack, consume with an ack on the next request
-    python -m bench.local fill FOLDER COUNT      COUNT messages of 100 bytes in the topic `filled` of the data in FOLDER
-    python -m bench.local growth COUNT COUNT     resident memory after so many messages, and after so many
+    python -m bench.local speed SECONDS
+        produce, consume with auto ack, consume with an ack on the next request
+    python -m bench.local fill FOLDER COUNT
+        COUNT messages of 100 bytes in the topic `filled` of the data in FOLDER
+    python -m bench.local growth COUNT COUNT
+        resident memory after each of the two numbers of messages
 
-Prints one JSON object. Disk, syncs and threads are real; there is no network, no task and no future for each message.
+Prints one JSON object. Disk, syncs and threads are real; there is no network, and no task or future
+per message.
 """
 
 import asyncio
@@ -43,7 +48,7 @@ def _fault(error: BaseException) -> None:
 
 @asynccontextmanager
 async def open_proxy(folder: Path) -> AsyncIterator[Proxy]:
-    """A proxy with its data below `folder`, where the daemon's cluster `default` would have it."""
+    """A proxy with its data in the place of the daemon's cluster `default` below `folder`."""
     config = ProxyConfig()
     clock = SystemClock()
     options = NodeOptions(
@@ -67,7 +72,9 @@ async def open_proxy(folder: Path) -> AsyncIterator[Proxy]:
 async def produce(
     proxy: Proxy, topic: str, going_on: Callable[[int], bool], in_flight_max: int = _IN_FLIGHT
 ) -> int:
-    """Keep so many produces in flight while `going_on(answered)`; returns how many were answered OK."""
+    """Keep `in_flight` produces in flight while `going_on(answered)`; returns the number answered
+    OK.
+    """
     answered = in_flight = 0
     finished = asyncio.Event()
 
@@ -94,7 +101,9 @@ async def produce(
 async def consume(
     proxy: Proxy, topic: str, group: str, going_on: Callable[[int], bool], *, auto_ack: bool
 ) -> int:
-    """Keep up to 512 consume requests in flight; each one acks an earlier message unless that happens by itself."""
+    """Keep up to 512 consume requests in flight; each acks an earlier message unless auto ack is
+    on.
+    """
     taken = waiting = 0
     unacked: deque[tuple[int, int]] = deque()
 
@@ -132,7 +141,7 @@ async def _rate(work: Awaitable[int]) -> float:
 
 
 async def speed(seconds: str) -> dict[str, float]:
-    """Messages a second. Each kind of consuming has a process life of its own, with the topic filled before."""
+    """Messages per second. Each kind of consuming starts with a new proxy and a filled topic."""
     each = float(seconds)
     rates: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="pixy-bench-") as name:
@@ -142,7 +151,8 @@ async def speed(seconds: str) -> dict[str, float]:
         for kind, auto_ack in (("consume auto ack", True), ("consume explicit ack", False)):
             async with open_proxy(Path(name)) as proxy:
                 (*_, end) = [offsets.end for offsets in await proxy.get_offsets(kind, FILLED_TOPIC)]
-                until, last = _until(each), 3 * end  # of 4 partitions, so that it never runs dry
+                # of 4 partitions, so that the topic never runs dry
+                until, last = _until(each), 3 * end
 
                 def going_on(taken: int, until: Callable[[int], bool] = until, last: int = last) -> bool:
                     return taken < last and until(taken)
@@ -152,7 +162,7 @@ async def speed(seconds: str) -> dict[str, float]:
 
 
 async def fill(folder: str, count: str) -> dict[str, float]:
-    """Messages for somebody else to consume."""
+    """Fill the topic for another process to consume."""
     async with open_proxy(Path(folder)) as proxy:
         done = await _fill_up(proxy, int(count))
     return {"messages": done}
@@ -179,7 +189,7 @@ async def growth(first: str, second: str) -> dict[str, float]:
 
 
 def main(what: str, *arguments: str) -> None:
-    """Run one of them and print what came of it."""
+    """Run one measurement and print its result."""
     prepare_interpreter()
     work = (
         speed(*arguments) if what == "speed" else fill(*arguments) if what == "fill" else growth(*arguments)

@@ -1,11 +1,13 @@
-"""`python -m bench.log`: the log in bulk over gRPC, side by side with what the machine's disk can do, in one run.
+"""`python -m bench.log`: the bulk log API over gRPC, beside the raw speed of the machine's disk, in
+one run.
 
---dir FOLDER    where to write; by default a temporary directory on the file system of the current directory
---quick         a fifth of it, to see that it runs; its figures are no proof
+--dir FOLDER    where to write; default: a temporary directory on the current file system
+--quick         a fifth of the work, as a smoke test; its figures prove nothing
 
-A daemon, and grpcio's client in a process of its own. Records have keys of 8 bytes and values of 100 random ones, topics 8 partitions,
-batches about 250 KB; requests of 1 MB, 8 in flight. Each round appends to a new daemon, between two raw measurements of the disk, and
-fetches what it has appended, which the page cache has by then, in answers of up to 2 MiB.
+A daemon, and grpcio's client in a process of its own. Records have keys of 8 bytes and values of
+100 random bytes; topics have 8 partitions, batches about 250 KB; requests have 1 MB, 8 are in
+flight. Each round appends to a new daemon, between two raw measurements of the disk, and fetches
+the appended records, by then in the page cache, in responses of up to 2 MiB.
 """
 
 import argparse
@@ -40,9 +42,9 @@ _FETCH = {"partitions": 8, "max_bytes": 2 << 20}
 def main() -> int:
     """Measure, and print a table."""
     assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="python -m bench.log", description="The log in bulk over gRPC.")
+    parser = argparse.ArgumentParser(prog="python -m bench.log", description="The bulk log API over gRPC.")
     parser.add_argument("--dir", type=Path, metavar="FOLDER", help="where to write; never in memory")
-    parser.add_argument("--quick", action="store_true", help="a fifth of it; its figures are no proof")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the work; its figures prove nothing")
     arguments = parser.parse_args()
     print(" ".join(f"{name} {value}" for name, value in machine().items()), flush=True)
     print(as_table(measure_log(arguments.dir or default_parent(), arguments.quick), reference="raw disk"))
@@ -50,7 +52,7 @@ def main() -> int:
 
 
 def measure_log(parent: Path, quick: bool = False) -> list[Figure]:
-    """Measure with daemons whose data is in a new folder in `parent`; prints each round."""
+    """Measure with daemons whose data is in a new directory in `parent`; prints each round."""
     size, rounds = (_QUICK_BYTES, 1) if quick else (_BYTES, _ROUNDS)
     found: list[_Round] = []
     with tempfile.TemporaryDirectory(prefix="pixy-bench-", dir=parent) as name:
@@ -63,7 +65,7 @@ def measure_log(parent: Path, quick: bool = False) -> list[Figure]:
 
 
 class _Round:
-    """One round; all rates in bytes a second, processor time in seconds for a GB."""
+    """One round; rates in bytes per second, processor time in seconds per GB."""
 
     def __init__(self, folder: Path, size: int) -> None:
         raw = [_raw(folder, size)]
@@ -104,14 +106,14 @@ def _figures(found: list[_Round]) -> list[Figure]:
             target=f">= {_FETCH_MB_MIN} MB/s",
             met=median("fetch") >= _FETCH_MB_MIN * _MB,
         ),
-        Figure("the same by a client that does not parse it", median("fetch_bytes") / _MB, "MB/s"),
+        Figure("the same by a client that does not parse batches", median("fetch_bytes") / _MB, "MB/s"),
         Figure("processor time of the daemon, Append", median("append_cpu"), "s/GB"),
         Figure("the same, Fetch", median("fetch_cpu"), "s/GB"),
     ]
 
 
 def _load(server: Server, what: str, **arguments: object) -> tuple[float, float]:
-    """Bytes a second of a load, and the seconds of the daemon's processor time for a GB of it."""
+    """Bytes per second of a load, and the daemon's processor time in seconds per GB."""
     before = server.cpu_seconds()
     command = [sys.executable, "-m", "bench.log_loads", what, server.address, json.dumps(arguments)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=_LOAD_SECONDS_MAX)
@@ -120,7 +122,7 @@ def _load(server: Server, what: str, **arguments: object) -> tuple[float, float]
 
 
 def _raw(folder: Path, size: int) -> float:
-    """What the disk takes in large writes, each synced: `bench.storage` measures the storage against the same."""
+    """Raw speed of the disk for large synced writes: the reference of `bench.storage` too."""
     return sequential_write(folder, size, _RAW_WRITE_BYTES, seconds_max=_RAW_SECONDS_MAX)
 
 

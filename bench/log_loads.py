@@ -1,7 +1,7 @@
 """Loads on the service `Log` of a running daemon, by grpcio's client in a process of its own.
 
-    python -m bench.log_loads append ADDRESS JSON     whole batches, some requests in flight at a time
-    python -m bench.log_loads fetch ADDRESS JSON      the topic's partitions from end to end, one stream after the other
+    python -m bench.log_loads append ADDRESS JSON   whole batches, several requests in flight
+    python -m bench.log_loads fetch ADDRESS JSON    all partitions, one stream after the other
 
 Prints one JSON object: bytes of batches, seconds.
 """
@@ -26,7 +26,7 @@ from pixy.records import NewRecord, build_batch
 TOPIC = "bulk"
 _KEY_BYTES, _VALUE_BYTES = 8, 100
 _BATCHES = 16
-"""Different batches that are sent again and again."""
+"""Number of distinct batches, which are sent repeatedly."""
 _OPTIONS = [("grpc.max_receive_message_length", -1)]
 
 
@@ -65,7 +65,7 @@ def append(
 
 
 def fetch(channel: grpc.Channel, *, partitions: int, max_bytes: int, decode: bool) -> dict[str, Any]:
-    """Fetch everything. Without `decode` the client does not parse what it gets."""
+    """Fetch everything. Without `decode` the client does not parse the responses."""
     fetching: Any = LogStub(channel).Fetch
     if not decode:
         fetching = channel.unary_stream(
@@ -81,7 +81,7 @@ def fetch(channel: grpc.Channel, *, partitions: int, max_bytes: int, decode: boo
 
 
 def _batch(size: int) -> bytes:
-    # Retention takes what is old.
+    # Current timestamps, because retention deletes old records.
     now_ms = time.time_ns() // 1_000_000
     records = []
     for number in range(size // (_KEY_BYTES + _VALUE_BYTES + 8)):

@@ -1,4 +1,4 @@
-"""What is measured, one function for each name that `--only` takes. Each gives lines of the table."""
+"""Measurements: one function per name that `--only` accepts. Each returns rows of the table."""
 
 import json
 import statistics
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import grpc
 
-from bench import door, processes
+from bench import grpc_server, processes
 from bench.figures import Figure
 from bench.load import LEVELS, Level, Load, put_load, write_body
 from bench.local import FILLED_TOPIC
@@ -32,8 +32,9 @@ _PER_SECOND_WANTED = {
     "sync produce": {32: 35_000, 128: 60_000, 512: 90_000},
     "consume + auto ack": {1: 10_000, 32: 30_000, 128: 80_000, 512: 98_000},
 }
-"""Where both are given, the one that is lower counts: the absolute figures are those of a machine where a call that does nothing runs
-11 000 times a second at 32 and more in flight."""
+"""Where both are given, the lower one counts: the absolute figures are those of a machine with 11
+000 no-op calls per second at 32 and more in flight.
+"""
 _MEAN_MS_WANTED = 0.32
 _LOCAL_WANTED = 120_000
 _READY_SECONDS_WANTED = 0.7
@@ -49,7 +50,7 @@ _ROWS = {
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much to do. The default fits into five minutes."""
+    """Amount of work. The default takes less than five minutes."""
 
     rounds: int = 3
     load_seconds: float = 1.2
@@ -71,11 +72,14 @@ FULL = Scale(
 )
 
 
-# --- the gRPC door, beside a server that does nothing -------------------------------------------------------------
+# --- the gRPC server, beside a no-op server
+# -------------------------------------------------------------
 
 
-def grpc_door(scale: Scale) -> list[Figure]:
-    """Produce and ConsumeNAck through a daemon, in turns with the no-op server; each has a core for itself."""
+def grpc_calls(scale: Scale) -> list[Figure]:
+    """Produce and ConsumeNAck on a daemon, alternating with the no-op server; each has a core of
+    its own.
+    """
     core = processes.server_core()
     with tempfile.TemporaryDirectory(prefix="pixy-bench-") as name:
         folder = Path(name)
@@ -98,12 +102,12 @@ def _produce(
 ) -> list[Figure]:
     request = pb.ProdRq(topic=_PRODUCE_TOPIC, key_undefined=True, message=bytes(100))
     body = write_body(folder / "produce", request.SerializeToString())
-    put_load(daemon.address, "Produce", body, LEVELS[0], 0.2)  # makes the topic
+    put_load(daemon.address, "Produce", body, LEVELS[0], 0.2)  # creates the topic
 
     def load(level: Level) -> Load:
         before = _end(daemon, _PRODUCE_TOPIC)
         measured = put_load(daemon.address, "Produce", body, level, scale.load_seconds)
-        # h2load sees no gRPC status: what it counts as answered must be in the log.
+        # h2load sees no gRPC status: the messages that it counts as answered must be in the log.
         written = _end(daemon, _PRODUCE_TOPIC) - before
         if written < measured.done:
             raise RuntimeError(
@@ -211,7 +215,9 @@ def _rewind(daemon: processes.Server) -> None:
 
 
 def _await_commit(daemon: processes.Server, consumed: int) -> None:
-    """h2load sees no gRPC status: what it counts as answered must be committed soon, and there must be more to consume."""
+    """h2load sees no gRPC status: the messages that it counts as answered must be committed soon,
+    and more must be left to consume.
+    """
     until = time.monotonic() + _CALL_SECONDS_MAX
     while True:
         entries = _offsets(daemon, FILLED_TOPIC)
@@ -225,7 +231,7 @@ def _await_commit(daemon: processes.Server, consumed: int) -> None:
         raise RuntimeError("the topic ran dry: fill in more")
 
 
-# --- without the network --------------------------------------------------------------------------------------------
+# --- without the network --------------------------------------------------------------------------
 
 
 def no_network(scale: Scale) -> list[Figure]:
@@ -251,11 +257,11 @@ def _local(*arguments: str, core: int | None = None) -> dict[str, float]:
     return found
 
 
-# --- the process ----------------------------------------------------------------------------------------------------
+# --- the process ----------------------------------------------------------------------------------
 
 
 def ready(scale: Scale) -> list[Figure]:
-    """From the start of the process to the line that says it serves, on an empty directory."""
+    """Time from the start of the process to its ready line, on an empty directory."""
     times = []
     for _ in range(5):
         with (
@@ -276,7 +282,7 @@ def ready(scale: Scale) -> list[Figure]:
 
 
 def idle(scale: Scale) -> list[Figure]:
-    """Memory and processor time of a daemon with 100 partitions and nothing to do."""
+    """Memory and processor time of an idle daemon with 100 partitions."""
     config = {"proxies": {"default": {"default_partitions": 100}}}
     with (
         tempfile.TemporaryDirectory(prefix="pixy-bench-") as name,
@@ -286,9 +292,7 @@ def idle(scale: Scale) -> list[Figure]:
             request = pb.ProdRq(topic="t", key_undefined=True, message=bytes(100))
             for _ in range(300):
                 KafkaPixyStub(channel).Produce(request, timeout=_CALL_SECONDS_MAX)
-        time.sleep(
-            scale.idle_seconds
-        )  # what was written is synced behind everybody's back; that is not idle yet
+        time.sleep(scale.idle_seconds)  # writes are still synced in the background: not idle yet
         before = daemon.cpu_seconds()
         time.sleep(scale.idle_seconds)
         percent = 100 * (daemon.cpu_seconds() - before) / scale.idle_seconds
@@ -312,7 +316,7 @@ def idle(scale: Scale) -> list[Figure]:
 
 
 def growth(scale: Scale) -> list[Figure]:
-    """How memory grows with what is stored."""
+    """Growth of memory with stored messages."""
     first, second = scale.growth
     sizes = _local("growth", str(first), str(second))
     megabytes = (sizes["second"] - sizes["first"]) / 1e6
@@ -328,11 +332,11 @@ def growth(scale: Scale) -> list[Figure]:
 
 
 MEASURES: dict[str, Callable[[Scale], list[Figure]]] = {
-    "grpc": grpc_door,
-    "no-op": lambda scale: door.noop_calls(scale.rounds, scale.load_seconds),
-    "tls": lambda scale: door.tls(scale.rounds, scale.load_seconds),
-    "deadlines": lambda scale: door.deadlines(scale.rounds, scale.load_seconds),
-    "connections": lambda scale: door.idle_connections(),
+    "grpc": grpc_calls,
+    "no-op": lambda scale: grpc_server.noop_calls(scale.rounds, scale.load_seconds),
+    "tls": lambda scale: grpc_server.tls(scale.rounds, scale.load_seconds),
+    "deadlines": lambda scale: grpc_server.deadlines(scale.rounds, scale.load_seconds),
+    "connections": lambda scale: grpc_server.idle_connections(),
     "no-network": no_network,
     "ready": ready,
     "idle": idle,

@@ -1,4 +1,5 @@
-"""NATS JetStream beside pixy, where `nats-server` is installed: one server that syncs each message, on a free port, ended by its own id.
+"""NATS JetStream beside pixy, if `nats-server` is installed: one server that syncs each message, on
+a free port, stopped by its process id.
 
 go install github.com/nats-io/nats-server/v2@latest
 """
@@ -23,7 +24,7 @@ _SECONDS_MAX = 120.0
 
 
 def find_nats() -> str | None:
-    """The server's binary, None if it is not installed."""
+    """Path of the server's binary; None if not installed."""
     places = [os.environ.get("PATH", ""), os.environ.get("GOBIN", ""), str(Path.home() / "go" / "bin")]
     return shutil.which("nats-server", path=os.pathsep.join(places))
 
@@ -35,15 +36,15 @@ class Nats:
         self._address = address
 
     def fill(self, count: int) -> None:
-        """Make the streams, and put messages into the one that is pulled from."""
+        """Create the streams, and fill the one to pull from."""
         self._client("fill", str(count))
 
     def publish(self, level: Level, seconds: float) -> Load:
-        """Load with messages that are answered when they are on disk."""
+        """Load with messages that are answered once they are on disk."""
         return self._load("publish", level, seconds)
 
     def pull(self, level: Level, seconds: float) -> Load:
-        """Load with requests for one message each, which is acked when it has come."""
+        """Load with requests for one message each, which is acked on receipt."""
         self._client("rewind")
         return self._load("pull", level, seconds)
 
@@ -64,8 +65,10 @@ class Nats:
 
 @contextmanager
 def nats(binary: str, folder: Path, core: int, filled: int) -> Iterator[Nats]:
-    """A server that syncs each message, with so many to pull and its data in `folder`, which exists."""
-    # To sync each of those as well would take minutes.
+    """A server that syncs each message, with `filled` messages to pull and its data in the existing
+    directory `folder`.
+    """
+    # Syncing each of these as well would take minutes.
     with _server(binary, folder, core, "1m") as filling:
         filling.fill(filled)
     with _server(binary, folder, core, "always") as server:

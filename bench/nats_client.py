@@ -1,10 +1,12 @@
-"""A load client for NATS JetStream on plain sockets: publishes that are answered, or single messages that are pulled and acked.
+"""A load client for NATS JetStream on plain sockets: acknowledged publishes, or single messages
+pulled and acked.
 
     python -m bench.nats_client ADDRESS publish|pull CONNECTIONS IN_FLIGHT SECONDS
     python -m bench.nats_client ADDRESS fill|rewind COUNT
 
-`publish` waits for the stream's answer to each message, as Produce does. `pull` asks for one message at a time and acks it when it has
-come, as ConsumeNAck with auto ack does. Both keep IN_FLIGHT requests on each connection. Prints one JSON object: done, per_second, mean_ms.
+`publish` waits for the stream's answer to each message, as Produce does. `pull` requests one
+message at a time and acks it on receipt, as ConsumeNAck with auto ack does. Both keep IN_FLIGHT
+requests in flight on each connection. Prints one JSON object: done, per_second, mean_ms.
 """
 
 import json
@@ -23,14 +25,14 @@ _PULL = "$JS.API.CONSUMER.MSG.NEXT.filled.bench"
 _PULLED = re.compile(rb"MSG \S+ \d+ (\$JS\.ACK\S+) %d\r\n" % len(_MESSAGE))
 
 
-class _Client:
+class _NatsClient:
     """One connection."""
 
     def __init__(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=_SECONDS_MAX)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Where answers go: a subject that no other connection listens to.
+        # Reply subject of this connection alone.
         self._inbox = b"inbox.%d" % self.socket.getsockname()[1]
         hello = b'CONNECT {"verbose":false,"headers":false}\r\nSUB %s 1\r\nPING\r\n'
         self.socket.sendall(hello % self._inbox)
@@ -40,7 +42,7 @@ class _Client:
         self._rest = b""
 
     def call(self, subject: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Ask JetStream's API for something."""
+        """Call JetStream's API."""
         self.request(f"$JS.API.{subject}", json.dumps(request).encode())
         answer = b""
         while not answer.endswith(b"}\r\n"):
@@ -51,12 +53,12 @@ class _Client:
         return found
 
     def request(self, subject: str, body: bytes, count: int = 1) -> None:
-        """Send a message that is answered, `count` times."""
+        """Send a message with a reply subject, `count` times."""
         head = f"PUB {subject} {self._inbox.decode()} {len(body)}\r\n"
         self.socket.sendall((head.encode() + body + b"\r\n") * count)
 
     def published(self) -> int:
-        """How many messages were answered since the last time."""
+        """Number of messages answered since the last time."""
         chunk = self._rest + self.socket.recv(262_144)
         if b'"error":' in chunk:
             raise RuntimeError(chunk.decode(errors="replace"))
@@ -65,7 +67,7 @@ class _Client:
         return len(lines) - 1
 
     def pulled(self) -> int:
-        """How many messages have come since the last time; they are acked."""
+        """Number of messages received since the last time; acks them."""
         chunk = self._rest + self.socket.recv(262_144)
         acks, at = [], 0
         for match in _PULLED.finditer(chunk):
@@ -82,13 +84,15 @@ class _Client:
 
 
 def load(address: str, kind: str, connections: int, in_flight: int, seconds: float) -> dict[str, float]:
-    """Keep so many requests in flight on each connection for so long, after a short warm-up."""
+    """Keep `in_flight` requests in flight on each connection, after a short warm-up."""
     subject, body, received = (
-        ("published", _MESSAGE, _Client.published) if kind == "publish" else (_PULL, b"", _Client.pulled)
+        ("published", _MESSAGE, _NatsClient.published)
+        if kind == "publish"
+        else (_PULL, b"", _NatsClient.pulled)
     )
     selector = selectors.DefaultSelector()
     for _ in range(connections):
-        client = _Client(address)
+        client = _NatsClient(address)
         selector.register(client.socket, selectors.EVENT_READ, client)
         client.request(subject, body, in_flight)
     done, began = 0, time.perf_counter() + _WARM_UP_SECONDS
@@ -98,15 +102,15 @@ def load(address: str, kind: str, connections: int, in_flight: int, seconds: flo
             if answered:
                 key.data.request(subject, body, answered)
             done += answered if now >= began else 0
-    if kind == "pull" and not _Client(address).call("CONSUMER.INFO.filled.bench", {})["num_pending"]:
+    if kind == "pull" and not _NatsClient(address).call("CONSUMER.INFO.filled.bench", {})["num_pending"]:
         raise RuntimeError("the stream ran dry: fill in more")
     mean_ms = 1000 * seconds * connections * in_flight / max(done, 1)
     return {"done": done, "per_second": done / seconds, "mean_ms": mean_ms}
 
 
 def fill(address: str, count: int) -> None:
-    """Make both streams, and put so many messages into the one that is pulled from."""
-    client = _Client(address)
+    """Create both streams, and fill the one to pull from."""
+    client = _NatsClient(address)
     for name in ("published", "filled"):
         client.call(f"STREAM.CREATE.{name}", {"name": name, "subjects": [name], "storage": "file"})
     for first in range(0, count, _BURST):
@@ -117,8 +121,8 @@ def fill(address: str, count: int) -> None:
 
 
 def rewind(address: str) -> None:
-    """Let pulling begin with the first message."""
-    client = _Client(address)
+    """Reset the pull consumer to the first message."""
+    client = _NatsClient(address)
     client.call("CONSUMER.DELETE.filled.bench", {})
     config = {
         "durable_name": "bench",

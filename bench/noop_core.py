@@ -1,4 +1,4 @@
-"""The server that does nothing, on pixy's own core: the same answers as `noop_server`, but it parses each request.
+"""The no-op server on pixy's own core: the answers of `noop_server`, but with parsed requests.
 
 python -m bench.noop_core [CERTIFICATE KEY]
 """

@@ -1,8 +1,10 @@
-"""The server that does nothing: grpc.aio, raw bytes in, a constant answer out. What a gRPC server in Python can reach at most.
+"""The no-op server: grpc.aio, raw bytes in, a constant answer out. The upper limit of a gRPC server
+in Python.
 
     python -m bench.noop_server
 
-Answers Produce and ConsumeNAck of kafkapixy.proto with messages of the usual size, without a look at the request.
+Answers Produce and ConsumeNAck of kafkapixy.proto with messages of typical size, without parsing
+the request.
 """
 
 import asyncio

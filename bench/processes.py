@@ -1,4 +1,6 @@
-"""Server processes to measure: a daemon, or the server that does nothing. On 127.0.0.1, on a free port, ended by their own id."""
+"""Server processes to measure: a daemon, or the no-op server, on a free port of 127.0.0.1, stopped
+by process id.
+"""
 
 import os
 import queue
@@ -22,23 +24,25 @@ _PIN = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); os.execv(sy
 
 
 def server_core() -> int:
-    """The core that a server gets for itself."""
+    """Core reserved for the server."""
     return min(os.sched_getaffinity(0))
 
 
 def load_core() -> int:
-    """The core that the load comes from: another one, if there is one."""
+    """Core of the load client: another one, if there is one."""
     return max(os.sched_getaffinity(0))
 
 
 def pinned(core: int, command: Sequence[str]) -> list[str]:
-    """A command that runs on that core only."""
+    """The command, pinned to a core."""
     return [sys.executable, "-c", _PIN, str(core), *command]
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server. `ready_seconds` is how long it took from the start of the process until it said that it serves."""
+    """A running server. `ready_seconds` is the time from the start of the process to its ready
+    line.
+    """
 
     address: str
     pid: int
@@ -49,7 +53,7 @@ class Server:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def cpu_seconds(self) -> float:
-        """Processor time used so far, of all threads that live."""
+        """Processor time used so far by all live threads."""
         threads = Path(f"/proc/{self.pid}/task").iterdir()
         return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
@@ -68,7 +72,7 @@ def daemon(folder: Path, config: dict[str, Any] | None = None, core: int | None 
 
 @contextmanager
 def noop(core: int | None = None) -> Iterator[Server]:
-    """The server that does nothing."""
+    """The no-op server."""
     with _server([sys.executable, "-m", "bench.noop_server"], core) as running:
         yield running
 
@@ -77,7 +81,7 @@ def noop(core: int | None = None) -> Iterator[Server]:
 def noop_core(
     core: int | None = None, certificate: Path | None = None, key: Path | None = None
 ) -> Iterator[Server]:
-    """The server on pixy's core that does nothing, over TLS if it has a certificate."""
+    """The no-op server on pixy's core, over TLS if it has a certificate."""
     files = [str(file) for file in (certificate, key) if file is not None]
     with _server([sys.executable, "-m", "bench.noop_core", *files], core) as running:
         yield running
@@ -91,18 +95,18 @@ def _server(command: list[str], core: int | None) -> Iterator[Server]:
 
 @contextmanager
 def started(command: list[str], mark: str, stream: str = "stdout") -> Iterator[tuple[int, str, float]]:
-    """A process that runs until the end of the context.
+    """Run a process until the end of the context.
 
     Args:
-        command: how to start it.
-        mark: it is ready when it has printed a line that holds this.
-        stream: where to, stdout or stderr.
+        command: its command line.
+        mark: text of the line that reports that it is ready.
+        stream: stream of that line, stdout or stderr.
 
     Returns:
-        Its id, that line, and how many seconds it took.
+        Its process id, that line, and the seconds that it took.
 
     Raises:
-        RuntimeError: it did not come so far.
+        RuntimeError: it did not get ready.
     """
     began = time.perf_counter()
     output = {stream: subprocess.PIPE}
@@ -125,7 +129,9 @@ def started(command: list[str], mark: str, stream: str = "stdout") -> Iterator[t
 
 
 def _first_line(pipe: IO[str], mark: str) -> str:
-    """The first line with the mark; the last one of a process that ends before; nothing if it takes too long."""
+    """The first line with the mark; the last line of a process that exits before; empty after a
+    timeout.
+    """
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read() -> None:

@@ -1,11 +1,13 @@
-"""python -m bench.raft: how fast and how small the Raft core is, without disk and network.
+"""`python -m bench.raft`: speed and size of the Raft core, without disk and network.
 
-Three nodes live in one process and go through the full cycle: every Ready is stored in memory, its messages are stepped into the
-others, committed entries are applied, the node advances. Payloads have 100 bytes and are never copied. The limits are those of a
-production node, so that sizes are computed. Beside it pysyncobj, if it can be imported (`pip install pysyncobj`): three nodes in one
-process as well, with its own transport over loopback, as it has no other; it is made to send as soon as it can.
+Three nodes in one process go through the full cycle: every Ready is stored in memory, its messages
+are stepped into the others, committed entries are applied, the node advances. Payloads have 100
+bytes and are never copied. Limits are those of a production node, so that sizes are computed. For
+comparison pysyncobj, if installed (`pip install pysyncobj`): three nodes in one process as well,
+with its only transport, over loopback, set to send as soon as possible.
 
-Everything runs in one thread and waits for nothing, so a second is one of processor time: what else runs on the machine does not count.
+Everything runs in one thread and waits for nothing, so a second is one of processor time: other
+load on the machine does not count.
 """
 
 import argparse
@@ -41,7 +43,7 @@ def _storage() -> MemoryStorage:
 
 
 class Group:
-    """Three nodes, the first of which leads."""
+    """Three nodes with the first one as leader."""
 
     def __init__(self) -> None:
         random = Random(1)
@@ -57,7 +59,7 @@ class Group:
         self.settle()
 
     def settle(self) -> None:
-        """Until nobody has anything to do. A driver knows which nodes something happened to."""
+        """Run until all nodes are idle. As in a driver, only nodes with events are processed."""
         touched = {1: self.leader}
         while touched:
             node_id, node = touched.popitem()
@@ -85,13 +87,13 @@ class Group:
                 inbox.clear()
 
     def compact(self) -> None:
-        """Keeps the memory of a long run small."""
+        """Compact the logs, which bounds the memory of a long run."""
         for storage in self.storages.values():
             storage.compact(storage.last_index())
 
 
 def _rate(work: Callable[[], int], seconds: float, rounds: int = 5) -> float:
-    """How much of its work a function does in a second: the median of some rounds."""
+    """Rate of a function's work per second: the median of several rounds."""
     rates = []
     for _ in range(rounds):
         gc.collect()
@@ -103,7 +105,7 @@ def _rate(work: Callable[[], int], seconds: float, rounds: int = 5) -> float:
 
 
 def one_in_flight(seconds: float) -> float:
-    """Proposals per second, each applied by all three nodes before the next is made."""
+    """Proposals per second, each applied by all three nodes before the next."""
     group = Group()
 
     def work() -> int:
@@ -117,7 +119,9 @@ def one_in_flight(seconds: float) -> float:
 
 
 def batches(seconds: float) -> float:
-    """Entries per second, in proposals of a hundred, each applied by all three nodes before the next."""
+    """Entries per second in proposals of a hundred, each applied by all three nodes before the
+    next.
+    """
     group = Group()
     payloads = [PAYLOAD] * 100
 
@@ -132,7 +136,7 @@ def batches(seconds: float) -> float:
 
 
 def follower_append(seconds: float) -> float:
-    """Microseconds in which a follower takes an append of a hundred entries: step, Ready, storing, advance."""
+    """Microseconds for a follower's append of a hundred entries: step, Ready, storing, advance."""
     storage = _storage()
     node = RaftNode(2, storage, CONFIG, Random(1), applied=1)
     index = 1
@@ -152,7 +156,7 @@ def follower_append(seconds: float) -> float:
             node.advance()
         times.append(time.process_time() - began)
         if index % 10_000 == 1:
-            storage.compact(storage.last_index() - 100)  # what is committed and applied
+            storage.compact(storage.last_index() - 100)  # committed and applied entries
         return 1
 
     times: list[float] = []
@@ -161,7 +165,7 @@ def follower_append(seconds: float) -> float:
 
 
 def bytes_at_rest(groups: int = 2000) -> float:
-    """Bytes of one replica of a group with three voters and its storage, after it was elected and fell silent."""
+    """Bytes of one replica of an idle group of three voters after an election, with its storage."""
     random = Random(1)
     kept: list[tuple[RaftNode, MemoryStorage]] = []
     tracemalloc.start()
@@ -179,7 +183,7 @@ def bytes_at_rest(groups: int = 2000) -> float:
 
 
 def _elect(node: RaftNode, storage: MemoryStorage) -> None:
-    """Makes the node lead, with the other two answering."""
+    """Elect the node with the votes of the other two."""
     node.campaign()
     answers = {MessageType.PRE_VOTE: MessageType.PRE_VOTE_RESP, MessageType.VOTE: MessageType.VOTE_RESP}
     while node.has_ready():
@@ -196,11 +200,11 @@ def _elect(node: RaftNode, storage: MemoryStorage) -> None:
                 node.step(Message(MessageType.APP_RESP, 1, message.to, message.term, index=index))
 
 
-# --- pysyncobj ----------------------------------------------------------------------------------------------------
+# --- pysyncobj ------------------------------------------------------------------------------------
 
 
 def pysyncobj_rate(seconds: float, in_flight: int) -> float | None:
-    """Replicated calls per second of pysyncobj, None if it is not there."""
+    """Replicated calls per second of pysyncobj; None if not installed."""
     try:
         from pysyncobj import SyncObj, SyncObjConf, replicated  # type: ignore[import-not-found]  # not a dependency
     except ImportError:
@@ -266,7 +270,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.raft", description="How fast and how small the Raft core is."
     )
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each round")
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of each round")
     seconds = parser.parse_args().seconds
     rows = [
         ("proposals/s, one in flight", one_in_flight(seconds), 12_000, False),

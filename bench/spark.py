@@ -1,24 +1,29 @@
-"""`python -m bench.spark`: Spark through pixy, and the log without Spark, in one run.
+"""`python -m bench.spark`: Spark with pixy, and the log without Spark, in one run.
 
---kafka       beside Spark's own Kafka connector 4.0 and a real broker; the first time it fetches 500 MB from PyPI and Maven Central, into
-              `.cache`, and it needs Java and Maven
---over-kafka  also with the daemon in front of a real broker; the first time it fetches Kafka from Maven Central
---rows N      how many are read and written in each measurement (default 2000000)
---rounds N    how many rounds; medians are told (default 3)
---only W      spark, or log (Fetch and Append without Spark, as `python -m bench.log`); default: both
+--kafka       beside Spark's own Kafka connector 4.0 and a real broker; needs Java and Maven, and
+              the first time fetches 500 MB from PyPI and Maven Central into `.cache`
+--over-kafka  also with the daemon in front of a real broker; the first time it fetches Kafka from
+              Maven Central
+--rows N      rows read and written in each measurement (default 2000000)
+--rounds N    number of rounds; medians are reported (default 3)
+--only W      spark, or log (Fetch and Append without Spark, as `python -m bench.log`);
+              default: both
 
-Values have 100 bytes, keys 8, topics 8 partitions; `local[2]`, with the daemon on the same cores. Each round measures everything once, one
-behind the other, so that what else the machine does falls on all of them; they take turns in who is first, and what one of them has left to
-be written to the disk is written before the next one begins. A round that is not told warms up. A ratio is the median of the rounds' own.
-Besides rows a second of the clock there is the processor time of everything that took part (Spark, its Python workers, daemon, broker),
-which depends less on what else is running.
+Values have 100 bytes, keys 8, topics 8 partitions; `local[2]`, with the daemon on the same cores.
+Each round measures everything once in sequence, so that other load on the machine affects all
+alike; the order rotates, and outstanding disk writes are flushed before the next measurement. An
+unreported first round warms up. A ratio is the median of the rounds' ratios. Besides rows per
+second, the processor time of all participants is reported (Spark, its Python workers, daemon,
+broker), which depends less on other load.
 
-All get the same rows and the same settings from the same code (`bench.spark_session`). The writes of Kafka's connector are at least once
-and not synced; pixy's are exactly-once, and synced. In front of Kafka they are exactly-once too: stages are synced, and published as one
-transaction, which the broker does not sync.
+All connectors get the same rows and settings from the same code (`bench.spark_session`). Writes of
+Kafka's connector are at-least-once and not synced; pixy's are exactly-once and synced. In front of
+Kafka they are exactly-once too: stages are synced, and published as one transaction, which the
+broker does not sync.
 
-The Python source yields prebuilt Arrow batches of the same rows: what no source in Python can be faster than. A micro-batch of one row for
-each partition is set against one of a Python source that yields a row from memory.
+The Python source yields prebuilt Arrow batches of the same rows: the upper limit of any source in
+Python. A micro-batch of one row per partition is compared with one of a Python source that yields a
+row from memory.
 """
 
 import argparse
@@ -48,7 +53,9 @@ _KAFKA = "kafka"
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What a measurement is called, and what is wanted: millions of rows a second, and a ratio to Kafka's connector."""
+    """Name and targets of a measurement: millions of rows per second, and a ratio to Kafka's
+    connector.
+    """
 
     title: str
     rate_min: float
@@ -65,7 +72,7 @@ _MICRO_BATCH_RATIO_MAX = 1.2
 
 @dataclass(slots=True)
 class _Found:
-    """What was measured: a value for each round, by measurement and whose it is. Rows a second, or milliseconds."""
+    """Measured values per round, by measurement and connector. Rows per second, or milliseconds."""
 
     rows: int
     runs: dict[tuple[str, str], list[Measured]] = field(default_factory=dict)
@@ -74,23 +81,23 @@ class _Found:
         self.runs.setdefault((name, whose), []).append(measured)
 
     def median(self, name: str, whose: str) -> float | None:
-        """None if it was not measured."""
+        """The median; None if not measured."""
         runs = self.runs.get((name, whose))
         return statistics.median(each.value for each in runs) if runs else None
 
     def ratio(self, name: str, whose: str, to: str) -> float | None:
-        """The median of the rounds' ratios; None if one of the two was not measured."""
+        """The median of the rounds' ratios; None if either was not measured."""
         pairs = zip(self.runs.get((name, whose), []), self.runs.get((name, to), []), strict=False)
         ratios = [one.value / other.value for one, other in pairs]
         return statistics.median(ratios) if ratios else None
 
     def cpu_ns(self, name: str, whose: str) -> float | None:
-        """Of all cores, for a row."""
+        """Processor time per row, of all cores."""
         runs = self.runs.get((name, whose))
         return statistics.median(each.cpu_s for each in runs) / self.rows * 1e9 if runs else None
 
     def last(self) -> str:
-        """The last round, for people."""
+        """The last round as text."""
         told = []
         for (name, whose), runs in self.runs.items():
             value = runs[-1].value
@@ -123,7 +130,7 @@ def _pixy(folder: Path, rows: int, *, over_kafka: bool = False) -> Iterator[Spar
 
 @contextmanager
 def _kafka(folder: Path, rows: int, writes: int) -> Iterator[SparkProcess]:
-    # Only this needs the tests' broker.
+    # Only this option needs the broker of the tests.
     from bench.spark_kafka import kafka_broker, kafka_connector
 
     connector = kafka_connector()
@@ -200,7 +207,7 @@ def _figures(found: _Found) -> list[Figure]:
 def _beside_kafka(
     found: _Found, name: str, title: str, whose: str, target: _Target | None = None
 ) -> list[Figure]:
-    """Rows a second and processor time, beside those of Kafka's connector; nothing if it was not measured."""
+    """Rows per second and processor time beside Kafka's connector; empty if not measured."""
     rate, cpu = found.median(name, whose), found.cpu_ns(name, whose)
     if rate is None or cpu is None:
         return []
@@ -229,13 +236,13 @@ def _told(name: str, here: Mapping[str, object]) -> str:
 def main() -> int:
     """Measure, and print a table."""
     assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="python -m bench.spark", description="Spark through pixy.")
+    parser = argparse.ArgumentParser(prog="python -m bench.spark", description="Spark with pixy.")
     parser.add_argument(
         "--kafka", action="store_true", help="beside Spark's Kafka connector; fetches 500 MB once"
     )
     parser.add_argument("--over-kafka", action="store_true", help="also in front of a real broker")
-    parser.add_argument("--rows", type=int, default=2_000_000, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=3, help="medians are told")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of each measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="medians are reported")
     parser.add_argument("--only", choices=("spark", "log"), help="measure only this")
     arguments = parser.parse_args()
     figures: list[Figure] = []

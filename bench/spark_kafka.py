@@ -1,8 +1,10 @@
-"""Spark's own Kafka connector beside pixy: one real broker, and an interpreter with the PySpark that the connector is for.
+"""Spark's own Kafka connector beside pixy: one real broker, and an interpreter with the connector's
+PySpark.
 
-The connector is a set of jars for one version of Spark, which is older than what pixy needs. So it has a virtual environment of its own, in
-`.cache/spark-kafka` of the repository, made once: under a lock, and marked complete at the end. The jars are copied one by one, because the
-poms of Spark name repositories of their own. The broker is the one of the tests, with a heap that does not starve it.
+The connector is a set of jars for one version of Spark, which is older than the one that pixy
+needs. So it has a virtual environment of its own in `.cache/spark-kafka` of the repository, created
+once, under a lock, and marked complete at the end. The jars are copied one by one, because Spark's
+poms name repositories of their own. The broker is that of the tests, with a sufficient heap.
 """
 
 import asyncio
@@ -31,7 +33,8 @@ _JARS = (
     "org.scala-lang.modules:scala-parallel-collections_2.13:1.2.0",
 )
 _FETCH_SECONDS_MAX = 580
-# Kafka's own: the tests have a tenth of them, and a busy machine would take the only broker for dead.
+# Kafka's defaults: the tests have a tenth of them, with which the only broker is presumed dead on a
+# busy machine.
 _PATIENCE = """\
 broker.session.timeout.ms=9000
 broker.heartbeat.interval.ms=2000
@@ -49,7 +52,7 @@ class Connector:
 
 
 def kafka_connector() -> Connector:
-    """The connector, fetched if it is not there.
+    """The connector; fetched if missing.
 
     Raises:
         SystemExit: Java or Maven is missing, or something could not be fetched.
@@ -96,7 +99,7 @@ def _run(command: Sequence[str]) -> None:
 
 @contextmanager
 def kafka_broker(folder: Path, topics: Sequence[str], partitions: int) -> Iterator[tuple[str, int]]:
-    """A broker with its data in `folder`, and these topics; its address and process id."""
+    """A broker with its data in `folder`, and these topics; yields its address and process id."""
     cluster = KafkaCluster(folder, properties=_PATIENCE, java=("-Xmx512m",))
     try:
         cluster.start()
@@ -107,7 +110,9 @@ def kafka_broker(folder: Path, topics: Sequence[str], partitions: int) -> Iterat
 
 
 async def _create(addresses: list[str], topics: Sequence[str], partitions: int) -> None:
-    """Topics that a write creates itself cost it errors until their leaders are known, and minutes on a busy machine."""
+    """Create the topics before the writes, which would otherwise see errors until leaders are
+    known, for minutes on a busy machine.
+    """
     admin = AIOKafkaAdminClient(bootstrap_servers=addresses)
     await admin.start()
     try:

@@ -1,4 +1,6 @@
-"""A Python source that yields prebuilt Arrow batches of the rows that pixy hands out: what no source in Python can be faster than."""
+"""A Python source that yields prebuilt Arrow batches of pixy's rows: the upper limit of any source
+in Python.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +20,7 @@ _BATCH_ROWS = 8192
 
 
 class MemorySource(DataSource):
-    """Hands out the same Arrow batch again and again; as a stream, one row in each micro-batch."""
+    """Yields the same Arrow batch repeatedly; as a stream, one row per micro-batch."""
 
     @classmethod
     def name(cls) -> str:
@@ -35,7 +37,7 @@ class MemorySource(DataSource):
 
 
 class _MemoryReader(DataSourceReader):
-    """A share of the rows in each of 8 tasks."""
+    """Reads a share of the rows in each of 8 tasks."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -50,7 +52,7 @@ class _MemoryReader(DataSourceReader):
 
 
 class _CountingReader(DataSourceStreamReader):
-    """One task and one row in each micro-batch, as fast as Spark makes them."""
+    """Reads one row in one task per micro-batch, as fast as Spark triggers them."""
 
     def initialOffset(self) -> dict[str, Any]:
         return {"at": 0}

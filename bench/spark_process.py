@@ -1,4 +1,6 @@
-"""The process of a Spark session (`bench.spark_session`), and the processor time of all that takes part in its work."""
+"""The process of a Spark session (`bench.spark_session`), and the processor time of all
+participants.
+"""
 
 import json
 import os
@@ -19,20 +21,20 @@ _STOP_SECONDS_MAX = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a session measured, and the processor time that went by in all processes that took part, in seconds."""
+    """Result of a session, and the processor time of all participating processes, in seconds."""
 
     value: float
     cpu_s: float
 
 
 class SparkProcess:
-    """A session that runs.
+    """A running session.
 
     Args:
-        process: its Python process; the Java machine and Python's workers are below it.
-        server_pids: of what it talks to, and of what that talks to.
-        folder: where the server has its data, in files `*.log`.
-        errors: what it prints, to be told if it fails.
+        process: its Python process, the parent of the JVM and the Python workers.
+        server_pids: process ids of the daemon and the broker behind it.
+        folder: directory of the server's data, in files `*.log`.
+        errors: its output, reported if it fails.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class SparkProcess:
         self._errors = errors
 
     def measure(self, method: str, *arguments: object) -> Measured:
-        """Let it measure.
+        """Run a method of the session.
 
         Raises:
             RuntimeError: the session failed, or took more than 300 s.
@@ -58,13 +60,13 @@ class SparkProcess:
         return measured
 
     def _sync_segments(self) -> None:
-        """Write what is left of its work to the disk, so that who is measured next does not pay for it."""
+        """Flush outstanding writes, so that the next measurement does not pay for them."""
         for path in self._folder.rglob("*.log"):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
 
     def read_answer(self) -> str:
-        """The next line it prints."""
+        """The next line of its output."""
         watchdog = threading.Timer(_ANSWER_SECONDS_MAX, self._process.kill)
         watchdog.start()
         try:
@@ -83,13 +85,13 @@ class SparkProcess:
 def spark_process(
     python: str, arguments: dict[str, object], server_pids: Sequence[int], folder: Path
 ) -> Iterator[SparkProcess]:
-    """A session that has started, ended at the end.
+    """A started session, stopped at the end of the context.
 
     Args:
-        python: the interpreter that it runs in.
-        arguments: those of `bench.spark_session.Session`.
-        server_pids: of the daemon, of the broker, or of both.
-        folder: for what it prints; the servers' data is below it.
+        python: its interpreter.
+        arguments: arguments of `bench.spark_session.Session`.
+        server_pids: process ids of the daemon, the broker, or both.
+        folder: directory of its output, and parent of the servers' data.
     """
     errors = folder / f"{arguments['connector']}-session.log"
     with errors.open("w") as log:
@@ -121,13 +123,15 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 
 def _cpu_seconds(roots: list[int]) -> float:
-    """Processor time of these processes, of all that they started, and of what those have waited for."""
+    """Processor time of these processes, their descendants, and the children that those have waited
+    for.
+    """
     fields = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields[int(stat.parent.name)] = stat.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # It has ended.
+            continue  # The process has exited.
     family = set(roots)
     grown = True
     while grown:

@@ -1,13 +1,15 @@
-"""A Spark session in a process of its own, which does what it is told on standard input; see `bench.spark`.
+"""A Spark session in a process of its own, controlled by standard input; see `bench.spark`.
 
     python -m bench.spark_session JSON
 
-The session of each connector runs this same file, so that nothing but the connector differs: the rows, the settings, the queries. It
-needs no more than PySpark, because the interpreter of Kafka's connector has an older PySpark and nothing of pixy. The JSON object has the
-fields of `Session`. When the session is there, and a topic is filled through the connector, it prints `{}`. Each line of standard input
-names a method of `Session` and its arguments, as a JSON list; the answer is a JSON number on one line. The end of standard input ends it.
+The sessions of all connectors run this same file, so that rows, settings and queries are the same
+and only the connector differs. It needs only PySpark, because the interpreter of Kafka's connector
+has an older PySpark and no pixy. The JSON object has the fields of `Session`. Once the session has
+started and a topic is filled through the connector, it prints `{}`. Each line of standard input
+names a method of `Session` and its arguments, as a JSON list; the answer is a JSON number on one
+line. It exits at the end of standard input.
 
-Standard output has answers alone: what Spark prints there goes to standard error.
+Standard output carries only answers: Spark's own output is redirected to standard error.
 """
 
 import json
@@ -42,14 +44,14 @@ _SETTINGS = {
 
 
 class Session:
-    """What is measured.
+    """A session under measurement.
 
     Args:
         connector: pixy or kafka.
-        address: of the daemon or the broker.
-        rows: how many are written and read.
-        folder: for checkpoints.
-        jars: what the connector needs beside Spark, with commas between.
+        address: address of the daemon or the broker.
+        rows: number of rows written and read.
+        folder: directory of the checkpoints.
+        jars: jars of the connector, separated by commas.
     """
 
     def __init__(self, connector: str, address: str, rows: int, folder: str, jars: str = "") -> None:
@@ -74,21 +76,23 @@ class Session:
         self._write(_FILLED)
 
     def batch_read(self) -> float:
-        """Rows a second of a read of the topic, end to end."""
+        """Rows per second of a complete read of the topic."""
         options = {**self._address, "subscribe": _FILLED}
         return self._read(self._spark.read.format(self._connector).options(**options).load())
 
     def memory_read(self) -> float:
-        """The same of a Python source that hands out prebuilt memory."""
+        """The same for a Python source that yields prebuilt batches."""
         return self._read(self._spark.read.format(MEMORY).option("rows", self._rows).load())
 
     def batch_write(self) -> float:
-        """Rows a second of a write to a topic of its own: written-1, written-2, and so on."""
+        """Rows per second of a write to a new topic: written-1, written-2, and so on."""
         self._writes += 1
         return self._write(f"written-{self._writes}")
 
     def stream(self) -> float:
-        """Rows a second of the micro-batches behind the first, which is mostly the start of the query."""
+        """Rows per second of the micro-batches after the first, which is mostly the start of the
+        query.
+        """
         query = self._start_stream(self._connector, self._rows // _STREAM_BATCHES, available_now=True)
         query.awaitTermination()
         steady = [each for each in query.recentProgress if each["numInputRows"]][1:]
@@ -96,7 +100,7 @@ class Session:
         return float(rows / sum(each["durationMs"]["triggerExecution"] for each in steady) * 1000)
 
     def micro_batch_ms(self, source: str = "") -> float:
-        """Median of the micro-batches of a query whose batches have a row of each partition, or one from memory."""
+        """Median duration of micro-batches with a row per partition, or with one row from memory."""
         query = self._start_stream(source or self._connector, PARTITIONS, available_now=False)
         while len(query.recentProgress) < _TRIGGERS and query.isActive:
             query.awaitTermination(1)

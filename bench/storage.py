@@ -1,11 +1,14 @@
-"""`python -m bench.storage`: what the storage can do, side by side with what the machine's disk can do, in one run.
+"""`python -m bench.storage`: speed of the storage, beside the raw speed of the machine's disk, in
+one run.
 
---only NAME...  flush, sustained, produce, partitions, idle, fetch, cold, ready, check, stalls, topics
---dir FOLDER    where to write; by default a temporary directory on the file system of the current directory
---quick         a tenth of it, to see that it runs; its figures are no proof
---json FILE     everything for a program, too
+--only NAME...  flush, sustained, produce, partitions, idle, fetch, cold, ready, check, stalls,
+                topics
+--dir FOLDER    where to write; default: a temporary directory on the current file system
+--quick         a tenth of the work, as a smoke test; its figures prove nothing
+--json FILE     write all figures as JSON, too
 
-The column `machine` is what the figure stands against: the bare disk, one partition, a quiet disk, an idle loop.
+The column `machine` is the reference of the figure: the raw disk, one partition, a quiet disk, an
+idle loop.
 """
 
 import argparse
@@ -20,7 +23,7 @@ from pathlib import Path
 from bench.figures import Figure, machine
 from bench.storage_measures import MEASURES
 from bench.storage_raw import file_system
-from bench.storage_run import QUICK, Bench, Results, Scale
+from bench.storage_run import QUICK, Bench, Results, StorageScale
 
 __all__ = ["default_parent", "main"]
 
@@ -29,7 +32,7 @@ _WIDTHS = (74, 10, 10, 6)
 
 
 def main() -> int:
-    """Measure what was asked for."""
+    """Run the selected measurements."""
     arguments = _arguments()
     parent = arguments.dir or default_parent()
     kind = file_system(parent)
@@ -43,7 +46,7 @@ def main() -> int:
     )
     print(_line("", "pixy", "machine", "ratio", "", "target", ""))
     with tempfile.TemporaryDirectory(prefix="pixy-bench-", dir=parent) as name:
-        bench = Bench(QUICK if arguments.quick else Scale(), Path(name))
+        bench = Bench(QUICK if arguments.quick else StorageScale(), Path(name))
         for measure in arguments.only or MEASURES:
             found[measure] = MEASURES[measure](bench)
             _print(found[measure])
@@ -64,13 +67,15 @@ def _arguments() -> argparse.Namespace:
         "--only", nargs="+", choices=MEASURES, metavar="NAME", help=f"of {', '.join(MEASURES)}"
     )
     parser.add_argument("--dir", type=Path, metavar="FOLDER", help="where to write; never in memory")
-    parser.add_argument("--quick", action="store_true", help="a tenth of it; its figures are no proof")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work; its figures prove nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON, too")
     return parser.parse_args()
 
 
 def default_parent() -> Path:
-    """Where temporary files are, if that is the file system of the current directory, else the current directory."""
+    """The directory of temporary files, if it is on the file system of the current directory, else
+    the current directory.
+    """
     temporary, here = Path(tempfile.gettempdir()), Path.cwd()
     return temporary if temporary.stat().st_dev == here.stat().st_dev else here
 

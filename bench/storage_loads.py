@@ -1,8 +1,9 @@
-"""The loads, each in a process of its own, so that no load finds the memory, the threads or the garbage of another one.
+"""Loads, each in a process of its own, unaffected by memory, threads or garbage of others.
 
     python -m bench.storage_loads NAME JSON
 
-JSON has the arguments by name. Prints one JSON object. Every load ends by a count or by the clock, whatever comes first.
+JSON has the arguments by name. Prints one JSON object. Every load is bounded by a count and a
+duration.
 """
 
 import asyncio
@@ -50,11 +51,11 @@ _OFFSETS_PER_COMMAND = 1000
 Found = dict[str, Any]
 
 
-# --- the journal alone ----------------------------------------------------------------------------------------------
+# --- the journal alone ----------------------------------------------------------------------------
 
 
 class _TimedWorker:
-    """A worker that notes how long each piece of work took on its thread."""
+    """A worker that records the duration of each job on its thread."""
 
     def __init__(self, inner: ThreadWorker) -> None:
         self._inner = inner
@@ -75,7 +76,7 @@ class _TimedWorker:
 
 
 async def flush(folder: str, count: int, record_bytes: int, seconds_max: float) -> Found:
-    """One record after the other through a journal, in turns with a bare durable write of as many bytes."""
+    """Single records through a journal, alternating with a raw durable write of as many bytes."""
     directory = Path(folder)
     payload = os.urandom(record_bytes)
     same = os.urandom(FLUSH_FRAME_BYTES + RECORD_HEAD_BYTES + record_bytes)
@@ -110,7 +111,7 @@ async def flush(folder: str, count: int, record_bytes: int, seconds_max: float) 
 
 
 def _journal(directory: Path, worker: _TimedWorker) -> Journal:
-    """An empty journal as a node has it; a token is a function to call."""
+    """An empty journal as in a node; a token is a function to call."""
     return Journal(
         RealDisk(),
         directory,
@@ -134,7 +135,7 @@ def spread(seconds: list[float]) -> Found:
     }
 
 
-# --- appends --------------------------------------------------------------------------------------------------------
+# --- appends --------------------------------------------------------------------------------------
 
 
 async def append_batches(
@@ -146,7 +147,9 @@ async def append_batches(
     watch: bool = False,
     tail_cache_bytes: int = StorageConfig().tail_cache_bytes,
 ) -> Found:
-    """Batches to the cluster below the proxy. `closing` is what it took to write and sync what was behind."""
+    """Appends batches to the cluster below the proxy. `closing` is the time to write and sync the
+    backlog.
+    """
     kind = Appends(**appends)
     config = replace(ProxyConfig(), storage=StorageConfig(tail_cache_bytes=tail_cache_bytes))
     batches = Batches(kind)
@@ -173,7 +176,7 @@ async def produce(
     watch: bool = False,
     in_flight: int = _IN_FLIGHT,
 ) -> Found:
-    """Messages of 100 bytes without a key through a proxy."""
+    """Produces messages of 100 bytes without a key through a proxy."""
     config = ProxyConfig(producer=ProducerConfig(partitioner=partitioner))
     found: Found = {}
     async with open_proxy(Path(folder), config) as (proxy, backend):
@@ -189,7 +192,9 @@ async def produce(
 
 
 async def fill_until_killed(folder: str, appends: dict[str, int], size: int, seconds_max: float) -> Found:
-    """Appends batches, says "filled" after `size` bytes, and goes on until somebody ends it, or for `seconds_max`."""
+    """Appends batches, prints "filled" after `size` bytes, and continues until it is killed, or for
+    `seconds_max`.
+    """
     kind = Appends(**appends)
     batches = Batches(kind)
     wanted = size // batches.size
@@ -206,11 +211,11 @@ async def fill_until_killed(folder: str, appends: dict[str, int], size: int, sec
     return {}
 
 
-# --- start ----------------------------------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------
 
 
 async def start(folder: str) -> Found:
-    """How long a node needs until it is ready, and its resident memory then. The process ends like one that is killed."""
+    """Time until a node is ready, and its resident memory then. The process exits as if killed."""
     empty = _rss_bytes()
     backend = new_backend(Path(folder), ProxyConfig())
     started = time.perf_counter()
@@ -229,15 +234,17 @@ def _rss_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-# --- many partitions ------------------------------------------------------------------------------------------------
+# --- many partitions ------------------------------------------------------------------------------
 
 
 async def busy_beside_idle(
     folder: str, partitions: int, offsets: int, seconds: float, producing: bool
 ) -> Found:
-    """A node whose topic has many partitions, with checkpoints of `offsets` committed offsets without a pause.
+    """A node with a topic of many partitions, and continuous checkpoints of `offsets` committed
+    offsets.
 
-    One consumer group after the other commits single offsets; with `producing`, 512 messages are in flight to another topic, too.
+    Consumer groups commit single offsets one after the other; with `producing`, 512 messages are in
+    flight to another topic, too.
     """
     config = ProxyConfig(storage=StorageConfig(checkpoint_entries=50))
     found: Found = {}
@@ -286,7 +293,9 @@ def _checkpoints(folder: Path) -> set[Path]:
 
 
 async def idle_loop(seconds: float) -> Found:
-    """A loop with nothing to do but the monitor's timer; then it is blocked for 20 ms, which the monitor must see."""
+    """An idle loop with the monitor's timer only; then blocked for 20 ms, which the monitor must
+    detect.
+    """
     found: Found = {}
     with watched(found, watch=True):
         await asyncio.sleep(seconds)
@@ -300,11 +309,11 @@ async def idle_loop(seconds: float) -> Found:
     return found
 
 
-# --- the process ----------------------------------------------------------------------------------------------------
+# --- the process ----------------------------------------------------------------------------------
 
 
 def main(name: str, arguments: str) -> None:
-    """Run one load and print what it found."""
+    """Run one load and print its result."""
     from bench.storage_reads import READS
     from bench.storage_topics import TOPICS
 

@@ -1,7 +1,8 @@
-"""What the storage should be able to do, a function for each figure, side by side with the machine's own limits in the same run.
+"""Measurements of the storage: one function per figure, beside the machine's own limits in the same
+run.
 
-Each function starts its loads as processes, in turns with what they are compared with, takes medians over the rounds, and removes what it
-wrote. The directory that a killed writer leaves is made once and used by all who need it.
+Each function starts its loads as processes, alternating with their references, takes medians over
+the rounds, and removes its files. The directory left by a killed writer is created once and shared.
 """
 
 import statistics
@@ -35,11 +36,11 @@ _LARGE = Appends(partitions=4, records=1000, record_bytes=1000, in_flight=8)
 """Batches of 1 MB."""
 
 
-# --- one flush ---------------------------------------------------------------------------------------------------
+# --- one flush ------------------------------------------------------------------------------------
 
 
 def flush(bench: Bench) -> Results:
-    """One record of 200 bytes after the other, in turns with a bare write and sync of as many bytes."""
+    """Single records of 200 bytes, alternating with a raw write and sync of as many bytes."""
     found = []
     for _ in range(bench.scale.rounds):
         with bench.folder() as folder:
@@ -70,11 +71,13 @@ def flush(bench: Bench) -> Results:
     )
 
 
-# --- sustained appends -------------------------------------------------------------------------------------------
+# --- sustained appends ----------------------------------------------------------------------------
 
 
 def sustained(bench: Bench) -> Results:
-    """Batches of 1 MB through a node, with all segments written and synced at the end, between two raw measurements."""
+    """Batches of 1 MB through a node, with all segments written and synced at the end, between two
+    raw measurements.
+    """
     size = bench.scale.sustained_bytes
     rates: list[float] = []
     raws = [_raw(bench, size)]
@@ -126,7 +129,7 @@ def _bytes_per_second(found: Found) -> float:
     return rate
 
 
-# --- produce without a network -----------------------------------------------------------------------------
+# --- produce without a network --------------------------------------------------------------------
 
 
 def produce(bench: Bench) -> Results:
@@ -140,16 +143,17 @@ def produce(bench: Bench) -> Results:
     return Results(
         [
             at_least("produce, no network, 512 in flight, one core", rate, "/s", 140_000),
-            Figure("the same by a second of processor time, whoever else has the core", cpu_rate, "/s"),
+            Figure("the same per second of processor time", cpu_rate, "/s"),
         ]
     )
 
 
 def partitions(bench: Bench) -> Results:
-    """A thousand partitions in turns against one, per record.
+    """Cost per record in a thousand partitions round-robin, compared with one.
 
-    Judged is the same work, batch by batch, below the proxy. Through the proxy the batches differ: so many messages in flight are one batch
-    of one partition, or as many batches as there are messages. What that comes to is told.
+    The target applies to the same batches below the proxy. Through the proxy the batches differ:
+    the messages in flight are one batch of one partition, or as many batches as messages. That
+    ratio is reported too.
     """
     results = Results()
     seconds = bench.scale.produce_seconds
@@ -179,15 +183,18 @@ def partitions(bench: Bench) -> Results:
 
 
 _FILLED = 6
-"""Batches of 100 records in each partition before: 66 KB, more than the first entry of an index needs."""
+"""Batches of 100 records written to each partition before: 66 KB, more than the first index entry
+needs.
+"""
 
 
 def _thousand(
     bench: Bench, what: str, cost_us: Callable[[Path, int], tuple[float, float]], *, judged: bool
 ) -> list[Figure]:
-    """What a record costs in 1000 partitions against one: by the clock, and by the processor time of all threads.
+    """Cost of a record in 1000 partitions relative to one: elapsed time, and processor time of all
+    threads.
 
-    A partition's first writes make a directory and files. That is not what is asked, so it is done before.
+    A partition's first writes create a directory and files, which is not measured and done before.
     """
     costs: dict[int, list[tuple[float, float]]] = {1: [], 1000: []}
     for _ in range(bench.scale.rounds):
@@ -216,11 +223,13 @@ def _thousand(
     return figures
 
 
-# --- fetch -------------------------------------------------------------------------------------------------
+# --- fetch ----------------------------------------------------------------------------------------
 
 
 def fetch(bench: Bench) -> Results:
-    """A partition from end to end out of the page cache; the machine's part is reading and checksumming the same files."""
+    """A whole partition out of the page cache; the reference is reading and checksumming the same
+    files.
+    """
     results = Results()
     for name, records, record_bytes in (("16 KiB", 145, 100), ("1 MB", 1000, 1000)):
         with bench.folder() as folder:
@@ -245,7 +254,7 @@ def _fill(folder: Path, kind: Appends, size: int) -> None:
 
 
 def cold(bench: Bench) -> Results:
-    """A small produce every 2 ms, quiet and beside fetches that the disk has to work for."""
+    """A small produce every 2 ms, alone and beside fetches from the disk."""
     with bench.folder() as folder:
         _fill(folder, Appends(1, 145, 100, in_flight=16), bench.scale.fetched_bytes)
         found = run_load(
@@ -286,11 +295,13 @@ _NEIGHBOURS = {
 }
 
 
-# --- the loop's longest stall -----------------------------------------------------------------------------------
+# --- the loop's longest stall ---------------------------------------------------------------------
 
 
 def stalls(bench: Bench) -> Results:
-    """The loads of 2, 3 and 4 again, and many idle partitions with checkpoints, each with a monitor in its event loop."""
+    """The loads of 2, 3 and 4 again, and many idle partitions with checkpoints, each with a monitor
+    in its event loop.
+    """
     scale = bench.scale
     results = Results()
     core = server_core()
@@ -322,11 +333,14 @@ def stalls(bench: Bench) -> Results:
     return results
 
 
-# --- topics that come and go ----------------------------------------------------------------------------------------
+# --- creation and deletion of topics
+# ----------------------------------------------------------------------------------------
 
 
 def topics(bench: Bench) -> Results:
-    """A message every 2 ms while a topic with many partitions is deleted, and while topics get many partitions."""
+    """A message every 2 ms while a topic with many partitions is deleted, and while topics get many
+    partitions.
+    """
     scale, results, core = bench.scale, Results(), server_core()
     partitions = scale.idle_partitions
     arguments: Found = {"seconds": scale.stall_seconds}

@@ -1,19 +1,23 @@
-"""How long the event loop was not there for anybody, and what it did meanwhile.
+"""Stalls of the event loop: their length and their cause.
 
-A timer is due every millisecond. The loop looks at its timers once a turn, so how late the timer comes is how long a client would have
-waited that knocked at that moment. (libuv counts timers in whole milliseconds: up to 1 ms of lateness means nothing.)
+A timer is due every millisecond. The loop checks its timers once per iteration, so the lateness of
+the timer is the time that a request arriving at that moment would have waited. (libuv counts timers
+in whole milliseconds: up to 1 ms of lateness means nothing.)
 
-On a machine that others use, a turn is also late because they have the core. How long the loop's thread stood in line for one the kernel
-tells; what of that our own threads did not use is taken off, so that what remains is ours: work on the loop, waiting for the interpreter
-lock, blocking calls. What was taken off is told, too.
+On a shared machine, an iteration is also late because others have the core. The kernel reports the
+run-queue time of the loop's thread; the part that this process's threads did not use is subtracted,
+which leaves the process's own share: work on the loop, waiting for the interpreter lock, blocking
+calls. The subtracted time is reported, too.
 
-The longest turn by the processor time of the loop's own thread is told beside it: what the loop itself does, whoever else has the machine.
+The longest iteration by processor time of the loop's own thread is reported beside it: the loop's
+own work, independent of other load.
 
-Beside each late turn it is kept how much of that time the loop's thread was on a core, how much all threads of the process were, and how
-much went to the collector of cycles. A second thread, which sleeps but for a look at the clock, notes what everybody is at while a turn
-takes too long.
+Each stall is recorded with the processor time of the loop's thread and of all threads, and the time
+of the garbage collector. A second thread, which otherwise sleeps, samples the stacks of all threads
+while an iteration takes too long.
 
-The road not taken: a chain of `call_soon` never lets the loop sleep, and takes the core from the threads that it waits for.
+The road not taken: a chain of `call_soon` never lets the loop sleep, and takes the core from the
+threads that the loop waits for.
 """
 
 import asyncio
@@ -44,16 +48,18 @@ _FRAMES_KEPT = 6
 
 @dataclass(slots=True)
 class Stall:
-    """One turn that came late by our own doing. All times count from the turn before.
+    """One late iteration of the loop caused by this process. All times count from the previous
+    iteration.
 
     Attributes:
-        seconds: how late, without `taken_seconds`.
-        taken_seconds: how long others had the core that the loop's thread stood in line for.
-        in_line_seconds: how long it stood in line, for others and for our own threads.
-        loop_cpu_seconds: how long the loop's thread was on a core.
-        process_cpu_seconds: how long all threads of the process were.
-        gc_seconds: how much of it was the collector of cycles.
-        seen: what the loop's thread and the others were at, as often as it was seen.
+        seconds: lateness, without `taken_seconds`.
+        taken_seconds: time that other processes had the core while the loop's thread was runnable.
+        in_line_seconds: run-queue time of the loop's thread, behind other processes and this one's
+            threads.
+        loop_cpu_seconds: processor time of the loop's thread.
+        process_cpu_seconds: processor time of all threads.
+        gc_seconds: time of the garbage collector.
+        seen: stack samples of the loop's thread and the others.
     """
 
     seconds: float
@@ -66,7 +72,9 @@ class Stall:
 
 
 class _Times(NamedTuple):
-    """Seconds that the loop's thread and the process were on a core so far, and that the thread stood in line for one."""
+    """Processor time of the loop's thread and the process so far, and run-queue time of the thread,
+    in seconds.
+    """
 
     loop_cpu: float
     process_cpu: float
@@ -90,7 +98,7 @@ class LoopMonitor:
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Begin, on the loop that runs."""
+        """Start on the running loop."""
         looker = threading.Thread(
             target=self._look, args=(threading.get_ident(),), name="monitor", daemon=True
         )
@@ -102,7 +110,7 @@ class LoopMonitor:
         self._arm()
 
     def stop(self) -> dict[str, Any]:
-        """End; returns what was found, for JSON. All times are in seconds."""
+        """Stop; returns the results for JSON, with times in seconds."""
         assert self._timer is not None
         self._timer.cancel()
         self._stopped.set()
@@ -149,7 +157,7 @@ class LoopMonitor:
         return _Times(time.thread_time(), time.process_time(), in_line)
 
     def _collected(self, phase: str, _about: dict[str, int]) -> None:
-        # Whichever thread is caught by it, the interpreter stands still.
+        # Collection stops the interpreter, whichever thread triggers it.
         if phase == "start":
             self._gc_started = time.perf_counter()
         else:
@@ -168,7 +176,7 @@ class LoopMonitor:
 
 
 def _waits(frame: FrameType) -> bool:
-    """Whether it is a worker without work."""
+    """True for an idle worker."""
     return frame.f_code.co_name == "_run"
 
 
@@ -184,7 +192,7 @@ def _where(frame: FrameType | None) -> str:
 
 @contextmanager
 def watched(found: dict[str, Any], *, watch: bool) -> Iterator[None]:
-    """Puts what the monitor finds during the `with` block into `found["loop"]`, if `watch`."""
+    """Puts the monitor's results for the `with` block into `found["loop"]`, if `watch`."""
     if not watch:
         yield
         return

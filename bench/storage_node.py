@@ -1,4 +1,6 @@
-"""Embedded clusters in this process, as the daemon builds them, and loops that append to them by callbacks."""
+"""Embedded clusters in this process, as the daemon builds them, and loops that append to them by
+callbacks.
+"""
 
 import asyncio
 import os
@@ -48,7 +50,9 @@ _TIMESTAMPS_AT = 27
 
 @dataclass(frozen=True, slots=True)
 class Appends:
-    """What is appended: batches of `records` records to `partitions` partitions in turns, `in_flight` batches at a time."""
+    """Append load: batches of `records` records to `partitions` partitions round-robin, `in_flight`
+    batches at a time.
+    """
 
     partitions: int
     records: int
@@ -57,7 +61,7 @@ class Appends:
 
 
 def fault(error: BaseException) -> None:
-    """What a bench does when its cluster breaks."""
+    """Fault handler of a bench: exits."""
     raise SystemExit(f"the cluster broke: {error!r}")
 
 
@@ -67,7 +71,7 @@ def directory_of(folder: Path) -> Path:
 
 
 def new_backend(folder: Path, config: ProxyConfig) -> EmbeddedBackend:
-    """A cluster that is not started yet, with its data below `folder`."""
+    """A cluster that is not started, with its data below `folder`."""
     clock = SystemClock()
     options = NodeOptions(
         directory=directory_of(folder),
@@ -81,7 +85,7 @@ def new_backend(folder: Path, config: ProxyConfig) -> EmbeddedBackend:
 
 @asynccontextmanager
 async def open_backend(folder: Path, config: ProxyConfig | None = None) -> AsyncIterator[EmbeddedBackend]:
-    """A cluster, stopped with everything durable at the end."""
+    """A running cluster, stopped with everything durable at the end."""
     backend = new_backend(folder, config or ProxyConfig())
     await backend.start()
     settle_interpreter()
@@ -111,21 +115,22 @@ async def open_proxy(
 
 
 async def create_topic(backend: EmbeddedBackend, partitions: int, name: str = TOPIC) -> list[TopicPartition]:
-    """Its partitions; the topic is made if it is missing."""
+    """The topic's partitions; creates it if missing."""
     if backend.topic(name) is None:
         await backend.create_topic(name, partitions)
     return [TopicPartition(name, number) for number in range(partitions)]
 
 
 class Batches:
-    """Record batches of values that no disk can compress, for a cluster to write into and to keep.
+    """Record batches with incompressible values, which a cluster may modify and keep.
 
-    Large ones are made before, so that a load does not measure how fast memory is taken and copied, and come again after 256 MiB: by then
-    the cluster has let go of them, because `journal.max_unapplied_bytes` and the tail cache are far below.
+    Large ones are built in advance, so that a load does not measure memory allocation and copying,
+    and are reused after 256 MiB: by then the cluster has released them, because
+    `journal.max_unapplied_bytes` and the tail cache are far below.
 
     Attributes:
-        size: bytes of one.
-        next: gives one; all have the same timestamps.
+        size: size of a batch in bytes.
+        next: returns a batch; all have the same timestamps.
     """
 
     def __init__(self, kind: Appends) -> None:
@@ -138,7 +143,7 @@ class Batches:
             self.next = cycle([bytearray(batch) for _ in range(_RING_BYTES // self.size)]).__next__
 
     def stamped(self) -> bytearray:
-        """One with the time that it is, for loads whose time indexes matter. Costs a checksum."""
+        """A batch with the current time, for loads that need time indexes. Costs a checksum."""
         batch = self.next()
         now = SystemClock().wall_ms()
         _TIMESTAMPS.pack_into(batch, _TIMESTAMPS_AT, now, now)
@@ -153,10 +158,11 @@ async def append(
     kind: Appends,
     going_on: Callable[[int], bool],
 ) -> int:
-    """Append batches to the partitions in turns, `kind.in_flight` at a time, while `going_on(answered)`.
+    """Append batches to the partitions round-robin, `kind.in_flight` at a time, while
+    `going_on(answered)`.
 
     Returns:
-        how many batches were answered.
+        the number of batches answered.
     """
     answered = outstanding = 0
     finished = asyncio.Event()
@@ -185,6 +191,6 @@ async def append(
 
 
 def until(seconds: float, count: int) -> Callable[[int], bool]:
-    """Whether to go on: for so many seconds, and up to so many answers."""
+    """A predicate that holds for `seconds`, up to `count` answers."""
     end = time.perf_counter() + seconds
     return lambda answered: answered < count and time.perf_counter() < end

@@ -1,6 +1,6 @@
-"""The machine's own limits, by system calls alone: what the figures of the storage are measured against.
+"""The machine's own limits, by system calls alone: the reference of the storage's figures.
 
-Nothing of pixy is in here but its checksum, so that what is slow here is slow for everybody on this disk.
+Of pixy only the checksum is used, so these are limits for any program on this disk.
 """
 
 import os
@@ -25,7 +25,9 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def file_system(directory: Path) -> str:
-    """The kind of file system that a directory is on, such as ext4; "unknown" where the system does not say."""
+    """The type of a directory's file system, such as ext4; "unknown" if the system does not report
+    it.
+    """
     device = os.stat(directory).st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
     if not _MOUNTS.exists():
@@ -44,7 +46,7 @@ def files_below(directory: Path) -> list[Path]:
 
 @contextmanager
 def _preallocated(path: Path, size: int) -> Iterator[int]:
-    """A file with room for `size` bytes, for the time of the `with` block."""
+    """A preallocated file of `size` bytes, which exists during the `with` block."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, size)
@@ -58,9 +60,10 @@ def _preallocated(path: Path, size: int) -> Iterator[int]:
 def sequential_write(
     directory: Path, total_bytes: int, write_bytes: int, *, seconds_max: float, sync_each: bool = True
 ) -> float:
-    """Bytes a second into one preallocated file, in writes of `write_bytes`, synced each or once at the end.
+    """Bytes per second of writing one preallocated file, in writes of `write_bytes`, each synced or
+    synced once at the end.
 
-    Ends after `total_bytes` or `seconds_max`, whatever comes first.
+    Ends after `total_bytes` or `seconds_max`, whichever comes first.
     """
     buffer = os.urandom(write_bytes)
     written = 0
@@ -75,11 +78,11 @@ def sequential_write(
 
 
 class DurableWrites:
-    """Small writes into a preallocated file, each one synced: what a journal cannot be faster than.
+    """Small writes into a preallocated file, each synced: the upper limit of a journal.
 
     Args:
-        directory: where the file is, for the time of the `with` block.
-        size: bytes that it has room for.
+        directory: directory of the file, which exists during the `with` block.
+        size: size of the file.
     """
 
     def __init__(self, directory: Path, size: int) -> None:
@@ -96,7 +99,7 @@ class DurableWrites:
         self._file.__exit__(None, None, None)
 
     def write(self, buffer: bytes) -> float:
-        """Write and sync; returns the seconds that it took."""
+        """Write and sync; returns the duration in seconds."""
         assert self._position + len(buffer) <= self._size, "the file is full"
         started = time.perf_counter()
         os.pwrite(self._fd, buffer, self._position)
@@ -107,7 +110,9 @@ class DurableWrites:
 
 
 def read_and_checksum(paths: Iterable[Path]) -> float:
-    """Bytes a second of reading files in blocks of 1 MiB and computing the checksum of each block."""
+    """Bytes per second of reading files in blocks of 1 MiB and computing the checksum of each
+    block.
+    """
     size = 0
     started = time.perf_counter()
     for path in paths:
@@ -122,7 +127,9 @@ def read_and_checksum(paths: Iterable[Path]) -> float:
 
 
 def drop_page_cache(paths: Iterable[Path]) -> None:
-    """Let the next read of these files come from the disk. What is not synced yet stays in memory."""
+    """Drop these files from the page cache, so that the next read is from the disk. Unsynced pages
+    stay in memory.
+    """
     for path in paths:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""The loads that read: from the page cache, and from a disk that has to work for it beside small writes."""
+"""Read loads: from the page cache, and from the disk beside small writes."""
 
 import asyncio
 import json
@@ -35,7 +35,9 @@ Found = dict[str, Any]
 
 
 async def fetch(folder: str, rounds: int) -> Found:
-    """The one partition of a topic from end to end, in fetches of 1 MiB, out of the page cache; in turns with bare reads."""
+    """Reads a whole partition in fetches of 1 MiB out of the page cache, alternating with raw
+    reads.
+    """
     rates: list[float] = []
     bare: list[float] = []
     paths = _segments(Path(folder))
@@ -58,7 +60,7 @@ async def fetch(folder: str, rounds: int) -> Found:
 
 
 async def _fetches(backend: EmbeddedBackend, partition: TopicPartition) -> AsyncIterator[int]:
-    """Bytes of one fetch after the other, from the partition's begin to its end."""
+    """Bytes of successive fetches from the begin to the end of the partition."""
     offset = 0
     end = (await backend.offset_ranges(partition.topic))[partition.partition].end
     while offset < end:
@@ -71,12 +73,12 @@ def _segments(folder: Path) -> list[Path]:
     return [p for p in files_below(directory_of(folder) / "topics" / f"{TOPIC}-0") if p.suffix == ".log"]
 
 
-# --- cold reads beside small produces -------------------------------------------------------------------------------
+# --- cold reads beside small produces -------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Phase:
-    """What one kind of neighbour did to the small produces, over all rounds. Seconds and bytes."""
+    """Effect of one kind of load on small produces, over all rounds. Seconds and bytes."""
 
     latencies: list[float] = field(default_factory=list)
     loop: list[Found] = field(default_factory=list)
@@ -97,9 +99,11 @@ class _Phase:
 
 
 async def cold(folder: str, rounds: int, seconds: float) -> Found:
-    """A small produce every 2 ms: with nobody beside it, beside cold fetches, and beside such fetches at a consumer's pace.
+    """A small produce every 2 ms: alone, beside cold fetches, and beside cold fetches at a
+    consumer's pace.
 
-    And while another process reads as much as the fetches did: what that costs is the share of the disk and the machine.
+    Also beside another process that reads as much as the fetches did, which gives the share of the
+    disk and the machine.
     """
     quiet, beside, other, paced = (_Phase() for _ in range(4))
     paths = _segments(Path(folder))
@@ -135,15 +139,16 @@ async def _phase(phase: "_Phase", proxy: Proxy, seconds: float) -> None:
 
 
 def _bytes_from_disk() -> int:
-    """What this process has read from disks so far."""
+    """Bytes that this process has read from disks so far."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["read_bytes"])
 
 
 async def _produce_paced(proxy: Proxy, seconds: float) -> list[float]:
-    """A message every 2 ms, whether the one before is answered or not; how long each took.
+    """Produces a message every 2 ms, whether or not the previous one is answered; returns their
+    latencies.
 
-    The time counts from when a message was due, less the 1 ms that a timer may be late anyway.
+    Latency counts from the due time of a message, less the 1 ms that a timer may be late anyway.
     """
     latencies: list[float] = []
     finished = asyncio.Event()
@@ -168,7 +173,7 @@ async def _produce_paced(proxy: Proxy, seconds: float) -> list[float]:
 
 
 class _ColdFetches:
-    """Fetches a partition again and again, each time from the disk, until it is stopped."""
+    """Fetches a partition repeatedly from the disk until stopped."""
 
     def __init__(
         self, backend: EmbeddedBackend, partition: TopicPartition, paths: list[Path], rate: float
@@ -181,11 +186,11 @@ class _ColdFetches:
         self.read_bytes = 0
 
     def stop(self) -> None:
-        """End after the fetch that is under way."""
+        """Stop after the current fetch."""
         self._stopped.set()
 
     async def run(self) -> None:
-        """Read until `stop`, at most `rate` bytes a second."""
+        """Read until `stop`, at most `rate` bytes per second."""
         started = time.perf_counter()
         while not self._stopped.is_set():
             await asyncio.to_thread(drop_page_cache, self._paths)
@@ -198,7 +203,9 @@ class _ColdFetches:
 
 
 def _start_reader(folder: str, rate: float, seconds: float) -> "subprocess.Popen[str]":
-    """Another process that reads the same segments at the same rate; it is at it on return."""
+    """Start another process that reads the same segments at the same rate; returns once it is
+    reading.
+    """
     arguments = json.dumps({"folder": folder, "rate": rate, "seconds": seconds})
     command = [sys.executable, "-m", "bench.storage_loads", "read-cold", arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -209,7 +216,9 @@ def _start_reader(folder: str, rate: float, seconds: float) -> "subprocess.Popen
 
 
 async def read_cold(folder: str, rate: float, seconds: float) -> Found:
-    """Reads the segments from the disk in blocks, at `rate` bytes a second, without looking at them."""
+    """Reads the segments from the disk in blocks at `rate` bytes per second, without processing
+    them.
+    """
     paths = _segments(Path(folder))
     print("reading", flush=True)
     size = 0

@@ -1,4 +1,6 @@
-"""What a start costs: with many idle partitions, and after a writer was killed. And what `pixy storage check` says of that."""
+"""Start-up cost: with many idle partitions, and after a crash. And `pixy storage check` on the
+result.
+"""
 
 import json
 import shutil
@@ -30,11 +32,11 @@ _MIDDLE = Appends(partitions=100, records=145, record_bytes=100, in_flight=64)
 _SINGLE = Appends(partitions=100, records=1, record_bytes=100, in_flight=512)
 
 
-# --- idle partitions ---------------------------------------------------------------------------------------------
+# --- idle partitions ------------------------------------------------------------------------------
 
 
 def idle(bench: Bench) -> Results:
-    """The start of a node with many partitions, each with one record, and what it has in memory then."""
+    """Start of a node with many partitions of one record each, and its memory then."""
     count = bench.scale.idle_partitions
     found: dict[int, list[Found]] = {1: [], count: []}
     for number, starts in found.items():
@@ -57,7 +59,7 @@ def idle(bench: Bench) -> Results:
 
 
 def make_idle(folder: Path, partitions: int) -> None:
-    """A stopped node whose topic has one record in each of so many partitions."""
+    """Create a stopped node with a topic with one record in each partition."""
     kind = Appends(partitions=partitions, records=1, record_bytes=100, in_flight=1)
     arguments: Found = {"appends": asdict(kind), "seconds_max": APPEND_SECONDS_MAX}
     found = run_load("append", folder=str(folder), count=partitions + 1, **arguments)
@@ -65,11 +67,11 @@ def make_idle(folder: Path, partitions: int) -> None:
         raise RuntimeError(f"only {found['batches']} of {partitions} partitions have a record")
 
 
-# --- after a crash -----------------------------------------------------------------------------------------
+# --- after a crash --------------------------------------------------------------------------------
 
 
 def ready(bench: Bench) -> Results:
-    """The start of a node whose process was killed while it wrote to 100 partitions."""
+    """Start of a node that was killed while it wrote to 100 partitions."""
     results = Results()
     for name in ("16 KiB", "one record"):
         folder, made = _crashed(bench, name)
@@ -87,7 +89,9 @@ def ready(bench: Bench) -> Results:
 
 
 def check(bench: Bench) -> Results:
-    """`pixy storage check` over what the killed writers left, out of the page cache; then the same bytes read and checksummed."""
+    """`pixy storage check` of the killed writers' directories out of the page cache; the reference
+    reads and checksums the same bytes.
+    """
     results = Results()
     for name in ("16 KiB", "one record"):
         folder, _ = _crashed(bench, name)
@@ -112,7 +116,7 @@ def check(bench: Bench) -> Results:
 
 
 def _crashed(bench: Bench, name: str) -> tuple[Path, Results]:
-    """What a writer left that was killed in the middle of it."""
+    """Directory and results of a writer that was killed while it wrote."""
     if name in bench.crashed:
         return bench.crashed[name]
     kind, size = (

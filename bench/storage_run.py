@@ -1,4 +1,4 @@
-"""What all measures of the storage share: how much to do, where, what came of it, and a process for each load."""
+"""Common parts of the storage measurements: scale, directory, results, and a process per load."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ __all__ = [
     "Bench",
     "Found",
     "Results",
-    "Scale",
+    "StorageScale",
     "at_least",
     "at_most",
     "run_load",
@@ -28,16 +28,16 @@ __all__ = [
 ]
 
 LOAD_SECONDS_MAX = 300.0
-"""No process of a load lives longer."""
+"""Maximum lifetime of a load process."""
 APPEND_SECONDS_MAX = 60.0
-"""No load appends longer."""
+"""Maximum duration of appends."""
 
 Found = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """How much to do."""
+class StorageScale:
+    """Amount of work."""
 
     rounds: int = 3
     flushes: int = 4000
@@ -52,7 +52,7 @@ class Scale:
     stall_seconds: float = 8.0
 
 
-QUICK = Scale(
+QUICK = StorageScale(
     rounds=1,
     flushes=1000,
     sustained_bytes=500_000_000,
@@ -69,7 +69,7 @@ QUICK = Scale(
 
 @dataclass(slots=True)
 class Results:
-    """Figures, and what else is to be said of them."""
+    """Figures, and notes on them."""
 
     figures: list[Figure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -77,15 +77,15 @@ class Results:
 
 @dataclass(slots=True)
 class Bench:
-    """One run: how much to do, and where. `crashed` has the directories that killed writers left."""
+    """One run: its scale and directory. `crashed` has the directories left by killed writers."""
 
-    scale: Scale
+    scale: StorageScale
     directory: Path
     crashed: dict[str, tuple[Path, Results]] = field(default_factory=dict)
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """A new folder for the time of the `with` block."""
+        """A new directory, which exists during the `with` block."""
         folder = self.directory / "load"
         folder.mkdir()
         try:
@@ -95,7 +95,7 @@ class Bench:
 
 
 def run_load(name: str, *, core: int | None = None, **arguments: Any) -> Found:
-    """Run a load in a process of its own, on one core if that is given; what it printed last."""
+    """Run a load in a process of its own, on one core if given; returns its last line."""
     command = [sys.executable, "-m", "bench.storage_loads", name, json.dumps(arguments)]
     command = command if core is None else pinned(core, command)
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=LOAD_SECONDS_MAX)
@@ -104,17 +104,17 @@ def run_load(name: str, *, core: int | None = None, **arguments: Any) -> Found:
 
 
 def at_most(name: str, value: float, unit: str, most: float, **more: Any) -> Figure:
-    """A figure that is met up to `most`."""
+    """A figure whose target is at most `most`."""
     return Figure(name, value, unit, target=f"<= {most:,g} {unit}", met=value <= most, **more)
 
 
 def at_least(name: str, value: float, unit: str, least: float, **more: Any) -> Figure:
-    """A figure that is met from `least` on."""
+    """A figure whose target is at least `least`."""
     return Figure(name, value, unit, target=f">= {least:,g} {unit}", met=value >= least, **more)
 
 
 def stall_notes(label: str, loop: Found) -> list[str]:
-    """What the loop was at during the longest stalls."""
+    """Notes on the longest stalls of the loop."""
     notes = [
         f"{label}: {loop['above']} of {loop['turns']:,} turns above 10 ms by our own doing; "
         f"others had the core for {1000 * loop['max_taken']:.1f} ms at most"

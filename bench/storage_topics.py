@@ -1,4 +1,4 @@
-"""Loads of topics with many partitions that come, grow and go while others produce."""
+"""Creation, growth and deletion of topics with many partitions beside producers."""
 
 import asyncio
 import os
@@ -20,7 +20,9 @@ Found = dict[str, Any]
 
 
 async def delete_beside_produce(folder: str, partitions: int, seconds: float) -> Found:
-    """A lone message every 2 ms to another topic: quiet, and while a topic goes of which each partition has a record."""
+    """A lone message every 2 ms to another topic: alone, and while a topic with a record in each
+    partition is deleted.
+    """
     found: Found = {}
     async with open_proxy(Path(folder)) as (proxy, backend):
         await create_topic(backend, 4, "busy")
@@ -35,7 +37,7 @@ async def delete_beside_produce(folder: str, partitions: int, seconds: float) ->
             load = asyncio.create_task(_produce_every(proxy, "busy", lambda _: not removed.is_set()))
             await backend.delete_topic(TOPIC)
             found["answered"] = time.perf_counter() - started
-            # Nobody is told; and the names are not listed on the loop, nor often.
+            # There is no notification; names are listed off the loop, and not often.
             while len(await asyncio.to_thread(os.listdir, topics)) > there - partitions:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
             found["removed"] = time.perf_counter() - started
@@ -45,7 +47,9 @@ async def delete_beside_produce(folder: str, partitions: int, seconds: float) ->
 
 
 async def grow(folder: str, partitions: int, seconds: float) -> Found:
-    """A topic grows by so many partitions, another one is made with as many and deleted, beside a message every 2 ms."""
+    """A topic grows by `partitions` partitions, another one is created with as many and deleted,
+    beside a message every 2 ms.
+    """
     found: Found = {}
     async with open_proxy(Path(folder)) as (proxy, backend):
         await create_topic(backend, 1, "grown")
@@ -69,7 +73,7 @@ async def grow(folder: str, partitions: int, seconds: float) -> Found:
 
 
 async def _produce_every(proxy: Proxy, topic: str, going_on: Callable[[int], bool]) -> list[float]:
-    """A lone message every 2 ms; how long each took to be answered."""
+    """Produce a lone message every 2 ms; returns their latencies."""
     loop = asyncio.get_running_loop()
     trips: list[float] = []
 

@@ -2,7 +2,7 @@
 
     python examples/client.py [ADDRESS]
 
-Any gRPC client of kafkapixy.proto does the same; the stubs that this one uses come with pixy.
+Any gRPC client of kafkapixy.proto works the same; this one uses the stubs that come with pixy.
 """
 
 import sys

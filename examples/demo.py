@@ -1,9 +1,10 @@
-"""Shows pixy at work: a daemon on a free port with its data in a temporary folder, and the commands that talk to it.
+"""A demonstration of pixy: a daemon on a free port with its data in a temporary directory, and
+client commands.
 
     python examples/demo.py
 
-Each command is printed as it would be typed, with its output below. Ends with 1 if one of them does not do what it should. The
-daemon and the folder are gone at the end, also after Ctrl-C.
+Each command is printed as typed, with its output below. Exits with 1 if one of them fails. The
+daemon and the directory are removed at the end, also after Ctrl-C.
 """
 
 import os
@@ -23,15 +24,15 @@ SECONDS_MAX = 20.0
 
 
 class DemoFailed(Exception):
-    """A step did not do what it should."""
+    """A step failed."""
 
 
 @contextmanager
 def daemon(folder: Path) -> Iterator[str]:
-    """A daemon for the time of the `with` block; gives its address."""
+    """A daemon that runs during the `with` block; yields its address."""
     say("pixy serve --grpc-addr 127.0.0.1:0 --data-dir FOLDER &")
     flags = ["--grpc-addr", "127.0.0.1:0", "--data-dir", str(folder / "data"), "--log-level", "warning"]
-    # In a session of its own, so that Ctrl-C reaches it through us and not before we have taken our leave.
+    # In a session of its own, so that Ctrl-C does not reach it before this script stops it.
     process = subprocess.Popen(
         [*PIXY, "serve", *flags], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -62,12 +63,12 @@ def daemon(folder: Path) -> Iterator[str]:
 
 
 def say(line: str) -> None:
-    """Print a command as somebody would type it."""
+    """Print a command as typed."""
     print(f"\n$ {line}", flush=True)
 
 
 def run(shown: str, command: list[str], address: str, stdin: str = "", code: int = 0) -> str:
-    """Run one command and show it; returns what it printed."""
+    """Run one command and show it; returns its output."""
     say(shown)
     done = subprocess.run(
         command,
@@ -86,7 +87,7 @@ def run(shown: str, command: list[str], address: str, stdin: str = "", code: int
 
 
 def pixy(line: str, address: str, *, stdin: str = "", expect: str = "", code: int = 0) -> str:
-    """Run `pixy` with these arguments; `expect` must be in what it prints."""
+    """Run `pixy` with these arguments; `expect` must be in its output."""
     shown = f"printf {stdin!r} | pixy {line}" if stdin else f"pixy {line}"
     printed = run(shown, [*PIXY, *line.split()], address, stdin, code)
     if expect not in printed:
@@ -120,7 +121,7 @@ def show(folder: Path) -> None:
 
 
 def wait_committed(address: str) -> None:
-    """Acknowledgements are committed twice a second: wait until this one is."""
+    """Wait until the acknowledgement is committed; commits happen twice a second."""
     command = [*PIXY, "offsets", "get", "greetings", "-g", "readers", "--json", "--address", address]
     until = time.monotonic() + SECONDS_MAX
     while (
@@ -132,7 +133,7 @@ def wait_committed(address: str) -> None:
 
 
 def main() -> int:
-    """Run it; returns the exit code."""
+    """Run the demonstration; returns the exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="pixy-demo-") as folder:
         try:

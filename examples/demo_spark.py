@@ -1,8 +1,10 @@
-"""Shows the pipeline of spark_pipeline.py at work: a daemon on a free port, generated readings, the query stopped and started again.
+"""A demonstration of spark_pipeline.py: a daemon on a free port, generated readings, the query
+stopped and restarted.
 
     python examples/demo_spark.py
 
-Prints what came out, and compares it with what a batch job over all readings says. Ends with 1 if they differ. It needs the extra `spark`.
+Prints the results, and compares them with a batch job over all readings. Exits with 1 if they
+differ. Needs the extra `spark`.
 """
 
 import os
@@ -28,7 +30,7 @@ SUM = "`from` timestamp, sensor string, count bigint, sum bigint"
 
 
 def session() -> SparkSession:
-    """A small local one."""
+    """A small local session."""
     use_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
@@ -47,7 +49,7 @@ def session() -> SparkSession:
 
 
 def generate(spark: SparkSession, address: str, number: int) -> None:
-    """A third of the readings: twenty seconds of event time, in no order within a second."""
+    """Generate a third of the readings: twenty seconds of event time, unordered within a second."""
     each = READINGS // ROUNDS
     seconds = F.lit(number * 20) + (F.col("id") * 20 / each).cast("int")
     reading = F.struct(
@@ -62,7 +64,7 @@ def generate(spark: SparkSession, address: str, number: int) -> None:
 
 
 def close_windows(spark: SparkSession, address: str) -> None:
-    """One reading from an hour later, so that all windows before it are closed."""
+    """Write a reading an hour later, which closes all windows before it."""
     late = spark.sql("""SELECT '{"at": "2026-01-01T01:00:00Z", "sensor": "clock", "reading": 0}' AS value""")
     late.write.format("pixy").option("pixy.address", address).option("topic", "readings").mode(
         "append"
@@ -70,7 +72,7 @@ def close_windows(spark: SparkSession, address: str) -> None:
 
 
 def load(spark: SparkSession, address: str, topic: str) -> DataFrame:
-    """All records of a topic, in a batch."""
+    """All records of a topic, as a batch."""
     return spark.read.format("pixy").option("pixy.address", address).option("subscribe", topic).load()
 
 
@@ -81,7 +83,7 @@ def came_out(spark: SparkSession, address: str) -> DataFrame:
 
 
 def expected(spark: SparkSession, address: str) -> DataFrame:
-    """The same, by a batch job over all readings."""
+    """The expected records, by a batch job over all readings."""
     form = "at timestamp, sensor string, reading bigint"
     parsed = load(spark, address, "readings").select(
         F.from_json(F.col("value").cast("string"), form).alias("it")
@@ -121,7 +123,7 @@ def show(folder: Path, address: str) -> None:
 
 
 def main() -> int:
-    """Run it; returns the exit code."""
+    """Run the demonstration; returns the exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="pixy-demo-") as name:
         folder = Path(name)

@@ -1,10 +1,12 @@
-"""A PySpark job to start from: sums up readings of sensors by event time, exactly once, from one topic of pixy into another.
+"""A PySpark job to start from: sums sensor readings by event time, exactly once, from one topic of
+pixy to another.
 
     spark-submit examples/spark_pipeline.py ADDRESS CHECKPOINT_FOLDER
 
-Reads `{"at": "2026-01-01T00:00:00Z", "sensor": "s1", "reading": 12}` from the topic `readings`. Writes one record for each sensor and
-each window of ten seconds to the topic `sums`, when the window is closed: 30 seconds behind the youngest reading, which is how late one
-may be. Start it again whenever it was stopped or killed: it goes on where it was.
+Reads `{"at": "2026-01-01T00:00:00Z", "sensor": "s1", "reading": 12}` from the topic `readings`.
+Writes one record per sensor and window of ten seconds to the topic `sums` when the window closes:
+30 seconds behind the latest reading, which is the allowed lateness. Restart it whenever it was
+stopped or killed: it resumes where it stopped.
 """
 
 import sys
@@ -17,7 +19,7 @@ READING = "at timestamp, sensor string, reading bigint"
 
 
 def sums(records: DataFrame) -> DataFrame:
-    """From records of the topic `readings` to records of the topic `sums`."""
+    """Transform records of the topic `readings` to records of the topic `sums`."""
     readings = records.select(F.from_json(F.col("value").cast("string"), READING).alias("it")).select("it.*")
     by_window = (
         readings.withWatermark("at", "30 seconds")
@@ -29,11 +31,11 @@ def sums(records: DataFrame) -> DataFrame:
 
 
 def start(spark: SparkSession, address: str, checkpoint: str, *, until_end: bool = False) -> StreamingQuery:
-    """Start the query, for ever or until the end of what is there.
+    """Start the query, without end or up to the end of the existing records.
 
     Args:
         address: `host:port` of pixy.
-        checkpoint: a folder in which Spark keeps where the query is; its own for each query.
+        checkpoint: directory of the query's checkpoint; one per query.
     """
     records = (
         spark.readStream.format("pixy")
@@ -54,7 +56,7 @@ def start(spark: SparkSession, address: str, checkpoint: str, *, until_end: bool
 
 
 def main(address: str, checkpoint: str) -> None:
-    """Run until it is stopped."""
+    """Run until stopped."""
     spark = SparkSession.builder.appName("sums").config("spark.sql.session.timeZone", "UTC").getOrCreate()
     start(spark, address, checkpoint).awaitTermination()
 

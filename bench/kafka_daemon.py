@@ -1,6 +1,8 @@
-"""Produce and ConsumeNAck through a daemon in front of a real Kafka; broker, daemon and load share the same cores.
+"""Produce and ConsumeNAck through a daemon in front of a real Kafka; broker, daemon and load share
+the same cores.
 
-What h2load counts as answered is checked: produced messages must be in the log, consumed ones must be committed by the group.
+Calls that h2load counts as answered are verified: produced messages must be in the log, consumed
+ones must be committed by the group.
 """
 
 import statistics
@@ -17,7 +19,7 @@ from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.integration.kafka_tools import run_tool
 
-__all__ = ["measure_door"]
+__all__ = ["measure_daemon"]
 
 _CALL_SECONDS_MAX = 30.0
 _PRODUCED, _FILLED = "produced", "filled"
@@ -27,12 +29,12 @@ _MEAN_MS_WANTED = 1.2
 
 
 class _Bench:
-    """A daemon that is measured.
+    """A daemon under measurement.
 
     Args:
-        address: of its door.
-        seconds: of one round.
-        rounds: medians are told.
+        address: address of its gRPC server.
+        seconds: duration of one round.
+        rounds: number of rounds; medians are reported.
     """
 
     def __init__(self, folder: Path, daemon: processes.Server, seconds: float, rounds: int) -> None:
@@ -84,17 +86,17 @@ class _Bench:
 
     def _offset(self, topic: str, group: str, field: str) -> int:
         with grpc.insecure_channel(self._daemon.address) as channel:
-            request = pb.GetOffsetsRq(topic=topic, group=group or "nobody")
+            request = pb.GetOffsetsRq(topic=topic, group=group or "unused")
             offsets = KafkaPixyStub(channel).GetOffsets(request, timeout=_CALL_SECONDS_MAX).offsets
         return sum(max(0, getattr(each, field)) for each in offsets)
 
 
-def measure_door(addresses: list[str], seconds: float, rounds: int, filled: int = 600_000) -> list[Figure]:
-    """Fill a topic with Kafka's own tool, and put load on a daemon.
+def measure_daemon(addresses: list[str], seconds: float, rounds: int, filled: int = 600_000) -> list[Figure]:
+    """Fill a topic with Kafka's own tool, and load a daemon.
 
     Args:
-        addresses: of the brokers.
-        filled: messages to consume in each round, at most.
+        addresses: addresses of the brokers.
+        filled: maximum number of messages consumed in each round.
     """
     server = ["--bootstrap-server", addresses[0]]
     for topic in (_PRODUCED, _FILLED):

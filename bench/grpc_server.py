@@ -1,4 +1,4 @@
-"""What the gRPC door itself costs: calls that do nothing, TLS, deadlines, connections that are open and idle."""
+"""Cost of the gRPC server itself: no-op calls, TLS, deadlines, idle connections."""
 
 import json
 import resource
@@ -23,7 +23,7 @@ _WARM_UP_SECONDS = 0.3
 _NOOP_RATIO_WANTED = 10
 _NOOP_CPU_US_WANTED = 6
 _NOOP_CPU_SHARE_WANTED = 6 / 90
-"""The same as a share of what grpc.aio takes, on the machine that the 6 us are for."""
+"""The same as a share of grpc.aio's time, on the machine that the 6 us refer to."""
 _TLS_WANTED = 0.6
 _DEADLINES_WANTED = 0.75
 _CONNECTIONS = 5000
@@ -32,7 +32,7 @@ _PRODUCE = pb.ProdRq(topic="produced", key_undefined=True, message=bytes(100)).S
 
 
 def noop_calls(rounds: int, seconds: float) -> list[Figure]:
-    """Unary calls that do nothing, beside grpc.aio, whose processor time for a call says how fast the machine is."""
+    """Unary no-op calls, beside grpc.aio, whose processor time per call calibrates the machine."""
     core, figures = processes.server_core(), []
     with (
         tempfile.TemporaryDirectory(prefix="pixy-bench-") as name,
@@ -52,7 +52,7 @@ def noop_calls(rounds: int, seconds: float) -> list[Figure]:
 
 
 def _loaded(server: processes.Server, body: Path, level: Level, seconds: float) -> tuple[Load, float]:
-    """A load, and the microseconds of the server's processor time for a call of it."""
+    """A load, and the server's processor time per call in microseconds."""
     before = server.cpu_seconds()
     load = put_load(server.address, "Produce", body, level, seconds)
     calls = load.per_second * (seconds + _WARM_UP_SECONDS)
@@ -89,7 +89,7 @@ def _noop_figures(
 
 
 def tls(rounds: int, seconds: float) -> list[Figure]:
-    """The same over TLS, as a share of what goes in the clear."""
+    """The same over TLS, as a share of plaintext."""
     core, level = processes.server_core(), LEVELS[2]
     with tempfile.TemporaryDirectory(prefix="pixy-bench-") as name:
         folder = Path(name)
@@ -123,7 +123,7 @@ def tls(rounds: int, seconds: float) -> list[Figure]:
 
 
 def deadlines(rounds: int, seconds: float) -> list[Figure]:
-    """Produce with header blocks like grpc-go's, with a new deadline in each call and without."""
+    """Produce with header blocks as of grpc-go, with and without a new deadline in each call."""
     level = LEVELS[2]
     found = [_with_and_without_deadlines(level, seconds) for _ in range(rounds)]
     share = statistics.median(each["deadlines"] / each["plain"] for each in found)
@@ -134,12 +134,12 @@ def deadlines(rounds: int, seconds: float) -> list[Figure]:
 
 
 def _with_and_without_deadlines(level: Level, seconds: float) -> dict[str, float]:
-    """What `bench.deadline_client` finds of a new daemon."""
+    """Results of `bench.deadline_client` on a new daemon."""
     with tempfile.TemporaryDirectory(prefix="pixy-bench-") as name:
         folder = Path(name)
         body = write_body(folder / "produce", _PRODUCE)
         with processes.daemon(folder, core=processes.server_core()) as daemon:
-            put_load(daemon.address, "Produce", body, LEVELS[0], 0.2)  # makes the topic
+            put_load(daemon.address, "Produce", body, LEVELS[0], 0.2)  # creates the topic
             arguments = [daemon.address, "Produce", str(body), str(level.connections), str(level.streams)]
             command = [sys.executable, "-m", "bench.deadline_client", *arguments, str(seconds)]
             pinned = processes.pinned(processes.load_core(), command)
@@ -149,7 +149,7 @@ def _with_and_without_deadlines(level: Level, seconds: float) -> dict[str, float
 
 
 def idle_connections() -> list[Figure]:
-    """Memory of connections that have greeted and do nothing."""
+    """Memory of idle connections after the HTTP/2 handshake."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     greeting = f.PREFACE + f.frame(f.FrameType.SETTINGS, 0, 0) + f.frame(f.FrameType.SETTINGS, f.ACK, 0)
@@ -159,7 +159,7 @@ def idle_connections() -> list[Figure]:
         for _ in range(_CONNECTIONS):
             connection = stack.enter_context(socket.create_connection((host, int(port))))
             connection.sendall(greeting)
-        # Everybody's SETTINGS have been answered when the last one's have.
+        # All SETTINGS are answered once the last connection's are.
         connection.settimeout(30)
         while not connection.recv(65_536).endswith(f.frame(f.FrameType.SETTINGS, f.ACK, 0)):
             time.sleep(0)
