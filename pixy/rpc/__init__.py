@@ -7,6 +7,7 @@ from pixy.rpc.call import UnaryCall, answer_all
 from pixy.rpc.counters import ConnectionCounters, Counters
 from pixy.rpc.environment import ServerOptions
 from pixy.rpc.health import HEALTH, Health
+from pixy.rpc.interception import CallHead, Interceptor
 from pixy.rpc.large_fields import Parted, parse_with, serialize_with
 from pixy.rpc.messages import Serialized, pack_message, pack_prefix
 from pixy.rpc.methods import Cancellable, Handler, Service
@@ -18,12 +19,14 @@ from pixy.rpc.stream import StreamCall
 
 __all__ = [
     "HEALTH",
+    "CallHead",
     "Cancellable",
     "ConnectionCounters",
     "Counters",
     "GrpcError",
     "Handler",
     "Health",
+    "Interceptor",
     "Parted",
     "Receipt",
     "Reflection",

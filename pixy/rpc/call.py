@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from pixy.faults import internal_error
 from pixy.http2 import Delivery, Field, ResponseTemplate
 from pixy.rpc.headers import ANSWER_HEADERS, CallHeaders
 from pixy.rpc.messages import (
@@ -131,6 +130,11 @@ class Call:
         self._added()[1].extend(encode_metadata([(key, value)]))
 
     @property
+    def principal(self) -> str:
+        """Who calls, as the server's interceptor says; "" for nobody in particular."""
+        return self.head.principal
+
+    @property
     def peer(self) -> str:
         """The client's address."""
         return self._connection.link.peer
@@ -141,10 +145,7 @@ class Call:
         Args:
             receipt: of the answer that cannot be made.
         """
-        translated = error if isinstance(error, GrpcError) else self.method.translate(error)
-        if translated is None:
-            self._connection.environment.note(error)
-            translated = GrpcError(Status.INTERNAL, str(internal_error(error)))
+        translated = self._connection.environment.status_of(error, self.method)
         if receipt is not None:
             self._connection.receipts.undelivered(receipt)
         if self.running:

@@ -25,6 +25,7 @@ from pixy.http2 import (
     Event,
     Field,
     Http2Connection,
+    RequestHeaders,
     RequestReceived,
     ResponseTemplate,
     StreamReset,
@@ -38,9 +39,11 @@ from pixy.rpc.headers import (
     CallHeaders,
     Refusal,
     read_call_headers,
-    read_differing,
     read_timeout,
+    read_varying,
+    refusal_fields,
 )
+from pixy.rpc.interception import CallHead
 from pixy.rpc.link import Link
 from pixy.rpc.receipts import Receipt, Receipts
 from pixy.rpc.status import GrpcError, Status
@@ -83,6 +86,8 @@ class GrpcConnection:
         "_answer_room",
         "_calls",
         "_closed",
+        "_drain",
+        "_draining",
         "_dropping",
         "_held",
         "_held_bytes",
@@ -121,6 +126,9 @@ class GrpcConnection:
         self._watched = False
         # Requests without a handler that are answered when they are complete.
         self._rejected: dict[int, Refusal] = {}
+        # Set when a drain begins, for handlers that wait for it; None until there is one.
+        self._drain: asyncio.Event | None = None
+        self._draining = False
         # All calls are being told of the end.
         self._dropping = False
         # Bytes of the message that is being decompressed, one at a time.
@@ -355,6 +363,23 @@ class GrpcConnection:
                 call.incomplete()
         self.workload.queue(partial(self._end_incomplete, since))
 
+    # --- drain ------------------------------------------------------------------------------------------------------
+
+    @property
+    def drain(self) -> asyncio.Event:
+        """Set when the client is to open new streams elsewhere: the server drains or stops, or the connection has reached its age."""
+        if self._drain is None:
+            self._drain = asyncio.Event()
+            if self._draining or self.environment.draining:
+                self._drain.set()
+        return self._drain
+
+    def drain_began(self) -> None:
+        """See `EventLayer`."""
+        self._draining = True
+        if self._drain is not None:
+            self._drain.set()
+
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def broken(self, bug: Exception) -> None:
@@ -416,16 +441,16 @@ class GrpcConnection:
 
     def _on_request(self, event: RequestReceived, now: float) -> bool:
         """Begin a call; returns True if its handler is a task, which is expensive."""
-        stream_id, headers, buffer, begin, end, ended, differs = event
+        stream_id, headers, buffer, begin, end, ended, varying = event
+        timeout_s = read_timeout(varying[1]) if varying is not None and varying[0] == TIMEOUT else None
         head = headers.memo
-        if not isinstance(head, CallHeaders):
-            head = headers.memo = read_call_headers(headers, self.environment.methods)
-        timeout_s = head.timeout_s
-        if differs is not None:
-            timeout_s = read_timeout(differs[1]) if differs[0] == TIMEOUT else None
-            if timeout_s is None:
-                head = read_differing(headers, differs, self.environment.methods)
-                timeout_s = head.timeout_s
+        if varying is not None and timeout_s is None:
+            head = read_varying(headers, varying, self.environment.methods)
+            self._intercept(head)
+        elif not isinstance(head, CallHeaders):
+            head = self._read_head(headers)
+        if timeout_s is None:
+            timeout_s = head.timeout_s
         method = head.method
         if method is None:
             assert head.refusal is not None
@@ -451,6 +476,29 @@ class GrpcConnection:
         streaming.start()
         if end or ended:
             streaming.received(buffer, begin, end, ended=ended, credit=False)
+        return True
+
+    def _read_head(self, headers: RequestHeaders) -> CallHeaders:
+        """Read a header section, and keep what it means for the next call with the same one."""
+        head = read_call_headers(headers, self.environment.methods)
+        if self._intercept(head):
+            headers.memo = head
+        return head
+
+    def _intercept(self, head: CallHeaders) -> bool:
+        """Ask the interceptor for the caller's principal; False if it refuses the call."""
+        method = head.method
+        if method is None:
+            return True
+        transport = self.link.transport
+        try:
+            head.principal = self.environment.intercept(
+                CallHead(method.name, transport.peer, transport.certificate, head.fields)
+            )
+        except Exception as error:
+            head.method = None
+            head.refusal = Refusal(refusal_fields(self.environment.status_of(error, method)))
+            return False
         return True
 
     def _reject(self, stream_id: int, refusal: Refusal, *, ended: bool) -> None:
@@ -499,8 +547,7 @@ class GrpcConnection:
         call = self._calls.get(event.stream_id)
         if call is not None:
             call.sent()
-        elif event.ended:
-            self.receipts.sent(event.stream_id)
+        self.receipts.sent(event.stream_id)
 
     def _on_reset(self, event: StreamReset) -> None:
         if event.by_client:

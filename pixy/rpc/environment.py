@@ -7,13 +7,16 @@ from random import Random
 from typing import Any, Protocol
 
 from pixy.clock import Clock
+from pixy.faults import internal_error
 from pixy.futures import failure_of
 from pixy.http2 import Options
 from pixy.rpc.counters import Totals
 from pixy.rpc.deadlines import Deadlines
 from pixy.rpc.fair_scheduler import FairScheduler
+from pixy.rpc.interception import Interceptor
 from pixy.rpc.memory import Memory
 from pixy.rpc.methods import Method
+from pixy.rpc.status import GrpcError, Status
 from pixy.rpc.uploads import UploadRoom
 
 __all__ = ["Environment", "Flushable", "ServerOptions"]
@@ -69,6 +72,10 @@ class Environment:
         clock: what all times are measured on.
         rng: spreads what would happen to all connections at once.
         on_fault: called with each exception that is a bug of a handler or of this layer.
+        intercept: decides whether a call may begin, and who its caller is.
+
+    Attributes:
+        draining: the server drains; connections that are new are served nevertheless.
     """
 
     def __init__(
@@ -78,12 +85,15 @@ class Environment:
         clock: Clock,
         rng: Random,
         on_fault: Callable[[BaseException], None],
+        intercept: Interceptor,
     ) -> None:
         self.methods = methods
         self.options = options
         self.monotonic = clock.monotonic
         self.rng = rng
         self._on_fault = on_fault
+        self.intercept = intercept
+        self.draining = False
         self.deadlines = Deadlines(clock)
         self.counters = Totals()
         self.scheduler = FairScheduler(clock.monotonic)
@@ -102,6 +112,14 @@ class Environment:
         """Count and report an exception that nobody expected. It must end nothing but a call or a connection."""
         self.counters.bugs += 1
         self._on_fault(bug)
+
+    def status_of(self, error: Exception, method: Method) -> GrpcError:
+        """The status for an error that ends a call of a method, as its service translates it; INTERNAL for a bug, which is noted."""
+        translated = error if isinstance(error, GrpcError) else method.translate(error)
+        if translated is None:
+            self.note(error)
+            translated = GrpcError(Status.INTERNAL, str(internal_error(error)))
+        return translated
 
     def flush_later(self, connection: Flushable) -> None:
         """Let a connection write once, behind everything that happens in this turn of the loop."""

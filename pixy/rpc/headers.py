@@ -26,8 +26,8 @@ __all__ = [
     "CallHeaders",
     "Refusal",
     "read_call_headers",
-    "read_differing",
     "read_timeout",
+    "read_varying",
     "refusal_fields",
 ]
 
@@ -68,9 +68,19 @@ class CallHeaders:
         accepts_gzip: whether its answer may be.
         fields: all that may be metadata.
         authority: the host that the client called.
+        principal: of the caller, as the interceptor says.
     """
 
-    __slots__ = ("accepts_gzip", "authority", "encoding", "fields", "method", "refusal", "timeout_s")
+    __slots__ = (
+        "accepts_gzip",
+        "authority",
+        "encoding",
+        "fields",
+        "method",
+        "principal",
+        "refusal",
+        "timeout_s",
+    )
 
     def __init__(self, fields: Sequence[Field], authority: bytes) -> None:
         self.method: Method | None = None
@@ -80,6 +90,7 @@ class CallHeaders:
         self.accepts_gzip = False
         self.fields = fields
         self.authority = authority
+        self.principal = ""
 
 
 def read_call_headers(headers: RequestHeaders, methods: Mapping[bytes, Method]) -> CallHeaders:
@@ -87,9 +98,9 @@ def read_call_headers(headers: RequestHeaders, methods: Mapping[bytes, Method]) 
     return _read(headers, headers.fields, methods)
 
 
-def read_differing(headers: RequestHeaders, differs: Field, methods: Mapping[bytes, Method]) -> CallHeaders:
-    """Read a header section that has one field more than `headers`. If that is a timeout, `read_timeout` does."""
-    return _read(headers, [*headers.fields, differs], methods)
+def read_varying(headers: RequestHeaders, varying: Field, methods: Mapping[bytes, Method]) -> CallHeaders:
+    """Read a header section that has one field more than `headers`. If that is a timeout, `read_timeout` is enough."""
+    return _read(headers, [*headers.fields, varying], methods)
 
 
 def _read(headers: RequestHeaders, fields: Sequence[Field], methods: Mapping[bytes, Method]) -> CallHeaders:

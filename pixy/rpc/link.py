@@ -94,6 +94,9 @@ class EventLayer(Protocol):
     def drop(self) -> None:
         """The client is gone: tell all calls, in slices, and then call `Link.dropped`."""
 
+    def drain_began(self) -> None:
+        """The client is to open new streams elsewhere."""
+
     def closed(self) -> None:
         """The connection is gone, or was never made."""
 
@@ -340,6 +343,7 @@ class Link(asyncio.BufferedProtocol):
         if self._phase is _Phase.SERVING:
             self.core.announce_drain()
             self._layer.touch()
+            self._layer.drain_began()
 
     @_contained
     def begin_drain(self, grace_s: float) -> None:
@@ -350,6 +354,7 @@ class Link(asyncio.BufferedProtocol):
             self._phase = _Phase.DRAINING
             self.core.begin_drain(now)
             self._layer.touch()
+            self._layer.drain_began()
 
     @_contained
     def tick(self, now: float) -> None:

@@ -18,6 +18,7 @@ from pixy.config import TlsConfig
 from pixy.rpc.connection import GrpcConnection
 from pixy.rpc.counters import ConnectionCounters, Counters
 from pixy.rpc.environment import Environment, ServerOptions
+from pixy.rpc.interception import Interceptor, principal_of_certificate
 from pixy.rpc.link import Link
 from pixy.rpc.listeners import Listener, TlsFiles, bind_tcp, bind_unix
 from pixy.rpc.memory import Memory
@@ -40,6 +41,7 @@ class RpcServer:
         clock: what all times are measured on.
         on_fault: called with each exception that is a bug; it has ended a call or a connection.
         rng: spreads the ages of connections.
+        intercept: decides whether a call may begin, and who its caller is.
     """
 
     def __init__(
@@ -49,9 +51,10 @@ class RpcServer:
         clock: Clock,
         on_fault: Callable[[BaseException], None],
         rng: Random | None = None,
+        intercept: Interceptor = principal_of_certificate,
     ) -> None:
         self._environment = Environment(
-            method_table(services), options, clock, rng or Random(os.urandom(8)), on_fault
+            method_table(services), options, clock, rng or Random(os.urandom(8)), on_fault, intercept
         )
         self._connections: set[GrpcConnection] = set()
         self._listeners: list[Listener] = []
@@ -119,6 +122,7 @@ class RpcServer:
     def begin_drain(self) -> None:
         """Tell the clients that are connected to make new calls elsewhere (GOAWAY). Everything is served as before, on new connections too,
         until `stop`."""
+        self._environment.draining = True
         for connection in self._connections:
             connection.link.announce_drain()
 

@@ -21,6 +21,7 @@ from pixy.rpc.call import NOT_A_MESSAGE, Call
 from pixy.rpc.headers import CallHeaders
 from pixy.rpc.messages import MessageReader, Serialized, pack_pieces
 from pixy.rpc.methods import Message
+from pixy.rpc.receipts import Receipt
 from pixy.rpc.status import OK_TRAILERS, GrpcError, status_fields
 from pixy.rpc.unpacking import Unpacker
 
@@ -98,38 +99,48 @@ class StreamCall(Call):
         """
         return self._connection.answer_room.of(size)
 
-    async def send_headers(self) -> None:
-        """Send the initial metadata, if that has not happened: the first `send` does it as well."""
+    def send_headers(self) -> None:
+        """Send the initial metadata now, rather than with the first message."""
         if not self._headers_sent:
             self._headers_sent = True
             self._connection.core.send_headers(self.stream_id, self._header_fields())
             self._connection.touch()
 
-    async def send(self, message: Message) -> None:
+    async def wait_drain(self) -> None:
+        """Return when the client is to open new streams elsewhere, because the server drains or stops, or the connection is old.
+
+        A handler that would run for ever ends its call then. One that does not is cancelled at the end of the grace.
+        """
+        await self._connection.drain.wait()
+
+    async def send(self, message: Message, receipt: Receipt | None = None) -> None:
         """Send a response of a method that streams them.
 
         Args:
             message: of the class that the method's descriptor names.
+            receipt: told what became of the message, once, perhaps before this returns.
         """
-        await self.send_serialized([message.SerializeToString()])
+        try:
+            serialized = message.SerializeToString()
+        except BaseException:
+            if receipt is not None:
+                self._connection.receipts.undelivered(receipt)
+            raise
+        await self.send_serialized([serialized], receipt)
 
-    async def send_serialized(self, message: Serialized) -> None:
-        """Send a message that is serialised already; as `send`.
+    async def send_serialized(self, message: Serialized, receipt: Receipt | None = None) -> None:
+        """Send a message that is serialized already; as `send`.
 
         Args:
             message: its bytes. They are not copied, and must not change any more.
+            receipt: as of `send`.
         """
-        await self.send_headers()
-        connection = self._connection
-        size, delivery = 0, Delivery.SENT
-        for piece in pack_pieces(message, compressed=self._compresses()):
-            size += len(piece)
-            if len(piece) > connection.core.send_capacity:
-                connection.make_room()
-            delivery = connection.core.send_data(self.stream_id, piece)
-            if delivery is Delivery.GONE:
-                break
-        connection.touch()
+        connection, delivery = self._connection, Delivery.GONE
+        try:
+            size, delivery = self._begin_send(message)
+        finally:
+            if receipt is not None:
+                connection.receipts.answered(self.stream_id, delivery, receipt)
         if delivery is Delivery.GONE:
             # So little is taken that the stream was reset.
             if self.running:
@@ -201,6 +212,21 @@ class StreamCall(Call):
         self._hold()
         self.request_compressed = self._reader.compressed
         return await self._parse(body)
+
+    def _begin_send(self, message: Serialized) -> tuple[int, Delivery]:
+        """Give a message to the core; returns its size, and what became of it."""
+        self.send_headers()
+        connection = self._connection
+        size, delivery = 0, Delivery.SENT
+        for piece in pack_pieces(message, compressed=self._compresses()):
+            size += len(piece)
+            if len(piece) > connection.core.send_capacity:
+                connection.make_room()
+            delivery = connection.core.send_data(self.stream_id, piece)
+            if delivery is Delivery.GONE:
+                break
+        connection.touch()
+        return size, delivery
 
     async def _parse(self, body: bytearray | Unpacker) -> Message:
         message = await self._unpack(body) if isinstance(body, Unpacker) else body

@@ -1,7 +1,7 @@
 """A service with every kind of method, described by hand: what a generated descriptor would be."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -14,7 +14,19 @@ from google.protobuf.wrappers_pb2 import BytesValue
 
 from pixy.clock import Clock, SystemClock
 from pixy.config import TlsConfig
-from pixy.rpc import GrpcError, Handler, RpcServer, ServerOptions, Service, Status, StreamCall, UnaryCall
+from pixy.rpc import (
+    GrpcError,
+    Handler,
+    Interceptor,
+    Receipt,
+    RpcServer,
+    ServerOptions,
+    Service,
+    Status,
+    StreamCall,
+    UnaryCall,
+)
+from pixy.rpc.interception import principal_of_certificate
 
 __all__ = ["DESCRIPTOR", "Echo", "EchoServer", "open_echo", "value"]
 
@@ -75,6 +87,7 @@ class Echo:
         arrived: set when one is held.
         cancelled: streaming calls and tasks whose handlers were cancelled.
         received, sent: messages of streaming calls.
+        receipts: of the messages that `Repeat` sends, in order; empty for none.
         spend: called for each call of `Task` and each message of `Chat`, for instance to let time pass.
     """
 
@@ -83,6 +96,7 @@ class Echo:
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     received: int = 0
     sent: int = 0
+    receipts: Sequence[Receipt] = ()
     spend: Callable[[], None] = lambda: None
 
     def service(self) -> Service:
@@ -97,7 +111,8 @@ class Echo:
         return Service(DESCRIPTOR, handlers)
 
     def unary(self, request: BytesValue, call: UnaryCall) -> Work | None:
-        """`hold` is held, `fail` fails, `bug` breaks, `metadata` sends metadata back, `drop...` drops it, all else is echoed."""
+        """`hold` is held, `fail` fails, `bug` breaks, `metadata` sends metadata back, `who` is answered with the principal, `drop...` drops
+        it, all else is echoed."""
         command = request.value
         if command.startswith(b"drop"):
             request = BytesValue()
@@ -110,6 +125,8 @@ class Echo:
             raise GrpcError(Status.ABORTED, "no: 100 %\né ", b"\x08\x0a", [("why-bin", b"\xff")])
         if command == b"bug":
             raise KeyError("secret")
+        if command == b"who":
+            request = BytesValue(value=call.principal.encode())
         if command == b"compress":
             call.compress = True
         if command == b"metadata":
@@ -142,12 +159,20 @@ class Echo:
         return BytesValue(value=b",".join(parts))
 
     async def repeat(self, request: BytesValue, call: StreamCall) -> None:
-        """`<count> <size>`: so many messages of so many bytes. `hold` waits for ever; `bug` breaks behind a message."""
+        """`<count> <size>`: so many messages of so many bytes. `hold` waits for ever, `drain` for the drain.
+
+        A size of 7 breaks behind the messages. `receipts` are told of each message.
+        """
         if request.value == b"hold":
             await self._for_ever()
+        if request.value == b"drain":
+            self.arrived.set()
+            await call.wait_drain()
+            return
         count, size = map(int, request.value.split())
-        for _ in range(count):
-            await call.send(BytesValue(value=bytes(size)))
+        for number in range(count):
+            receipt = self.receipts[number] if self.receipts else None
+            await call.send(BytesValue(value=bytes(size)), receipt)
             self.sent += 1
         if size == 7:
             raise KeyError("secret")
@@ -187,11 +212,17 @@ async def open_echo(
     tls: TlsConfig | None = None,
     unix: str = "",
     clock: Clock | None = None,
+    intercept: Interceptor = principal_of_certificate,
 ) -> AsyncIterator[EchoServer]:
     """Serves it on a free port, or on a unix socket, by the machine's clock unless another is given."""
     echo, faults = Echo(), list[BaseException]()
     server = RpcServer(
-        [echo.service()], options or ServerOptions(), clock or SystemClock(), faults.append, Random(1)
+        [echo.service()],
+        options or ServerOptions(),
+        clock or SystemClock(),
+        faults.append,
+        Random(1),
+        intercept,
     )
     address = await server.listen_unix(unix) if unix else await server.listen("127.0.0.1:0", tls)
     try:

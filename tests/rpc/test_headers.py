@@ -3,7 +3,7 @@
 import pytest
 
 from pixy.http2 import RequestHeaders
-from pixy.rpc.headers import CallHeaders, read_call_headers, read_differing, read_timeout
+from pixy.rpc.headers import CallHeaders, read_call_headers, read_timeout, read_varying
 from pixy.rpc.messages import Encoding
 from pixy.rpc.methods import method_table
 from tests.fakes.echo import Echo
@@ -70,7 +70,7 @@ def test_timeout_and_encodings_are_read() -> None:
 def test_a_section_that_differs_in_one_field_is_read_with_it() -> None:
     pseudo = {b":method": b"POST", b":path": b"/test.Echo/Unary", b":scheme": b"http", b":authority": b"here"}
     like = RequestHeaders(pseudo, (GRPC, (b"grpc-timeout", b"2S")), None)
-    call = read_differing(like, (b"id", b"1"), METHODS)
+    call = read_varying(like, (b"id", b"1"), METHODS)
     assert (call.method, call.timeout_s, call.fields[-1]) == (
         METHODS[b"/test.Echo/Unary"],
         2.0,
@@ -78,7 +78,7 @@ def test_a_section_that_differs_in_one_field_is_read_with_it() -> None:
     )
     for field, status in (((b"grpc-timeout", b"soon"), b"13"), ((b"grpc-encoding", b"br"), b"12")):
         differing = RequestHeaders(pseudo, (GRPC,), None)
-        assert refused(read_differing(differing, field, METHODS))[b"grpc-status"] == status
+        assert refused(read_varying(differing, field, METHODS))[b"grpc-status"] == status
 
 
 @pytest.mark.parametrize(

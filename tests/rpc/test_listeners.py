@@ -176,7 +176,10 @@ async def test_clients_must_show_a_certificate_if_that_is_configured(
         known = trusting(certificates, "one")
         known.load_cert_chain(certificates / "client.pem", certificates / "client.key")
         async with open_client(echo.address, tls=known) as client:
-            assert (await client.call(UNARY, value(b"x"))).status == 0
+            answer = await client.call(UNARY, value(b"who"))
+            assert (answer.status, bytes(answer.body[7:])) == (0, b"CN=client"), (
+                "the principal is the subject"
+            )
         stranger = trusting(certificates, "one")
         stranger.load_cert_chain(certificates / "two.pem", certificates / "two.key")
         for refused in (trusting(certificates, "one"), stranger):

@@ -5,6 +5,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from pixy.http2 import Options
@@ -70,6 +71,30 @@ async def test_a_drain_sends_calls_elsewhere_and_serves_those_that_come_until_th
         last = 2**31 - 1
         assert [goaway.last_stream_id for goaway in before.goaways] == [last, 3]
         assert [goaway.last_stream_id for goaway in behind.goaways] == [last, 1]
+
+
+async def test_a_streaming_handler_that_waits_for_the_drain_ends_its_call_before_the_grace_is_over() -> None:
+    async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as client:
+        before = client.request(REPEAT, value(b"drain"))
+        await echo.echo.arrived.wait()
+        echo.server.begin_drain()
+        assert (await client.answer(before)).status == 0
+        async with open_client(echo.address) as late:
+            assert (await late.call(REPEAT, value(b"drain"))).status == 0, "it hears of a drain that goes on"
+
+
+@pytest.mark.parametrize("age_s", [0, 0.01], ids=["stop", "age"])
+async def test_a_streaming_handler_hears_that_its_connection_is_to_end(age_s: float) -> None:
+    async with (
+        open_echo(ServerOptions(age_s=age_s, linger_s=1)) as echo,
+        open_client(echo.address) as client,
+    ):
+        stream_id = client.request(REPEAT, value(b"drain"))
+        await echo.echo.arrived.wait()
+        stopping = [] if age_s else [asyncio.create_task(echo.server.stop(60))]
+        assert (await client.answer(stream_id)).status == 0
+        await client.until_closed()
+        await asyncio.gather(*stopping)
 
 
 async def test_a_stop_in_the_turn_of_an_accept_does_not_wait_for_the_connection() -> None:

@@ -5,10 +5,13 @@ from collections.abc import AsyncIterator
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
+from pixy.clock import SystemClock
 from pixy.http2 import Options
-from pixy.rpc import ServerOptions, Status
-from tests.fakes.echo import EchoServer, open_echo, value
+from pixy.rpc import RpcServer, ServerOptions, Service, Status, StreamCall
+from tests.fakes.echo import DESCRIPTOR, EchoServer, open_echo, value
 from tests.fakes.grpc_client import Answer, RawClient, messages_in, open_client, prefixed
+from tests.fakes.waiting import until
+from tests.rpc.support import NotedReceipt
 
 COLLECT, REPEAT, CHAT = "/test.Echo/Collect", "/test.Echo/Repeat", "/test.Echo/Chat"
 SMALL = ServerOptions(message_bytes_max=200_000, request_bytes_max=300_000)
@@ -177,6 +180,70 @@ async def test_what_filled_the_window_before_the_handler_waited_is_consumed_when
         client.open_window(stream_id, 1_000_000)
         await client.upload(stream_id, body[at:])
         assert values(await client.answer(stream_id)) == [b"first", bytes(150_000)]
+
+
+# --- receipts -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_message_that_the_transport_took_is_delivered(echo: EchoServer, client: RawClient) -> None:
+    echo.echo.receipts = receipts = [NotedReceipt() for _ in range(3)]
+    assert (await client.call(REPEAT, value(b"3 10"))).status == 0
+    assert [receipt.said for receipt in receipts] == [["delivered"]] * 3
+
+
+async def test_a_message_is_delivered_when_the_clients_window_has_let_out_its_last_byte(
+    echo: EchoServer,
+) -> None:
+    echo.echo.receipts = receipts = [NotedReceipt() for _ in range(2)]
+    async with open_client(echo.address, window=10) as client:
+        stream_id = client.request(REPEAT, value(b"2 100"))
+        await client.until(lambda: len(client.answers[stream_id].body) == 10)
+        client.open_window(stream_id, 90)
+        await client.until(lambda: len(client.answers[stream_id].body) == 100)
+        assert receipts[0].said == []
+        client.open_window(stream_id, 1000)
+        await client.answer(stream_id)
+        assert [receipt.said for receipt in receipts] == [["delivered"]] * 2
+
+
+@pytest.mark.parametrize("gone", ["reset", "disconnected"])
+async def test_a_message_that_waits_for_a_window_when_the_client_goes_is_undelivered(
+    echo: EchoServer, gone: str
+) -> None:
+    echo.echo.receipts = receipts = [NotedReceipt()]
+    async with open_client(echo.address, window=10) as client:
+        stream_id = client.request(REPEAT, value(b"1 100"))
+        await client.until(lambda: len(client.answers[stream_id].body) == 10)
+        if gone == "reset":
+            client.reset(stream_id)
+            await receipts[0].spoken.wait()
+    await receipts[0].spoken.wait()
+    assert receipts[0].said == ["undelivered"]
+
+
+async def test_a_message_that_waits_for_a_window_at_the_deadline_is_delivered_when_it_opens(
+    echo: EchoServer,
+) -> None:
+    echo.echo.receipts = receipts = [NotedReceipt()]
+    async with open_client(echo.address, window=10) as client:
+        stream_id = client.request(REPEAT, value(b"1 100"), [("grpc-timeout", "30m")])
+        await until(lambda: echo.server.counters.deadlines)
+        assert receipts[0].said == []
+        client.open_window(stream_id, 1000)
+        assert (await client.answer(stream_id)).status == Status.DEADLINE_EXCEEDED
+        assert receipts[0].said == ["delivered"]
+
+
+async def test_a_message_that_is_no_message_is_undelivered() -> None:
+    async def broken(request: BytesValue, call: StreamCall) -> None:
+        await call.send(None, receipt)
+
+    receipt, faults = NotedReceipt(), list[BaseException]()
+    server = RpcServer([Service(DESCRIPTOR, {"Repeat": broken})], SMALL, SystemClock(), faults.append)
+    async with open_client(await server.listen("127.0.0.1:0")) as client:
+        assert (await client.call(REPEAT, value(b""))).status == Status.INTERNAL
+    await server.stop(0)
+    assert (receipt.said, len(faults)) == (["undelivered"], 1)
 
 
 @pytest.mark.parametrize("gone", ["reset", "disconnected", "deadline"])
