@@ -33,6 +33,7 @@ from pixy.consume.dispatcher import ConsumeDone, Dispatcher, PendingRequest, Wai
 from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
+from pixy.consume.subscription_state import SubscriptionEvent, SubscriptionState
 from pixy.consume.timers import Alarm
 from pixy.errors import (
     AckBeyondEnd,
@@ -149,10 +150,9 @@ class Subscription:
         self._monotonic = environment.timers.monotonic
         # When the last consume request came.
         self._last_request = self._monotonic()
-        # Somebody wants to know when nothing is outstanding. Invariant: true while idle with offers out, paused, and draining.
+        self._state = SubscriptionState.OPEN
+        # A copy for the hot path. Invariant: equals `_state.watches_offers`.
         self.watching = False
-        # Nothing is offered any more.
-        self.draining = False
         # How many acks are served by tasks, and what wakes those that wait for a partition.
         self._slow = 0
         self._watchers: set[asyncio.Event] = set()
@@ -169,6 +169,16 @@ class Subscription:
     def waiting_acks(self) -> int:
         """How many acks are being served by tasks."""
         return self._slow
+
+    @property
+    def draining(self) -> bool:
+        """Nothing is offered any more."""
+        return self._state.draining
+
+    @property
+    def paused(self) -> bool:
+        """Nothing is offered for the rest of a rebalance."""
+        return self._state.rebalancing
 
     @property
     def partitions(self) -> Iterable[LivePartition]:
@@ -332,7 +342,7 @@ class Subscription:
             live = self._open.get(partition)
             if live is not None:
                 return live
-            if self.draining and not self.paused:
+            if self._state is SubscriptionState.DRAINING:
                 raise ShuttingDown
             if self._environment.backend.topic(self.topic) is None:
                 raise UnknownTopic(f"unknown topic {self.topic}")
@@ -403,25 +413,27 @@ class Subscription:
         for event in self._watchers:
             event.set()
 
-    # --- rebalances -----------------------------------------------------------------------------------------------
+    # --- states ---------------------------------------------------------------------------------------------------
 
-    @property
-    def paused(self) -> bool:
-        """Nothing is handed out until `reopen`."""
-        return self.dispatcher.paused
+    def _become(self, event: SubscriptionEvent) -> None:
+        state = self._state = self._state.after(event)
+        self.watching = state.watches_offers
+        self.dispatcher.paused = state.rebalancing
+        self._open = {} if state.sealed else self._live
 
     def pause(self) -> None:
-        """Hand out nothing more; acks are taken."""
-        self.dispatcher.paused = self.watching = True
+        """Offer nothing more for the rest of a rebalance; acks are accepted."""
+        self._become(SubscriptionEvent.PAUSE)
 
     def seal(self) -> None:
-        """From here on acks wait."""
-        self._open = {}
+        """Let acks wait for the rest of a rebalance."""
+        self._become(SubscriptionEvent.SEAL)
 
     def reopen(self) -> None:
-        """Go on with the partitions that are live."""
-        self._open = self._live
-        if self.paused:
+        """End a rebalance, with the partitions that are live."""
+        rebalanced = self._state.rebalancing
+        self._become(SubscriptionEvent.REOPEN)
+        if rebalanced:
             self.dispatcher.resume()
             if not self.draining:
                 self._idle.at(self._monotonic())
@@ -433,7 +445,7 @@ class Subscription:
 
     def stop_offering(self) -> None:
         """Offer nothing more, and say so to everybody who waits. Acks are still taken."""
-        self.draining = self.watching = True
+        self._become(SubscriptionEvent.DRAIN)
         self._idle.cancel()
         self._polls.cancel()
         for live in self._live.values():
@@ -443,7 +455,7 @@ class Subscription:
 
     def close(self) -> list[LivePartition]:
         """Close every partition; they still say what to commit."""
-        self.watching = False
+        self._become(SubscriptionEvent.CLOSE)
         self._idle.cancel()
         self._polls.cancel()
         return [self.remove(partition) for partition in list(self._live)]
@@ -451,26 +463,27 @@ class Subscription:
     def check_quiet(self) -> None:
         if self.outstanding:
             return
-        if self.paused:
+        state = self._state
+        if state.rebalancing:
             self._host.check_quiet()
-        if self.draining:
+        if state.draining:
             self._on_quiet()
-        elif not self.paused:
+        elif not state.rebalancing:
             self._check_idle(self._monotonic())
 
     def _check_idle(self, now: float) -> None:
         options = self._environment.options
-        if self.paused:  # `reopen` looks again
+        if self._state.rebalancing:  # `reopen` checks again
             return
         due = self._last_request + options.subscription_timeout
         if self.dispatcher.waiting or self._slow:
             due = max(due, now + options.subscription_timeout)
         if now < due:
-            self.watching = False
+            self._become(SubscriptionEvent.REQUEST)
             self._idle.at(due)
             return
         if self.outstanding:
-            self.watching = True
+            self._become(SubscriptionEvent.TIMEOUT)
             return
         unacked = sum(live.offers.pending for live in self._live.values())
         if unacked:
@@ -483,9 +496,9 @@ class Subscription:
         self._host.subscription_over(self)
 
     def _resume(self, now: float) -> None:
-        """A request came while the end was near: acks need not look for it any more."""
-        if not self.draining and not self.paused:
-            self.watching = False
+        """A request keeps an idle subscription: acks need not check for the end any more."""
+        if self._state is SubscriptionState.IDLE:
+            self._become(SubscriptionEvent.REQUEST)
             self._idle.at(now + self._environment.options.subscription_timeout)
 
     def _expire_polls(self, now: float) -> None:
