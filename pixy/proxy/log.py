@@ -15,7 +15,7 @@ from typing import NamedTuple
 import structlog
 
 from pixy.backend import Backend, OffsetRange, TopicDescription, TopicPartition
-from pixy.byte_room import ByteRoom
+from pixy.byte_semaphore import ByteSemaphore
 from pixy.clock import Clock
 from pixy.config import ProxyConfig
 from pixy.errors import (
@@ -91,7 +91,7 @@ class Log:
         clock: what waiting is measured on.
 
     Attributes:
-        room: what batches that are being written take.
+        semaphore: bytes of the batches that are being written.
     """
 
     def __init__(self, backend: Backend, config: ProxyConfig, topics: TopicCreator, clock: Clock) -> None:
@@ -99,7 +99,7 @@ class Log:
         self._config = config
         self._topics = topics
         self._clock = clock
-        self.room = ByteRoom(config.producer.buffer_bytes)
+        self.semaphore = ByteSemaphore(config.producer.buffer_bytes)
         self._draining = False
         # Records that are with the backend; set while there are none.
         self._in_flight = 0
@@ -249,19 +249,21 @@ class Log:
         self.check_partitions([each.partition for each in partitions])
         checked = [self.check_batches(each) for each in partitions]
         size = sum(len(each.batches) for each in partitions)
-        if self.room.waiting + size > self._config.producer.buffer_bytes and not self.room.has(size):
+        if self.semaphore.queued + size > self._config.producer.buffer_bytes and not self.semaphore.available(
+            size
+        ):
             raise Unavailable(
-                f"{self.room.taken} bytes of batches are being written and {self.room.waiting} wait; append fewer at a time, "
+                f"{self.semaphore.acquired} bytes of batches are being written and {self.semaphore.queued} wait; append fewer at a time, "
                 "or increase producer.buffer_bytes"
             )
-        await self.room.take(size)
+        await self.semaphore.acquire(size)
         try:
             if self._draining:
                 raise ShuttingDown
             # From here on nothing suspends until everything is with the backend, so the versions still hold then.
             self.check_versions(versions)
         except PixyError:
-            self.room.give_back(size)
+            self.semaphore.release(size)
             raise
         records = sum(batch.records for batches in checked for batch in batches)
         self._in_flight += records
@@ -341,7 +343,7 @@ class Log:
         append.expect(handed_over)
 
     def _answered(self, size: int, records: int) -> None:
-        self.room.give_back(size)
+        self.semaphore.release(size)
         self._in_flight -= records
         if not self._in_flight:
             self._idle.set()

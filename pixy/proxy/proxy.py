@@ -164,10 +164,10 @@ class Proxy:
             "buffered_bytes": accumulators.buffered_bytes,
             "waiting_messages": accumulators.waiting,
             "missing_topics": len(self._topics),
-            "append_bytes": self.log.room.taken,
-            "append_waiting_bytes": self.log.room.waiting,
-            "stage_bytes": self.staging.room.taken,
-            "stage_waiting_bytes": self.staging.room.waiting,
+            "append_bytes": self.log.semaphore.acquired,
+            "append_waiting_bytes": self.log.semaphore.queued,
+            "stage_bytes": self.staging.semaphore.acquired,
+            "stage_waiting_bytes": self.staging.semaphore.queued,
             **self._consumers.counts(),
         }
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from pixy.backend import Backend, Published, StagedBatches, StageSeal
-from pixy.byte_room import ByteRoom
+from pixy.byte_semaphore import ByteSemaphore
 from pixy.config import ProxyConfig
 from pixy.errors import (
     InvalidArgument,
@@ -42,7 +42,7 @@ class StagedWrites:
         self._backend = backend
         self._log = log
         self._buffer_bytes = config.producer.buffer_bytes
-        self.room = ByteRoom(self._buffer_bytes)
+        self.semaphore = ByteSemaphore(self._buffer_bytes)
         self._draining = False
 
     def begin_drain(self) -> None:
@@ -83,12 +83,12 @@ class StagedWrites:
             for each in partitions
         ]
         size = sum(len(each.batches) for each in partitions)
-        if self.room.waiting + size > self._buffer_bytes and not self.room.has(size):
+        if self.semaphore.queued + size > self._buffer_bytes and not self.semaphore.available(size):
             raise Unavailable(
-                f"{self.room.taken} bytes are being staged and {self.room.waiting} wait; stage fewer at a time, "
+                f"{self.semaphore.acquired} bytes are being staged and {self.semaphore.queued} wait; stage fewer at a time, "
                 "or increase producer.buffer_bytes"
             )
-        await self.room.take(size)
+        await self.semaphore.acquire(size)
         try:
             if self._draining:
                 raise ShuttingDown
@@ -97,7 +97,7 @@ class StagedWrites:
         except UnknownPartition as error:
             raise PartitionNotFound(str(error)) from None
         finally:
-            self.room.give_back(size)
+            self.semaphore.release(size)
 
     async def publish(
         self,

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from pixy.byte_room import ByteRoom
+from pixy.byte_semaphore import ByteSemaphore
 from pixy.http2 import (
     ConnectionTerminated,
     DataReceived,
@@ -83,7 +83,6 @@ class GrpcConnection:
 
     __slots__ = (
         "_accepted_at",
-        "_answer_room",
         "_calls",
         "_closed",
         "_drain",
@@ -92,6 +91,7 @@ class GrpcConnection:
         "_held",
         "_held_bytes",
         "_incomplete",
+        "_output_semaphore",
         "_rejected",
         "_unpacked_bytes",
         "_uploads",
@@ -141,8 +141,8 @@ class GrpcConnection:
         # Requests that are larger than the window of a stream; None until there is one.
         self._uploads: Uploads | None = None
         self.calls = self.resets_received = 0
-        # Taken by large answers of streaming calls; None until there is one.
-        self._answer_room: ByteRoom | None = None
+        # Bytes of large answers of streaming calls; None until there is one.
+        self._output_semaphore: ByteSemaphore | None = None
 
     @property
     def counters(self) -> ConnectionCounters:
@@ -205,11 +205,11 @@ class GrpcConnection:
         self.link.flush(tell_receipts=False)
 
     @property
-    def answer_room(self) -> ByteRoom:
-        """Room for large answers: half of what the core accepts, so that the others always have some."""
-        if self._answer_room is None:
-            self._answer_room = ByteRoom(self.environment.options.http2.output_bytes // 2)
-        return self._answer_room
+    def output_semaphore(self) -> ByteSemaphore:
+        """Bounds large answers to half of what the core accepts, so that all others are accepted."""
+        if self._output_semaphore is None:
+            self._output_semaphore = ByteSemaphore(self.environment.options.http2.output_bytes // 2)
+        return self._output_semaphore
 
     def touch(self) -> None:
         """See `EventLayer`."""

@@ -90,14 +90,14 @@ class StreamCall(Call):
             body = self._take()
         return await self._parse(body)
 
-    def room(self, size: int) -> AbstractAsyncContextManager[None]:
+    def reserve_output(self, size: int) -> AbstractAsyncContextManager[None]:
         """Have room for an answer of `size` bytes that is still to be made, until it is sent.
 
         Without it, calls of one connection that make large answers at the same time may make more than the connection accepts, and then
         streams are reset. With it they wait in line, also for clients that do not read: these hold what they have until they are
         cut off.
         """
-        return self._connection.answer_room.of(size)
+        return self._connection.output_semaphore.holding(size)
 
     def send_headers(self) -> None:
         """Send the initial metadata now, rather than with the first message."""

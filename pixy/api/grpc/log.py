@@ -114,7 +114,7 @@ class LogService:
 async def _send_some(call: StreamCall, number: int, reader: RangeReader, held_bytes: int) -> bool:
     """Send what is there of a range; whether there is more to come."""
     await reader.wait()
-    async with call.room(held_bytes):
+    async with call.reserve_output(held_bytes):
         fetched = await reader.read()
         more = fetched.state is RangeState.MORE
         if fetched.batches or not more:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from pixy.backend.kafka.produce import Producer
-from pixy.byte_room import ByteRoom
+from pixy.byte_semaphore import ByteSemaphore
 from pixy.errors import DeadlineExceeded, PixyError, StorageFault, Unavailable
 from pixy.records import TopicPartition, patch_batch
 from pixy.storage import Disk, StagedPart, Worker, run_on
@@ -33,7 +33,7 @@ class StageSender:
         self._producer = producer
         self._disk = disk
         self._worker = worker
-        self._room = ByteRoom(window_bytes)
+        self._semaphore = ByteSemaphore(window_bytes)
         self._failure: PixyError | None = None
 
     async def send(self, parts: Sequence[tuple[TopicPartition, StagedPart]]) -> None:
@@ -55,7 +55,7 @@ class StageSender:
     async def _send_part(self, partition: TopicPartition, chunks: Iterator[list[bytearray]]) -> None:
         while (chunk := await self._next(chunks)) is not None:
             for batch in chunk:
-                await self._room.take(len(batch))
+                await self._semaphore.acquire(len(batch))
                 if self._failure is not None:
                     raise self._failure
                 records = patch_batch(batch, 0, _NO_LEADER_EPOCH)
@@ -68,7 +68,7 @@ class StageSender:
             raise StorageFault(f"a stage cannot be read: {error}") from error
 
     def _done(self, size: int, _: int, error: PixyError | None) -> None:
-        self._room.give_back(size)
+        self._semaphore.release(size)
         if isinstance(error, DeadlineExceeded):
             # Whether the batch is written does not matter: the transaction is not ended, and what is in it is not published.
             error = Unavailable(f"nothing was published: {error}")
