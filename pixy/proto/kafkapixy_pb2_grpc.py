@@ -80,89 +80,109 @@ class KafkaPixyServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Produce(self, request, context):
-        """Appends one message to a topic. A topic that does not exist is created if `auto_create_topics` is on.
+        """Appends one message to a topic. A missing topic is created if `auto_create_topics` is on.
 
-        By default the answer comes when the message is safe: replicated to a majority and synced to disk. It names the
-        partition and the offset. A caller's deadline ends the wait; the message may still be written.
-        With async_mode the answer comes as soon as the message is in the producer's buffer. A crash loses what is in it.
+        By default the answer comes when the message is safe: replicated to a majority and synced to
+        disk. It names the partition and the offset. A deadline of the caller ends the wait; the
+        message may still be written. With async_mode the answer comes as soon as the message is in
+        the producer's buffer, whose contents a crash loses.
 
-        The partition is chosen by a hash of key_value. An empty key is a key like any other; set key_undefined to have the
-        message without a key and in any partition.
+        The partition is chosen by a hash of key_value. An empty key is a key like any other. With
+        key_undefined the message has no key and goes to any partition.
 
         Status codes:
-        INVALID_ARGUMENT (3)  the description says what is wrong with the request;
-        INTERNAL (13)         a fault of the daemon, described in its log;
-        UNAVAILABLE (14)      the daemon is stopping or cannot write at the moment.
+        INVALID_ARGUMENT (3)   the description names the fault: the topic's name, the size of the
+        message, its headers, or a topic that does not exist and is not
+        created;
+        DEADLINE_EXCEEDED (4)  in front of Kafka: not acknowledged within `producer.timeout`; the
+        message may be written;
+        INTERNAL (13)          a fault of the daemon, described in its log;
+        UNAVAILABLE (14)       not written: the daemon is stopping, too many requests wait for the
+        producer's buffer, the disk is full, or no broker can be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ConsumeNAck(self, request, context):
-        """Hands out one message of a topic to a member of a consumer group, and can acknowledge an earlier one on the way.
+        """Hands out one message of a topic to a member of a consumer group, and can acknowledge an
+        earlier one with the same request.
 
-        Long polling: with nothing to hand out the request waits up to `consumer.long_polling_timeout`.
-        A message that is not acknowledged within `consumer.ack_timeout` is handed out again, perhaps to somebody else.
+        Long polling: a request waits up to `consumer.long_polling_timeout` for a message. A message
+        that is not acknowledged within `consumer.ack_timeout` is handed out again, perhaps to another
+        client.
 
-        Which message the request acknowledges:
-        no_ack                 none; the first request of a client;
-        auto_ack               the message in the answer, as soon as the answer is on its way: at most once;
-        neither                the message at ack_partition and ack_offset, which an earlier answer named.
-        A request with all of these at their defaults acknowledges partition 0, offset 0, but only if that message was
-        handed out before.
+        The fields of the request choose the message that it acknowledges:
+        no_ack    none; for the first request of a client;
+        auto_ack  the message in the answer, as soon as the answer is on its way: at most once;
+        neither   the message at ack_partition and ack_offset, which an earlier answer named.
+        A request with all of these at their defaults acknowledges partition 0, offset 0, but only if
+        that message was handed out before.
 
         Status codes:
-        NOT_FOUND (5)           nothing arrived in time: call again;
-        RESOURCE_EXHAUSTED (8)  more requests wait than `consumer.channel_buffer_size` allows;
-        INVALID_ARGUMENT (3)    the description says what is wrong with the request;
-        INTERNAL (13)           a fault of the daemon, described in its log;
-        UNAVAILABLE (14)        the daemon is stopping, or consuming is disabled.
+        NOT_FOUND (5)           no message came in time: call again;
+        INVALID_ARGUMENT (3)    the description names the fault: an empty group, the topic's name, an
+        impossible ack, or a topic that does not exist and is not created;
+        RESOURCE_EXHAUSTED (8)  more requests of the group and topic wait than
+        `consumer.channel_buffer_size`, or more groups or topics are consumed
+        than `consumer.max_groups` and `consumer.max_subscriptions` allow;
+        INTERNAL (13)           a batch that cannot be decoded or is damaged stops the partition; the
+        ack is for a partition of another member, which is named; or a fault
+        of the daemon, described in its log;
+        UNAVAILABLE (14)        the daemon is stopping, consuming is disabled, the start of the group
+        cannot be committed, or no broker or leader can be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Ack(self, request, context):
-        """Acknowledges a message on its own, for instance the last one before a client ends.
-        Acknowledging a message that is acknowledged already changes nothing and succeeds.
+        """Acknowledges a message on its own, for instance the last one before a client ends. To
+        acknowledge a message again changes nothing and succeeds.
 
         Status codes:
-        INVALID_ARGUMENT (3)  no such partition, or nothing was written at that offset yet;
-        NOT_FOUND (5)         no such topic;
-        INTERNAL (13)         another member of the consumer group has the partition, and is named: acknowledge there;
-        or a fault of the daemon, described in its log;
-        UNAVAILABLE (14)      the daemon has stopped taking acknowledgements, or the cluster cannot be reached.
+        INVALID_ARGUMENT (3)    no such partition, or nothing was written at that offset yet;
+        NOT_FOUND (5)           no such topic;
+        RESOURCE_EXHAUSTED (8)  in front of Kafka: more acks wait for the owner of their partition
+        than `consumer.channel_buffer_size`;
+        INTERNAL (13)           another member of the consumer group owns the partition, and is
+        named: acknowledge there; or a fault of the daemon, described in its
+        log;
+        UNAVAILABLE (14)        the daemon has stopped taking acks, the group is being rebalanced, or
+        the cluster cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetOffsets(self, request, context):
-        """Tells, for each partition of a topic, what it holds and how far a consumer group has come.
-        A group that has committed nothing has offset -1 and lag 0.
+        """Returns the offsets of each partition of a topic and the progress of a consumer group. A group
+        that has committed nothing has offset -1 and lag 0.
 
         Status codes:
         INVALID_ARGUMENT (3)  unknown cluster, or an empty group;
         NOT_FOUND (5)         no such topic;
-        INTERNAL (13)         a fault of the daemon, described in its log.
+        INTERNAL (13)         a fault of the daemon, described in its log;
+        UNAVAILABLE (14)      the cluster cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetOffsets(self, request, context):
-        """Moves a consumer group to other offsets, all of them or none, also while it consumes: acknowledgements of what is
-        handed out at that moment count only when it was handed out again. Only partition, offset and metadata of each entry
-        are read, and kept as they are. Offset -2 is the oldest, -1 the end. With one beyond the end the group goes on at the
-        end until the log gets there. Metadata that is no sparse acks acknowledges nothing.
+        """Moves a consumer group to other offsets, all of them or none, also while it consumes: acks of
+        messages that are handed out at that moment count only when these were handed out again. Only
+        partition, offset and metadata of each entry are read, and stored as they are. Offset -2 is
+        the oldest, -1 the end. With an offset beyond the end the group goes on at the end until the
+        log gets there. Metadata that is not an encoding of sparse acks acknowledges nothing.
 
         Status codes:
-        INVALID_ARGUMENT (3)  unknown cluster or partition, another negative offset;
-        NOT_FOUND (5)         no such topic;
+        INVALID_ARGUMENT (3)    unknown cluster or partition, or another negative offset;
+        NOT_FOUND (5)           no such topic;
         RESOURCE_EXHAUSTED (8)  more consumer groups than `consumer.max_groups` allows;
-        INTERNAL (13)         a fault of the daemon, described in its log;
-        UNAVAILABLE (14)      another member of the consumer group has a partition, and is named: set its offsets there;
-        or the cluster cannot be reached.
+        INTERNAL (13)           a fault of the daemon, described in its log;
+        UNAVAILABLE (14)        another member of the consumer group owns a partition, and is named:
+        set its offsets there; or the cluster cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -173,19 +193,21 @@ class KafkaPixyServicer(object):
 
         Status codes:
         INVALID_ARGUMENT (3)  unknown cluster;
-        INTERNAL (13)         a fault of the daemon, described in its log.
+        INTERNAL (13)         a fault of the daemon, described in its log;
+        UNAVAILABLE (14)      the cluster cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListConsumers(self, request, context):
-        """Tells who consumes a topic, and which partitions each consumer has.
+        """Lists the consumers of a topic and the partitions of each.
 
         Status codes:
         INVALID_ARGUMENT (3)  unknown cluster;
-        NOT_FOUND (5)         no such topic; the named group is not consuming, or not this topic;
-        INTERNAL (13)         a fault of the daemon, described in its log.
+        NOT_FOUND (5)         no such topic; or the named group does not consume, or not this topic;
+        INTERNAL (13)         a fault of the daemon, described in its log;
+        UNAVAILABLE (14)      the cluster cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,7 +219,8 @@ class KafkaPixyServicer(object):
         Status codes:
         INVALID_ARGUMENT (3)  unknown cluster;
         NOT_FOUND (5)         no such topic;
-        INTERNAL (13)         a fault of the daemon, described in its log.
+        INTERNAL (13)         a fault of the daemon, described in its log;
+        UNAVAILABLE (14)      the cluster cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

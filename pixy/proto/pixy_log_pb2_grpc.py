@@ -120,7 +120,8 @@ class LogServicer(object):
         Status codes:
         INVALID_ARGUMENT (3)     batches are not allowed: nothing was written;
         FAILED_PRECONDITION (9)  a topic has another version or id than the request says: nothing was
-        written.
+        written;
+        UNAVAILABLE (14)         too many batches are being written: nothing was written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -161,6 +162,10 @@ class LogServicer(object):
         at or below the sink's last published one has no effect, and the response says so.
 
         Status codes:
+        INVALID_ARGUMENT (3)     an id or the epoch is not allowed; or in front of Kafka a batch is
+        larger than the topic takes: nothing was published;
+        RESOURCE_EXHAUSTED (8)   the call names more than 10000 stages, or 100000 sinks exist:
+        nothing was published;
         FAILED_PRECONDITION (9)  a stage is unknown, expired, not sealed or of another sink, a topic
         of it was deleted, or the sink belongs to another query: nothing was
         published;
@@ -174,6 +179,10 @@ class LogServicer(object):
     def Discard(self, request, context):
         """Discards unpublished stages. Published and unknown ones are ignored. Without any stages it is a
         keepalive: like every call of a sink it restarts `staging.expiry` for the sink's stages.
+
+        Status codes:
+        INVALID_ARGUMENT (3)    an id is not allowed;
+        RESOURCE_EXHAUSTED (8)  the call names more than 10000 stages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -79,7 +79,8 @@ class LogStub:
     Status codes:
       INVALID_ARGUMENT (3)     batches are not allowed: nothing was written;
       FAILED_PRECONDITION (9)  a topic has another version or id than the request says: nothing was
-                               written.
+                               written;
+      UNAVAILABLE (14)         too many batches are being written: nothing was written.
     """
     Stage: _grpc.UnaryUnaryMultiCallable[_pixy_log_pb2.StageRequest, _pixy_log_pb2.StageResponse]
     """Writes a piece of a stage: batches that become visible when the stage is published, and have no
@@ -112,6 +113,10 @@ class LogStub:
     at or below the sink's last published one has no effect, and the response says so.
 
     Status codes:
+      INVALID_ARGUMENT (3)     an id or the epoch is not allowed; or in front of Kafka a batch is
+                               larger than the topic takes: nothing was published;
+      RESOURCE_EXHAUSTED (8)   the call names more than 10000 stages, or 100000 sinks exist:
+                               nothing was published;
       FAILED_PRECONDITION (9)  a stage is unknown, expired, not sealed or of another sink, a topic
                                of it was deleted, or the sink belongs to another query: nothing was
                                published;
@@ -121,6 +126,10 @@ class LogStub:
     Discard: _grpc.UnaryUnaryMultiCallable[_pixy_log_pb2.DiscardRequest, _pixy_log_pb2.DiscardResponse]
     """Discards unpublished stages. Published and unknown ones are ignored. Without any stages it is a
     keepalive: like every call of a sink it restarts `staging.expiry` for the sink's stages.
+
+    Status codes:
+      INVALID_ARGUMENT (3)    an id is not allowed;
+      RESOURCE_EXHAUSTED (8)  the call names more than 10000 stages.
     """
 
 @_typing.type_check_only
@@ -160,7 +169,8 @@ class LogAsyncStub(LogStub):
     Status codes:
       INVALID_ARGUMENT (3)     batches are not allowed: nothing was written;
       FAILED_PRECONDITION (9)  a topic has another version or id than the request says: nothing was
-                               written.
+                               written;
+      UNAVAILABLE (14)         too many batches are being written: nothing was written.
     """
     Stage: _aio.UnaryUnaryMultiCallable[_pixy_log_pb2.StageRequest, _pixy_log_pb2.StageResponse]  # type: ignore[assignment]
     """Writes a piece of a stage: batches that become visible when the stage is published, and have no
@@ -193,6 +203,10 @@ class LogAsyncStub(LogStub):
     at or below the sink's last published one has no effect, and the response says so.
 
     Status codes:
+      INVALID_ARGUMENT (3)     an id or the epoch is not allowed; or in front of Kafka a batch is
+                               larger than the topic takes: nothing was published;
+      RESOURCE_EXHAUSTED (8)   the call names more than 10000 stages, or 100000 sinks exist:
+                               nothing was published;
       FAILED_PRECONDITION (9)  a stage is unknown, expired, not sealed or of another sink, a topic
                                of it was deleted, or the sink belongs to another query: nothing was
                                published;
@@ -202,6 +216,10 @@ class LogAsyncStub(LogStub):
     Discard: _aio.UnaryUnaryMultiCallable[_pixy_log_pb2.DiscardRequest, _pixy_log_pb2.DiscardResponse]  # type: ignore[assignment]
     """Discards unpublished stages. Published and unknown ones are ignored. Without any stages it is a
     keepalive: like every call of a sink it restarts `staging.expiry` for the sink's stages.
+
+    Status codes:
+      INVALID_ARGUMENT (3)    an id is not allowed;
+      RESOURCE_EXHAUSTED (8)  the call names more than 10000 stages.
     """
 
 class LogServicer(metaclass=_abc_1.ABCMeta):
@@ -262,7 +280,8 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
         Status codes:
           INVALID_ARGUMENT (3)     batches are not allowed: nothing was written;
           FAILED_PRECONDITION (9)  a topic has another version or id than the request says: nothing was
-                                   written.
+                                   written;
+          UNAVAILABLE (14)         too many batches are being written: nothing was written.
         """
 
     @_abc_1.abstractmethod
@@ -307,6 +326,10 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
         at or below the sink's last published one has no effect, and the response says so.
 
         Status codes:
+          INVALID_ARGUMENT (3)     an id or the epoch is not allowed; or in front of Kafka a batch is
+                                   larger than the topic takes: nothing was published;
+          RESOURCE_EXHAUSTED (8)   the call names more than 10000 stages, or 100000 sinks exist:
+                                   nothing was published;
           FAILED_PRECONDITION (9)  a stage is unknown, expired, not sealed or of another sink, a topic
                                    of it was deleted, or the sink belongs to another query: nothing was
                                    published;
@@ -322,6 +345,10 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_pixy_log_pb2.DiscardResponse, _abc.Awaitable[_pixy_log_pb2.DiscardResponse]]:
         """Discards unpublished stages. Published and unknown ones are ignored. Without any stages it is a
         keepalive: like every call of a sink it restarts `staging.expiry` for the sink's stages.
+
+        Status codes:
+          INVALID_ARGUMENT (3)    an id is not allowed;
+          RESOURCE_EXHAUSTED (8)  the call names more than 10000 stages.
         """
 
 def add_LogServicer_to_server(servicer: LogServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
