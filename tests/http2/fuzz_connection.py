@@ -1,7 +1,8 @@
 """Fuzz a whole connection: `python -m tests.http2.fuzz_connection --time 60`.
 
-An input is what a client sends. It goes in whole and in chunks of random sizes: the events and the answers must be the same, nothing
-may be raised, the invariants hold, memory is bounded, and what comes out is whole frames.
+An input is the byte stream of a client. It is fed whole and in chunks of random sizes. Events and
+responses must be equal, nothing may be raised, the invariants hold, memory is bounded, and the
+output consists of whole frames.
 """
 
 import random
@@ -24,7 +25,7 @@ _ANSWER = bytes(20_000)
 
 
 def check(changed: bytes, chooser: random.Random) -> None:
-    """The same however it is cut, and within all bounds."""
+    """Same outcome for every chunking, within all limits."""
     whole = _transcript([changed])
     assert _transcript(_chunks(changed, chooser)) == whole
 
@@ -39,9 +40,9 @@ def _chunks(changed: bytes, chooser: random.Random) -> list[bytes]:
 
 
 def _transcript(chunks: list[bytes]) -> list[object]:
-    """What the layer above has seen of each stream. Answers are given at the end, so that they do not depend on the chunks."""
+    """Events by stream. Responses are sent at the end, so they do not depend on the chunks."""
     connection = Http2Connection(_OPTIONS, 0.0)
-    # By stream, because requests of one chunk are told of in the order of their ends.
+    # By stream, because requests of one chunk are reported in the order of their ends.
     per_stream: dict[int, list[object]] = {}
     bodies: dict[int, bytes] = {}
     for chunk in chunks:

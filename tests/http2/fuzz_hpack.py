@@ -1,6 +1,7 @@
-"""Fuzz the header decoder beside the package `hpack`: `python -m tests.http2.fuzz_hpack --time 60`.
+"""Fuzz the header decoder against the package `hpack`: `python -m tests.http2.fuzz_hpack --time
+60`.
 
-An input is a list of blocks, each behind a byte with its length.
+An input is a list of blocks, each prefixed by a length byte.
 """
 
 import random
@@ -17,7 +18,9 @@ __all__ = ["check"]
 
 
 def check(changed: bytes, chooser: random.Random) -> None:
-    """Both decode the same, or both refuse; the header reader, which remembers, agrees with the decoder, which does not."""
+    """Both decode to the same fields, or both reject; the caching header reader agrees with the
+    decoder.
+    """
     oracle, decoder, reader = hpack.Decoder(max_header_list_size=2**30), Decoder(), HeaderReader(16_384)
     for number, block in enumerate(_blocks(changed), 1):
         try:
@@ -28,7 +31,7 @@ def check(changed: bytes, chooser: random.Random) -> None:
         decoder.check_invariants()
         read: object = None
         for _ in range(chooser.randint(1, 2)):
-            # Twice only if the block changes nothing, or the tables would differ.
+            # A second time only if the block changes nothing, or the tables would differ.
             try:
                 request, varying_field = reader.request(number, block)
                 read_fields = [*request.fields, *([] if varying_field is None else [varying_field])]
@@ -47,7 +50,7 @@ def check(changed: bytes, chooser: random.Random) -> None:
 
 
 def _by_name(fields: Sequence[Field]) -> list[Field]:
-    """Fields in an order that keeps what order means: which of those with the same name is first."""
+    """Fields sorted by name, keeping the order among fields of one name, which is significant."""
     return sorted(fields, key=lambda field: field[0])
 
 

@@ -1,7 +1,7 @@
-"""A small seeded fuzzer: takes inputs of a corpus, changes them, and keeps on until its time is over.
+"""A small seeded fuzzer: mutates inputs from a corpus until its time is up.
 
-Every input comes from the seed and its number, so a failure is repeated with `--seed` and `--only`. What was found goes into the
-corpus folder, which the tests go through.
+Each input is derived from the seed and its number, so a failure is reproduced with `--seed` and
+`--only`. Findings go into the corpus folder, which the tests replay.
 """
 
 import argparse
@@ -18,12 +18,12 @@ _CHANGES_MAX = 8
 
 
 def corpus(kind: str) -> list[bytes]:
-    """The inputs of a kind, in the order of their names."""
+    """Inputs of one kind, in the order of their names."""
     return [bytes.fromhex(path.read_text()) for path in sorted((CORPUS / kind).glob("*.hex"))]
 
 
 def mutate(chooser: random.Random, inputs: Sequence[bytes]) -> bytes:
-    """An input like those of the corpus, but not quite."""
+    """A mutated input of the corpus."""
     found = bytearray(chooser.choice(inputs))
     for _ in range(chooser.randint(1, _CHANGES_MAX)):
         at = chooser.randrange(len(found) + 1)
@@ -48,12 +48,13 @@ def mutate(chooser: random.Random, inputs: Sequence[bytes]) -> bytes:
 def run(
     kind: str, check: Callable[[bytes, random.Random], None], arguments: Sequence[str] | None = None
 ) -> None:
-    """Check changed inputs until the time is over; the first failure ends it and says how to repeat it.
+    """Check mutated inputs until the time is up; stops at the first failure and prints how to
+    reproduce it.
 
     Args:
-        kind: of the corpus.
-        check: raises if an input is not treated well; its chooser belongs to the input.
-        arguments: of the command line.
+        kind: kind of input.
+        check: raises if an input is mishandled; its random source belongs to the input.
+        arguments: command line arguments.
     """
     parser = argparse.ArgumentParser(description=f"fuzz {kind}")
     parser.add_argument("--time", type=float, default=60, help="seconds")

@@ -1,7 +1,7 @@
-"""A client that is written byte by byte, so that it can break every rule.
+"""A client that writes raw bytes, so it can break every rule.
 
-`Peer` wraps a `Http2Connection`: what it sends goes in, what comes out is cut into frames. After every step the connection's invariants
-are proven.
+`Peer` wraps an `Http2Connection`: it feeds in what it sends, and splits the output into frames.
+After every step it checks the connection's invariants.
 """
 
 import hpack
@@ -48,7 +48,7 @@ OK = ResponseTemplate([(b":status", b"200"), (b"content-type", b"application/grp
 
 
 def cut(output: bytes) -> list[Frame]:
-    """The frames in bytes of a server; asserts that they are whole."""
+    """Split a server's output into frames; asserts that they are whole."""
     frames, at = [], 0
     while at < len(output):
         head, flags, stream_id = f.unpack_head(output, at)
@@ -70,7 +70,9 @@ def data(stream_id: int, payload: bytes, flags: int = f.END_STREAM) -> bytes:
 
 
 def content(events: list[Event]) -> list[tuple[int, object]]:
-    """What events say, however a body was cut: bodies joined, by stream, the end of the connection last."""
+    """Normalized events, independent of how a body was split: bodies joined, by stream, the end of
+    the connection last.
+    """
     bodies: dict[int, bytes] = {}
     found: list[tuple[int, object]] = []
     for event in events:
@@ -95,8 +97,8 @@ class Peer:
     """A client and the connection that serves it.
 
     Args:
-        options: of the connection.
-        greet: send preface and SETTINGS, acknowledge the server's, and forget what came back.
+        options: options of the connection.
+        greet: exchange preface and SETTINGS, and discard the output.
     """
 
     def __init__(self, options: Options | None = None, *, greet: bool = True) -> None:
@@ -109,37 +111,37 @@ class Peer:
             self.frames()
 
     def send(self, *parts: bytes) -> list[Event]:
-        """Give bytes to the connection in one chunk; returns the events."""
+        """Feed bytes to the connection in one chunk; returns the events."""
         events = self.connection.receive(b"".join(parts), self.now)
         self.connection.check_invariants()
         return events
 
     def pass_time(self, seconds: float) -> list[Event]:
-        """Let time pass, then tick."""
+        """Advance the time, then tick."""
         self.now += seconds
         events = self.connection.tick(self.now)
         self.connection.check_invariants()
         return events
 
     def frames(self) -> list[Frame]:
-        """What the connection has sent since the last time."""
+        """Frames sent by the connection since the last call."""
         frames = cut(self.connection.take_output())
         self.connection.check_invariants()
         return frames
 
     def sent(self) -> list[tuple[str, int]]:
-        """Type and stream of what the connection has sent since the last time."""
+        """Type and stream of the frames sent by the connection since the last call."""
         return [(FrameType(sent.type).name, sent.stream_id) for sent in self.frames()]
 
     def goaway(self) -> tuple[int, int]:
-        """Last stream and code of the GOAWAY that is the last frame sent."""
+        """Last stream id and error code of the GOAWAY that is the last frame sent."""
         last = self.frames()[-1]
         assert last.type == FrameType.GOAWAY
         assert self.connection.closed
         return f.read_uint32(last.payload), f.read_uint32(last.payload[4:])
 
     def resets(self) -> dict[int, int]:
-        """Codes of the streams that the connection has reset since the last time."""
+        """Error codes by stream that the connection has reset since the last call."""
         return {
             sent.stream_id: f.read_uint32(sent.payload)
             for sent in self.frames()
@@ -147,7 +149,7 @@ class Peer:
         }
 
     def block(self, fields: list[tuple[bytes, bytes]] | None = None) -> bytes:
-        """A header block, in the order in which blocks are sent."""
+        """A header block; blocks have to be sent in the order of the calls."""
         return self.encoder.encode(fields or REQUEST)
 
     def request(self, stream_id: int, body: bytes = b"", flags: int = f.END_STREAM) -> bytes:
@@ -155,7 +157,7 @@ class Peer:
         return headers(stream_id, self.block()) + data(stream_id, body, flags)
 
     def begin(self, stream_id: int = 1) -> None:
-        """Begin a request without a body."""
+        """Begin a request without its body."""
         (event,) = self.send(headers(stream_id, self.block()))
         assert isinstance(event, RequestReceived)
         assert not event.ended

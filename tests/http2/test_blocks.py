@@ -1,4 +1,4 @@
-"""Header blocks on their way in, `pixy.http2.blocks`."""
+"""Assembly of header blocks, `pixy.http2.blocks`."""
 
 import pytest
 

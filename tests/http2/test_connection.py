@@ -1,4 +1,6 @@
-"""A connection as a whole, `pixy.http2.connection`: its start, its end, its times, and conversations with `h2` as the client."""
+"""Whole connections, `pixy.http2.connection`: start, end, timeouts, and conversations with `h2` as
+the client.
+"""
 
 import random
 import tracemalloc
@@ -35,7 +37,7 @@ from tests.http2.peer import GREETING, OK, REQUEST, TRAILERS, Peer, cut
 SETTINGS_ACK = frame(FrameType.SETTINGS, f.ACK, 0)
 
 
-# --- the start ------------------------------------------------------------------------------------------------------
+# --- the start ------------------------------------------------------------------------------------
 
 
 def test_a_connection_begins_with_our_settings_and_the_large_window() -> None:
@@ -58,7 +60,7 @@ def test_settings_are_acknowledged_and_pings_answered() -> None:
     assert peer.frames() == [(FrameType.SETTINGS, f.ACK, 0, b""), (FrameType.PING, f.ACK, 0, b"12345678")]
 
 
-# --- the end --------------------------------------------------------------------------------------------------------
+# --- the end --------------------------------------------------------------------------------------
 
 
 def test_a_drain_says_goaway_twice_and_waits_for_running_calls() -> None:
@@ -71,11 +73,11 @@ def test_a_drain_says_goaway_twice_and_waits_for_running_calls() -> None:
         f.STREAM_ID_MAX,
         ErrorCode.NO_ERROR,
     )
-    # What the client sent before it knew is served.
+    # Requests that the client sent before it knew of the drain are served.
     assert len(peer.send(peer.request(3), frame(FrameType.PING, f.ACK, 0, ping.payload))) == 1
     (final,) = peer.frames()
     assert (final.type, f.read_uint32(final.payload)) == (FrameType.GOAWAY, 3)
-    # What it opens behind is not, and disturbs nobody.
+    # Streams that it opens later are not, and disturb no other.
     assert peer.send(peer.request(5), f.window_update(5, 1), peer.request(7)) == []
     assert peer.frames() == []
     closed = [peer.connection.closed]
@@ -153,7 +155,8 @@ def test_the_reason_of_a_goaway_is_short() -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        # A block and a frame that are not complete, a dynamic table, known blocks, and what was not looked at.
+        # An incomplete block, an incomplete frame, a dynamic table, cached blocks, and unprocessed
+        # input.
         frame(FrameType.HEADERS, 0, 1, bytes(15_000)),
         frame(FrameType.HEADERS, f.END_HEADERS, 1, bytes(40_000))[:30_000],
         frame(FrameType.HEADERS, f.END_HEADERS, 1, hpack.Encoder().encode([*REQUEST, (b"x", b"y" * 3900)])),
@@ -174,13 +177,13 @@ def test_the_reason_of_a_goaway_is_short() -> None:
     ids=["block", "frame", "table", "known blocks", "unserved", "resets"],
 )
 def test_who_has_failed_keeps_nothing_of_what_came(sent: bytes) -> None:
-    # The first connection fills what all share.
+    # The first connection fills shared caches.
     for _ in range(2):
         connection = Http2Connection(Options(), 0)
         tracemalloc.start()
         try:
             connection.receive(GREETING, 0)
-            # A copy: what was there before is not traced.
+            # A copy, because memory allocated earlier is not traced.
             connection.receive(bytes(bytearray(sent)), 0, 20_000)
             had = tracemalloc.get_traced_memory()[0]
             connection.terminate(ErrorCode.ENHANCE_YOUR_CALM, "")
@@ -192,7 +195,7 @@ def test_who_has_failed_keeps_nothing_of_what_came(sent: bytes) -> None:
     assert keeps < 4000
 
 
-# --- time -----------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sent", [b"", f.PREFACE[:10], f.PREFACE, GREETING])
@@ -234,12 +237,12 @@ def test_requests_are_signs_of_life_on_the_fast_path_too() -> None:
     assert peer.frames() == []
 
 
-# --- with h2 as the client ------------------------------------------------------------------------------------------
+# --- with h2 as the client ------------------------------------------------------------------------
 
 
 @dataclass
 class Exchange:
-    """What was asked on a stream, and what each side has seen of it."""
+    """A request, and what each side has seen of it."""
 
     body: bytes = b""
     received: bytes = b""
@@ -253,9 +256,9 @@ class Exchange:
 
 
 class Conversation:
-    """A client of `h2` and a connection, with bytes in between that travel in chunks of random sizes.
+    """A client of `h2` and a connection that exchange bytes in chunks of random sizes.
 
-    The server answers when a request has ended: whole, or in parts that wait for each other.
+    The server responds when a request has ended: at once, or in parts that wait for each other.
     """
 
     def __init__(self, seed: int) -> None:
@@ -275,7 +278,7 @@ class Conversation:
         )
 
     def ask(self) -> None:
-        """Begin a request, with everything that a client may add."""
+        """Begin a request with everything that a client may add."""
         stream_id = self.client.get_next_available_stream_id()
         size = self.random.choice([0, 0, 5, 100, 16_384, 40_000])
         exchange = self.exchanges[stream_id] = Exchange(body=self.random.randbytes(size))
@@ -292,7 +295,7 @@ class Conversation:
         self.upload(stream_id)
 
     def upload(self, stream_id: int) -> None:
-        """Send as much of a body as the windows let out, then the end."""
+        """Send as much of a body as the windows allow, then the end."""
         exchange = self.exchanges[stream_id]
         if exchange.reset:
             return
@@ -313,7 +316,7 @@ class Conversation:
                 self.client.end_stream(stream_id)
 
     def cancel(self) -> None:
-        """Cancel some request that runs."""
+        """Cancel a random active request."""
         running = [number for number, of in self.exchanges.items() if not (of.finished or of.reset)]
         if running:
             stream_id = self.random.choice(running)
@@ -324,7 +327,7 @@ class Conversation:
         self.client.ping(bytes(8))
 
     def travel(self) -> None:
-        """Bring what both sides have sent to the other one, until there is nothing more."""
+        """Pass on the bytes that both sides have sent until there are none left."""
         while True:
             up = self.client.data_to_send()
             for chunk in self.chunks(up):
@@ -352,7 +355,7 @@ class Conversation:
             at += size
 
     def serve(self, event: Event) -> None:
-        """What the layer above does."""
+        """Act as the layer above the server's connection."""
         if isinstance(event, RequestReceived):
             assert event.headers.path == b"/KafkaPixy/Produce"
         if isinstance(event, RequestReceived | DataReceived):
@@ -384,7 +387,7 @@ class Conversation:
             self.server.send_trailers(stream_id, TRAILERS)
 
     def see(self, event: h2.events.Event) -> None:
-        """What the client does."""
+        """Act as the layer above the client's connection."""
         if isinstance(event, h2.events.DataReceived):
             self.exchanges[event.stream_id].got += event.data
             self.client.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
@@ -398,7 +401,7 @@ class Conversation:
             assert not isinstance(event, h2.events.ConnectionTerminated), event
 
     def open_all_windows(self) -> None:
-        """Give every answer that waits the room that it needs."""
+        """Open the windows that pending responses need."""
         self.client.increment_flow_control_window(2**24)
         for stream_id, exchange in self.exchanges.items():
             if not (exchange.finished or exchange.reset):

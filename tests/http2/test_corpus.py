@@ -1,4 +1,4 @@
-"""Every input of the fuzz targets' corpus, whole and changed a few times, goes through its target."""
+"""The corpus of the fuzz targets, unchanged and mutated a few times."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The errors of `pixy.http2.errors`."""
+"""Protocol errors, `pixy.http2.errors`."""
 
 from pixy.http2 import ErrorCode
 from pixy.http2.errors import Http2ConnectionError, Http2Error, Http2StreamError

@@ -1,4 +1,4 @@
-"""Windows, `pixy.http2.flow`, and that a client is never let send more than was consumed."""
+"""Flow control, `pixy.http2.flow`: a client may never send more than was consumed."""
 
 import pytest
 from hypothesis import given
@@ -48,12 +48,14 @@ def test_a_window_that_becomes_too_large_is_a_fault_of_the_stream_or_of_the_conn
 
 
 class WindowLedger:
-    """A client that keeps account: what it may send, and what of that the server cannot have let go."""
+    """A client that keeps account of its windows and of the bytes that the server may still have in
+    memory.
+    """
 
     def __init__(self) -> None:
         self.peer = Peer(Options(connection_window_bytes=SIZE, stream_window_bytes=SIZE))
         self.connection_window = SIZE
-        # What it may send on the streams that are open, and what the server has not consumed of what it has sent.
+        # Bytes it may send on open streams, and bytes sent but not consumed by the server.
         self.windows: dict[int, int] = {}
         self.kept: dict[int, int] = {}
         self.next_id = 1
@@ -74,7 +76,7 @@ class WindowLedger:
         self.windows[stream_id], self.kept[stream_id] = SIZE, 0
 
     def send(self, stream_id: int, size: int, padding: int) -> None:
-        """Data, of which the padding counts as consumed."""
+        """Send DATA; padding counts as consumed."""
         room = min(self.connection_window, self.windows[stream_id])
         if room > padding:
             size = min(size, room - padding - 1)
@@ -90,7 +92,7 @@ class WindowLedger:
         self.kept[stream_id] -= size
 
     def end(self, stream_id: int, action: str) -> None:
-        """A stream that is over keeps nothing."""
+        """A closed stream leaves nothing unconsumed."""
         if action == "reset":
             self.peer.connection.reset(stream_id, ErrorCode.CANCEL)
         elif action == "cancel":
@@ -100,7 +102,7 @@ class WindowLedger:
         del self.kept[stream_id], self.windows[stream_id]
 
     def settle(self) -> None:
-        """Take note of the windows that were opened, and hold all against what was consumed."""
+        """Apply received WINDOW_UPDATE frames, and check all windows against the consumed bytes."""
         for sent in self.peer.frames():
             if sent.type == FrameType.WINDOW_UPDATE and not sent.stream_id:
                 self.connection_window += f.read_uint32(sent.payload)

@@ -1,4 +1,6 @@
-"""The bytes of frames, `pixy.http2.frames`, against the package `hyperframe` as oracle, and the rules of their heads."""
+"""Frame encoding, `pixy.http2.frames`, against the package `hyperframe` as oracle, and the rules
+for frame headers.
+"""
 
 from typing import Any
 
@@ -16,7 +18,7 @@ STREAMS = st.integers(1, f.STREAM_ID_MAX)
 
 
 def parse(data: bytes) -> Any:
-    """What the oracle makes of one frame: an object of one of its many classes."""
+    """The oracle's frame object; it has many classes of them."""
     found, length = oracle.Frame.parse_frame_header(memoryview(data)[:9])
     found.parse_body(memoryview(data)[9:])
     assert len(data) == 9 + length

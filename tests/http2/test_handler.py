@@ -1,4 +1,6 @@
-"""What a client does wrong, by mistake or on purpose, and what `pixy.http2.handler` answers: faults by table, floods, memory."""
+"""Client errors, accidental or malicious, and the response of `pixy.http2.handler`: a table of
+errors, floods, memory.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +24,7 @@ from tests.http2.peer import GREETING, OK, REQUEST, SETTINGS_ACK, TRAILERS, Peer
 CALM = ErrorCode.ENHANCE_YOUR_CALM
 
 
-# --- faults ---------------------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 
 def with_open_stream(*parts: bytes) -> Callable[[Peer], bytes]:
@@ -306,7 +308,7 @@ def test_frames_on_a_stream_that_we_reset_are_ignored_and_the_table_follows() ->
     assert content(peer.send(peer.request(3, b"x")))[0] == (3, (b"/KafkaPixy/Produce", REQUEST[4:]))
 
 
-# --- attacks --------------------------------------------------------------------------------------------------------
+# --- attacks --------------------------------------------------------------------------------------
 
 SMALL = Options(
     max_concurrent_streams=4,
@@ -331,11 +333,11 @@ def malformed(peer: Peer, stream_id: int) -> bytes:
 
 
 def zero_window(peer: Peer, stream_id: int) -> bytes:
-    """The client makes us reset (CVE-2025-8671)."""
+    """The client provokes a reset (CVE-2025-8671)."""
     return peer.request(stream_id) + f.window_update(stream_id, 0)
 
 
-# What is sent again and again, how often it is taken, and what is counted.
+# Name, frames to repeat, and how often they are tolerated.
 FLOODS: list[tuple[str, Callable[[Peer, int], bytes], int]] = [
     ("rapid reset", rapid, 5),
     ("malformed requests", malformed, 5),
@@ -397,7 +399,7 @@ def test_clients_that_are_answered_may_send_control_frames_in_proportion() -> No
 
 
 def peer_with_waiting_answer(options: Options, body: bytes) -> Peer:
-    """An answer on stream 1 to a client that lets out nothing of it yet."""
+    """A response on stream 1 to a client whose window is closed."""
     peer = Peer(options)
     closed_windows = encode_settings([(Setting.INITIAL_WINDOW_SIZE, 0)])
     peer.send(frame(FrameType.SETTINGS, 0, 0, closed_windows), f.window_update(0, 2**30), peer.request(1))

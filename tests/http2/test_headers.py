@@ -1,4 +1,4 @@
-"""What header sections must be, and what is remembered of them: `pixy.http2.headers`."""
+"""Validation and caching of header sections, `pixy.http2.headers`."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -146,7 +146,7 @@ def test_a_block_that_changes_the_table_makes_all_others_unknown() -> None:
     changing = encoder.encode([*REQUEST, (b"grpc-timeout", b"1S")])
     reader.request(3, changing)
     assert not reader.cache
-    # The index of every field has moved: the old block means something else.
+    # Every index has moved: the old block has another meaning.
     assert reader.request(5, encoder.encode(REQUEST))[0].path == b"/KafkaPixy/Produce"
     for trailers in ([(b"new", b"1")], [(b"new", b"2")]):
         reader.request(7, encoder.encode(REQUEST))
@@ -186,7 +186,7 @@ def test_requests_that_differ_in_one_new_field_are_like_each_other() -> None:
         reader.request(1, encoder.encode([*REQUEST, (b"grpc-timeout", b"%dm" % number), behind]))
         for number in range(5)
     ]
-    # The first block has all of its fields anew, so that the last of them is taken for the one that differs.
+    # All fields of the first block are literals, so its last one is taken for the varying field.
     assert [varying_field for _, varying_field in requests[:2]] == [None, None]
     pattern = requests[2][0]
     assert pattern.fields == (*REGULAR, behind)
@@ -221,7 +221,7 @@ def test_what_another_field_says_is_looked_at_in_each_request() -> None:
 
 
 def whole(request: RequestHeaders, varying_field: Field | None) -> list[Field]:
-    """All regular fields of a request. The place of the one that differs means nothing."""
+    """All regular fields of a request. The position of the varying field has no meaning."""
     return sorted(
         [*request.fields, *([] if varying_field is None else [varying_field])], key=lambda field: field[0]
     )
@@ -289,7 +289,8 @@ def test_most_blocks_of_a_client_that_indexes_each_deadline_are_foreseen(
 
     monkeypatch.setattr(Decoder, "decode", counting)
     reader, encoder = HeaderReader(16_384), hpack.Encoder()
-    # Far more than the table holds, so that all the other fields are evicted and come again, and again.
+    # Far more than fits the table, so that all other fields are evicted and inserted again and
+    # again.
     for number in range(1000):
         fields = [*REQUEST, (b"grpc-timeout", b"%du" % (1_000_000 - number))]
         request, varying_field = reader.request(1, encoder.encode(fields))

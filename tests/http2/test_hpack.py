@@ -1,4 +1,6 @@
-"""Header compression of `pixy.http2.hpack`: the examples of RFC 7541, the package `hpack` as oracle, and what must be refused."""
+"""Header compression, `pixy.http2.hpack`: the examples of RFC 7541, the package `hpack` as oracle,
+and invalid blocks.
+"""
 
 import copy
 from itertools import cycle
@@ -37,7 +39,8 @@ STATUS_200 = [
     (b"set-cookie", b"foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1"),
 ]
 
-# RFC 7541 appendix C: name, size of the table, then blocks of one connection with their fields and the table's size behind them.
+# RFC 7541 appendix C: name, table size, then the blocks of one connection with their fields and the
+# resulting table size.
 EXAMPLES: list[tuple[str, int, list[tuple[str, list[Field], int]]]] = [
     (
         "C.2.1 literal with indexing",
@@ -138,7 +141,9 @@ def test_the_examples_of_the_specification(
 
 
 def test_the_integers_of_the_specification() -> None:
-    """RFC 7541 appendix C.1: 10 and 1337 behind a prefix of five bits, 42 in one octet; here the sizes of a table and of a string."""
+    """RFC 7541 appendix C.1: 10 and 1337 with a prefix of five bits, 42 in one octet; here as sizes
+    of a table and of a string.
+    """
     for block, table_bytes in (("2a", 10), ("3f 9a 0a", 1337)):
         decoder = Decoder()
         assert decoder.decode(bytes.fromhex(block)) == []
@@ -176,7 +181,7 @@ def test_any_bytes_are_decoded_or_refused_as_the_oracle_does(blocks: list[bytes]
                 decoder.decode(block)
             return
         if _has_long_integer(decoder, block):
-            # The oracle takes integers of any length.
+            # The oracle accepts integers of any length.
             return
         assert decoder.decode(block) == expected
         decoder.check_invariants()
@@ -240,7 +245,7 @@ def test_the_peer_may_resize_the_table_within_its_limit_and_an_entry_too_large_e
     assert decoder.decode(bytes.fromhex("3fe11f") + b"\xbe") == [FIRST[3]]
     assert decoder.decode(b"\x20") == []
     assert decoder.table_bytes == 0
-    # 56 bytes hold no field of 57.
+    # A field of 57 bytes does not fit in 56.
     assert decoder.decode(bytes.fromhex("3f19") + bytes.fromhex(EXAMPLES[4][2][0][0])) == FIRST
     assert decoder.table_bytes == 0
 
@@ -258,7 +263,7 @@ STATIC_POST = (b":method", b"POST")
 
 
 def predictor(max_table_bytes: int = 4096) -> tuple[Decoder, BlockPredictor]:
-    """Behind a=b, t=1 and then a=b, t=2, where each field that is new was inserted."""
+    """The state after a=b, t=1 and a=b, t=2, with each new field inserted."""
     decoder = Decoder(max_table_bytes)
     assert decoder.decode(b"\x40\x01a\x01b\x40\x01t\x011") == [(b"a", b"b"), (b"t", b"1")]
     block = b"\xbf\x7e\x012"
@@ -282,7 +287,7 @@ def test_the_next_block_of_a_repetition_is_known_but_for_its_value() -> None:
 def test_a_repetition_goes_on_where_an_index_needs_a_second_byte() -> None:
     decoder, blocks = predictor()
     another = copy.deepcopy(decoder)
-    # As many as the table holds with the first field, at 34 bytes each.
+    # As many as fit the table next to the first field, at 34 bytes each.
     for age in range(3, 4096 // 34):
         index = 61 + age
         name = bytes((0x80 | index,)) if index < 0x7F else bytes((0xFF, index - 0x7F))
@@ -326,7 +331,9 @@ def test_a_repetition_ends_where_one_of_its_fields_is_evicted() -> None:
 def test_a_repetition_says_what_the_decoder_says_in_every_small_table(
     start: bytes, sizes: tuple[int, ...]
 ) -> None:
-    """RFC 7541 §4.4: a field larger than the table empties it, so that the next one cannot have its name."""
+    """RFC 7541 §4.4: a field larger than the table empties it, so the next one cannot refer to its
+    name.
+    """
     foreseen = refused = 0
     for capacity in range(300):
         plain, decoder = Decoder(capacity), Decoder(capacity)

@@ -1,4 +1,4 @@
-"""The Huffman code of `pixy.http2.huffman`, against the package `hpack` as oracle."""
+"""The Huffman code, `pixy.http2.huffman`, against the package `hpack` as oracle."""
 
 import pytest
 from hpack.huffman import HuffmanEncoder
@@ -33,7 +33,7 @@ def test_strings_are_encoded_as_the_oracle_does_and_come_back(string: bytes) -> 
 def test_any_bytes_are_decoded_or_refused_as_the_oracle_does(encoded: bytes) -> None:
     try:
         expected = decode_huffman(encoded)
-    except Exception:  # whatever the oracle raises
+    except Exception:  # any exception of the oracle
         with pytest.raises(Http2ConnectionError):
             decode(encoded)
     else:
@@ -58,7 +58,7 @@ def test_bad_ends_are_a_compression_error(encoded: str, wrong: str) -> None:
 
 
 def test_seven_ones_are_valid_padding() -> None:
-    # "a" has five bits and "0" has five: a string for each number of padding bits.
+    # "a" has five bits and "0" has five: one string per number of padding bits.
     paddings = {(-len(bits) % 8) for bits in ("00011" * count for count in range(1, 9))}
     assert paddings == set(range(8))
     for count in range(1, 9):

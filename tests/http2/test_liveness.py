@@ -1,4 +1,4 @@
-"""The timers of a connection, row by row of the table in `pixy.http2.liveness`."""
+"""The timeouts of a connection, row by row of the table in `pixy.http2.liveness`."""
 
 from pixy.http2 import Options
 from pixy.http2.liveness import Due, Liveness
@@ -9,7 +9,7 @@ OPTIONS = Options(
 
 
 class Clocked:
-    """A `Liveness` with the state of a connection beside it."""
+    """A `Liveness` together with a connection's state."""
 
     def __init__(self, options: Options = OPTIONS) -> None:
         self.liveness = Liveness(options, 0.0)
@@ -72,7 +72,7 @@ def test_a_connection_without_calls_is_idle_after_its_time() -> None:
     of.running = 0
     assert of.due(499) is Due.NOTHING
     assert of.due(500) is Due.IDLE
-    # A call that came and went between two ticks counts.
+    # A call that began and ended between two ticks counts.
     of.requests = 2
     assert of.due(501) is Due.NOTHING
     assert of.due(801) is Due.IDLE

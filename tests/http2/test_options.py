@@ -26,6 +26,6 @@ def test_limits_that_the_protocol_does_not_allow_are_refused(name: str, value: i
 
 
 def test_a_frame_may_not_be_larger_than_a_streams_window() -> None:
-    """What the fast path takes as one frame is not held against the stream's window."""
+    """The fast path does not check a single frame against the stream's window."""
     with pytest.raises(ValueError, match="max_frame_bytes"):
         Options(max_frame_bytes=100_000, stream_window_bytes=65_535)

@@ -1,4 +1,6 @@
-"""The way in, `pixy.http2.receiver`, seen through a connection: whole and cut requests, bodies, windows."""
+"""The inbound path, `pixy.http2.receiver`, tested through a connection: whole and split requests,
+bodies, windows.
+"""
 
 import pytest
 from hypothesis import given
@@ -20,7 +22,7 @@ from tests.http2.peer import GREETING, REQUEST, SETTINGS_ACK, Peer, content, dat
 EXCLUSIVE = (0x8000_0000).to_bytes(4, "big")
 
 
-# --- requests -------------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("repeat", [1, 2, 3, 10])
@@ -88,7 +90,7 @@ def test_headers_that_repeat_are_one_object() -> None:
 
 
 def conversation(peer: Peer) -> bytes:
-    """Everything that a client may send, fast and slow cases side by side."""
+    """Everything that a client may send, on the fast path and off it."""
     parts = [GREETING, SETTINGS_ACK, *(peer.request(stream_id, b"body") for stream_id in (1, 3, 5))]
     parts += [
         frame(FrameType.PRIORITY, 0, 5, bytes(5)),
@@ -114,7 +116,7 @@ def conversation(peer: Peer) -> bytes:
         peer.request(17, b"skipped one"),
         *(headers(stream_id, peer.block()) for stream_id in (19, 21, 23)),
         *(data(stream_id, b"behind all headers") for stream_id in (21, 19, 23)),
-        # Padded bodies that reset their streams: behind the end, and longer than was said.
+        # Padded bodies that reset their streams: after the end, and longer than announced.
         peer.request(25),
         data(25, b"\x05too late" + bytes(5), f.PADDED),
         headers(27, peer.block([*REQUEST, (b"content-length", b"5")])),
@@ -224,7 +226,7 @@ def test_the_body_has_the_length_that_content_length_says() -> None:
         assert peer.resets() == {1: ErrorCode.PROTOCOL_ERROR}
 
 
-# --- windows --------------------------------------------------------------------------------------------------------
+# --- windows --------------------------------------------------------------------------------------
 
 
 def test_the_connections_window_opens_again_when_half_of_it_is_used() -> None:
@@ -304,11 +306,11 @@ def test_padding_counts_and_is_given_back_at_once() -> None:
     assert ("WINDOW_UPDATE", 1) in peer.sent()
 
 
-# --- work -----------------------------------------------------------------------------------------------------------
+# --- work -----------------------------------------------------------------------------------------
 
 
 def in_slices(peer: Peer, chunk: bytes, work: int) -> list[list[Event]]:
-    """What each slice of work on a chunk brings."""
+    """Events of each slice of work on a chunk."""
     slices = [peer.connection.receive(chunk, peer.now, work)]
     while peer.connection.pending:
         slices.append(peer.connection.receive(b"", peer.now, work))
@@ -331,7 +333,7 @@ def test_a_conversation_in_any_chunks_and_slices_says_the_same(steps: list[tuple
     chunk, at = conversation(whole), 0
     events: list[Event] = []
     for size, work in steps:
-        # What is new comes although something is pending.
+        # New bytes arrive although input is pending.
         events += peer.connection.receive(chunk[at : at + size], peer.now, work)
         peer.connection.check_invariants()
         at += size

@@ -1,4 +1,6 @@
-"""The way out, `pixy.http2.sender`, seen through a connection: windows, fairness, bounds, and what becomes of an answer."""
+"""The outbound path, `pixy.http2.sender`, tested through a connection: windows, fairness, limits,
+delivery.
+"""
 
 import pytest
 from hypothesis import given
@@ -20,7 +22,7 @@ def settings(**values: int) -> bytes:
 
 
 def peer_with_requests(count: int, options: Options | None = None, **values: int) -> Peer:
-    """Requests on streams 1, 3, 5 ..., and settings of the client."""
+    """Requests on streams 1, 3, 5 ..., and SETTINGS of the client."""
     peer = Peer(options)
     peer.send(settings(**values))
     for stream_id in range(1, 2 * count, 2):
@@ -122,7 +124,7 @@ def test_streams_that_wait_for_the_connection_share_it_in_turns_of_one_frame() -
     assert peer.connection.respond(1, OK, bytes(65_535)) is Delivery.SENT
     for stream_id in (3, 5):
         assert peer.connection.respond(stream_id, OK, bytes(40_000)) is Delivery.QUEUED
-    # Even a small one goes to the end of the line.
+    # Even a small response queues behind the others.
     assert peer.connection.respond(7, OK, b"small") is Delivery.QUEUED
     peer.frames()
     events = peer.send(f.window_update(0, 2**20))
@@ -194,7 +196,7 @@ def test_an_answer_before_the_end_of_the_request_tells_the_client_to_stop() -> N
     peer.begin(1)
     assert peer.connection.send_trailers(1, [*STATUS, *TRAILERS]) is Delivery.SENT
     assert peer.resets() == {1: ErrorCode.NO_ERROR}
-    # What was on its way is ignored.
+    # Frames in flight are ignored.
     assert (
         peer.send(data(1, b"more", 0), headers(1, peer.block([(b"a", b"b")]), f.END_HEADERS | f.END_STREAM))
         == []
@@ -204,7 +206,7 @@ def test_an_answer_before_the_end_of_the_request_tells_the_client_to_stop() -> N
 
 @pytest.mark.parametrize("lowered", [0, 100, 4095])
 def test_a_lowered_table_size_is_confirmed_in_front_of_the_next_block_and_only_there(lowered: int) -> None:
-    """RFC 9113 §4.3.1; the decoder of `hpack` insists on it."""
+    """RFC 9113 §4.3.1; enforced by the decoder of `hpack`."""
     peer = peer_with_requests(3, HEADER_TABLE_SIZE=lowered)
     peer.decoder.max_allowed_table_size = lowered
     for stream_id in (1, 3, 5):
@@ -228,7 +230,7 @@ def test_a_stream_that_waits_too_long_is_reset_and_one_that_moves_is_not() -> No
     for stream_id in (1, 3, 5):
         peer.connection.respond(stream_id, OK, bytes(1000))
     assert peer.pass_time(29) == []
-    # Crumbs are no more than nothing (CVE-2019-9511).
+    # Tiny frames do not count as progress (CVE-2019-9511).
     peer.send(f.window_update(3, 128), f.window_update(5, 127))
     assert bodies(peer.frames())[5] == bytes(5 + 127)
     assert peer.pass_time(1) == [

@@ -1,4 +1,4 @@
-"""The states of streams, `pixy.http2.streams`."""
+"""Stream states, `pixy.http2.streams`."""
 
 import pytest
 

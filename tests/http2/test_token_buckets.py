@@ -12,7 +12,7 @@ def token_buckets(burst: int = 3, per_second: float = 0, per_frame: float = 0) -
 
 
 def spend_until_empty(of: TokenBuckets, now: float = 100.0) -> int:
-    """How many tokens there were."""
+    """Number of tokens that were left."""
     for spent in range(1000):
         try:
             of.spend(Cost.PING, now, 0)

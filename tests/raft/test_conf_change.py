@@ -1,4 +1,4 @@
-"""Chains of membership changes: whatever is asked for, no two configurations in a row decide without each other."""
+"""Sequences of membership changes: any two consecutive configurations have overlapping quorums."""
 
 from itertools import combinations
 
@@ -34,7 +34,7 @@ def new_progress(learner: bool) -> Progress:
 
 
 def quorums(config: ConfState) -> list[set[int]]:
-    """Every set of nodes that can decide in this configuration."""
+    """All sets of nodes that form a quorum of this configuration."""
     nodes = sorted({*config.voters, *config.voters_outgoing})
     halves = [set(half) for half in (config.voters, config.voters_outgoing) if half]
     sets = [set(some) for size in range(1, len(nodes) + 1) for some in combinations(nodes, size)]

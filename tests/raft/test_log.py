@@ -1,4 +1,4 @@
-"""The log and its unstable end against one plain list, under any sequence of what a node does to them."""
+"""The log and its unstable tail against a plain list, under any sequence of operations."""
 
 from dataclasses import dataclass, field
 
@@ -34,11 +34,14 @@ OPERATIONS = st.lists(
 
 @dataclass
 class Model:
-    """What a log means: every entry that it has, and how far it is committed. `first` is the index of the first of them."""
+    """A naive log: all of its entries and the commit index.
+
+    `first` is the index of the first entry.
+    """
 
     entries: list[Entry] = field(default_factory=list)
     first: int = 1
-    before: int = 0  # The term of the entry before the first.
+    before: int = 0  # Term of the entry before the first.
     committed: int = 0
     applied: int = 0
 
@@ -53,7 +56,7 @@ class Model:
 
 
 class Driver:
-    """Does to a log and to its model what a node and its storage thread do, in the asynchronous form."""
+    """Drives a log and its model like a node and its storage thread do, with asynchronous writes."""
 
     def __init__(self) -> None:
         self.storage = MemoryStorage()
@@ -65,7 +68,7 @@ class Driver:
         self.handed_out: list[list[Entry]] = []
 
     def append(self, count: int, back: int) -> None:
-        """A leader's entries, from some uncommitted index on; those that are replaced get a later term."""
+        """A leader's entries from some uncommitted index on; replaced entries get a later term."""
         model = self.model
         first = max(model.last + 1 - back, model.committed + 1)
         if first <= model.last:
@@ -76,7 +79,7 @@ class Driver:
         model.entries[first - model.first :] = entries
 
     def write(self) -> None:
-        """Ready: what is new is handed to the storage thread."""
+        """Ready: new entries are handed to the storage thread."""
         unstable = self.log.unstable
         snapshot, entries = unstable.next_snapshot(), unstable.next_entries()
         if snapshot is not None or entries:
@@ -90,7 +93,7 @@ class Driver:
             if snapshot is not None and snapshot.index > self.storage.snapshot().index:
                 self.storage.apply_snapshot(snapshot)
             self.storage.append(entries)
-            # An answer of an earlier term is not heard; here every truncation begins a term.
+            # A response of an earlier term is ignored; here every truncation begins a new term.
             if not self.writing or all(
                 entry.term <= position.term for _, later, _ in self.writing for entry in later
             ):
@@ -132,7 +135,7 @@ class Driver:
 
     def restore(self, ahead: int) -> None:
         if self.handed_out:
-            return  # A driver that applies does not restore; the node sees to that.
+            return  # The node ensures that a driver does not restore while it applies.
         index = self.model.last + 1 + ahead
         self.log.restore(Snapshot(index, self.term))
         self.model = Model([], index + 1, self.term, index, self.model.applied)
@@ -211,7 +214,8 @@ def test_the_hint_is_the_last_entry_that_is_not_of_a_later_term(
 def test_a_read_over_the_end_of_the_storage_is_cut_as_any_other(limit: int, count: int) -> None:
     storage = MemoryStorage()
     log = RaftLog(storage, NO_LIMIT, NULL_TRACE)
-    log.append([Entry(1, 1), Entry(1, 2), Entry(1, 3, data=b"1234"), Entry(1, 4)])  # 4, 4, 10 and 4 bytes
+    # 4, 4, 10 and 4 bytes
+    log.append([Entry(1, 1), Entry(1, 2), Entry(1, 3, data=b"1234"), Entry(1, 4)])
     storage.append(log.unstable.entries[:2])
     log.unstable.stable_to(LogPosition(1, 2))
     assert len(log.entries(1, limit)) == count

@@ -1,4 +1,6 @@
-"""A node as its driver uses it: who may say what, restarts, reads, bootstrapping, and the contract of Ready."""
+"""The driver's view of a node: message checks, restarts, reads, bootstrapping, and the contract of
+Ready.
+"""
 
 import subprocess
 import sys
@@ -50,7 +52,7 @@ def node(stored: MemoryStorage, node_id: int = 1, config: RaftConfig = CONFIG) -
 
 
 def work(one: RaftNode, stored: MemoryStorage) -> list[Message]:
-    """Does everything that is ready, in the synchronous form; returns what was to be sent."""
+    """Do all pending work with synchronous writes; returns the messages to send."""
     sent = []
     while one.has_ready():
         ready = one.ready()
@@ -218,7 +220,7 @@ def test_a_read_waits_for_the_first_commit_of_the_term() -> None:
 def test_a_single_voter_that_has_just_restarted_does_not_answer_from_an_old_commit_index() -> None:
     stored = storage(1)
     stored.append([Entry(1, 3), Entry(1, 4)])
-    stored.set_hard_state(HardState(1, 1, 3))  # that 4 is committed was not stored
+    stored.set_hard_state(HardState(1, 1, 3))  # the commit of entry 4 was not stored
     one = RaftNode(1, stored, CONFIG, Random(1), applied=3)
     one.campaign()
     one.ready()
@@ -370,7 +372,7 @@ HOLDING = replace(CONFIG, defer_snapshots=True)
 
 
 def awaiting() -> tuple[RaftNode, MemoryStorage]:
-    """A node that was sent a snapshot whose data is not there yet."""
+    """A node that has received a snapshot whose data is missing."""
     stored = storage(1, 2)
     one = node(stored, config=HOLDING)
     one.step(Message(MessageType.SNAP, 1, 2, 1, snapshot=SNAPSHOT))
@@ -491,7 +493,7 @@ def test_a_lease_outlives_its_quorum_by_nearly_two_election_timeouts_without_any
     assert old.soft_state().state is StateType.LEADER
     while old.election_elapsed:  # until it has just checked its quorum
         nodes[1].tick()
-    exchange(1, 2, 3)  # the last that it hears of the others
+    exchange(1, 2, 3)  # the last contact with the others
     ticks = 0
     while nodes[2].raft.state is not StateType.LEADER and nodes[3].raft.state is not StateType.LEADER:
         ticks += 1

@@ -1,4 +1,4 @@
-"""Quorum arithmetic against definitions that are slow and obvious."""
+"""Quorum arithmetic against slow and obvious definitions."""
 
 from itertools import combinations
 
@@ -20,7 +20,7 @@ VOTES = st.dictionaries(st.integers(1, 9), st.booleans())
 
 
 def majorities(voters: set[int]) -> list[set[int]]:
-    """Every subset that is more than half."""
+    """All subsets that are a majority."""
     return [
         set(some)
         for size in range(len(voters) // 2 + 1, len(voters) + 1)

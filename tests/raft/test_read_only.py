@@ -1,4 +1,4 @@
-"""Reads are confirmed in their order, by the number that a quorum has repeated, against a naive count."""
+"""Reads are confirmed in order, by the number that a quorum has echoed, against a naive count."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The storage in memory, which is also the model of what every other storage must answer."""
+"""The in-memory storage, which is also the model for all other storages."""
 
 import pytest
 

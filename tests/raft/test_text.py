@@ -1,4 +1,6 @@
-"""Text formats: what the reference traces do not show, and that what can be parsed comes back."""
+"""Text formats that the reference traces do not cover, and round trips of everything that can be
+parsed.
+"""
 
 import json
 from random import Random

@@ -1,4 +1,6 @@
-"""etcd's own traces, and ours, come out to the byte; and the runner tells when they do not."""
+"""etcd's traces and our own scenarios are reproduced byte for byte, and the runner reports
+differences.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The unstable end of the log: what an acknowledgement means when entries were replaced meanwhile."""
+"""The unstable tail of the log: acknowledgements of entries that were replaced meanwhile."""
 
 import pytest
 

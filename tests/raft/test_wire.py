@@ -1,4 +1,4 @@
-"""Bytes: by hand against raftpb's field numbers, there and back, and damaged in every way."""
+"""Encoding: byte vectors with raftpb's field numbers, round trips, and every kind of damage."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The header of a record batch: what its bytes mean, what is patched, what is refused."""
+"""The header of a record batch: byte vector, patching, validation."""
 
 import struct
 
@@ -23,7 +23,8 @@ from pixy.records import (
     read_records,
 )
 
-# One record without a key, value "v", at 2023-11-14 22:13:20 UTC; laid out by hand from Kafka's DefaultRecordBatch.
+# One record without a key, value "v", at 2023-11-14 22:13:20 UTC; laid out by hand from Kafka's
+# DefaultRecordBatch.
 VECTOR = bytes.fromhex(
     "0000000000000000"  # base offset 0
     "00000039"  # 57 bytes follow
@@ -47,7 +48,7 @@ VECTOR = bytes.fromhex(
     "00"  # no headers
 )
 BASE_OFFSET_AND_EPOCH = [*range(8), *range(12, 16)]
-"""The bytes that no checksum covers, because they are written when a batch is applied."""
+"""Bytes that no checksum covers, because they are written when a batch is applied."""
 
 
 def three_records() -> bytearray:

@@ -1,4 +1,4 @@
-"""Records survive a batch unchanged, and no bytes, however damaged or hostile, come out as other records."""
+"""Records survive a batch unchanged, and no corrupt or malicious bytes decode to other records."""
 
 import gzip
 import struct
@@ -54,14 +54,14 @@ def compressible(count: int = 20) -> list[NewRecord]:
 
 
 def with_crc(batch: bytearray) -> bytearray:
-    """The batch as somebody who wants harm would send it: length and checksum are right."""
+    """The batch as an attacker would send it: with correct length and checksum."""
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
     return batch
 
 
 def hostile(body: bytes, count: int = 1, codec: int = 0) -> bytearray:
-    """A batch whose records are `body`, whatever that is."""
+    """A batch with arbitrary bytes as its records."""
     batch = build_batch([])[:61] + body
     struct.pack_into(">h", batch, 21, codec)
     struct.pack_into(">i", batch, 23, max(count - 1, 0))
@@ -80,7 +80,7 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-# --- what goes in comes out ---------------------------------------------------------------------------------------
+# --- what goes in comes out -----------------------------------------------------------------------
 
 
 @settings(deadline=None)
@@ -183,7 +183,7 @@ def test_reading_leaves_the_batch_as_it_is() -> None:
         assert batch == before
 
 
-# --- control batches ----------------------------------------------------------------------------------------------
+# --- control batches ------------------------------------------------------------------------------
 
 
 def test_control_batches_have_no_records_for_anybody() -> None:
@@ -212,7 +212,7 @@ def test_a_damaged_control_batch_is_refused_when_read_as_messages_too() -> None:
         read_records(batch)
 
 
-# --- damage -------------------------------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -253,7 +253,7 @@ def test_damage_outside_the_records_is_told_before_the_first_record(codec: int) 
         read_records(batch)
 
 
-# --- harm: the checksum is right and the rest is not --------------------------------------------------------------
+# --- harm: the checksum is right and the rest is not ----------------------------------------------
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -314,7 +314,8 @@ def test_more_headers_than_there_are_is_refused(count: int) -> None:
 
 @pytest.mark.parametrize("what_follows", [b"", b"\x00\x00\x00", b"\x01\x01\x01", b"\x80" * 30 + b"\x01"])
 def test_nothing_behind_a_slice_becomes_part_of_its_records(what_follows: bytes) -> None:
-    # One header is announced, and the batch ends: what lies behind it in memory must not be that header.
+    # One header is announced and the batch ends: memory behind it must not be taken for that
+    # header.
     body = varint(7) + RECORD_START + varint(-1) * 2 + varint(1)
     batch = hostile(body)
     whole = memoryview(bytes(batch) + what_follows)
@@ -343,7 +344,7 @@ except CorruptData:
 
 @pytest.mark.process
 def test_nothing_is_read_behind_a_batch_at_the_end_of_memory() -> None:
-    # One header is announced, and the page ends: to look for it is a segmentation fault.
+    # One header is announced and the memory page ends: reading on is a segmentation fault.
     batch = hostile(varint(7) + RECORD_START + varint(-1) * 2 + varint(1))
     done = subprocess.run(
         [sys.executable, "-c", READ_AT_THE_END_OF_MEMORY], input=batch, capture_output=True, check=False

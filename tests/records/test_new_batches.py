@@ -1,4 +1,4 @@
-"""pixy/records/new_batches.py: what the log takes of a client, and what it says of the rest."""
+"""Validation of clients' record batches: accepted batches, and the errors for all others."""
 
 import struct
 

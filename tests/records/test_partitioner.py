@@ -1,4 +1,6 @@
-"""Keys go where kafka-pixy and Kafka's own clients put them; everything else is spread."""
+"""Keys map to the same partitions as with kafka-pixy and Kafka's clients; everything else is
+spread.
+"""
 
 from collections import Counter
 from random import Random

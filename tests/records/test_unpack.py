@@ -1,4 +1,4 @@
-"""Whatever a compressed batch says or hides, unpacking it takes no more memory than is allowed."""
+"""Decompression stays within its memory limit, regardless of a batch's size fields."""
 
 import gzip
 import struct
@@ -42,7 +42,7 @@ def zstd_without_a_size(data: bytes) -> bytes:
 
 
 def in_two(compress: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    """A stream of two frames, which say only half of the size each, if any."""
+    """A stream of two frames with half of the size in each size field, if there is one."""
     return lambda data: compress(data[: len(data) // 2]) + compress(data[len(data) // 2 :])
 
 
@@ -59,7 +59,7 @@ STREAMS = {
 each_stream = pytest.mark.parametrize(("codec", "compress"), STREAMS.values(), ids=STREAMS)
 
 SIZES = [1, 1000, 100_000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5_000_000]
-"""Below, around and above what the buffer holds that is kept."""
+"""Below, around and above the size of the thread's buffer."""
 
 
 @each_stream

@@ -1,4 +1,4 @@
-"""Traces of membership arithmetic: `simple`, `enter-joint [autoleave=true]`, `leave-joint`."""
+"""Traces of configuration changes: `simple`, `enter-joint [autoleave=true]`, `leave-joint`."""
 
 from pixy.raft import ConfChangeError
 from pixy.raft.conf_change import Changer
@@ -11,7 +11,10 @@ __all__ = ["ConfChangeTrace"]
 
 
 class ConfChangeTrace:
-    """A configuration that grows from nothing. The last index of the log goes up with every command, also a failed one."""
+    """A configuration built from scratch.
+
+    The last index of the log is incremented by every command, even a failed one.
+    """
 
     def __init__(self) -> None:
         self._config = ConfState()

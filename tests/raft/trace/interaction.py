@@ -1,7 +1,8 @@
-"""Traces of whole clusters: nodes on memory, a network that delivers when it is told to, storage threads that work when told to.
+"""Traces of whole clusters: nodes with in-memory storage, a network that delivers on command,
+storage threads that work on command.
 
-The state machine of each node appends the data of every applied entry to one string. Each apply makes a snapshot; a node that
-is asked for one gives the newest.
+The state machine of each node appends the data of every applied entry to one string. Each apply
+creates a snapshot; a node sends its latest one.
 """
 
 from collections.abc import Callable, Iterable
@@ -57,11 +58,11 @@ _DEFAULTS = RaftConfig(
 
 
 class CommandError(Exception):
-    """The harness refuses a command; the text is part of the output."""
+    """The harness rejects a command; the text is part of the output."""
 
 
 class _Storage(MemoryStorage):
-    """Gives the newest snapshot of the history, not the one that the log begins with."""
+    """Returns the latest snapshot of the history, not the one that the log begins with."""
 
     def __init__(self, history: list[Snapshot]) -> None:
         super().__init__()
@@ -101,7 +102,7 @@ class _Node:
             self.storage.apply_snapshot(snapshot)
 
     def apply(self, entries: Iterable[Entry]) -> None:
-        """A snapshot for each entry."""
+        """Creates a snapshot for each entry."""
         for entry in entries:
             update, state = entry.data, self.history[-1].conf_state
             if entry.type is not EntryType.NORMAL:
@@ -148,7 +149,9 @@ class InteractionTrace:
         }
 
     def __call__(self, case: Case) -> str:
-        """What the command prints: what handlers write, what nodes trace, and an error; `ok` for nothing."""
+        """Output of a command: handlers' output, nodes' traces, and an error; `ok` if there is
+        none.
+        """
         self._output.clear()
         error = ""
         try:
@@ -161,7 +164,7 @@ class InteractionTrace:
             error = str(refused)
         return (self._output.text() + error) or "ok"
 
-    # --- arguments ------------------------------------------------------------------------------------------------
+    # --- arguments --------------------------------------------------------------------------------
 
     def _node(self, case: Case) -> _Node:
         return self._by_id(_number(_key(case, 0)))
@@ -187,11 +190,11 @@ class InteractionTrace:
         with self._output.indented():
             process(node)
 
-    # --- commands that make and change nodes ----------------------------------------------------------------------
+    # --- commands that make and change nodes ------------------------------------------------------
 
     def _add_nodes(self, case: Case) -> None:
         first, applied, config = Snapshot(), 0, _DEFAULTS
-        # A read-only option is only valid together with others, which may come after it.
+        # A read-only option is valid only together with others, which may follow it.
         options = sorted(case.arguments[1:], key=lambda argument: argument.key == "read-only")
         for key, values in options:
             if key in ("voters", "learners"):
@@ -265,7 +268,7 @@ class InteractionTrace:
             change = ConfChange(changes[0].type, changes[0].node_id)
         self._node(case).raft_node.propose_conf_change(change)
 
-    # --- commands that only look ----------------------------------------------------------------------------------
+    # --- commands that only look ------------------------------------------------------------------
 
     def _log_level(self, level: str) -> None:
         if not self._output.set_level(level):
@@ -290,7 +293,7 @@ class InteractionTrace:
     def _status(self, case: Case) -> None:
         self._output.write(describe_progress_map(self._node(case).raft_node.status().progress))
 
-    # --- commands that let time pass ------------------------------------------------------------------------------
+    # --- commands that let time pass --------------------------------------------------------------
 
     def _send_snapshot(self, case: Case) -> None:
         nodes = self._listed(case)
@@ -418,7 +421,10 @@ class InteractionTrace:
 
 
 def _is_due(message: Message, node_id: int, kind: MessageType | None, drop: bool) -> bool:
-    """Whether a message is for this node and may be delivered, or dropped: what a node says to itself never is."""
+    """True if a message is for this node and may be delivered or dropped.
+
+    Messages of a node to itself never are.
+    """
     local = message.sender == message.to or is_local_thread(message.sender)
     return message.to == node_id and not (drop and local) and kind in (None, message.type)
 

@@ -1,4 +1,4 @@
-"""What a command prints, with a level below which nothing is."""
+"""Output of a command, filtered by level."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ __all__ = ["Output"]
 
 
 class Output:
-    """Takes what handlers write and what nodes trace. At level NONE both are silent."""
+    """Collects handlers' output and nodes' traces. At level NONE both are discarded."""
 
     LEVELS = ("DEBUG", "INFO", "WARN", "ERROR", "FATAL", "NONE")
 
@@ -16,35 +16,35 @@ class Output:
         self._text = ""
 
     def set_level(self, name: str) -> bool:
-        """In any case of letters; False if there is no such level."""
+        """Set the level, case-insensitively; False if there is no such level."""
         if name.upper() not in self.LEVELS:
             return False
         self.level = self.LEVELS.index(name.upper())
         return True
 
     def clear(self) -> None:
-        """Another command begins."""
+        """Reset for the next command."""
         self._text = ""
 
     def text(self) -> str:
-        """What was written since."""
+        """Output since the last `clear`."""
         return self._text
 
     def write(self, text: str) -> None:
-        """Adds text as it is."""
+        """Append text unchanged."""
         if self.level < self.LEVELS.index("NONE"):
             self._text += text
 
     @contextmanager
     def indented(self) -> Iterator[None]:
-        """What is written inside becomes whole lines, two columns further right; also if an error ends it."""
+        """Indent output written inside by two columns, in whole lines; also if an error ends it."""
         before, self._text = self._text, ""
         try:
             yield
         finally:
             self._text = before + "".join([f"  {line}\n" for line in self._text.splitlines()])
 
-    # --- the hook of the nodes, see pixy.raft.trace ---------------------------------------------------------------
+    # --- the hook of the nodes, see pixy.raft.trace -----------------------------------------------
 
     def debug(self, msg: str, *args: object) -> None:
         self._trace("DEBUG", msg, args)

@@ -1,7 +1,9 @@
-"""Traces of quorum arithmetic: `committed` and `vote` over one configuration (`cfg`) or two (`cfg`, `cfgj`).
+"""Traces of quorum arithmetic: `committed` and `vote` for one configuration (`cfg`) or two (`cfg`,
+`cfgj`).
 
-`idx` and `votes` have a value for each voter, in the order in which the voters are first named; `_` is a voter of whom
-nothing is known. Where the result can be had in another way, that is done as well, and what differs is told.
+`idx` and `votes` have one value per voter, in the order in which the voters are first named; `_` is
+a voter without a value. Results are computed a second way where there is one, and differences are
+reported.
 """
 
 from collections.abc import Callable, Collection
@@ -22,7 +24,7 @@ Acked = Callable[[int], int | None]
 
 
 class QuorumTrace:
-    """Has no state: every command stands for itself."""
+    """Stateless: every command is independent."""
 
     def __call__(self, case: Case) -> str:
         """Description and result."""
@@ -51,12 +53,12 @@ class QuorumTrace:
 
 
 def _map(voters: list[int]) -> str:
-    """As Go prints a set."""
+    """Formatted like a set in Go."""
     return "map[" + " ".join([f"{voter}:{{}}" for voter in sorted(voters)]) + "]"
 
 
 def _numbers(given: list[str]) -> str:
-    """As Go's test holds what was given: unknown is 0, no is 1, yes is 2."""
+    """Values as in Go's test: unknown is 0, no is 1, yes is 2."""
     return "[" + " ".join([{"_": "0", "n": "1", "y": "2"}.get(value, value) for value in given]) + "]"
 
 
@@ -97,7 +99,7 @@ def _committed(incoming: set[int], outgoing: set[int], joint: bool, acked: dict[
 
 
 def _by_counting(voters: Collection[int], acked: Acked) -> int:
-    """The largest index that is acknowledged often enough, found by trying each."""
+    """The highest index with enough acknowledgements, found by trying each."""
     if not voters:
         return INFINITY
     known = [acked(voter) or 0 for voter in voters]
@@ -106,7 +108,7 @@ def _by_counting(voters: Collection[int], acked: Acked) -> int:
 
 
 def _overlays(voters: set[int], acked: dict[int, int], index: int) -> str:
-    """A voter below the result must not change it by acknowledging still less."""
+    """A voter below the result must not change it by acknowledging even less."""
     text = ""
     for voter in sorted(voters & acked.keys()):
         if 0 < acked[voter] < index:

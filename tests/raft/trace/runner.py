@@ -1,4 +1,4 @@
-"""Finds trace files, runs them, tells what differs."""
+"""Finds trace files, runs them, and reports differences."""
 
 import argparse
 import difflib
@@ -28,7 +28,7 @@ _COMMANDS = {
 
 
 class Outcome(NamedTuple):
-    """What came of a file: its text, and what the text would have to be."""
+    """Result of a file: its text, and the expected text."""
 
     path: Path
     commands: int
@@ -37,11 +37,11 @@ class Outcome(NamedTuple):
 
     @property
     def same(self) -> bool:
-        """Whether everything came out as expected, to the byte."""
+        """True if the result is the expected one, byte for byte."""
         return self.expected == self.actual
 
     def diff(self) -> str:
-        """From what is expected to what came out."""
+        """Diff from the expected to the actual text."""
         lines = difflib.unified_diff(
             self.expected.splitlines(keepends=True),
             self.actual.splitlines(keepends=True),
@@ -54,10 +54,10 @@ class Outcome(NamedTuple):
 
 
 def run_file(path: Path) -> Outcome:
-    """Runs one file.
+    """Run one file.
 
     Raises:
-        BadScript: it is not a trace.
+        BadScript: the file is not a trace.
     """
     expected = path.read_text(encoding="utf-8")
     script = parse_script(expected)
@@ -82,7 +82,7 @@ def _kind(path: Path, cases: tuple[Case, ...]) -> str:
 
 
 def trace_files(paths: list[Path]) -> Iterator[Path]:
-    """The files among the paths, and all `*.txt` in the folders among them."""
+    """All files among the paths, and all `*.txt` in their folders."""
     for path in paths:
         if path.is_dir():
             yield from sorted(path.rglob("*.txt"))
@@ -91,7 +91,7 @@ def trace_files(paths: list[Path]) -> Iterator[Path]:
 
 
 def main(arguments: list[str]) -> int:
-    """The command line; returns the exit status."""
+    """Command line entry point; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.raft.trace", description="run scripted Raft traces"
     )

@@ -1,13 +1,11 @@
 r"""The file format of traces.
 
-    # A comment, ended by the next command. Blank lines may stand anywhere between commands.
-    command argument key=value key=(value,value)
-    input, any number of lines, may be absent
-    ----
-    expected output, ended by a blank line
+    # A comment, ended by the next command. Blank lines may stand anywhere between commands. command
+    argument key=value key=(value,value) input, any number of lines, may be absent ---- expected
+    output, ended by a blank line
 
-A command may go on in the next line behind a backslash. Output that has blank lines itself stands between doubled `----`
-lines.
+A command may continue on the next line after a backslash. Output with blank lines is enclosed in
+doubled `----` lines.
 """
 
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ _SEPARATOR = "----"
 
 
 class BadScript(Exception):
-    """The file, or the arguments of a command in it, cannot be understood."""
+    """The file, or the arguments of a command, cannot be parsed."""
 
 
 class Argument(NamedTuple):
@@ -33,11 +31,11 @@ class Case(NamedTuple):
     """One command.
 
     Args:
-        line: its line in the file, 1-based.
-        head: everything from the end of the case before up to the separator, as it stands in the file.
-        command: its name.
-        arguments: in their order.
-        input: the lines between command and separator.
+        line: line number in the file, 1-based.
+        head: text from the end of the previous case up to the separator, unchanged.
+        command: command name.
+        arguments: arguments in order.
+        input: lines between command and separator.
         expected: whole lines.
     """
 
@@ -50,7 +48,7 @@ class Case(NamedTuple):
 
 
 class Script(NamedTuple):
-    """A parsed file; `rest` is what follows the last case."""
+    """A parsed file; `rest` is the text after the last case."""
 
     cases: tuple[Case, ...]
     rest: str
@@ -85,10 +83,10 @@ class _Lines:
 
 
 def parse_script(text: str) -> Script:
-    """The cases of a file.
+    """Parse a file into cases.
 
     Raises:
-        BadScript: a command has no separator, or its arguments cannot be read.
+        BadScript: a command has no separator, or its arguments cannot be parsed.
     """
     lines = _Lines(text)
     cases = []
@@ -138,10 +136,10 @@ def _read_expected(lines: _Lines) -> str:
 
 
 def parse_directive(line: str) -> tuple[str, tuple[Argument, ...]]:
-    """Command and arguments of one line.
+    """Parse one line into command and arguments.
 
     Raises:
-        BadScript: brackets do not match.
+        BadScript: unbalanced parentheses.
     """
     words: list[str] = []
     depth = 0
