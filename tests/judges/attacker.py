@@ -1,8 +1,10 @@
-"""Carries out an attack from a process of its own: `python -m tests.judges.attacker NAME HOST PORT SECONDS`.
+"""Carries out an attack from its own process: `python -m tests.judges.attacker NAME HOST PORT
+SECONDS`.
 
-Opens the attack's connections; one that ends is opened anew. Prints a line when it begins, and at the end, as JSON, what was sent and
-how the server answered. It has less priority than what it attacks and who watches, because on a real network an attacker has a machine of
-its own. So on a busy machine its time may be over before it has seen the answer that it must get; then it goes on until it has.
+Opens the attack's connections and replaces those that end. Prints a line when it begins, and at the
+end, as JSON, what it sent and how the server responded. It runs at a lower priority than the daemon
+and the witness, because on a real network an attacker has a machine of its own. So on a busy
+machine its time may be up before it has seen the required response; then it continues until it has.
 """
 
 import asyncio
@@ -32,24 +34,24 @@ class Attacker:
     """The connections of one attack.
 
     Args:
-        attack: what they send.
-        host, port: of the server.
+        attack: the attack.
+        host, port: address of the server.
     """
 
     def __init__(self, attack: Attack, host: str, port: int) -> None:
         self._attack = attack
         self._host, self._port = host, port
-        # Made in advance, so that the time goes into the attack.
+        # Built in advance, so that the time is spent on the attack.
         self._prepared = list(islice(attack.chunks(), _PREPARED_CHUNKS))
-        # What was done and what came back.
+        # Statistics for the report.
         self.opened = self.sent_bytes = self.ended = 0
-        # The server has ended a connection, or reset a stream.
+        # Set once the server has ended a connection or reset a stream.
         self._answered = asyncio.Event()
         self.goaways: Counter[str] = Counter()
         self.resets: Counter[str] = Counter()
 
     async def run(self, seconds: float) -> None:
-        """Attack for so long, and until the server has answered if it must."""
+        """Attack for that many seconds, and until the server has responded if it must."""
         async with asyncio.TaskGroup() as group:
             attacks = [
                 group.create_task(self._attack_again_and_again()) for _ in range(self._attack.connections)
@@ -93,7 +95,8 @@ class Attacker:
     async def _chunks(self) -> AsyncIterator[bytes]:
         for chunk in self._prepared:
             yield chunk
-        # To come to the others takes long, and meanwhile what the server says is read.
+        # A full round over the connections takes long, and the server's frames have to be read
+        # meanwhile.
         for number, chunk in enumerate(self._attack.chunks()):
             if number < len(self._prepared):
                 await asyncio.sleep(0)
@@ -101,7 +104,7 @@ class Attacker:
                 yield chunk
 
     async def _read(self, reader: asyncio.StreamReader, window: "_Window") -> None:
-        """Read until the connection ends, and note why."""
+        """Read until the connection ends, and record the reason."""
         if not self._attack.reads:
             await asyncio.Event().wait()
         rest = b""
@@ -110,7 +113,7 @@ class Attacker:
                 rest = self._note(rest + chunk, window)
 
     def _note(self, received: bytes, window: "_Window") -> bytes:
-        """Look at the frames that are whole; returns what follows them."""
+        """Process whole frames; returns the remaining bytes."""
         at = 0
         while len(received) - at >= FRAME_HEAD_BYTES:
             head, _, stream_id = unpack_head(received, at)
@@ -130,10 +133,10 @@ class Attacker:
 
 
 class _Window:
-    """What the server lets a connection send.
+    """The connection's send window.
 
     Args:
-        size: bytes at first, None for an attacker that does not care.
+        size: initial size in bytes, None for an attacker that ignores flow control.
     """
 
     def __init__(self, size: int | None) -> None:
@@ -141,13 +144,13 @@ class _Window:
         self._opened = asyncio.Event()
 
     def open(self, size: int) -> None:
-        """The server takes more."""
+        """Process a WINDOW_UPDATE."""
         if self._left is not None:
             self._left += size
             self._opened.set()
 
     async def take(self, size: int) -> None:
-        """Wait until so many bytes can be sent. Those of frames' heads count as data."""
+        """Wait until that many bytes may be sent. Frame headers count as data."""
         if self._left is not None:
             while self._left < size:
                 self._opened.clear()
@@ -160,7 +163,7 @@ def _code(received: bytes, at: int) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Carry out the attack of the command line."""
+    """Carry out the attack named on the command line."""
     name, host, port, seconds = arguments
     os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     attacker = Attacker(ATTACKS[name], host, int(port))

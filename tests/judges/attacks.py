@@ -1,7 +1,9 @@
-"""Attacks on a server of HTTP/2 and gRPC: what each sends on a connection, and how the server must end it.
+"""Attacks on an HTTP/2 and gRPC server: the bytes sent on each connection, and the required
+response of the server.
 
-An attack is pure: `chunks` makes what one connection sends, in order. `attacker` sends it, on so many connections, again and again.
-Names of CVEs are those under which the attack became known.
+An attack is pure: `chunks` yields the bytes of one connection, in order. `attacker` sends them
+repeatedly on the given number of connections. CVE names are those under which an attack became
+known.
 """
 
 import gzip
@@ -27,7 +29,7 @@ from pixy.proto import kafkapixy_pb2 as pb
 __all__ = ["ATTACKS", "BIG_TOPIC", "GREETING", "Attack", "call_frames"]
 
 BIG_TOPIC = "big"
-"""A topic whose messages are large; they must be there before an attack begins."""
+"""A topic with large messages, which must exist before an attack begins."""
 
 _CHUNK_BYTES = 64 * 1024
 _LAST_STREAM = 2**31 - 1
@@ -35,24 +37,28 @@ _CANCEL = int(ErrorCode.CANCEL).to_bytes(4, "big")
 _NOTHING_OF_STREAM = (0).to_bytes(4, "big")
 
 GREETING = PREFACE + frame(FrameType.SETTINGS, 0, 0) + frame(FrameType.SETTINGS, ACK, 0)
-"""What a client sends first. The acknowledgement is for the server's settings, which are on their way."""
+"""A client's first bytes. The acknowledgement is for the server's SETTINGS, which are in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One way to harm a server.
+    """An attack.
 
     Attributes:
-        chunks: what one connection sends; when it is over, the connection stays as it is.
-        ended_by: what the server's GOAWAY must say, within the time of a test; empty if the connection goes on.
-        refused_by: what the server's RST_STREAM must say; None if no stream need be reset.
-        connections: how many there are at a time.
-        reads: whether the attacker reads what it is sent.
-        windowed: it sends no more than the connection's window allows, so that it can go on for ever.
-        pause_s: what it waits between two chunks.
-        alone: it makes the daemon hold much memory, which is allowed, for instance messages that are offered and not acked.
-        big_answers: it consumes `BIG_TOPIC`.
-        config: limits of the daemon that are not the defaults, so that the end comes within the time of a test.
+        chunks: bytes of one connection; at their end the connection stays open.
+        ended_by: error code that the server's GOAWAY must have, within the time of a test; empty if
+            the connection survives.
+        refused_by: error code that the server's RST_STREAM must have; None if no stream need be
+            reset.
+        connections: number of concurrent connections.
+        reads: True if the attacker reads the responses.
+        windowed: the attacker respects the connection's window, so that it can go on forever.
+        pause_s: pause between two chunks.
+        alone: the daemon may take much memory for it, for instance for messages that are offered
+            but not acked.
+        big_answers: the attack consumes `BIG_TOPIC`.
+        config: limits of the daemon that differ from the defaults, so that the required end is
+            reached within the time of a test.
     """
 
     chunks: Callable[[], Iterator[bytes]]
@@ -83,7 +89,7 @@ def _message(serialized: bytes, flag: int = 0) -> bytes:
 
 
 def call_frames(path: str, serialized: bytes) -> Callable[[int], bytes]:
-    """What a unary call sends on a stream."""
+    """Frames of a unary call on a stream."""
     block, body = encode(_fields(path)), _message(serialized)
     return lambda stream_id: (
         frame(FrameType.HEADERS, END_HEADERS, stream_id, block)
@@ -103,7 +109,7 @@ def _begin(stream_id: int, block: bytes = _BLOCK, flags: int = END_HEADERS) -> b
 
 
 def _in_chunks(parts: Iterator[bytes], *, greeting: bytes = GREETING) -> Iterator[bytes]:
-    """The parts behind a greeting, joined to chunks of some size."""
+    """The parts after a greeting, joined into chunks of a given size."""
     yield greeting
     gathered, size = [], 0
     for part in parts:
@@ -142,11 +148,11 @@ _OPEN_WINDOWS = (
     + frame(FrameType.SETTINGS, ACK, 0)
     + window_update(0, 2**30)
 )
-"""A greeting that lets the server answer as much as it likes."""
+"""A greeting that opens the windows completely."""
 
 
 def _small_messages() -> Iterator[bytes]:
-    """Streams of 13 000 empty messages, each of which makes the handler answer."""
+    """Streams of 13 000 empty messages, each of which makes the handler respond."""
     messages = _message(b"") * 3200
     for stream_id in range(1, _LAST_STREAM, 2):
         yield _begin(stream_id, _REFLECTION)
@@ -155,13 +161,18 @@ def _small_messages() -> Iterator[bytes]:
 
 
 def _streams_that_are_dropped() -> Iterator[bytes]:
-    """Many streams whose handlers are cancelled together, because a fault ends the connection. Each takes 10 KB of the daemon's memory."""
+    """Many streams whose handlers are cancelled together, because an error ends the connection.
+
+    Each takes 10 KB of the daemon's memory.
+    """
     yield from (_begin(stream_id, _REFLECTION) for stream_id in range(1, 1000, 2))
     yield frame(FrameType.PUSH_PROMISE, END_HEADERS, 1, bytes(4))
 
 
 def _resets_at_deadlines() -> Iterator[bytes]:
-    """Calls with a deadline of a millisecond, and a reset for each when that has come: no reset counts, so there is no end of them."""
+    """Calls with a deadline of a millisecond, each reset once it has expired: no such reset counts,
+    so the attack never ends.
+    """
     block = encode([*_fields("/KafkaPixy/ConsumeNAck"), (b"grpc-timeout", b"1m")])
     body = _message(_CONSUME_RQ)
     yield GREETING
@@ -174,7 +185,9 @@ def _resets_at_deadlines() -> Iterator[bytes]:
 
 
 def _bomb() -> Iterator[bytes]:
-    """A field of the size of the dynamic table is put into it, and then named 16 000 times by one byte."""
+    """A field of the size of the dynamic table is inserted into it, and then referenced 16 000
+    times with one byte each.
+    """
     name_and_value = b"\x40\x01a" + b"\x7f\xa1\x1e" + bytes(b"v" * 4000)
     yield _begin(1, encode(_fields("/KafkaPixy/Ack")) + name_and_value, END_HEADERS | END_STREAM)
     for stream_id in range(3, _LAST_STREAM, 2):
@@ -190,28 +203,28 @@ def _huge_headers(stream_id: int) -> bytes:
 
 
 def _slow_read(window: int, request: Callable[[int], bytes], calls: int) -> Iterator[bytes]:
-    """Calls whose answers the client does not let out."""
+    """Calls whose responses the client's window blocks."""
     settings = frame(FrameType.SETTINGS, 0, 0, b"\x00\x04" + window.to_bytes(4, "big"))
     greeting = PREFACE + settings + frame(FrameType.SETTINGS, ACK, 0) + window_update(0, 2**30)
     return _in_chunks((request(2 * number + 1) for number in range(calls)), greeting=greeting)
 
 
 def _dribble() -> Iterator[bytes]:
-    """An answer that is let out byte by byte (CVE-2019-9511), once it is there and never to its end."""
+    """A response that is released byte by byte (CVE-2019-9511), and never to its end."""
     yield from _slow_read(0, _consume_big, 1)
     yield from repeat(b"", 50)
     yield from repeat(window_update(1, 1) * 1000, 200)
 
 
 def _incomplete(stream_id: int) -> bytes:
-    """A request that says that it has 4 MB, sends 64 KiB of it, and leaves it at that."""
+    """A request that announces 4 MB, sends 64 KiB and then nothing."""
     body = b"\x00" + (4_000_000).to_bytes(4, "big") + bytes(65_000)
     parts = [body[at : at + 16_384] for at in range(0, len(body), 16_384)]
     return _begin(stream_id) + b"".join(frame(FrameType.DATA, 0, stream_id, part) for part in parts)
 
 
 def _gzip_bomb() -> Callable[[int], bytes]:
-    """A message of 4 KB that would be 4 MB."""
+    """A message of 4 KB that decompresses to 4 MB."""
     block = encode([*_fields("/KafkaPixy/Produce"), (b"grpc-encoding", b"gzip")])
     body = _message(gzip.compress(bytes(4 << 20)), flag=1)
     return lambda stream_id: _begin(stream_id, block) + frame(FrameType.DATA, END_STREAM, stream_id, body)

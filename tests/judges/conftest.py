@@ -1,4 +1,7 @@
-"""Daemons for the judges. Those of a module share one of each kind; nothing that a judge does may disturb the next."""
+"""Daemons for the judges.
+
+The tests of a module share one of each kind; no judge may affect the next.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,20 +16,20 @@ __all__: list[str] = []
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    """What servers behind TLS show."""
+    """Certificate of the servers with TLS."""
     return make_certificate(tmp_path_factory.mktemp("certificate"))
 
 
 @pytest.fixture(scope="module")
 def plain_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon in the clear."""
+    """A daemon in plaintext."""
     with judged_daemon(tmp_path_factory.mktemp("plain") / "daemon") as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="module")
 def tls_daemon(tmp_path_factory: pytest.TempPathFactory, certificate: Certificate) -> Iterator[Daemon]:
-    """A daemon behind TLS."""
+    """A daemon with TLS."""
     folder: Path = tmp_path_factory.mktemp("tls") / "daemon"
     with judged_daemon(folder, certificate=certificate) as daemon:
         yield daemon

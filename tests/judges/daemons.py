@@ -1,7 +1,7 @@
-"""What the judges are let loose on: daemons in the clear and behind TLS, and what their logs must not have.
+"""Daemons under test, in plaintext and with TLS, and checks of their logs.
 
-A server can answer every judge right and still have failed inside, because the door keeps a fault from the other connections
-and logs it. So the last thing that is looked at is always the log.
+A server can satisfy every judge and still have failed internally, because the gRPC server contains
+a fault in one connection and logs it. So the final check is always that of the log.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ _FAULTS = ("Traceback", "[error", "[critical")
 
 
 class Certificate:
-    """Of `localhost` and 127.0.0.1, signed by itself.
+    """A self-signed certificate for `localhost` and 127.0.0.1.
 
     Attributes:
         path, key_path: PEM files.
@@ -32,7 +32,7 @@ class Certificate:
 
 
 def make_certificate(folder: Path) -> Certificate:
-    """A new one in this folder."""
+    """Create a certificate in this folder."""
     openssl = require("openssl", "apt-get install openssl")
     certificate = Certificate(folder)
     kind = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
@@ -49,7 +49,10 @@ def judged_daemon(
     certificate: Certificate | None = None,
     program: Sequence[str] = ("-m", "pixy"),
 ) -> Iterator[Daemon]:
-    """A running daemon, behind TLS if it has a certificate. In the end it must stop well, with no fault in its log."""
+    """A running daemon, with TLS if it has a certificate.
+
+    It must shut down cleanly, with no fault in its log.
+    """
     options = {**CONFIG, **(config or {})}
     if certificate is not None:
         options["tls"] = {
@@ -63,6 +66,6 @@ def judged_daemon(
 
 
 def check_log(daemon: Daemon) -> None:
-    """A daemon has met no fault so far."""
+    """Assert that a daemon has logged no fault so far."""
     log = daemon.log()
     assert not any(fault in log for fault in _FAULTS), f"the daemon logged a fault:\n{log}"

@@ -1,4 +1,6 @@
-"""The services of the folder `protos`, compiled when they are asked for: their messages are made from the descriptors."""
+"""Services of the folder `protos`, compiled on demand; message classes are created from the
+descriptors.
+"""
 
 import tempfile
 from importlib.resources import files
@@ -36,5 +38,5 @@ ORCA: ServiceDescriptor = _POOL.FindServiceByName("xds.service.orca.v3.OpenRcaSe
 
 
 def message_class(name: str) -> Any:
-    """The class of a message with this full name."""
+    """The message class with this full name."""
     return GetMessageClass(_POOL.FindMessageTypeByName(name))

@@ -1,7 +1,9 @@
-"""The server of gRPC's interoperability tests, on pixy's gRPC layer: `python -m tests.judges.interop_server [CERTIFICATE KEY]`.
+"""The server for gRPC's interoperability tests, on pixy's gRPC server: `python -m
+tests.judges.interop_server [CERTIFICATE KEY]`.
 
-It behaves as grpc's doc/interop-test-descriptions.md says of the server. Prints its address, serves until SIGTERM, and ends with 1 if a
-fault was met: an exception of the layer itself, or of a handler that is no status.
+It implements the server of grpc's doc/interop-test-descriptions.md. Prints its address, serves
+until SIGTERM, and exits with 1 after a fault: an exception of the server itself, or one of a
+handler that is not a status.
 """
 
 import asyncio
@@ -32,17 +34,17 @@ _StreamingOutputCallResponse = message_class("grpc.testing.StreamingOutputCallRe
 
 
 class TestService:
-    """Serves `grpc.testing.TestService` and the load reports that two of the cases look at."""
+    """Implements `grpc.testing.TestService` and the load reports that two of the cases check."""
 
-    __test__ = False  # pytest takes it for a test
+    __test__ = False  # not a test class for pytest
 
     def __init__(self) -> None:
-        # What is reported of the server's load; replaced when a client says so.
+        # The reported load of the server; replaced on a client's request.
         self._report = _OrcaLoadReport()
         self._report_changed = asyncio.Event()
 
     def services(self) -> list[Service]:
-        """What serves this. `UnimplementedCall` has no handler, as the case wants it."""
+        """Handlers of the service. `UnimplementedCall` has none, as its case requires."""
         handlers: dict[str, Handler] = {
             "EmptyCall": self.empty_call,
             "UnaryCall": self.unary_call,
@@ -136,7 +138,7 @@ async def _send_all(parameters: Sequence[Any], call: StreamCall) -> None:
 
 
 async def serve(arguments: Sequence[str]) -> int:
-    """Serve until SIGTERM; returns the exit code."""
+    """Serve until SIGTERM; returns the exit status."""
     faults: list[BaseException] = []
     server = RpcServer(TestService().services(), ServerOptions(), SystemClock(), faults.append)
     tls = TlsConfig(certificate_path=arguments[0], key_path=arguments[1]) if arguments else None

@@ -1,6 +1,7 @@
-"""Clients of kafkapixy.proto on grpcio, blocking and asyncio: they call every RPC once or more, and return what they get, a line for each.
+"""Clients of kafkapixy.proto on grpcio, blocking and asyncio: they call every RPC at least once and
+return a transcript, one line per call.
 
-The clients in `go` and `java` do and say the same, so all have the same transcript.
+The clients in `go` and `java` make the same calls, so all transcripts are equal.
 """
 
 import asyncio
@@ -22,11 +23,11 @@ AT_ONCE = 1000
 SECONDS = 60.0
 
 Call = tuple[str, str, Any, Callable[[Any], str]]
-"""What the line begins with, the RPC, its request, and how its answer is shown."""
+"""Start of the line, RPC, request, and formatter of the response."""
 
 
 def script(topic: str) -> list[Call]:
-    """The calls, in their order."""
+    """The calls, in order."""
     consume: dict[str, Any] = {"topic": topic, "group": GROUP}
     keyless: dict[str, Any] = {"topic": topic, "key_undefined": True}
     headers = [pb.RecordHeader(key="a", value=b"1"), pb.RecordHeader(key="b", value=b"2")]
@@ -70,7 +71,7 @@ def script(topic: str) -> list[Call]:
 def talk_sync(
     address: str, topic: str, *, deadlines: bool, credentials: grpc.ChannelCredentials | None
 ) -> list[str]:
-    """The transcript of a blocking client."""
+    """Transcript of a blocking client."""
     timeout = SECONDS if deadlines else None
     lines = []
     with _channel(grpc, address, credentials) as channel:
@@ -93,7 +94,7 @@ def talk_sync(
 async def talk_aio(
     address: str, topic: str, *, deadlines: bool, credentials: grpc.ChannelCredentials | None
 ) -> list[str]:
-    """The transcript of an asyncio client."""
+    """Transcript of an asyncio client."""
     timeout = SECONDS if deadlines else None
     lines = []
     async with _channel(grpc.aio, address, credentials) as channel:

@@ -1,8 +1,9 @@
-"""A storm of calls from a process of its own: `python -m tests.judges.storm ADDRESS SECONDS SEED`.
+"""A storm of calls from its own process: `python -m tests.judges.storm ADDRESS SECONDS SEED`.
 
-Every method of every service at once, on several connections, each call with a deadline of 1 to 50 ms, and every third one cancelled before
-that. Requests are such that all of them meet in the same topics, groups and sinks. At the end it prints as JSON how often each method was
-called, and how the calls ended.
+Calls every method of every service concurrently on several connections, each call with a deadline
+of 1 to 50 ms, and cancels every third one before that. Requests are chosen to share topics, groups
+and sinks. At the end it prints as JSON how often each method was called, and the outcomes of the
+calls.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ _SERVICES: list[ServiceDescriptor] = [
 METHODS: dict[str, MethodDescriptor] = {
     f"/{service.full_name}/{method.name}": method for service in _SERVICES for method in service.methods
 }
-"""Everything that is called, by path."""
+"""All methods to call, by path."""
 
 Make = Callable[[random.Random], Any]
 
@@ -149,15 +150,15 @@ _MAKES: Mapping[str, Make] = {
     "ServerReflectionInfo": lambda rng: reflection_pb2.ServerReflectionRequest(list_services=""),
 }
 _OFTEN = {"Append": 8, "Produce": 4, "ConsumeNAck": 4, "Fetch": 3, "DeleteTopic": 0.1}
-"""How much oftener than others."""
+"""Weights of methods that are called more often than others."""
 
 
 class Storm:
     """The calls of one process.
 
     Args:
-        address: of the daemon.
-        seed: of all that is random.
+        address: address of the daemon.
+        seed: seed of all random choices.
     """
 
     def __init__(self, address: str, seed: int) -> None:
@@ -169,7 +170,7 @@ class Storm:
         self.ends: Counter[str] = Counter()
 
     async def run(self, seconds: float) -> None:
-        """Call for so long."""
+        """Call for that many seconds."""
         until = asyncio.get_running_loop().time() + seconds
         async with asyncio.TaskGroup() as group:
             for _ in range(CONNECTIONS):
@@ -227,7 +228,7 @@ async def _end_of(call: Any, method: MethodDescriptor) -> str:
 
 
 def main() -> None:
-    """See the module."""
+    """See the module's docstring."""
     address, seconds, seed = sys.argv[1:]
     storm = Storm(address, int(seed))
     asyncio.run(storm.run(float(seconds)))

@@ -1,10 +1,13 @@
-"""Attacks on a real daemon, each from a process of its own. Turns of its event loop stay short, every call of another client is answered,
-memory is bounded, the attacker is told why.
+"""Attacks on a real daemon, each from its own process.
 
-What counts is the daemon's processor time, so other work on the machine changes nothing, see `watched`.
+Iterations of the daemon's event loop stay short, every call of another client is answered, memory
+is bounded, and the attacker is told the reason.
 
-One daemon stands most of the attacks, one after the other. So what all of them together leave behind, which is mostly what the allocator
-keeps, is bounded as well.
+Durations are processor time of the daemon, so other work on the machine does not matter; see
+`watched`.
+
+One daemon endures most of the attacks in sequence. So whatever all of them leave behind, mostly
+memory kept by the allocator, is bounded as well.
 """
 
 import json
@@ -31,7 +34,9 @@ REPOSITORY = Path(__file__).parents[2]
 SECONDS, PATIENT_SECONDS = 1.5, 4.0
 LAST_ANSWERS_S = 0.2
 LONG_SHARE = 0.3
-"""Of the event loop's time for turns that take longer than `watched.LONG_S`: without a bound of turns that is nearly all of it."""
+"""Allowed share of event loop time in iterations longer than `watched.LONG_S`; without limits per
+iteration it would be nearly all of it.
+"""
 RSS_BYTES_MAX, LEFT_BYTES_MAX = 32 * 1024 * 1024, 48 * 1024 * 1024
 QUICK = {"rapid reset (CVE-2023-44487)", "HPACK bomb", "streams beyond the limit", "gzip bombs"}
 """Attacks on different parts of the core, for every run of the tests."""
@@ -39,7 +44,9 @@ BIG_MESSAGES, BIG_MESSAGE_BYTES = 30, 900_000
 
 
 class Target(NamedTuple):
-    """A daemon, where it writes its turns, and what it had resident before anybody attacked it."""
+    """A daemon, the file it writes its measurements to, and its resident memory before the first
+    attack.
+    """
 
     daemon: Daemon
     turns: Path
@@ -48,7 +55,7 @@ class Target(NamedTuple):
 
 @pytest.fixture(scope="module")
 def target_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Target]]:
-    """Whom an attack is let loose on. One that takes much of the memory that it may take has a daemon of its own."""
+    """The target of an attack. One that may take much memory has a daemon of its own."""
     targets: dict[str, Target] = {}
     with ExitStack() as daemons:
 
@@ -56,7 +63,7 @@ def target_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
             planned = ATTACKS[name]
             key = name if planned.alone else str(planned.config)
             if key not in targets:
-                # A daemon that stops waits for acks of what attackers were given.
+                # A stopping daemon waits for acks of messages that attackers received.
                 config = {"grpc": dict(planned.config), "shutdown_timeout": "1s"}
                 folder = tmp_path_factory.mktemp("daemon")
                 turns = folder / "turns"
@@ -71,10 +78,10 @@ def target_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 
 
 def attack(name: str, daemon: Daemon, witness: Witness) -> tuple[Observation, dict[str, Any]]:
-    """Attack, and watch meanwhile; returns what was seen, and what the attacker says."""
+    """Attack while a witness observes; returns the observation and the attacker's report."""
     host, port = daemon.address.rsplit(":", 1)
     seconds = PATIENT_SECONDS if ATTACKS[name].config else SECONDS
-    # It may do harm through the door only, not by taking the cores from everybody.
+    # It may do harm through the network only, not by taking the cores from the others.
     command = ["nice", "-n", "10", sys.executable, "-m", "tests.judges.attacker"]
     command += [name, host, port, str(seconds + LAST_ANSWERS_S)]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
@@ -91,7 +98,7 @@ def attack(name: str, daemon: Daemon, witness: Witness) -> tuple[Observation, di
 
 
 def fill(daemon: Daemon) -> None:
-    """Messages that make large answers."""
+    """Produce messages that make large responses."""
     stub = daemon.stub()
     for _ in range(BIG_MESSAGES):
         stub.Produce(pb.ProdRq(topic=BIG_TOPIC, key_undefined=True, message=bytes(BIG_MESSAGE_BYTES)))
@@ -118,10 +125,11 @@ def test_an_attack_harms_nobody(name: str, target_of: Callable[[str], Target]) -
 
 
 def check(report: dict[str, Any], name: str) -> None:
-    """The attack took place, and was answered as it must be."""
+    """Assert that the attack took place and met the required response."""
     planned = ATTACKS[name]
     assert report["opened"] >= planned.connections, report
-    # Streams that are reset too often end the connection. A busy machine may keep the attacker from ending its handshakes in time.
+    # Too many stream resets end the connection. A busy machine may keep the attacker from
+    # completing its handshakes in time.
     allowed = (
         planned.ended_by
         | ({planned.refused_by} if planned.refused_by else set())

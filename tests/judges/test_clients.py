@@ -1,4 +1,6 @@
-"""Real clients of kafkapixy.proto, on grpcio, grpc-go and grpc-java, call every RPC of a real daemon and get the same answers."""
+"""Real clients of kafkapixy.proto, on grpcio, grpc-go and grpc-java, call every RPC of a real
+daemon and get the same responses.
+"""
 
 import asyncio
 import subprocess
@@ -38,7 +40,8 @@ Produce at once: 1000 offsets
 
 
 def check(lines: list[str], topic: str) -> None:
-    # A long poll ends with the caller's deadline; whether the answer or the deadline is first is a race.
+    # A long poll ends at the caller's deadline; it is a race whether the response or the deadline
+    # comes first.
     told = [
         line.replace("too little time: NOT_FOUND", "too little time: DEADLINE_EXCEEDED") for line in lines
     ]
@@ -78,7 +81,7 @@ def trusted(certificate: Certificate | None) -> grpc.ChannelCredentials | None:
 
 
 LONG = {"grpc-go", "grpc-java"}
-"""Clients that take their time to be built or to start."""
+"""Clients that are slow to build or to start."""
 CLIENTS = {"grpcio": talk_grpcio, "grpcio-aio": talk_grpcio_aio, "grpc-go": talk_go, "grpc-java": talk_java}
 
 

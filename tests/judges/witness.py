@@ -1,6 +1,7 @@
-"""An honest client on a connection of its own, beside an attack: its calls are answered, and how much the daemon takes meanwhile.
+"""An honest client during an attack: it checks that its calls are answered, and observes the
+daemon's memory.
 
-It calls at fixed times, whether or not the calls before were answered.
+It calls at fixed times, whether or not earlier calls were answered.
 """
 
 import json
@@ -25,12 +26,12 @@ _check_health = call_frames("/grpc.health.v1.Health/Check", b"")
 
 
 class Observation(NamedTuple):
-    """What was seen in some time.
+    """Observations over a period.
 
     Attributes:
-        rss_bytes_max: the most memory of the daemon.
+        rss_bytes_max: peak resident memory of the daemon.
         worked_s: processor time of its event loop.
-        long_s: that of each turn of the loop that was long.
+        long_s: processor time of each long iteration of the loop.
     """
 
     rss_bytes_max: int
@@ -42,8 +43,8 @@ class Witness:
     """A client with one connection.
 
     Args:
-        daemon: whom it calls; its program is `watched`.
-        turns: where that writes.
+        daemon: the daemon to call; its program is `watched`.
+        turns: file with the daemon's measurements.
     """
 
     def __init__(self, daemon: Daemon, turns: Path) -> None:
@@ -64,7 +65,7 @@ class Witness:
         self._socket.close()
 
     def watch(self, seconds: float) -> Observation:
-        """Call for so long, and wait for the last answers."""
+        """Call for that many seconds, and wait for the last responses."""
         self._daemon.signal(signal.SIGUSR2)
         rss_bytes_max = calls = 0
         begun = due = time.monotonic()
@@ -93,7 +94,7 @@ class Witness:
         self._next_stream_id += 2
 
     def _receive(self, seconds: float) -> bool:
-        """Take what comes first within this time; returns whether something came."""
+        """Process the next input within this time; returns whether there was any."""
         readable, _, _ = select.select([self._socket], [], [], seconds)
         if readable:
             chunk = self._socket.recv(65_536)
@@ -103,7 +104,7 @@ class Witness:
         return bool(readable)
 
     def _take_frames(self) -> None:
-        """Look at the frames that are whole."""
+        """Process whole frames."""
         while len(self._received) >= FRAME_HEAD_BYTES:
             head, flags, stream_id = unpack_head(self._received, 0)
             end = FRAME_HEAD_BYTES + (head >> 8)

@@ -1,4 +1,4 @@
-"""A group of Raft nodes on virtual time, with faults, from one seed.
+"""Simulation of a raft group on virtual time, with faults, from a single seed.
 
 python -m tests.sim.raft --seeds N --from S
 """

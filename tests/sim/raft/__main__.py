@@ -1,4 +1,6 @@
-"""python -m tests.sim.raft --seeds N --from S: runs N seeds from S on, and prints what happened in them."""
+"""python -m tests.sim.raft --seeds N --from S: runs N seeds starting with S, and prints statistics
+of their events.
+"""
 
 import argparse
 import sys

@@ -1,8 +1,8 @@
-"""The promises of Raft (figure 3), checked against everything that any node has ever shown.
+"""Raft's safety properties (figure 3), checked against everything that any node has ever shown.
 
-Each check looks at what just changed on one node, and compares it with what is known of all: so the cost does not grow with the
-length of a run. By induction the whole follows: two logs that hold the same entry, with the same entry before it, everywhere,
-are equal up to there.
+Each check compares what has just changed on one node with what is known of all, so its cost does
+not grow with the length of a run. The full property follows by induction: two logs with the same
+entry, preceded by the same entry, are equal up to there.
 """
 
 from pixy.raft import NONE, Entry, LogPosition, Message, MessageType, RaftNode, StateType, StorageError
@@ -11,17 +11,17 @@ __all__ = ["Checks", "RaftFailure"]
 
 
 class RaftFailure(AssertionError):
-    """A promise was broken."""
+    """A safety property was violated."""
 
 
 class Checks:
-    """What is known of the group, independent of what its nodes remember."""
+    """Knowledge about the group, independent of the nodes' own memory."""
 
     def __init__(self) -> None:
         self.leaders: dict[int, int] = {}
-        """Who led in which term."""
+        """Leader by term."""
         self.committed: dict[int, Entry] = {}
-        """Every entry that some node has known as committed."""
+        """Every entry known as committed by some node."""
         self.last_committed = LogPosition(0, 0)
         self._votes: dict[tuple[int, int], int] = {}
         self._entries: dict[LogPosition, tuple[Entry, int]] = {}
@@ -29,15 +29,15 @@ class Checks:
         self._commit_indexes: dict[int, int] = {}
 
     def bootstrap(self, position: LogPosition) -> None:
-        """The group begins behind this position."""
+        """The log of the group begins after this position."""
         self.last_committed = position
 
     def restarted(self, node_id: int) -> None:
-        """A node may have forgotten how far it knew the log to be committed."""
+        """A restarted node may have lost its commit index."""
         self._commit_indexes.pop(node_id, None)
 
     def stepped(self, node: RaftNode) -> None:
-        """Something happened on this node."""
+        """Check a node after any event."""
         raft = node.raft
         if raft.state is StateType.LEADER and self.leaders.get(raft.term) != raft.id:
             self._elected(node)
@@ -78,7 +78,7 @@ class Checks:
                 self.last_committed = LogPosition(entry.term, entry.index)
 
     def appended(self, node: RaftNode, entries: list[Entry]) -> None:
-        """The node is about to store these."""
+        """Check entries that a node is about to store."""
         if not entries:
             return
         before = node.raft.log.term_or_zero(entries[0].index - 1)
@@ -91,7 +91,10 @@ class Checks:
             before = entry.term
 
     def sent(self, message: Message) -> None:
-        """The message left its node, so it must keep what it promises. A request for votes promises nothing."""
+        """Check a message that has left its node, so its promise must be kept.
+
+        A vote request promises nothing.
+        """
         if message.type is MessageType.VOTE_RESP and not message.reject:
             self._voted(message.sender, message.term, message.to)
 
@@ -101,13 +104,15 @@ class Checks:
             raise RaftFailure(f"one vote: {voter} voted for {other} and for {candidate} in term {term}")
 
     def applied(self, node_id: int, index: int, digest: int) -> None:
-        """The state of a node after it applied the entry at `index`."""
+        """Check the state of a node after it has applied the entry at `index`."""
         other = self._applied.setdefault(index, digest)
         if other != digest:
             raise RaftFailure(f"state machine safety: {node_id} differs after applying {index}")
 
     def read(self, node_id: int, asked_at: int, answer: int) -> None:
-        """A read that was asked when `asked_at` was committed may be served from `answer` on."""
+        """Check a read that was requested at commit index `asked_at` and may be served from
+        `answer` on.
+        """
         if answer < asked_at:
             raise RaftFailure(
                 f"linearizable reads: {node_id} may read at {answer}, but {asked_at} was committed before it asked"

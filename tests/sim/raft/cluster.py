@@ -1,7 +1,7 @@
 """Nodes, their clocks, disks and threads, and the network between them, on virtual time.
 
-Time is counted in units; a tick is about ten of them. Everything that happens is an event in one queue, and everything that is left to
-chance comes from the seed. What happens to the nodes is in `trouble`, what is demanded of them in `simulation`.
+Time is measured in units; a tick is about ten of them. All events are in a single queue, and all
+randomness comes from the seed. Faults are in `trouble`, requirements in `simulation`.
 """
 
 import heapq
@@ -38,11 +38,11 @@ _COUNTS = {
 
 
 class Cluster:
-    """A group, and what can be done to it.
+    """A group, and the operations on it.
 
     Args:
-        seed: everything follows from it.
-        profile: what the run is about; follows from the seed if not given.
+        seed: determines everything.
+        profile: focus of the run; derived from the seed if not given.
     """
 
     def __init__(self, seed: int, profile: Profile | None = None) -> None:
@@ -73,7 +73,8 @@ class Cluster:
         random = self._random
         mixed = self.profile is Profile.MIXED
         count = random.choice(_COUNTS[self.profile])
-        # What keeps elections rare, and who is cut off quiet, is left out where the run is about them.
+        # Settings that make elections rare, or isolated nodes quiet, are off in runs that focus on
+        # them.
         calm = 0.5 if mixed else 0.1
         check_quorum = random.random() < calm
         limit = random.choice(
@@ -121,7 +122,7 @@ class Cluster:
                 replica.storage.sync()
         return replicas
 
-    # --- events ---------------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def _after(self, delay: int, event: Callable[[], None]) -> None:
         self._number += 1
@@ -150,14 +151,14 @@ class Cluster:
         return "\n  ".join(parts)
 
     def transcript(self) -> str:
-        """The last events, a line for each."""
+        """The last events, one per line."""
         lines = [
             f"{at:6d} {what if isinstance(what, str) else describe_message(what)}"
             for at, what in self._transcript
         ]
         return "\n".join(lines)
 
-    # --- nodes ----------------------------------------------------------------------------------------------------
+    # --- nodes ------------------------------------------------------------------------------------
 
     def _start(self, replica: Replica) -> None:
         if replica.node is None:
@@ -201,7 +202,10 @@ class Cluster:
             self._pump_soon(replica)
 
     def _work_soon(self, replica: Replica) -> None:
-        """The storage threads take up what is new. One after the other, each at its own pace."""
+        """Schedule the storage threads for new work.
+
+        They process it in order, each at its own pace.
+        """
         for queue, finish in (
             (replica.appends, replica.finish_appends),
             (replica.applies, replica.finish_apply),
@@ -220,7 +224,7 @@ class Cluster:
             self._work_soon(replica)
             self._pump_soon(replica)
 
-    # --- network --------------------------------------------------------------------------------------------------
+    # --- network ----------------------------------------------------------------------------------
 
     def _send(self, message: Message) -> None:
         self._checks.sent(message)
@@ -261,7 +265,7 @@ class Cluster:
             self._report_snapshot(message, failed=True)
 
     def _fetch(self, replica: Replica, message: Message) -> None:
-        """Brings the data of an awaited snapshot to a node, or never does."""
+        """Bring the data of an awaited snapshot to a node, or never do."""
         life, snapshot = replica.life, message.snapshot
         assert snapshot is not None
         if not self._healed and self._snapshots.random() < 0.3:
@@ -276,7 +280,7 @@ class Cluster:
         self._after(self._snapshots.randrange(1, 200), arrive)
 
     def _report_snapshot(self, message: Message, *, failed: bool) -> None:
-        """A driver knows what became of a snapshot, if it lives that long."""
+        """Report the outcome of a snapshot to the driver, if it is still alive."""
         sender = self._replicas[message.sender]
         life = sender.life
 
@@ -296,7 +300,7 @@ class Cluster:
         self._blocked |= cut
         self._after(duration, lambda: self._blocked.difference_update(cut))
 
-    # --- what is asked of nodes ------------------------------------------------------------------------------------
+    # --- what is asked of nodes -------------------------------------------------------------------
 
     def _running(self) -> list[Replica]:
         return [replica for replica in self._replicas.values() if replica.node is not None]

@@ -1,7 +1,7 @@
-"""A node's storage on a disk that forgets what was not synced.
+"""A node's storage on a disk that loses unsynced writes.
 
-A write is atomic, as a flush of the journal is: after a crash all of it is there, or nothing. Writes survive in their order: a
-crash keeps any prefix of those that were not synced.
+A write is atomic, like a flush of the journal: after a crash it is there completely or not at all.
+Writes survive in order: a crash keeps any prefix of the unsynced ones.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ Write = Callable[[MemoryStorage], object]
 
 
 class SimulatedStorage:
-    """What the running node sees, and what a crash leaves of it.
+    """The running node's view of the storage, and what a crash leaves of it.
 
     Args:
-        current: makes the snapshot that a follower is sent.
+        current: creates the snapshot to send to a follower.
     """
 
     def __init__(self, current: Callable[[], Snapshot]) -> None:
@@ -27,7 +27,7 @@ class SimulatedStorage:
         self._durable = MemoryStorage()
         self._unsynced: list[Write] = []
 
-    # --- what the core reads --------------------------------------------------------------------------------------
+    # --- what the core reads ----------------------------------------------------------------------
 
     def initial_state(self) -> InitialState:
         return self._live.initial_state()
@@ -47,14 +47,14 @@ class SimulatedStorage:
     def snapshot(self) -> Snapshot:
         return self._current()
 
-    # --- what a driver does ---------------------------------------------------------------------------------------
+    # --- what a driver does -----------------------------------------------------------------------
 
     def stored_snapshot(self) -> Snapshot:
-        """What a restart begins with."""
+        """The snapshot that a restart begins with."""
         return self._live.snapshot()
 
     def write(self, state: HardState | None, snapshot: Snapshot | None, entries: list[Entry]) -> None:
-        """One write of what a Ready, or a STORAGE_APPEND, holds."""
+        """Write the contents of a Ready or a STORAGE_APPEND as a single write."""
 
         def write(storage: MemoryStorage) -> None:
             if state is not None:
@@ -66,11 +66,15 @@ class SimulatedStorage:
         self._write(write)
 
     def write_conf_state(self, state: ConfState, index: int) -> None:
-        """The configuration, stored when it is applied: a crash may leave it ahead of the snapshot that a restart begins with."""
+        """Store the configuration when it is applied: after a crash it may be ahead of the snapshot
+        that a restart begins with.
+        """
         self._write(lambda storage: storage.set_conf_state(state, index))
 
     def compact(self, index: int, conf_state: ConfState, data: bytes, kept: int) -> None:
-        """A snapshot of what is applied up to `index`; all but the last `kept` entries below it go. Durable at once."""
+        """Snapshot the applied state at `index`, and remove all but the last `kept` entries below
+        it. Durable at once.
+        """
 
         def compact(storage: MemoryStorage) -> None:
             storage.create_snapshot(index, conf_state, data)
@@ -85,13 +89,13 @@ class SimulatedStorage:
         self._unsynced.append(write)
 
     def sync(self) -> None:
-        """Everything that was written is durable."""
+        """Make all writes durable."""
         for write in self._unsynced:
             write(self._durable)
         self._unsynced.clear()
 
     def crash(self, random: Random) -> None:
-        """What was not synced is lost, or some of it."""
+        """Lose all or some of the unsynced writes."""
         for write in self._unsynced[: random.randrange(len(self._unsynced) + 1)]:
             write(self._durable)
         self._unsynced.clear()

@@ -1,7 +1,7 @@
-"""What may go wrong, and what an operator may do, drawn from the seed before a run begins.
+"""Faults and operator actions, drawn from the seed before a run begins.
 
-A fault has a time and a seed of its own, so that one can be left out without changing the others. That is how the transcript of a
-failure is made small.
+A fault has its own time and seed, so that one can be left out without changing the others. This is
+how the transcript of a failure is minimized.
 """
 
 from enum import Enum
@@ -34,7 +34,7 @@ class FaultKind(Enum):
 
     @property
     def breaks(self) -> bool:
-        """Whether something breaks; the others are what an operator does."""
+        """True for faults; False for operator actions."""
         return self not in (
             FaultKind.MEMBERSHIP,
             FaultKind.TRANSFER,
@@ -44,7 +44,7 @@ class FaultKind(Enum):
 
 
 class Profile(Enum):
-    """What a run is about."""
+    """Focus of a run."""
 
     MIXED = "a bit of everything"
     ELECTIONS = "one election after the other, short outages, slow disks"
@@ -101,13 +101,13 @@ _COUNTS = {
 
 
 class Fault(NamedTuple):
-    """One thing that happens.
+    """A scheduled fault or operator action.
 
     Args:
-        number: its place in the schedule.
+        number: its position in the schedule.
         at: virtual time.
-        kind: what.
-        seed: for its choices.
+        kind: kind of fault.
+        seed: seed of its choices.
     """
 
     number: int
@@ -117,7 +117,7 @@ class Fault(NamedTuple):
 
 
 def draw_faults(random: Random, profile: Profile, duration: int) -> list[Fault]:
-    """A schedule with three real faults at least, one of them a crash."""
+    """A schedule with at least three real faults, at least one of them a crash."""
     weights = _WEIGHTS[profile]
     kinds = random.choices(list(weights), list(weights.values()), k=random.randrange(*_COUNTS[profile]))
     kinds.append(random.choice([FaultKind.CRASH, FaultKind.CRASH_IN_WRITE, FaultKind.CRASH_MAJORITY]))

@@ -31,7 +31,7 @@ __all__ = ["Replica"]
 
 @dataclass(slots=True)
 class _Machine:
-    """The state: a digest of everything that was applied, and the configuration."""
+    """The state: a digest of everything applied, and the configuration."""
 
     index: int = 0
     term: int = 0
@@ -51,9 +51,11 @@ class ReplicaOptions:
     """Options of a simulated node.
 
     Args:
-        config: of its Raft; with asynchronous storage writes its work waits in `appends` and `applies`.
-        compact_after: applied entries after which a snapshot is made.
-        stores_conf_state: each configuration is stored when it is applied, so that a restart applies changes again.
+        config: options of its Raft node; with asynchronous storage writes its work waits in
+            `appends` and `applies`.
+        compact_after: number of applied entries after which a snapshot is created.
+        stores_conf_state: store each configuration when it is applied, so that a restart applies
+            changes again.
     """
 
     config: RaftConfig
@@ -67,10 +69,10 @@ class Replica:
     Args:
         node_id: its id.
         options: see `ReplicaOptions`.
-        random: for its election timeouts and for what a crash leaves.
+        random: source of randomness for election timeouts and for the outcome of a crash.
         checks: the invariants to check.
-        send: takes messages to other nodes.
-        fetch: begins to bring the data of a snapshot that this node awaits.
+        send: sends messages to other nodes.
+        fetch: starts to fetch the data of an awaited snapshot.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class Replica:
         self._fetch = fetch
 
     def start(self) -> None:
-        """A new life, from what is on disk."""
+        """Restart from the disk."""
         assert self.node is None
         self.life += 1
         self._load(self.storage.stored_snapshot())
@@ -108,7 +110,7 @@ class Replica:
         self._checks.stepped(self.node)
 
     def crash(self) -> None:
-        """Everything in memory is gone, and writes that were not synced."""
+        """Lose all memory and unsynced writes."""
         self.node = None
         self.life += 1
         self.appends.clear()
@@ -122,24 +124,31 @@ class Replica:
         )
 
     def _current(self) -> Snapshot:
-        """For a follower: the newest state, because a member that has just joined takes no snapshot without itself in it."""
+        """The latest state as a snapshot for a follower: a new member rejects a snapshot whose
+        configuration lacks it.
+        """
         if self._catches_up():
             raise SnapshotTemporarilyUnavailable
         return Snapshot(self.machine.index, self.machine.term, self.machine.conf_state, self.machine.dump())
 
     def _catches_up(self) -> bool:
-        """True while entries below the configuration in force are applied again: it is not that of the state."""
+        """True while entries below the current configuration are applied again: it is not the
+        configuration of the state.
+        """
         return self.node is not None and self.machine.index < self.node.raft.conf_index
 
     @property
     def leads(self) -> bool:
-        """Whether it runs and believes to lead."""
+        """True if it is running and believes to be the leader."""
         return self.node is not None and self.node.raft.state is StateType.LEADER
 
-    # --- Ready ----------------------------------------------------------------------------------------------------
+    # --- Ready ------------------------------------------------------------------------------------
 
     def pump(self, *, crash_before_sending: bool = False) -> bool:
-        """Does what is ready, once; False if nothing was. May crash when the storage is written and nothing was sent."""
+        """Do the pending work once; False if there was none.
+
+        May crash after storage was written and before messages are sent.
+        """
         node = self.node
         if node is None or not node.has_ready():
             return False
@@ -180,10 +189,10 @@ class Replica:
         node.advance()
         self._checks.stepped(node)
 
-    # --- storage threads ------------------------------------------------------------------------------------------
+    # --- storage threads --------------------------------------------------------------------------
 
     def finish_appends(self) -> None:
-        """Some of the append thread's work is done, with one sync for all of it."""
+        """Complete some of the append thread's work, with one sync for all of it."""
         done = self._random.choice([0, self._random.randrange(len(self.appends))])
         for _ in range(done + 1):
             self._finish_append()
@@ -200,7 +209,7 @@ class Replica:
         self._respond(node, message)
 
     def finish_apply(self) -> None:
-        """The oldest work of the apply thread is done."""
+        """Complete the oldest work of the apply thread."""
         node, message = self.node, self.applies.popleft()
         assert node is not None
         self._apply(node, list(message.entries))
@@ -209,7 +218,7 @@ class Replica:
     def _respond(self, node: RaftNode, message: Message) -> None:
         for response in message.responses:
             if response.to == self.id:
-                # Nothing that a node says to itself is lost, and so its vote for itself counts as said.
+                # A node's messages to itself are never lost, so its vote for itself counts as sent.
                 self._checks.sent(response)
                 with suppress(StepPeerNotFound):  # it was removed meanwhile
                     node.step(response)
@@ -217,12 +226,12 @@ class Replica:
             else:
                 self._send(response)
 
-    # --- the state machine ----------------------------------------------------------------------------------------
+    # --- the state machine ------------------------------------------------------------------------
 
     def _apply(self, node: RaftNode, entries: list[Entry]) -> None:
         for entry in entries:
             if entry.index <= self.machine.index:
-                continue  # A snapshot was faster.
+                continue  # Overtaken by a snapshot.
             assert entry.index == self.machine.index + 1, (
                 f"{self.id} applies {entry.index} after {self.machine.index}"
             )
@@ -237,7 +246,8 @@ class Replica:
             self._make_snapshot()
 
     def _make_snapshot(self) -> None:
-        # What is applied is committed, but the storage may not have it yet, nor know that it is committed.
+        # Applied entries are committed, but the storage may not have them yet, nor the commit
+        # index.
         assert self.node is not None
         if self.node.restoring or self._catches_up():
             return

@@ -1,4 +1,6 @@
-"""The rules that make Raft safe, each with a way to switch it off: what remains must break, or the simulator sees nothing."""
+"""The rules that make Raft safe, each with a way to disable it: the simulator must detect a
+violation then, or it is blind.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -39,7 +41,7 @@ def _commit_of_any_term(self: Raft) -> bool:
 
 
 def _stable_whatever_term(self: Unstable, position: LogPosition) -> None:
-    """Entries that were replaced while they were written count as stored."""
+    """Entries that were replaced while being written count as stored."""
     if position.index >= self.offset and self.maybe_term(position.index) is not None:
         self.entries = self.entries[position.index + 1 - self.offset :]
         self.offset = position.index + 1
@@ -97,12 +99,15 @@ def _read_unconfirmed(node: Raft, m: Message) -> None:
 
 
 def _append_without_looking(self: RaftLog, term: int, index: int) -> bool:
-    """Raft §5.3: the entry before must match. A log with a hole is something else again, so it must at least be there."""
+    """Raft §5.3: the previous entry must match.
+
+    It must at least exist, because a log with a gap is a different kind of failure.
+    """
     return index <= self.last_index()
 
 
 def _handlers(kind: MessageType, handler: Any) -> Any:
-    """Every role handles this kind of message in this way."""
+    """Use this handler for a message type in every role."""
     tables = {
         state: tuple([handler if at == kind else one for at, one in enumerate(table)])
         for state, table in HANDLERS.items()
@@ -119,7 +124,7 @@ def _leader_handler(kind: MessageType, handler: Any) -> Any:
 
 
 def _sent_before_stored(kind: MessageType) -> Any:
-    """Messages of this kind do not wait for what they promise."""
+    """Send messages of this type without waiting for the state they promise."""
     ready = RaftNode.ready
 
     def hasty(self: RaftNode) -> Any:
@@ -135,10 +140,10 @@ def _sent_before_stored(kind: MessageType) -> Any:
 
 
 class Rule(NamedTuple):
-    """How to switch a rule off, and what a run has to be about so that this soon shows.
+    """How to disable a rule, and the focus of runs that soon reveal it.
 
     Attributes:
-        seed: one that shows it. Only a hint: others are tried if it does not.
+        seed: a seed that reveals it. Only a hint: others are tried if it does not.
     """
 
     profile: Profile
@@ -199,7 +204,7 @@ RULES: dict[str, Rule] = {
 
 @contextmanager
 def switched_off(rule: str) -> Iterator[None]:
-    """Inside, the rule does not hold."""
+    """Context in which the rule is disabled."""
     with ExitStack() as stack:
         for change in RULES[rule].changes:
             stack.enter_context(change)

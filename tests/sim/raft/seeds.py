@@ -1,4 +1,4 @@
-"""Runs a seed; if it fails, finds a small set of faults that is enough for it."""
+"""Runs a seed, and minimizes the faults of a failing one."""
 
 from tests.sim.raft.checks import RaftFailure
 from tests.sim.raft.simulation import Outcome, Simulation
@@ -7,10 +7,11 @@ __all__ = ["run_seed"]
 
 
 def run_seed(seed: int) -> Outcome:
-    """Runs one seed.
+    """Run one seed.
 
     Raises:
-        RaftFailure: a promise was broken. The message has the seed, the faults that are needed for it, and the last events.
+        RaftFailure: a safety property was violated. The message has the seed, the faults needed to
+            reproduce it, and the last events.
     """
     try:
         return Simulation(seed).run()
@@ -24,7 +25,7 @@ def run_seed(seed: int) -> Outcome:
 
 
 def _shrink(seed: int, failure: RaftFailure) -> tuple[Simulation, RaftFailure]:
-    """Leaves out one fault after the other, as long as some promise is still broken."""
+    """Drop faults one by one as long as the run still fails."""
     skipped: set[int] = set()
     for fault in reversed(Simulation(seed).faults):
         try:

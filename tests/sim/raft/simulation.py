@@ -1,9 +1,10 @@
-"""A group of one to seven nodes under faults; first it must be safe, then, healed, it must make progress.
+"""A group of one to seven nodes under faults: first it must be safe, then, healed, it must make
+progress.
 
-Time is virtual and counted in units; a tick is ten of them. Everything that happens is an event in one queue, and everything that is
-left to chance comes from the seed. A run has three parts: nodes are elected, proposals and reads come in and faults happen, until there
-were two hundred proposals and all faults; then everything is repaired, removed nodes are switched off, and every member must apply
-a new proposal within a bounded time.
+Time is virtual and measured in units; a tick is ten of them. All events are in a single queue, and
+all randomness comes from the seed. A run first elects leaders, proposes, reads and injects faults,
+until there were two hundred proposals and all faults. Then everything is repaired and removed nodes
+are shut down, and every member must apply a new proposal within a bounded time.
 """
 
 from collections import Counter
@@ -25,13 +26,13 @@ __all__ = ["Outcome", "Simulation"]
 
 PROPOSALS = 200
 DURATION = 3000
-"""When the last fault happens, at the latest."""
+"""Latest time of a fault."""
 PATIENCE = 60 * ELECTION_TICK * TICK
-"""How long the healed group may take to apply a proposal everywhere."""
+"""Time limit for the healed group to apply a proposal everywhere."""
 
 
 class Outcome(NamedTuple):
-    """What happened in a run, by kind."""
+    """Statistics of a run, by kind."""
 
     seed: int
     counts: Counter[str]
@@ -41,9 +42,9 @@ class Simulation(TroubledCluster):
     """One run.
 
     Args:
-        seed: everything follows from it.
-        skipped: numbers of faults that are left out.
-        profile: what the run is about; follows from the seed if not given.
+        seed: determines everything.
+        skipped: numbers of faults to leave out.
+        profile: focus of the run; derived from the seed if not given.
     """
 
     def __init__(self, seed: int, skipped: Collection[int] = (), profile: Profile | None = None) -> None:
@@ -52,10 +53,10 @@ class Simulation(TroubledCluster):
         self.faults = [fault for fault in faults if fault.number not in skipped]
 
     def run(self) -> Outcome:
-        """Runs to the end.
+        """Run to the end.
 
         Raises:
-            RaftFailure: a promise was broken; the message is for a reader.
+            RaftFailure: a safety property was violated; the message is for a reader.
         """
         for replica in self._replicas.values():
             self._start(replica)
@@ -74,7 +75,9 @@ class Simulation(TroubledCluster):
         return Outcome(self.seed, self.counts)
 
     def _worked(self) -> bool:
-        """Whether all faults are over, and there was enough to do; or nothing can be done any more."""
+        """True if all faults are over and enough proposals were made, or if no progress is
+        possible.
+        """
         if self.now <= DURATION:
             return False
         quiet = self.now > DURATION + 1000 and len(self._running()) == len(self._replicas)
@@ -88,7 +91,7 @@ class Simulation(TroubledCluster):
                 raise RaftFailure(f"liveness: no {what} within {patience} units; {self._summary()}")
             event()
 
-    # --- clients --------------------------------------------------------------------------------------------------
+    # --- clients ----------------------------------------------------------------------------------
 
     def _client(self) -> None:
         random = self._random
@@ -104,7 +107,9 @@ class Simulation(TroubledCluster):
         self._after(random.randrange(2, 40), self._client)
 
     def _hand_over(self) -> None:
-        """A leader that removed itself takes no proposals, and others hear of it: its driver must make it hand over."""
+        """A leader that has removed itself accepts no proposals, and other nodes still hear from
+        it: its driver must transfer the leadership.
+        """
         for replica in self._running():
             assert replica.node is not None
             raft = replica.node.raft
@@ -137,7 +142,7 @@ class Simulation(TroubledCluster):
             if replica.leads and config.voters_outgoing and not config.auto_leave:
                 self._change(replica, ConfChangeV2())
 
-    # --- healing --------------------------------------------------------------------------------------------------
+    # --- healing ----------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         self._note("*** everything is repaired")
@@ -148,13 +153,14 @@ class Simulation(TroubledCluster):
         for replica in self._replicas.values():
             config = replica.config
             if not config.pre_vote and not config.check_quorum:
-                # Without either, a node that raised its term in an outdated configuration may never follow again.
+                # Without either option, a node that has raised its term in an outdated
+                # configuration may never follow again.
                 self._crash(replica)
                 replica.config = replace(config, pre_vote=True, check_quorum=True)
             self._start(replica)
 
     def _newest(self) -> Replica:
-        """Who knows best who the members are."""
+        """The replica with the most recent configuration."""
         return max(self._replicas.values(), key=lambda replica: replica.machine.index)
 
     def _members(self) -> list[Replica]:
@@ -165,10 +171,12 @@ class Simulation(TroubledCluster):
         ]
 
     def _recovered(self, marker: int) -> bool:
-        """Whether all members have applied something that was proposed after the repair; removed nodes are switched off."""
+        """True if all members have applied an entry proposed after the repair; shuts down removed
+        nodes.
+        """
         members = self._members()
         for replica in members:
-            self._start(replica)  # It may have been switched off and then taken in again.
+            self._start(replica)  # It may have been shut down and then added again.
         configs = [replica.node.raft.tracker.config for replica in members if replica.node is not None]
         for replica in self._running():
             if not any(replica.id in _named(config) for config in configs):
@@ -180,11 +188,12 @@ class Simulation(TroubledCluster):
         return not joint and all(replica.machine.index > marker for replica in members)
 
     def _stuck(self) -> bool:
-        """Whether no node can be elected although all are there.
+        """True if no node can be elected although all of them are running.
 
-        A configuration is in force when it is applied. A leader that removes itself may apply that, and be gone, before the others
-        know that it is committed. They still need its vote if the old configuration has no majority without it; and it does not give
-        it to a log that is behind its own. etcd's raft is stuck there as well.
+        A configuration takes effect when it is applied. A leader that removes itself may apply
+        that, and stop, before the others know that it is committed. They still need its vote if the
+        old configuration has no majority without it, and it does not vote for a log that is behind
+        its own. etcd's raft gets stuck there as well.
         """
         if any(replica.leads for replica in self._running()):
             return False

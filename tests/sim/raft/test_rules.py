@@ -1,4 +1,4 @@
-"""The simulator can see: with any one rule of Raft switched off it soon finds a broken promise."""
+"""The simulator is not blind: with any one rule of Raft disabled it soon detects a violation."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.sim.raft import RaftFailure, Simulation
 from tests.sim.raft.rules import RULES, switched_off
 
 SLOW = "only entries of the own term are committed by counting"
-"""Takes many seeds to be noticed."""
+"""Needs many seeds to be detected."""
 
 
 @pytest.mark.parametrize(

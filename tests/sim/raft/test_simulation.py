@@ -1,4 +1,6 @@
-"""Five hundred seeds of Raft groups under faults keep every promise, and then make progress."""
+"""Five hundred seeds of raft groups under faults violate no safety property, and then make
+progress.
+"""
 
 import re
 from collections import Counter
@@ -12,11 +14,11 @@ from tests.sim.raft.rules import switched_off
 
 SEEDS = range(1, 501)
 FEW_SEEDS = SEEDS[:20]
-"""For those who wait for the answer."""
+"""A quick subset."""
 
 
 def run(seeds: Sequence[int]) -> Counter[str]:
-    """What has happened, by kind."""
+    """Statistics of a run, by kind."""
     counts: Counter[str] = Counter()
     for seed in seeds:
         outcome = run_seed(seed)

@@ -1,4 +1,4 @@
-"""Makes the faults of a schedule happen, and what an operator does besides."""
+"""Carries out the scheduled faults and operator actions."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -12,7 +12,7 @@ __all__ = ["TroubledCluster"]
 
 
 class TroubledCluster(Cluster):
-    """A cluster to which faults can happen."""
+    """A cluster with faults."""
 
     def _happen(self, fault: Fault) -> None:
         random = Random(fault.seed)
@@ -58,7 +58,7 @@ class TroubledCluster(Cluster):
             self._restart_later(replica, random)
 
     def _race(self, running: list[Replica], random: Random) -> None:
-        """Several campaign at the same time; somebody else crashes meanwhile and is back at once."""
+        """Several nodes campaign concurrently, while another one crashes and restarts."""
 
         def crash(replica: Replica) -> None:
             self._crash(replica)
@@ -71,14 +71,14 @@ class TroubledCluster(Cluster):
             self._after(random.randrange(12), lambda: crash(unlucky))
 
     def _depose(self, leaders: list[Replica], random: Random) -> None:
-        """Raft figure 8: entries that are on a minority survive their leader, or not."""
+        """Raft figure 8: entries on a minority may or may not survive their leader."""
         others = [replica for replica in self._running() if not replica.leads]
         if not leaders or not others:
             return
         leader, follower = random.choice(leaders), random.choice(others)
         self._cut_off({leader.id, follower.id}, random.randrange(40, 120))
         if random.random() < 0.6:
-            # Then the follower still writes what it got when other entries come in its place.
+            # So that the follower is still writing them when other entries replace them.
             self._slow_disks[follower.id] += 1
             self._after(300, lambda: self._slow_disks.subtract([follower.id]))
         for _ in range(random.randrange(3)):
@@ -91,7 +91,9 @@ class TroubledCluster(Cluster):
             self._after(random.randrange(80, 200), lambda: self._campaign(random.choice([leader, follower])))
 
     def _figure_8(self, leaders: list[Replica], random: Random) -> Iterator[Callable[[], bool]]:
-        """Raft figure 8: an entry of an old term reaches a majority under a newer leader, and is still not safe."""
+        """Raft figure 8: an entry of an old term reaches a majority under a newer leader, and is
+        still not safe.
+        """
         first = leaders[0] if leaders else None
         others = [replica for replica in self._running() if replica is not first]
         if first is None or first.node is None or len(others) < 4:
@@ -119,7 +121,9 @@ class TroubledCluster(Cluster):
             self._after(delay, lambda: self._campaign(fifth))
 
     def _split_joint(self, leaders: list[Replica], random: Random) -> Iterator[Callable[[], bool]]:
-        """Raft §6: old and new members must not decide without each other while both configurations are in force."""
+        """Raft §6: old and new members must not decide independently while both configurations are
+        in effect.
+        """
         leader = leaders[0] if leaders else None
         if leader is None or leader.node is None:
             return
@@ -139,7 +143,7 @@ class TroubledCluster(Cluster):
             self._after(delay, lambda: self._campaign(successor))
 
     def _play(self, story: Iterator[Callable[[], bool]], patience: int = 300) -> None:
-        """Goes on with a story as soon as what it waits for has happened; gives up after a while."""
+        """Resume a scenario once its condition is met; give up after a while."""
         waits_for = next(story, None)
 
         def look(left: int) -> None:
@@ -181,7 +185,7 @@ class TroubledCluster(Cluster):
             voters = set(config.voters) | {one for kind, one in changes if kind is ConfChangeType.ADD_NODE}
             voters -= {one for kind, one in changes if kind is not ConfChangeType.ADD_NODE}
             if not voters:
-                # A group cannot lose its last voter; a driver does not ask for it.
+                # A group cannot lose its last voter; a driver does not propose that.
                 changes.append(ConfChangeSingle(ConfChangeType.ADD_NODE, replica.id))
             self._change(replica, ConfChangeV2(tuple(changes), random.choice(list(ConfChangeTransition))))
 
