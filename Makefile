@@ -101,7 +101,7 @@ reference: $(BIN)/.pixy-dev  ## generate docs/cli.md, configuration.md, api.md a
 	@$(BIN)/python -m docs.generate
 
 clean:  ## remove what the targets made, except data
-	rm -rf $(VENV) $(CACHE) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(CACHE) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
 ##@ Measure it
 
