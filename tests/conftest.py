@@ -1,8 +1,8 @@
-"""What holds for every test.
+"""Fixtures and checks that apply to every test.
 
-Async tests run with asyncio's debug mode on, unless marked `no_debug`, and fail if they leave a task behind or if an
-exception reached the event loop that nobody had asked for. With PYTHONASYNCIODEBUG=1 in the environment such a failure also
-says where the task was made.
+Async tests run with asyncio's debug mode on, unless marked `no_debug`, and fail if they leak a task
+or if an unexpected exception reaches the event loop. With PYTHONASYNCIODEBUG=1 in the environment
+such a failure also shows where the task was created.
 """
 
 import asyncio
@@ -20,26 +20,30 @@ import pytest
 from hypothesis import settings
 from pytest_asyncio import is_async_test
 
-# The same examples in every run, so that a failure is about the change at hand; `explore` looks for new ones.
+# The same examples in every run, so that a failure is due to the current change; `explore`
+# generates new ones.
 settings.register_profile("repeat", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("PIXY_HYPOTHESIS", "repeat"))
 
-# A process of ours that starts another one forks, and grpcio's threads would go on in the fork until it begins its program: at times
-# that ends it.
+# Starting a process forks, and grpcio's threads would continue in the fork until it executes its
+# program, which occasionally crashes it.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-# Debug mode keeps the stack of every callback, future and task that is made, which takes longer than running most of them.
+# Debug mode records the stack of every new callback, future and task, which takes longer than
+# running most of them.
 _KEEP_STACKS = bool(os.environ.get("PYTHONASYNCIODEBUG"))
 if not _KEEP_STACKS:
     constants.DEBUG_STACK_DEPTH = 0  # type: ignore[misc]  # final for programs
 
 _FREEZE_AFTER = 50
-"""Between so many async tests what has come to stay (reports, modules) is taken out of what each looks through at its end."""
+"""Async tests between freezes of long-lived objects (reports, modules), which the garbage
+collection at the end of each test then skips.
+"""
 _async_tests = count(1)
 
 _CALL_ENDS_S = 5.0
-"""So long a call of grpcio's client may take to learn that it has ended."""
+"""Time that grpcio's client may take to notice the end of a call."""
 
 _SPARK = Path(__file__).parent / "spark"
 _BROKERS = {"kafka", "_kafka_three_session", "secured"}
@@ -51,10 +55,10 @@ pytest_plugins = ["tests.kafka.fixtures"]
 
 
 def require(name: str, how_to_get: str) -> str:
-    """The path of a program that a test needs.
+    """Path of a program required by a test.
 
-    Without it the test is skipped, with a line that says how to get it. If PIXY_REQUIRE_ALL=1 is in the environment, the
-    test fails instead.
+    Without it the test is skipped with a hint on how to get it. With PIXY_REQUIRE_ALL=1 in the
+    environment, the test fails instead.
     """
     path = shutil.which(name)
     if path is not None:
@@ -74,12 +78,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         _choose_lane(item)
         if isinstance(item, pytest.Function) and is_async_test(item):
-            # First in, last out: it looks when all other fixtures have cleaned up.
+            # First in, last out: it checks after all other fixtures have cleaned up.
             item.fixturenames.insert(0, "_strict_event_loop")
 
 
 def _choose_lane(item: pytest.Item) -> None:
-    """Mark what decides on the lane of a test (`tests.lanes`), before anybody chooses by marks."""
+    """Add the marks that select the lane of a test (`tests.lanes`), before selection by marks."""
     if not item.get_closest_marker("process"):
         return
     if _SPARK in item.path.parents:
@@ -89,7 +93,8 @@ def _choose_lane(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish() -> None:
-    # What the imports left in memory is not looked at again after every async test: 40 ms become 2.
+    # Freeze the imported objects, which shortens the collection after every async test from 40 ms
+    # to 2 ms.
     _freeze()
 
 
@@ -100,7 +105,8 @@ def _freeze() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _look_at_everything_in_the_end() -> Iterator[None]:
-    # What nobody has closed fails the last test: what pytest finds afterwards, a worker of pytest-xdist can tell nobody.
+    # Unclosed resources fail the last test: a worker of pytest-xdist cannot report those that
+    # pytest finds afterwards.
     yield
     gc.unfreeze()
     gc.collect()
@@ -113,7 +119,7 @@ async def _strict_event_loop(request: pytest.FixtureRequest) -> AsyncIterator[No
     loop = asyncio.get_running_loop()
     loop.set_debug(request.node.get_closest_marker("no_debug") is None)
     if not _KEEP_STACKS:
-        # Futures and tasks ask this, and know no depth; the loop itself does not.
+        # Futures and tasks call this, and have no depth limit; the loop itself does not call it.
         loop.get_debug = lambda: False  # type: ignore[method-assign]
     unhandled: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
@@ -135,10 +141,10 @@ async def _strict_event_loop(request: pytest.FixtureRequest) -> AsyncIterator[No
 
 
 async def _left_behind() -> set[asyncio.Task[Any]]:
-    """The tasks of the loop besides this one.
+    """The loop's other tasks.
 
-    grpcio's client learns of the end of a call, even of one that it has cancelled, some turns of the loop later: its tasks have
-    a while to end.
+    grpcio's client notices the end of a call, even a cancelled one, only some loop iterations
+    later: its tasks get time to end.
     """
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     if calls := {task for task in tasks if "_AioCall" in repr(task)}:

@@ -1,11 +1,12 @@
-"""Runs the tests in lanes beside each other: `python -m tests.lanes {test,rest,all}`.
+"""Runs the tests in parallel lanes: `python -m tests.lanes {test,rest,all}`.
 
-A lane is one process of pytest (or the checks): within it Kafka's brokers, Spark's Java machines and all else that takes long to start are
-shared, and the others use the cores while it waits. No test needs the machine to itself: what they measure are counts, memory and processor
-time of single processes.
+A lane is one process of pytest (or the checks): within it Kafka's brokers, Spark's JVMs and other
+slow fixtures are shared, and other lanes use the cores while it waits. No test needs the machine to
+itself: tests measure only counts, memory and processor time of single processes.
 
-The output of a lane goes to a file in `.cache/lanes` and is printed whole when the lane ends. The last line adds up the lanes, in pytest's
-own words. The exit code is 1 if any lane failed. SIGINT and SIGTERM interrupt every lane.
+The output of a lane goes to a file in `.cache/lanes` and is printed when the lane ends. The last
+line sums the lanes in pytest's format. The exit code is 1 if any lane failed. SIGINT and SIGTERM
+interrupt every lane.
 """
 
 import os
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / ".cache" / "lanes"
 
 SUITES = {"test": "not long", "rest": "long", "all": ""}
-"""Names of suites, and what they choose among the tests of a lane."""
+"""Names of suites, and their mark expressions within a lane."""
 
 SHARED = ("--numprocesses", "auto", "--dist", "worksteal")
 """Tests that start no processes share the cores."""
@@ -39,16 +40,16 @@ LANES: dict[str, tuple[str, Sequence[str]]] = {
     "daemons": ("process and not kafka and not spark", ()),
     "units": ("not process", SHARED),
 }
-"""Names of lanes: marks of their tests, further arguments."""
+"""Lanes by name: marks of their tests, further arguments."""
 
 NICE = 5
-"""Units take the cores that the other lanes leave, so that no lane with waits in it ends last."""
+"""Unit tests take the cores left by other lanes, so that no lane with waits in it ends last."""
 
 GRACE_S = 60.0
-"""Time for an interrupted lane to end what it has started."""
+"""Time for an interrupted lane to stop its processes."""
 
 NOTHING_CHOSEN = 5
-"""Exit code of pytest if the marks choose no test."""
+"""Exit code of pytest if the marks select no test."""
 
 _COUNTED = ("failed", "passed", "skipped", "xfailed", "xpassed", "warning", "error")
 _COUNT = re.compile(rf"(\d+) ({'|'.join(_COUNTED)})s?\b")
@@ -56,7 +57,7 @@ _CLOSING = re.compile(r"=+ .* in [\d.]+s.* =+")
 
 
 class Lane(NamedTuple):
-    """One process whose output goes to a file."""
+    """One process with its output in a file."""
 
     name: str
     command: Sequence[str]
@@ -79,10 +80,10 @@ def _tests(suite: str, name: str, marks: str, arguments: Sequence[str]) -> Lane:
 
 
 def run_beside(lanes: Sequence[Lane]) -> list[str]:
-    """Run lanes beside each other, and print what each wrote when it has ended.
+    """Run lanes in parallel, and print the output of each when it ends.
 
     Returns:
-        names of the lanes that failed.
+        names of the failed lanes.
     """
     began = time.monotonic()
     failed = []
@@ -113,7 +114,8 @@ def _start(lane: Lane) -> "subprocess.Popen[bytes]":
     # Modules are compiled once for all lanes, whatever the environment says.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONUNBUFFERED": "1"}
     with lane.output.open("wb") as output:
-        # In a session of its own: Ctrl-C in a terminal interrupts it once, as any other signal does.
+        # In a process session of its own, so that Ctrl-C in a terminal interrupts it once, as other
+        # signals do.
         return subprocess.Popen(
             lane.command,
             cwd=ROOT,
@@ -138,7 +140,7 @@ def _signal(processes: Sequence["subprocess.Popen[bytes]"], number: signal.Signa
 
 
 def closing_line(outputs: Sequence[str], seconds: float) -> str:
-    """The closing line of pytest over the outputs of several runs of it."""
+    """The closing line of pytest for several runs together."""
     counts: Counter[str] = Counter()
     for output in outputs:
         closing = [line for line in output.splitlines() if _CLOSING.fullmatch(line)]
@@ -172,7 +174,9 @@ def _interrupted(*_: object) -> NoReturn:
 
 
 def interrupt_on_signals() -> None:
-    """Let SIGINT and SIGTERM interrupt the main thread. What it starts does not ignore SIGINT then, as in the background of a shell."""
+    """Make SIGINT and SIGTERM interrupt the main thread. Child processes then do not ignore SIGINT,
+    as they would in the background of a shell.
+    """
     signal.signal(signal.SIGTERM, _interrupted)
     signal.signal(signal.SIGINT, _interrupted)
 

@@ -1,7 +1,9 @@
-"""`make test-lowest`: the tests that meet each dependency, with the lowest version of each that `pyproject.toml` allows.
+"""`make test-lowest`: the tests that use dependencies, with the lowest version of each that
+`pyproject.toml` allows.
 
-The versions are read from there, so that they cannot drift from it. They are installed into an environment of their own, `.cache/lowest`,
-which is made anew when one of them changes; the tools for testing are those of the ordinary environment.
+The versions are read from there, so that they cannot drift. They are installed into an environment
+of their own, `.cache/lowest`, which is rebuilt when one of them changes; the test tools have their
+usual versions.
 """
 
 import os
@@ -23,7 +25,7 @@ _INSTALLED = _PLACE / "installed.txt"
 _TOOLS = frozenset(
     {"h2", "hpack", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist"}
 )
-"""Of the extra `dev`: what the tests below import."""
+"""Requirements of the extra `dev` that the tests below import."""
 
 _WITHOUT_PROCESSES = (
     "tests/api",
@@ -39,14 +41,14 @@ _WITH_PROCESSES = (
     "tests/integration/test_grpc_door.py",
     "tests/spark/test_source.py",
 )
-"""Real brokers, daemons with clients on TLS, and a Spark."""
+"""Tests with real brokers, daemons with TLS clients, and a Spark."""
 
 
 def lowest(requirement: str) -> str:
-    """The requirement for the lowest version that one allows.
+    """The requirement pinned to its lowest allowed version.
 
     Raises:
-        ValueError: it has no lower bound.
+        ValueError: the requirement has no lower bound.
     """
     parsed = Requirement(requirement)
     for bound in parsed.specifier:
@@ -70,7 +72,7 @@ def _install(wanted: list[str]) -> None:
     shutil.rmtree(_PLACE, ignore_errors=True)
     venv.create(_PLACE, with_pip=True)
     pip = [str(_PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-    # PySpark comes as source only.
+    # PySpark is published as source only.
     subprocess.run([*pip, "--only-binary", ":all:", "--no-binary", "pyspark", *wanted], check=True)
     _INSTALLED.write_text(text)
 

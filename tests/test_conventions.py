@@ -1,4 +1,6 @@
-"""What the tests keep to: private names are not patched, there is one clock and one cluster in memory, and one way to wait."""
+"""Conventions of the tests: no patched private names, one fake clock, one in-memory cluster, and
+one way to wait.
+"""
 
 import re
 from pathlib import Path
@@ -8,7 +10,7 @@ TESTS = Path(__file__).parent
 PATCH = re.compile(
     r"""(?:setattr|patch\.object)\(\s*(?:[^()"]*,\s*"_(?!_)|"[^"]*\._(?!_)|[^()",]*\._(?!_))""", re.MULTILINE
 )
-"""A patch of a private name, or of something behind one."""
+"""A patch of a private name, or of an attribute below one."""
 
 PATCHES_MAX = {
     "api/grpc/conftest.py": 1,
@@ -36,12 +38,13 @@ PATCHES_MAX = {
     "storage/test_staged_part.py": 2,
     "test_daemon.py": 7,
 }
-"""Patches for which an argument of a constructor would take more than it gives, mostly bounds of turns and retries: so many in a file at
-most, and none in the others. The simulations, which make code wrong on purpose, may have any."""
+"""Patches that are not worth a constructor argument, mostly limits of iterations and retries: the
+maximum per file; others have none. The simulations, which break code on purpose, may have any.
+"""
 
 FAKES = re.compile(r"^class (\w*(?:Clock|Backend))\b(?!\(Fake)", re.MULTILINE)
 WAITS = re.compile(r"^\s+while [^\n]*\n\s+(?:await asyncio|time)\.sleep\((?!0\))", re.MULTILINE)
-"""A loop that only sleeps, which `tests.fakes.waiting` has for all."""
+"""A loop that only sleeps; `tests.fakes.waiting` has the shared one."""
 
 
 def sources() -> dict[str, str]:
@@ -49,13 +52,13 @@ def sources() -> dict[str, str]:
     return {path.relative_to(TESTS).as_posix(): path.read_text() for path in paths}
 
 
-def test_private_names_are_patched_only_where_that_is_known() -> None:
+def test_private_names_are_patched_only_in_listed_files() -> None:
     counts = {name: len(PATCH.findall(text)) for name, text in sources().items()}
     more = {name: count for name, count in counts.items() if count > PATCHES_MAX.get(name, 0)}
     assert [name for name in more if not name.startswith("sim/")] == []
 
 
-def test_a_patch_is_noticed() -> None:
+def test_a_patch_is_detected() -> None:
     for text in (
         'monkeypatch.setattr(module, "_RETRY_S", 0)',
         'monkeypatch.setattr("pixy.daemon._STOP_S", 1)',
@@ -66,7 +69,7 @@ def test_a_patch_is_noticed() -> None:
     assert not PATCH.search('setattr(node.publisher, "committed", none)')
 
 
-def test_there_is_one_clock_and_one_cluster_in_memory() -> None:
+def test_there_is_one_fake_clock_and_one_in_memory_cluster() -> None:
     found = {(name, fake) for name, text in sources().items() for fake in FAKES.findall(text)}
     assert found == {("fakes/clock.py", "FakeClock"), ("fakes/backend.py", "FakeBackend")}
 

@@ -1,4 +1,6 @@
-"""pixy/daemon.py: what a fault does, and how a cluster is wired. Its whole life is proven with real processes in tests/integration."""
+"""pixy/daemon.py: effects of faults, and the wiring of a cluster. tests/integration tests its
+lifecycle with real processes.
+"""
 
 import asyncio
 import gc
@@ -38,7 +40,7 @@ async def test_a_fault_ends_the_wait_with_its_reason(daemon: Daemon) -> None:
 
 @pytest.fixture
 async def handled(daemon: Daemon) -> AsyncIterator[Daemon]:
-    """The daemon, with the loop's exceptions coming to it."""
+    """The daemon, as the loop's exception handler."""
     loop = asyncio.get_running_loop()
     before = loop.get_exception_handler()
     loop.set_exception_handler(daemon.on_loop_exception)
@@ -47,7 +49,7 @@ async def handled(daemon: Daemon) -> AsyncIterator[Daemon]:
 
 
 async def produced(daemon: Daemon) -> list[PixyError | None]:
-    """What comes of two messages."""
+    """Results of two messages."""
     outcomes: list[PixyError | None] = []
     answered = asyncio.Event()
 
@@ -62,7 +64,7 @@ async def produced(daemon: Daemon) -> list[PixyError | None]:
     return outcomes
 
 
-async def test_a_bug_in_the_way_to_storage_fails_its_messages_and_no_others(
+async def test_a_bug_on_the_way_to_storage_fails_only_its_messages(
     handled: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> bytearray:
@@ -102,7 +104,7 @@ async def test_a_bug_in_a_callback_of_storage_ends_the_daemon(
         await handled.wait()
     handled._proxies["default"]._accumulators._empty.set()
     node = handled._proxies["default"]._backend._node  # type: ignore[attr-defined]  # an embedded one
-    node._fault(ZeroDivisionError("a bug"))  # or its stop would wait for the journal
+    node._fault(ZeroDivisionError("a bug"))  # otherwise its stop would wait for the journal
 
 
 async def test_a_bug_in_any_other_callback_is_logged_once_and_counted(
@@ -124,7 +126,7 @@ async def test_a_bug_in_any_other_callback_is_logged_once_and_counted(
     proxy._accumulators._empty.set()
 
 
-async def test_an_exception_in_somebody_elses_callback_is_only_logged(handled: Daemon) -> None:
+async def test_an_exception_in_a_foreign_callback_is_only_logged(handled: Daemon) -> None:
     def broken() -> None:
         raise BlockingIOError(11, "try again")
 
@@ -135,7 +137,7 @@ async def test_an_exception_in_somebody_elses_callback_is_only_logged(handled: D
     await handled.wait()
 
 
-async def test_a_drain_tells_connections_at_once_and_takes_acks_on_old_and_new_ones(
+async def test_a_drain_notifies_connections_at_once_and_accepts_acks_on_old_and_new_ones(
     tmp_path: Path,
 ) -> None:
     flags = {"grpc_addr": "127.0.0.1:0", "data_dir": str(tmp_path)}
@@ -163,7 +165,7 @@ async def test_a_drain_tells_connections_at_once_and_takes_acks_on_old_and_new_o
             await drain
 
 
-async def test_a_fault_during_the_drain_is_not_a_good_end(
+async def test_a_fault_during_the_drain_is_not_a_clean_exit(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drain = daemon._drain_and_stop
@@ -178,7 +180,7 @@ async def test_a_fault_during_the_drain_is_not_a_good_end(
     monkeypatch.setattr(daemon, "_drain_and_stop", drain)
 
 
-async def test_a_drain_that_takes_too_long_is_not_a_good_end(
+async def test_a_drain_that_takes_too_long_is_not_a_clean_exit(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drain = daemon._drain_and_stop
@@ -194,7 +196,7 @@ async def test_a_drain_that_takes_too_long_is_not_a_good_end(
 
 
 class Cycle:
-    """Refers to itself, so that only the collector finds it."""
+    """Refers to itself, so that only the garbage collector finds it."""
 
     alive = 0
 
@@ -206,14 +208,14 @@ class Cycle:
         Cycle.alive -= 1
 
 
-def test_old_cycles_go_when_the_process_is_quiet_and_not_while_it_has_work() -> None:
+def test_old_cycles_are_collected_when_the_process_is_idle_and_not_while_it_is_busy() -> None:
     used_s = 0.0
 
     async def test() -> None:
         nonlocal used_s
         collections = QuietCollections(asyncio.get_running_loop(), lambda: used_s)
         cycle: Cycle | None = Cycle()
-        gc.collect(1)  # old now; and the activity that a full collection asks for
+        gc.collect(1)  # old now; also the activity required for a full collection
         gc.collect(1)
         del cycle
         used_s += 20.0
@@ -229,7 +231,7 @@ def test_old_cycles_go_when_the_process_is_quiet_and_not_while_it_has_work() -> 
         runner.run(test())
 
 
-def test_a_process_that_does_nothing_collects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_process_collects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def collect() -> None:
         raise AssertionError("nothing was to be collected")
 

@@ -1,4 +1,6 @@
-"""The documentation: generated pages equal their sources, links and anchors lead somewhere, lines and pages are short."""
+"""The documentation: generated pages equal their sources, links and anchors resolve, lines and
+pages are short.
+"""
 
 import re
 from collections.abc import Iterator
@@ -23,12 +25,12 @@ _HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 
 
 def prose_of(text: str) -> str:
-    """The text without blocks of code."""
+    """The text without code blocks."""
     return _FENCE.sub("", text)
 
 
 def anchors_of(text: str) -> set[str]:
-    """The anchors that a renderer gives to the headings: GitHub's rule, with -1, -2 behind those that repeat."""
+    """Anchors of the headings by GitHub's rule, with suffixes -1, -2 for repeated ones."""
     found: set[str] = set()
     for heading in _HEADING.findall(prose_of(text)):
         plain = re.sub(r"[*`\\]", "", heading).strip().lower()
@@ -39,7 +41,7 @@ def anchors_of(text: str) -> set[str]:
 
 
 def links_of(path: Path) -> Iterator[str]:
-    """The targets of relative links of a page."""
+    """Targets of a page's relative links."""
     for target in _LINK.findall(_INLINE_CODE.sub("``", prose_of(path.read_text()))):
         if not re.match(r"[a-z]+:", target):
             yield target
@@ -67,7 +69,7 @@ def test_a_generated_page_equals_its_source(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES_IN_MARKDOWN, ids=lambda path: path.name)
-def test_every_relative_link_leads_to_a_page_and_a_heading(path: Path) -> None:
+def test_every_relative_link_resolves_to_a_page_and_a_heading(path: Path) -> None:
     assert broken_links(path) == []
 
 
@@ -86,13 +88,13 @@ def test_the_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.rglob("*.svg")), ids=lambda path: path.name)
-def test_an_image_is_well_formed_and_says_what_it_shows(path: Path) -> None:
+def test_an_image_is_well_formed_and_has_a_description(path: Path) -> None:
     root = ElementTree.parse(path).getroot()
     assert root.tag.endswith("svg")
     assert root.get("aria-label")
 
 
-def test_a_broken_link_and_a_long_line_are_noticed(tmp_path: Path) -> None:
+def test_a_broken_link_and_a_long_line_are_detected(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A `b` (c)\n\n[x](#a-b-c) [y](#a) [z](none.md) `[w](gone.md)` [u](https://x.y)\n")
     assert broken_links(page) == ["#a", "none.md"]

@@ -1,4 +1,4 @@
-"""Every error says what each door answers for it."""
+"""Every error maps to a status of each API."""
 
 import grpc
 import pytest
@@ -29,7 +29,8 @@ def every_class(root: type[PixyError] = PixyError) -> list[type[PixyError]]:
 CLASSES = every_class()
 GRPC_STATUSES = {status.value[0]: status for status in grpc.StatusCode}
 
-# org.apache.kafka.common.protocol.Errors: the codes that pixy answers with, by the names that Kafka gives them.
+# org.apache.kafka.common.protocol.Errors: the codes that pixy answers with, by the names that Kafka
+# gives them.
 KAFKA_CODES = {
     -1: "UNKNOWN_SERVER_ERROR",
     1: "OFFSET_OUT_OF_RANGE",
@@ -61,17 +62,17 @@ def test_all_names_every_class_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("error", CLASSES)
-def test_every_class_has_a_grpc_status_that_exists_and_is_no_success(error: type[PixyError]) -> None:
+def test_every_class_has_a_grpc_error_status(error: type[PixyError]) -> None:
     assert GRPC_STATUSES[error.grpc_status] is not grpc.StatusCode.OK
 
 
 @pytest.mark.parametrize("error", CLASSES)
-def test_every_class_has_an_http_status_of_an_error(error: type[PixyError]) -> None:
+def test_every_class_has_an_http_error_status(error: type[PixyError]) -> None:
     assert 400 <= error.http_status <= 599
 
 
 @pytest.mark.parametrize("error", CLASSES)
-def test_every_class_has_a_kafka_code_that_kafka_knows(error: type[PixyError]) -> None:
+def test_every_class_has_a_known_kafka_error_code(error: type[PixyError]) -> None:
     assert error.kafka_code in KAFKA_CODES
 
 
@@ -89,11 +90,11 @@ def test_the_http_status_blames_the_side_that_the_grpc_status_blames(error: type
 
 
 @pytest.mark.parametrize("error", CLASSES)
-def test_a_retry_is_promised_where_waiting_can_help_and_only_there(error: type[PixyError]) -> None:
+def test_an_error_is_retriable_exactly_where_waiting_can_help(error: type[PixyError]) -> None:
     # kafka-pixy answers NOT_FOUND for "poll again".
     can_help = GRPC_STATUSES[error.grpc_status] in RETRIABLE_STATUSES or error is errors.LongPollTimeout
     if error is errors.ServiceDisabled:
-        can_help = False  # kafka-pixy's status, but what is switched off stays so
+        can_help = False  # kafka-pixy's status, but retrying a disabled feature does not help
     assert error.retriable is can_help
 
 
@@ -117,8 +118,8 @@ def test_a_family_shares_its_grpc_status(family: type[PixyError], status: grpc.S
     assert {each.grpc_status for each in every_class(family)} == {status.value[0]}
 
 
-def test_the_statuses_that_kafka_pixys_clients_know_are_kept() -> None:
-    # kafkapixy.proto: Produce, ConsumeNAck; spec/seed-semantics.md E.3
+def test_statuses_known_to_kafka_pixys_clients_are_kept() -> None:
+    # kafkapixy.proto: Produce, ConsumeNAck
     assert (errors.LongPollTimeout.grpc_status, errors.LongPollTimeout.http_status) == (5, 408)
     assert (errors.TooManyRequests.grpc_status, errors.TooManyRequests.http_status) == (8, 429)
     assert (errors.ShuttingDown.grpc_status, errors.ShuttingDown.http_status) == (14, 503)

@@ -1,4 +1,4 @@
-"""pixy/faults.py: a fault is found in the log by the id that its caller was told, and floods nothing."""
+"""pixy/faults.py: faults are found in the log by the id in their error, and do not flood the log."""
 
 import pytest
 from structlog.testing import capture_logs
@@ -8,7 +8,7 @@ from tests.fakes.clock import FakeClock
 
 
 def raised(error: Exception) -> Exception:
-    """The error with the traceback of being raised here."""
+    """The error with the traceback of a raise here."""
     try:
         raise error
     except type(error) as caught:
@@ -22,7 +22,7 @@ def raised_elsewhere(error: Exception) -> Exception:
         return caught
 
 
-def test_the_id_is_that_of_the_place_and_of_the_class() -> None:
+def test_the_id_depends_on_the_place_and_the_class() -> None:
     first = fault_id(raised(KeyError("a")))
     assert len(first) == 8
     assert fault_id(raised(KeyError("b"))) == first
@@ -30,18 +30,18 @@ def test_the_id_is_that_of_the_place_and_of_the_class() -> None:
     assert fault_id(raised_elsewhere(KeyError("a"))) != first
 
 
-def test_an_exception_that_was_never_raised_has_an_id_too() -> None:
+def test_an_exception_without_a_traceback_has_an_id_too() -> None:
     assert len(fault_id(KeyError())) == 8
 
 
-def test_a_caller_is_told_the_id_and_nothing_else() -> None:
+def test_a_caller_gets_the_id_and_nothing_else() -> None:
     fault = raised(KeyError("secret"))
     assert str(internal_error(fault)) == (
         f"internal error, id {fault_id(fault)}: the daemon's log has the details"
     )
 
 
-def test_a_fault_is_counted_each_time_and_logged_once_a_minute_with_how_often_it_occurred() -> None:
+def test_a_fault_is_counted_each_time_and_logged_once_a_minute_with_its_count() -> None:
     clock = FakeClock()
     faults = FaultLog(clock)
     with capture_logs() as logged:
@@ -57,7 +57,7 @@ def test_a_fault_is_counted_each_time_and_logged_once_a_minute_with_how_often_it
 
 
 @pytest.mark.parametrize("places", [1, 3000])
-def test_what_is_remembered_is_bounded(places: int) -> None:
+def test_remembered_faults_are_bounded(places: int) -> None:
     faults = FaultLog(FakeClock())
     with capture_logs() as logged:
         for number in range(places):

@@ -1,4 +1,6 @@
-"""pixy/futures.py: a waiter may be gone when its future is completed, and nothing completes one in another way."""
+"""pixy/futures.py: a waiter may be gone when its future is completed, and no code completes futures
+in another way.
+"""
 
 import ast
 import asyncio
@@ -32,7 +34,7 @@ async def test_a_future_fails_once() -> None:
         await future
 
 
-async def test_one_whose_waiter_was_cancelled_is_left_alone() -> None:
+async def test_a_future_with_a_cancelled_waiter_is_left_alone() -> None:
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     future.cancel()
     resolve(future, 1)
@@ -41,10 +43,10 @@ async def test_one_whose_waiter_was_cancelled_is_left_alone() -> None:
 
 
 class Held:
-    """Something that a task holds."""
+    """An object held by a task."""
 
 
-async def test_the_failure_of_a_task_is_told() -> None:
+async def test_the_failure_of_a_task_is_reported() -> None:
     async def fail() -> None:
         raise KeyError("no")
 
@@ -64,7 +66,9 @@ def no_collections() -> Iterator[None]:
     gc.enable()
 
 
-async def test_a_cancelled_task_lets_go_of_what_it_held_although_it_held_itself(no_collections: None) -> None:
+async def test_a_cancelled_task_releases_its_references_although_it_refers_to_itself(
+    no_collections: None,
+) -> None:
     async def hold(held: Held) -> None:
         itself = asyncio.current_task()
         await asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""`tests.lanes`: every test is in one lane, and a lane that fails is shown."""
+"""`tests.lanes`: every test is in one lane, and failed lanes are reported."""
 
 import os
 import signal
@@ -26,19 +26,19 @@ def test_every_test_is_in_one_lane_and_in_one_of_the_two_suites() -> None:
     for bits in range(2 ** len(MARKS)):
         marks = frozenset(mark for at, mark in enumerate(MARKS) if bits >> at & 1)
         if {"kafka", "spark"} <= marks or (marks & {"kafka", "spark"} and "process" not in marks):
-            continue  # marks that are never given together
+            continue  # marks that never occur together
         lanes = [name for name, (expression, _) in LANES.items() if chooses(expression, marks)]
         assert len(lanes) == 1, (marks, lanes)
         assert [chooses(SUITES[suite], marks) for suite in ("test", "rest")].count(True) == 1
         assert chooses(SUITES["all"], marks)
 
 
-def test_the_checks_are_a_lane_and_not_made_twice() -> None:
+def test_the_checks_are_one_lane_and_run_once() -> None:
     assert [lane.name for lane in lanes_of("test")] == ["check", *LANES]
     assert [lane.name for lane in lanes_of("rest")] == [*LANES]
 
 
-def test_output_of_lanes_is_printed_whole_and_failed_ones_are_named(
+def test_output_of_lanes_is_printed_completely_and_failed_ones_are_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lanes = [
@@ -75,7 +75,7 @@ def test_a_signal_interrupts_all_lanes(tmp_path: Path) -> None:
             os.kill(int(file.read_text()), 0)
 
 
-def test_the_closing_line_adds_up_those_of_the_lanes() -> None:
+def test_the_closing_line_sums_those_of_the_lanes() -> None:
     outputs = [
         "x 4 passed\n==== 3 failed, 10 passed, 2 deselected, 1 warning in 2.00s ====\n",
         "===== 1 skipped, 5 passed, 1 error in 62.00s (0:01:02) =====\nmore\n",

@@ -1,4 +1,4 @@
-"""tests/lowest.py: which versions the run with the lowest ones takes."""
+"""tests/lowest.py: selection of the lowest versions."""
 
 import pytest
 
@@ -19,6 +19,6 @@ def test_the_lower_bound_is_the_version(requirement: str, expected: str) -> None
 
 
 @pytest.mark.parametrize("requirement", ["click", "click<9"])
-def test_a_dependency_without_a_lower_bound_is_refused(requirement: str) -> None:
+def test_a_dependency_without_a_lower_bound_is_rejected(requirement: str) -> None:
     with pytest.raises(ValueError, match="has no lower bound"):
         lowest(requirement)

@@ -11,7 +11,9 @@ SHARED = {"Entry", "EntryType", "LogPosition", "Worker"}
 
 
 def classes() -> dict[str, list[str]]:
-    """Where each class name is defined. Generated stubs are left out: their names are those of the protos."""
+    """Where each class name is defined. Generated stubs are left out: their names are those of the
+    protos.
+    """
     places: dict[str, list[str]] = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.parent == PACKAGE / "proto":

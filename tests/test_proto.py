@@ -1,4 +1,6 @@
-"""Our kafkapixy.proto is kafka-pixy's, to the byte, so that the stubs of old clients live in one process with ours."""
+"""kafkapixy.proto equals kafka-pixy's byte for byte, so that old clients' stubs can be loaded
+beside pixy's in one process.
+"""
 
 import shutil
 from pathlib import Path
@@ -15,7 +17,7 @@ ORIGINAL = Path(__file__).parent / "proto" / "kafka_pixy.proto"
 
 
 def compiled(source: Path, folder: Path) -> FileDescriptorProto:
-    """What protoc makes of `source` if its name is kafkapixy.proto."""
+    """Descriptor that protoc generates for `source` under the name kafkapixy.proto."""
     folder.mkdir()
     shutil.copy(source, folder / "kafkapixy.proto")
     output = folder / "descriptors"
@@ -29,14 +31,16 @@ def original(tmp_path: Path) -> FileDescriptorProto:
     return compiled(ORIGINAL, tmp_path / "original")
 
 
-def test_our_interface_is_the_original_byte_for_byte(original: FileDescriptorProto, tmp_path: Path) -> None:
+def test_the_interface_equals_the_original_byte_for_byte(
+    original: FileDescriptorProto, tmp_path: Path
+) -> None:
     ours = compiled(OURS, tmp_path / "ours")
     assert str(ours) == str(original)
     assert ours.SerializeToString(deterministic=True) == original.SerializeToString(deterministic=True)
 
 
 def as_stub(file: FileDescriptorProto) -> bytes:
-    """What the generated Python module holds: protoc leaves the derived JSON names out of it."""
+    """The descriptor as in the generated Python module: protoc omits derived JSON names there."""
     stub = FileDescriptorProto()
     stub.CopyFrom(file)
     for message in stub.message_type:
@@ -46,18 +50,18 @@ def as_stub(file: FileDescriptorProto) -> bytes:
     return stub.SerializeToString(deterministic=True)
 
 
-def test_our_stubs_were_generated_from_that_interface(original: FileDescriptorProto) -> None:
+def test_the_stubs_are_generated_from_that_interface(original: FileDescriptorProto) -> None:
     assert kafkapixy_pb2.DESCRIPTOR.serialized_pb == as_stub(original)
 
 
-def test_stubs_of_the_original_load_beside_ours(original: FileDescriptorProto) -> None:
+def test_stubs_of_the_original_load_beside_pixys(original: FileDescriptorProto) -> None:
     pool = descriptor_pool.Default()
     assert pool.FindFileByName("kafkapixy.proto") is kafkapixy_pb2.DESCRIPTOR
     pool.AddSerializedFile(as_stub(original))  # raises if it differs
     assert pool.FindFileByName("kafkapixy.proto") is kafkapixy_pb2.DESCRIPTOR
 
 
-def test_an_interface_that_differs_in_one_field_would_be_noticed(
+def test_an_interface_that_differs_in_one_field_is_detected(
     original: FileDescriptorProto, tmp_path: Path
 ) -> None:
     changed = tmp_path / "changed.proto"

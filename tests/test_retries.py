@@ -6,14 +6,14 @@ from pixy.errors import DeadlineExceeded, Unavailable
 from pixy.retries import Attempts, Backoff
 
 
-def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_success() -> None:
+def test_pauses_double_up_to_the_maximum_and_reset_after_a_success() -> None:
     backoff = Backoff(0.1, 0.5)
     assert [backoff.grow() for _ in range(4)] == [0.1, 0.2, 0.4, 0.5]
     backoff.reset()
     assert backoff.grow() == 0.1
 
 
-def test_an_error_may_have_a_longest_pause_of_its_own() -> None:
+def test_an_error_may_have_a_maximum_pause_of_its_own() -> None:
     backoff = Backoff(0.4, 5.0)
     assert [backoff.grow(longest=1.0) for _ in range(3)] == [0.4, 0.8, 1.0]
 

@@ -1,4 +1,4 @@
-"""pixy/scheduling.py: what the system is told of threads, as the system says it."""
+"""pixy/scheduling.py: scheduling attributes of threads, as reported by the system."""
 
 import os
 import re
@@ -17,7 +17,9 @@ pytestmark = pytest.mark.skipif(
 
 
 def schedule_after(*steps: Callable[[], None]) -> tuple[int, int | None]:
-    """Niceness of a thread that took these steps, and its turn in nanoseconds if the system tells."""
+    """Niceness of a thread after these steps, and its time slice in nanoseconds if the system
+    reports it.
+    """
     seen: list[tuple[int, int | None]] = []
 
     def take() -> None:
@@ -34,22 +36,22 @@ def schedule_after(*steps: Callable[[], None]) -> tuple[int, int | None]:
     return seen[0]
 
 
-def test_a_thread_that_runs_soon_has_short_turns_and_is_no_nicer() -> None:
+def test_a_prompt_thread_has_short_time_slices_and_the_same_niceness() -> None:
     niceness, turn_ns = schedule_after()
     soon = schedule_after(run_soon)
     assert soon == (niceness, None if turn_ns is None else 100_000)
 
 
-def test_a_thread_in_the_background_is_nicer_and_has_usual_turns_whoever_started_it() -> None:
+def test_a_background_thread_is_nicer_with_usual_time_slices_whoever_started_it() -> None:
     niceness, turn_ns = schedule_after()
     assert schedule_after(run_soon, run_in_background) == (min(niceness + 5, 19), turn_ns)
 
 
-def test_nobody_is_nicer_than_the_system_allows() -> None:
+def test_niceness_stays_within_the_limit_of_the_system() -> None:
     assert schedule_after(*[run_in_background] * 5)[0] == 19
 
 
-def test_a_thread_that_has_a_schedule_already_keeps_it() -> None:
+def test_a_thread_with_a_schedule_keeps_it() -> None:
     def batch() -> None:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 

@@ -25,7 +25,7 @@ async def test_an_unhandled_exception_is_reported() -> None:
     assert len(tasks) == 0
 
 
-async def test_cancelling_waits_for_the_end_and_is_no_fault() -> None:
+async def test_cancelling_waits_for_the_end_and_is_not_a_fault() -> None:
     faults: list[BaseException] = []
     aborted: list[PixyError] = []
     tasks = Tasks(faults.append)

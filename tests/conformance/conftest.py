@@ -1,4 +1,4 @@
-"""Runs every conformance test on every implementation that can show what the test is about."""
+"""Runs every conformance test on every implementation with the capabilities that the test needs."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,7 +28,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def cluster(implementation: Implementation, request: pytest.FixtureRequest) -> Any:
-    """What the implementation stands on, started once for the whole run."""
+    """The cluster behind the implementation, started once per run."""
     return request.getfixturevalue(implementation.cluster) if implementation.cluster else None
 
 

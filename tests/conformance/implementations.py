@@ -1,6 +1,6 @@
-"""The implementations that the conformance tests run on.
+"""Implementations under the conformance tests.
 
-One entry of `IMPLEMENTATIONS` adds one: how it is opened, and what it can show beyond the protocol.
+An entry of `IMPLEMENTATIONS` adds one: its constructor, and its capabilities beyond the protocol.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -21,10 +21,10 @@ __all__ = ["IMPLEMENTATIONS", "Capability", "Controls", "Implementation"]
 
 
 class Capability(Enum):
-    """What only some implementations can show."""
+    """Capabilities of some implementations only."""
 
     GAPS = auto()
-    """Offsets without a record: `Controls.add_gap`, `Controls.add_control_batch`."""
+    """Offsets without records: `Controls.add_gap`, `Controls.add_control_batch`."""
 
     RETENTION = auto()
     """The log begin offset moves on request: `Controls.move_log_begin`."""
@@ -37,30 +37,33 @@ class Capability(Enum):
 
 
 class Controls(Protocol):
-    """What a test does to the cluster behind the backend's back; needed for the capabilities that name a method."""
+    """Direct operations on the cluster, bypassing the backend; required by the capabilities that
+    name a method.
+    """
 
     async def add_gap(self, backend: Any, partition: TopicPartition, offsets: int) -> None:
-        """Use up `offsets` offsets at the end without storing anything for them."""
+        """Consume `offsets` offsets at the end without storing records."""
 
     async def add_control_batch(self, backend: Any, partition: TopicPartition) -> None:
-        """Append a batch of one offset that holds no message."""
+        """Append a batch with one offset and no message."""
 
     async def move_log_begin(self, backend: Any, partition: TopicPartition, begin: int) -> None:
-        """Let retention take what lies below `begin`."""
+        """Apply retention up to `begin`."""
 
     async def corrupt(self, backend: Any, partition: TopicPartition, offset: int) -> None:
-        """Damage the stored batch that holds `offset`."""
+        """Damage the stored batch with `offset`."""
 
 
 @dataclass(frozen=True)
 class Implementation:
     """One implementation of the protocol.
 
-    `open` gets an empty directory and yields a started backend of a cluster without topics, and stops it at the end (a second
-    stop is allowed).
+    `open` takes an empty directory, yields a started backend of a cluster without topics, and stops
+    it at the end (a second stop is allowed).
 
     Args:
-        cluster: name of the fixture that starts what the implementation stands on; its value goes to `open` and `controls`.
+        cluster: name of the fixture that starts the cluster behind the implementation; its value is
+            passed to `open` and `controls`.
     """
 
     open: Callable[[Path, Any], AbstractAsyncContextManager[Backend]]

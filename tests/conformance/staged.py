@@ -1,4 +1,4 @@
-"""Stages for tests: pieces, and the seals that fit them."""
+"""Stages for tests: pieces, and matching seals."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ __all__ = ["piece_of", "publish_values", "seal_of", "stage_values"]
 def piece_of(
     values: Mapping[TopicPartition, Sequence[bytes]], timestamp_ms: int = 1000
 ) -> list[StagedBatches]:
-    """A piece: for each partition a batch with these values."""
+    """A piece with a batch of these values per partition."""
     return [
         StagedBatches(partition, bytes(batch), read_header(batch).records)
         for partition, each in values.items()

@@ -1,4 +1,4 @@
-"""What the conformance tests share: batches, appends that can be awaited, assignments that can be waited for."""
+"""Shared parts of the conformance tests: batches, awaitable appends, awaitable assignments."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -10,18 +10,20 @@ from pixy.records import NewRecord, Record, build_batch, read_records
 __all__ = ["Assignments", "append", "append_nowait", "fetch_now", "make_batch", "offsets", "values"]
 
 PATIENCE = 60.0
-"""Seconds until a test gives up waiting for what must happen."""
+"""Timeout of waits for required events, in seconds."""
 
 
 def make_batch(*values: bytes, timestamp_ms: int = 1000) -> bytearray:
-    """A batch of one record for each value, with timestamps one apart."""
+    """A batch of one record per value, with timestamps 1 ms apart."""
     return build_batch([NewRecord(b"key", value, [], timestamp_ms + at) for at, value in enumerate(values)])
 
 
 def append_nowait(
     backend: Backend, partition: TopicPartition, *values: bytes, timestamp_ms: int = 1000
 ) -> asyncio.Future[int]:
-    """Append one batch; the result is its first offset. A second answer fails the test through the event loop."""
+    """Append one batch; the result is its first offset. A second answer fails the test through the
+    event loop.
+    """
     answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def done(offset: int, error: PixyError | None) -> None:
@@ -46,7 +48,7 @@ async def append(
 async def fetch_now(
     backend: Backend, partition: TopicPartition, offset: int, max_bytes: int = 1 << 20
 ) -> FetchResult:
-    """Fetch what is there, without waiting."""
+    """Fetch existing records without waiting."""
     async with asyncio.timeout(PATIENCE):
         return await backend.fetch(partition, offset, max_bytes=max_bytes, max_wait=0)
 
@@ -64,7 +66,7 @@ def offsets(result: FetchResult) -> list[int]:
 
 
 class Assignments:
-    """An assignment callback that remembers, and that can be waited on."""
+    """An assignment callback that records assignments and can be awaited."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, list[int]]] = []
@@ -76,7 +78,7 @@ class Assignments:
 
     @property
     def last(self) -> dict[str, list[int]] | None:
-        """The newest assignment, without topics of which there are no partitions."""
+        """The newest assignment, without topics without partitions."""
         if not self.calls:
             return None
         return {topic: partitions for topic, partitions in self.calls[-1].items() if partitions}

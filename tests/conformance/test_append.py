@@ -1,4 +1,4 @@
-"""Appending: offsets, order of the answers, and what happens to the batch."""
+"""Appends: offsets, order of the answers, and changes to the batch."""
 
 import asyncio
 
@@ -34,13 +34,13 @@ async def test_offsets_start_at_zero_and_have_no_holes(backend: Backend) -> None
     assert values(result) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-async def test_every_partition_counts_on_its_own(backend: Backend) -> None:
+async def test_every_partition_has_its_own_offsets(backend: Backend) -> None:
     assert await append(backend, ORDERS, b"0", b"1") == 0
     assert await append(backend, TopicPartition("orders", 1), b"0") == 0
     assert await append(backend, ORDERS, b"2") == 2
 
 
-async def test_answers_come_in_the_order_of_the_calls(backend: Backend) -> None:
+async def test_answers_are_in_the_order_of_the_calls(backend: Backend) -> None:
     answered: list[int] = []
     appends = [append_nowait(backend, ORDERS, b"%d" % at) for at in range(200)]
     for at, each in enumerate(appends):
@@ -51,7 +51,7 @@ async def test_answers_come_in_the_order_of_the_calls(backend: Backend) -> None:
     assert values(await fetch_now(backend, ORDERS, 0)) == [b"%d" % at for at in range(200)]
 
 
-async def test_what_is_answered_can_be_fetched_at_once(backend: Backend) -> None:
+async def test_answered_records_can_be_fetched_at_once(backend: Backend) -> None:
     loop = asyncio.get_running_loop()
     seen: asyncio.Future[asyncio.Task[list[bytes | None]]] = loop.create_future()
 
@@ -74,7 +74,7 @@ async def test_base_offset_and_epoch_are_patched_and_the_checksum_still_holds(ba
 
 
 def body(batch: Batch) -> bytes:
-    """A batch without what a backend writes into it: offset, epoch, who produced it, and the checksum."""
+    """A batch without the fields that a backend writes: offset, epoch, producer, and checksum."""
     return bytes(batch[8:12]) + bytes(batch[16:17]) + bytes(batch[21:43]) + bytes(batch[57:])
 
 
@@ -92,13 +92,13 @@ async def test_the_bytes_of_a_batch_are_stored_as_they_are(backend: Backend) -> 
 @pytest.mark.parametrize(
     "partition", [TopicPartition("orders", 2), TopicPartition("orders", -1), TopicPartition("other", 0)]
 )
-async def test_an_unknown_partition_is_refused_without_an_answer(
+async def test_an_unknown_partition_is_rejected_without_an_answer(
     backend: Backend, partition: TopicPartition
 ) -> None:
     answers: list[object] = []
     with pytest.raises(UnknownPartition):
         backend.append(partition, make_batch(b"v"), 1, lambda *answer: answers.append(answer))
-    # Answers come in order, so this one would come behind a wrong one.
+    # Answers are in order, so this one would follow a wrong one.
     await append(backend, ORDERS, b"v")
     assert answers == []
     assert backend.topic("other") is None

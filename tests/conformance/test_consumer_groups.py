@@ -1,4 +1,4 @@
-"""Consumer groups: commits as one change, and who has which partitions."""
+"""Consumer groups: atomic commits, and assignment of partitions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ async def join(
         return await backend.join_consumer_group("group", client_id, topics, assignments)
 
 
-# --- commits ------------------------------------------------------------------------------------------------------
+# --- commits --------------------------------------------------------------------------------------
 
 
 async def test_a_group_without_commits_has_none(backend: Backend) -> None:
@@ -46,7 +46,7 @@ async def test_commits_are_read_back_with_their_metadata(backend: Backend) -> No
     assert await backend.committed_offsets("group", "bills") == {0: (2**62, "x" * 2000)}
 
 
-async def test_a_commit_replaces_what_it_names_and_nothing_else(backend: Backend) -> None:
+async def test_a_commit_replaces_only_the_offsets_it_names(backend: Backend) -> None:
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
     await backend.commit_offsets("group", {first: OffsetCommit(5, "BB"), second: OffsetCommit(7, "BB")})
     await backend.commit_offsets("group", {first: OffsetCommit(3)})
@@ -70,7 +70,7 @@ async def test_a_commit_is_stored_as_a_whole_or_not_at_all(backend: Backend) -> 
         assert await backend.committed_offsets("group", "orders") == {0: (1, ""), 99: (1, "")}
 
 
-async def test_commits_made_at_once_are_never_mixed(backend: Backend) -> None:
+async def test_concurrent_commits_are_never_mixed(backend: Backend) -> None:
     every = [TopicPartition("orders", number) for number in range(4)]
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(
@@ -79,7 +79,7 @@ async def test_commits_made_at_once_are_never_mixed(backend: Backend) -> None:
     assert len(set((await backend.committed_offsets("group", "orders")).values())) == 1
 
 
-async def test_committing_needs_no_member_and_makes_none(backend: Backend) -> None:
+async def test_committing_needs_no_member_and_creates_none(backend: Backend) -> None:
     await backend.commit_offsets("group", {TopicPartition("orders", 0): OffsetCommit(1)})
     assert not await backend.consumer_group_exists("group")
     assert await backend.list_consumers("orders") == {}
@@ -94,7 +94,7 @@ async def test_commits_stay_when_the_last_member_leaves(backend: Backend) -> Non
     assert await backend.committed_offsets("group", "orders") == {0: (1, "")}
 
 
-# --- one member ---------------------------------------------------------------------------------------------------
+# --- one member -----------------------------------------------------------------------------------
 
 
 async def test_a_single_member_gets_every_partition(backend: Backend) -> None:
@@ -103,20 +103,20 @@ async def test_a_single_member_gets_every_partition(backend: Backend) -> None:
     await assignments.wait({"orders": [0, 1, 2, 3], "bills": [0]})
 
 
-async def test_a_member_of_an_unknown_topic_is_told_that_it_has_nothing(backend: Backend) -> None:
+async def test_a_member_of_an_unknown_topic_gets_an_empty_assignment(backend: Backend) -> None:
     assignments = Assignments()
     await join(backend, assignments, ["missing"])
     await assignments.wait({})
     assert backend.topic("missing") is None
 
 
-async def test_an_unknown_topic_does_not_hold_up_the_others(backend: Backend) -> None:
+async def test_an_unknown_topic_does_not_delay_the_others(backend: Backend) -> None:
     assignments = Assignments()
     await join(backend, assignments, ["missing", "bills"])
     await assignments.wait({"bills": [0]})
 
 
-async def test_a_topic_that_is_created_later_is_assigned_then(backend: Backend) -> None:
+async def test_a_topic_created_later_is_assigned_then(backend: Backend) -> None:
     assignments = Assignments()
     await join(backend, assignments, ["later", "bills"])
     await assignments.wait({"bills": [0]})
@@ -144,7 +144,7 @@ async def test_subscribing_to_nothing_keeps_the_member(backend: Backend) -> None
     assert await backend.consumer_group_exists("group")
 
 
-async def test_a_member_that_left_has_nothing_and_hears_nothing(backend: Backend) -> None:
+async def test_a_member_that_left_has_no_partitions_and_no_notifications(backend: Backend) -> None:
     assignments = Assignments()
     membership = await join(backend, assignments, ["orders", "later"])
     await assignments.wait({"orders": [0, 1, 2, 3]})
@@ -153,7 +153,7 @@ async def test_a_member_that_left_has_nothing_and_hears_nothing(backend: Backend
         await membership.leave()
     assert not await backend.consumer_group_exists("group")
     assert await backend.list_consumers("orders") == {}
-    # Whatever is told on a change would have been told to the next member before it has its partitions.
+    # A notification of the change would have reached the next member before it has its partitions.
     await backend.create_topic("later", 1)
     following = Assignments()
     await join(backend, following, ["orders", "later"])
@@ -192,7 +192,7 @@ async def test_consumers_are_listed_by_group_and_client(backend: Backend) -> Non
     assert await backend.list_consumers("missing") == {}
 
 
-async def test_who_has_a_partition_is_told(backend: Backend) -> None:
+async def test_the_owner_of_a_partition_is_reported(backend: Backend) -> None:
     partition = TopicPartition("orders", 3)
     assert await backend.partition_owner("group", partition) is None
     assignments = Assignments()
@@ -206,7 +206,7 @@ async def test_who_has_a_partition_is_told(backend: Backend) -> None:
     assert await backend.partition_owner("group", partition) is None
 
 
-async def test_groups_share_nothing(backend: Backend) -> None:
+async def test_groups_are_independent(backend: Backend) -> None:
     one, two = Assignments(), Assignments()
     first = await backend.join_consumer_group("one", "me", ["bills"], one)
     await backend.join_consumer_group("two", "me", ["bills"], two)
@@ -217,7 +217,7 @@ async def test_groups_share_nothing(backend: Backend) -> None:
     assert two.last == {"bills": [0]}
 
 
-# --- several members ----------------------------------------------------------------------------------------------
+# --- several members ------------------------------------------------------------------------------
 
 
 @pytest.mark.needs(Capability.SECOND_MEMBER)
@@ -234,7 +234,7 @@ async def test_two_members_share_the_partitions_in_ranges(backend: Backend) -> N
 
 
 @pytest.mark.needs(Capability.SECOND_MEMBER)
-async def test_the_partitions_of_a_member_that_left_go_to_the_others(backend: Backend) -> None:
+async def test_the_partitions_of_a_member_that_left_are_reassigned(backend: Backend) -> None:
     first, second = Assignments(), Assignments()
     leaving = await join(backend, first, client_id="first")
     await join(backend, second, client_id="second")
@@ -244,7 +244,7 @@ async def test_the_partitions_of_a_member_that_left_go_to_the_others(backend: Ba
 
 
 @pytest.mark.needs(Capability.SECOND_MEMBER)
-async def test_a_member_gets_only_topics_it_asked_for(backend: Backend) -> None:
+async def test_a_member_gets_only_its_subscribed_topics(backend: Backend) -> None:
     first, second = Assignments(), Assignments()
     await join(backend, first, ["orders"], "first")
     await join(backend, second, ["orders", "bills"], "second")
@@ -296,9 +296,9 @@ async def test_no_partition_has_two_owners_at_any_moment(backend: Backend) -> No
     for joined, watch in enumerate(watches, start=1):
         client_id = f"client-{joined}"
         await backend.join_consumer_group("group", client_id, ["orders"], watch, watch.revoke)
-        # The newest member last: it gets its own when the others have given it up.
+        # The newest member last: it gets its partitions when the others have revoked them.
         for each in watches[:joined]:
             await each.wait_until(partial(fair, joined))
-    # Any of the three may be the last to be told.
+    # Any of the three may be notified last.
     await until(lambda: sorted(owners) == [0, 1, 2, 3])
     assert violations == []

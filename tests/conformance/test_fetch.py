@@ -1,4 +1,4 @@
-"""Fetching: whole batches, waiting without polling, and the edges of the log."""
+"""Fetches: whole batches, waiting without polling, and the bounds of the log."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -33,10 +33,11 @@ async def result_of(task: asyncio.Task[FetchResult]) -> FetchResult:
         return await task
 
 
-# --- what comes ---------------------------------------------------------------------------------------------------
+# --- results
+# ------------------------------------------------------------------------------------------------
 
 
-async def test_a_fetch_tells_where_the_next_goes_on_and_what_is_served(backend: Backend) -> None:
+async def test_a_fetch_returns_the_next_offset_and_the_range_of_the_log(backend: Backend) -> None:
     await append(backend, ORDERS, b"0", b"1")
     await append(backend, ORDERS, b"2")
     result = await fetch_now(backend, ORDERS, 0)
@@ -58,7 +59,7 @@ async def test_a_fetch_from_the_start_of_a_batch_gets_nothing_before_it(backend:
     assert offsets(await fetch_now(backend, ORDERS, 2)) == [2, 3]
 
 
-async def test_following_next_offset_passes_every_record_once(backend: Backend) -> None:
+async def test_following_next_offset_reads_every_record_once(backend: Backend) -> None:
     expected = []
     for at in range(30):
         batch = [b"%d.%d" % (at, inner) for inner in range(at % 4 + 1)]
@@ -74,7 +75,7 @@ async def test_following_next_offset_passes_every_record_once(backend: Backend) 
     assert found == expected
 
 
-async def test_batches_are_never_cut(backend: Backend) -> None:
+async def test_batches_are_never_split(backend: Backend) -> None:
     size = len(make_batch(b"v" * 100))
     for _ in range(5):
         await append(backend, ORDERS, b"v" * 100)
@@ -85,7 +86,9 @@ async def test_batches_are_never_cut(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [0, 1, 61, 1000])
-async def test_at_least_one_whole_batch_comes_however_large_it_is(backend: Backend, max_bytes: int) -> None:
+async def test_at_least_one_whole_batch_is_returned_however_large_it_is(
+    backend: Backend, max_bytes: int
+) -> None:
     await append(backend, ORDERS, b"v" * 3_000_000)
     await append(backend, ORDERS, b"next")
     result = await fetch_now(backend, ORDERS, 0, max_bytes)
@@ -93,7 +96,7 @@ async def test_at_least_one_whole_batch_comes_however_large_it_is(backend: Backe
     assert result.next_offset == 1
 
 
-async def test_batches_cannot_be_changed_through_what_a_fetch_gave(backend: Backend) -> None:
+async def test_batches_cannot_be_changed_through_a_fetch_result(backend: Backend) -> None:
     await append(backend, ORDERS, b"v")
     (batch,) = (await fetch_now(backend, ORDERS, 0)).batches
     copy = bytearray(batch)
@@ -108,7 +111,7 @@ async def test_a_fetch_changes_nothing(backend: Backend) -> None:
     )
 
 
-# --- waiting ------------------------------------------------------------------------------------------------------
+# --- waiting --------------------------------------------------------------------------------------
 
 
 async def test_a_waiting_fetch_is_woken_by_an_append(backend: Backend) -> None:
@@ -130,7 +133,7 @@ async def test_a_waiting_fetch_is_not_woken_by_other_partitions(backend: Backend
     assert values(await result_of(waiting)) == [b"mine"]
 
 
-async def test_one_append_wakes_every_fetch_that_waits_for_it(backend: Backend) -> None:
+async def test_one_append_wakes_every_waiting_fetch(backend: Backend) -> None:
     waiting = [await started(backend.fetch(ORDERS, 0, max_bytes=1000)) for _ in range(10)]
     await append(backend, ORDERS, b"v")
     assert [values(await result_of(each)) for each in waiting] == [[b"v"]] * 10
@@ -153,7 +156,7 @@ async def test_no_append_is_missed_between_two_fetches(backend: Backend) -> None
         assert await reader == [b"%d" % at for at in range(100)]
 
 
-async def test_an_empty_result_means_that_the_time_ran_out(backend: Backend) -> None:
+async def test_an_empty_result_means_a_timeout(backend: Backend) -> None:
     await append(backend, ORDERS, b"0")
     async with asyncio.timeout(PATIENCE):
         result = await backend.fetch(ORDERS, 1, max_bytes=1000, max_wait=0.01)
@@ -161,18 +164,18 @@ async def test_an_empty_result_means_that_the_time_ran_out(backend: Backend) -> 
     assert (result.log_begin_offset, result.high_watermark) == (0, 1)
 
 
-async def test_a_fetch_that_may_not_wait_does_not(backend: Backend) -> None:
+async def test_a_fetch_without_a_wait_returns_at_once(backend: Backend) -> None:
     result = await fetch_now(backend, ORDERS, 0)
     assert (list(result.batches), result.next_offset) == ([], 0)
 
 
-async def test_what_is_there_comes_without_waiting(backend: Backend) -> None:
+async def test_existing_records_are_returned_without_waiting(backend: Backend) -> None:
     await append(backend, ORDERS, b"v")
     async with asyncio.timeout(PATIENCE):
         assert values(await backend.fetch(ORDERS, 0, max_bytes=1000, max_wait=None)) == [b"v"]
 
 
-async def test_a_fetch_after_one_that_timed_out_gets_what_came_since(backend: Backend) -> None:
+async def test_a_fetch_after_a_timeout_gets_newer_records(backend: Backend) -> None:
     await fetch_now(backend, ORDERS, 0)
     await append(backend, ORDERS, b"v")
     assert values(await fetch_now(backend, ORDERS, 0)) == [b"v"]
@@ -191,7 +194,7 @@ async def test_a_cancelled_waiting_fetch_leaves_nothing_behind(backend: Backend)
     assert values(await result_of(staying)) == [b"v"]
 
 
-async def test_a_fetch_cancelled_in_the_moment_of_its_append_takes_nothing_away(backend: Backend) -> None:
+async def test_a_fetch_cancelled_at_the_moment_of_its_append_loses_nothing(backend: Backend) -> None:
     waiting = await started(backend.fetch(ORDERS, 0, max_bytes=1000))
     answer = append_nowait(backend, ORDERS, b"v")
     answer.add_done_callback(lambda _: waiting.cancel())
@@ -208,18 +211,19 @@ async def test_stop_ends_a_waiting_fetch(backend: Backend) -> None:
         await result_of(waiting)
 
 
-# --- the edges ----------------------------------------------------------------------------------------------------
+# --- bounds of the log
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 2**62])
-async def test_an_offset_outside_the_log_is_refused_with_its_range(backend: Backend, offset: int) -> None:
+async def test_an_offset_outside_the_log_is_rejected_with_the_range(backend: Backend, offset: int) -> None:
     await append(backend, ORDERS, b"0", b"1")
     with pytest.raises(OffsetOutOfRange) as caught:
         await fetch_now(backend, ORDERS, offset)
     assert (caught.value.begin, caught.value.end) == (0, 2)
 
 
-async def test_an_offset_outside_the_log_is_refused_at_once_by_a_fetch_that_would_wait(
+async def test_an_offset_outside_the_log_is_rejected_at_once_by_a_waiting_fetch(
     backend: Backend,
 ) -> None:
     with pytest.raises(OffsetOutOfRange):
@@ -229,7 +233,7 @@ async def test_an_offset_outside_the_log_is_refused_at_once_by_a_fetch_that_woul
 @pytest.mark.parametrize(
     "partition", [TopicPartition("orders", 2), TopicPartition("orders", -1), TopicPartition("other", 0)]
 )
-async def test_an_unknown_partition_is_told(backend: Backend, partition: TopicPartition) -> None:
+async def test_an_unknown_partition_is_reported(backend: Backend, partition: TopicPartition) -> None:
     with pytest.raises(UnknownPartition):
         await fetch_now(backend, partition, 0)
     with pytest.raises(UnknownPartition):
@@ -252,7 +256,7 @@ async def test_below_the_log_begin_offset_nothing_is_served(backend: Backend, co
 
 
 @pytest.mark.needs(Capability.RETENTION)
-async def test_offsets_go_on_after_everything_was_removed(backend: Backend, controls: Controls) -> None:
+async def test_offsets_continue_after_all_records_are_deleted(backend: Backend, controls: Controls) -> None:
     await append(backend, ORDERS, b"0", b"1")
     await controls.move_log_begin(backend, ORDERS, 2)
     assert await append(backend, ORDERS, b"2") == 2
@@ -260,7 +264,7 @@ async def test_offsets_go_on_after_everything_was_removed(backend: Backend, cont
 
 
 @pytest.mark.needs(Capability.GAPS)
-async def test_a_gap_in_front_of_a_batch_is_passed(backend: Backend, controls: Controls) -> None:
+async def test_a_gap_before_a_batch_is_skipped(backend: Backend, controls: Controls) -> None:
     await append(backend, ORDERS, b"0")
     await controls.add_gap(backend, ORDERS, 10)
     assert await append(backend, ORDERS, b"11") == 11
@@ -275,7 +279,7 @@ async def test_a_gap_in_front_of_a_batch_is_passed(backend: Backend, controls: C
 
 
 @pytest.mark.needs(Capability.GAPS)
-async def test_a_gap_at_the_end_is_passed_without_a_batch_and_without_waiting(
+async def test_a_gap_at_the_end_is_skipped_without_a_batch_and_without_waiting(
     backend: Backend, controls: Controls
 ) -> None:
     await append(backend, ORDERS, b"0")
@@ -286,9 +290,7 @@ async def test_a_gap_at_the_end_is_passed_without_a_batch_and_without_waiting(
 
 
 @pytest.mark.needs(Capability.GAPS)
-async def test_a_control_batch_takes_an_offset_and_holds_no_message(
-    backend: Backend, controls: Controls
-) -> None:
+async def test_a_control_batch_has_an_offset_and_no_message(backend: Backend, controls: Controls) -> None:
     await append(backend, ORDERS, b"0")
     await controls.add_control_batch(backend, ORDERS)
     await append(backend, ORDERS, b"2")
@@ -300,7 +302,7 @@ async def test_a_control_batch_takes_an_offset_and_holds_no_message(
 
 
 @pytest.mark.needs(Capability.CORRUPTION)
-async def test_damaged_batches_are_told_and_never_handed_out(backend: Backend, controls: Controls) -> None:
+async def test_damaged_batches_are_reported_and_never_returned(backend: Backend, controls: Controls) -> None:
     await append(backend, ORDERS, b"0")
     await append(backend, ORDERS, b"1")
     await controls.corrupt(backend, ORDERS, 1)

@@ -1,4 +1,4 @@
-"""Starting and stopping: what was accepted is finished, and nothing happens afterwards."""
+"""Start and stop: accepted work is finished, and nothing happens afterwards."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ async def test_a_started_cluster_becomes_ready_and_has_no_fault(backend: Backend
     assert backend.fault == ""
 
 
-async def test_stop_finishes_what_was_accepted(backend: Backend) -> None:
+async def test_stop_finishes_accepted_work(backend: Backend) -> None:
     appends = [append_nowait(backend, ORDERS, b"%d" % at) for at in range(20)]
     await backend.stop()
     async with asyncio.timeout(PATIENCE):
@@ -45,7 +45,7 @@ async def test_an_append_after_stop_is_answered_with_an_error(backend: Backend) 
     assert isinstance(error, ShuttingDown)
 
 
-async def test_changes_after_stop_are_refused(backend: Backend) -> None:
+async def test_changes_after_stop_are_rejected(backend: Backend) -> None:
     await backend.stop()
     with pytest.raises(ShuttingDown):
         await backend.create_topic("late", 1)
@@ -54,7 +54,7 @@ async def test_changes_after_stop_are_refused(backend: Backend) -> None:
     assert backend.topic("late") is None
 
 
-async def test_members_hear_nothing_of_the_stop(backend: Backend) -> None:
+async def test_members_get_no_notification_of_the_stop(backend: Backend) -> None:
     assignments = Assignments()
     membership = await backend.join_consumer_group("group", "me", ["orders"], assignments)
     await assignments.wait({"orders": [0]})
@@ -64,12 +64,12 @@ async def test_members_hear_nothing_of_the_stop(backend: Backend) -> None:
     assert assignments.calls == [{"orders": [0]}]
 
 
-async def test_a_cancelled_creation_of_a_topic_leaves_a_whole_topic_or_none(backend: Backend) -> None:
+async def test_a_cancelled_topic_creation_leaves_a_complete_topic_or_none(backend: Backend) -> None:
     creation = asyncio.create_task(backend.create_topic("cancelled", 2))
     await asyncio.sleep(0)
     creation.cancel()
     await asyncio.gather(creation, return_exceptions=True)
-    # The outcome is the cluster's; whatever it was, the name can be used from here on.
+    # Either outcome is valid; in both cases the name can be used afterwards.
     existing = {each.name: each for each in await backend.list_topics()}.get("cancelled")
     assert existing is None or len(existing.partitions) == 2
     async with asyncio.timeout(PATIENCE):

@@ -1,4 +1,4 @@
-"""What a partition serves, and from which offset on a point in time is served."""
+"""Offset ranges of partitions, and lookup of offsets by timestamp."""
 
 import pytest
 
@@ -14,7 +14,7 @@ async def _topic(backend: Backend) -> None:
     await backend.create_topic("orders", 3)
 
 
-async def test_an_empty_partition_serves_from_zero_to_zero(backend: Backend) -> None:
+async def test_an_empty_partition_has_the_range_zero_to_zero(backend: Backend) -> None:
     assert await backend.offset_ranges("orders") == {0: (0, 0), 1: (0, 0), 2: (0, 0)}
 
 
@@ -42,7 +42,7 @@ async def test_the_first_offset_counts_even_if_timestamps_run_backwards(backend:
     assert [await backend.offset_for_timestamp(ORDERS, at) for at in (500, 1000, 5000, 5001)] == [0, 0, 0, 2]
 
 
-async def test_many_batches_are_searched_to_the_record(backend: Backend) -> None:
+async def test_a_timestamp_is_found_to_the_record_among_many_batches(backend: Backend) -> None:
     for at in range(100):
         await append(backend, ORDERS, b"0", b"1", timestamp_ms=10 * at)
     assert [await backend.offset_for_timestamp(ORDERS, 10 * at + 1) for at in range(100)] == [
@@ -64,7 +64,7 @@ async def test_a_timestamp_is_not_found_below_the_log_begin_offset(
 
 
 @pytest.mark.needs(Capability.GAPS)
-async def test_a_timestamp_is_found_behind_gaps_and_control_batches(
+async def test_a_timestamp_is_found_after_gaps_and_control_batches(
     backend: Backend, controls: Controls
 ) -> None:
     await append(backend, ORDERS, b"0", timestamp_ms=1000)

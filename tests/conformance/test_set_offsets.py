@@ -1,4 +1,4 @@
-"""SetOffsets and the acks behind it, through a consumer group of this process."""
+"""SetOffsets and later acks, in a consumer group of this process."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -55,12 +55,12 @@ async def ack(consumers: Consumers, offset: int) -> None:
 
 
 async def committed(backend: Backend, consumers: Consumers) -> OffsetCommit:
-    """Where the group is when it has committed everything."""
+    """The group's commit once everything is committed."""
     await consumers.drain(0)
     return (await backend.committed_offsets("group", "orders"))[0]
 
 
-async def test_offers_that_are_out_are_void_until_they_come_again_and_other_acks_count(
+async def test_outstanding_offers_are_void_until_offered_again_and_other_acks_count(
     backend: Backend, consumers: Consumers
 ) -> None:
     assert [await consume(consumers) for _ in range(2)] == [0, 1]
@@ -79,7 +79,7 @@ async def test_acks_of_a_group_that_never_consumed_count(backend: Backend, consu
     assert await committed(backend, consumers) == OffsetCommit(2, "BB")
 
 
-async def test_beyond_the_end_with_any_metadata_the_group_goes_on_at_the_end(
+async def test_an_offset_beyond_the_end_with_any_metadata_continues_at_the_end(
     backend: Backend, consumers: Consumers
 ) -> None:
     assert await consume(consumers) == 0

@@ -1,4 +1,6 @@
-"""Staged writes: nothing before a publication, all of it after, once, in order; and everything that is refused."""
+"""Staged writes: invisible before a publication, complete, ordered and exactly once after it; and
+rejected calls.
+"""
 
 import asyncio
 
@@ -20,7 +22,9 @@ async def _topic(backend: Backend) -> None:
 
 
 async def read(backend: Backend, partition: TopicPartition = ORDERS) -> list[bytes | None]:
-    """Every value of a partition; proves that no offset comes twice, and that there are no holes but those of Kafka's transactions."""
+    """All values of a partition; checks that no offset occurs twice, and that only Kafka's
+    transactions leave holes.
+    """
     found: list[bytes | None] = []
     at = 0
     while True:
@@ -35,7 +39,7 @@ async def read(backend: Backend, partition: TopicPartition = ORDERS) -> list[byt
         at = result.next_offset
 
 
-async def test_what_is_staged_is_seen_only_once_it_is_published(backend: Backend) -> None:
+async def test_staged_records_are_visible_only_after_publication(backend: Backend) -> None:
     await append(backend, ORDERS, b"before")
     await stage_values(backend, "sink", "stage", {ORDERS: [b"1", b"2"], OTHERS: [b"3"]})
     assert await read(backend) == [b"before"]
@@ -45,7 +49,7 @@ async def test_what_is_staged_is_seen_only_once_it_is_published(backend: Backend
     assert await read(backend, OTHERS) == [b"3"]
 
 
-async def test_whoever_waits_for_records_is_woken_by_a_publication(backend: Backend) -> None:
+async def test_a_publication_wakes_waiting_fetches(backend: Backend) -> None:
     waiting = asyncio.create_task(backend.fetch(ORDERS, 0, max_bytes=1000, max_wait=PATIENCE))
     await asyncio.sleep(0)
     await publish_values(backend, 0, {ORDERS: [b"1"]})
@@ -74,7 +78,7 @@ async def test_an_epoch_is_published_once(backend: Backend) -> None:
     assert await read(backend) == [b"1", b"2"]
 
 
-async def test_an_epoch_may_be_published_with_nothing_in_it(backend: Backend) -> None:
+async def test_an_empty_epoch_may_be_published(backend: Backend) -> None:
     assert await backend.publish("sink", 0, "query", []) == Published(True, 0)
     assert await backend.publish("sink", 0, "query", []) == Published(False, 0)
 
@@ -84,7 +88,7 @@ async def test_an_empty_stage_can_be_sealed_and_published(backend: Backend) -> N
     assert await backend.publish("sink", 0, "query", ["empty"]) == Published(True, 0)
 
 
-async def test_two_calls_with_one_epoch_at_a_time_publish_once(backend: Backend) -> None:
+async def test_concurrent_calls_with_one_epoch_publish_once(backend: Backend) -> None:
     await stage_values(backend, "sink", "stage", {ORDERS: [b"1"]})
     answers = await asyncio.gather(*(backend.publish("sink", 0, "query", ["stage"]) for _ in range(5)))
     assert sorted(answers) == [Published(False, 0)] * 4 + [Published(True, 0)]
@@ -98,12 +102,12 @@ async def test_a_sink_belongs_to_a_query_until_it_is_reset(backend: Backend) -> 
         await backend.publish("sink", 0, "other", ["new"])
     assert await read(backend) == [b"1"]
     assert await backend.publish("sink", 0, "other", ["new"], reset=True) == Published(True, 0)
-    # Asked for again, because the answer was lost, it does nothing.
+    # A retry after a lost answer changes nothing.
     assert await backend.publish("sink", 0, "other", ["new"], reset=True) == Published(False, 0)
     assert await read(backend) == [b"1", b"2"]
 
 
-async def test_a_query_that_was_replaced_does_not_take_its_sink_back(backend: Backend) -> None:
+async def test_a_replaced_query_does_not_take_its_sink_back(backend: Backend) -> None:
     await publish_values(backend, 5, {ORDERS: [b"1"]})
     await stage_values(backend, "sink", "new", {ORDERS: [b"2"]})
     with pytest.raises(FailedPrecondition, match=r"query"):
@@ -117,7 +121,7 @@ async def test_a_query_that_was_replaced_does_not_take_its_sink_back(backend: Ba
     assert await read(backend) == [b"1", b"2"]
 
 
-async def test_a_piece_is_taken_once_however_often_it_comes(backend: Backend) -> None:
+async def test_a_piece_is_stored_once_however_often_it_is_sent(backend: Backend) -> None:
     piece = piece_of({ORDERS: [b"1"]})
     size = await backend.stage("sink", "stage", 0, piece)
     assert size == sum(len(each.batches) for each in piece)
@@ -129,7 +133,7 @@ async def test_a_piece_is_taken_once_however_often_it_comes(backend: Backend) ->
     assert await read(backend) == [b"1"]
 
 
-async def test_another_piece_of_the_same_number_is_refused(backend: Backend) -> None:
+async def test_another_piece_with_the_same_number_is_rejected(backend: Backend) -> None:
     piece = piece_of({ORDERS: [b"1"]})
     await backend.stage("sink", "stage", 0, piece)
     with pytest.raises(InvalidArgument, match=r"piece 0"):
@@ -140,7 +144,7 @@ async def test_another_piece_of_the_same_number_is_refused(backend: Backend) -> 
 
 
 @pytest.mark.parametrize("wrong", ["a missing piece", "a piece too many", "another checksum"])
-async def test_a_seal_that_does_not_fit_seals_nothing(backend: Backend, wrong: str) -> None:
+async def test_a_wrong_seal_is_rejected(backend: Backend, wrong: str) -> None:
     pieces = [piece_of({ORDERS: [b"%d" % number]}) for number in range(3)]
     for number, piece in enumerate(pieces):
         await backend.stage("sink", "stage", number, piece)
@@ -158,7 +162,7 @@ async def test_a_seal_that_does_not_fit_seals_nothing(backend: Backend, wrong: s
     assert await read(backend) == [b"0", b"1", b"2"]
 
 
-async def test_nothing_more_goes_into_a_sealed_stage(backend: Backend) -> None:
+async def test_a_sealed_stage_takes_no_more_pieces(backend: Backend) -> None:
     await stage_values(backend, "sink", "stage", {ORDERS: [b"1"]})
     with pytest.raises(FailedPrecondition, match=r"sealed"):
         await backend.stage("sink", "stage", 1, piece_of({ORDERS: [b"2"]}))
@@ -166,7 +170,7 @@ async def test_nothing_more_goes_into_a_sealed_stage(backend: Backend) -> None:
         await backend.stage("sink", "stage", 0, [], StageSeal(1, 0))
 
 
-async def test_one_stage_that_cannot_be_published_keeps_the_others(backend: Backend) -> None:
+async def test_one_unpublishable_stage_keeps_the_others(backend: Backend) -> None:
     await stage_values(backend, "sink", "whole", {ORDERS: [b"1"]})
     await backend.stage("sink", "open", 0, piece_of({ORDERS: [b"2"]}))
     await stage_values(backend, "another", "theirs", {ORDERS: [b"3"]})
@@ -177,7 +181,7 @@ async def test_one_stage_that_cannot_be_published_keeps_the_others(backend: Back
     assert await backend.publish("sink", 0, "query", ["whole"]) == Published(True, 0)
 
 
-async def test_what_was_published_cannot_be_published_again(backend: Backend) -> None:
+async def test_a_published_stage_cannot_be_published_again(backend: Backend) -> None:
     await publish_values(backend, 0, {ORDERS: [b"1"]})
     with pytest.raises(FailedPrecondition):
         await backend.publish("sink", 1, "query", ["stage-0"])
@@ -193,7 +197,7 @@ async def test_a_discarded_stage_is_gone_and_a_published_one_stays(backend: Back
     assert await read(backend) == [b"1"]
 
 
-async def test_a_partition_that_is_not_there_cannot_be_staged_for(backend: Backend) -> None:
+async def test_a_missing_partition_cannot_be_staged_for(backend: Backend) -> None:
     with pytest.raises(UnknownPartition):
         await backend.stage("sink", "stage", 0, piece_of({TopicPartition("orders", 2): [b"1"]}))
     with pytest.raises(UnknownPartition):
@@ -211,7 +215,7 @@ async def test_a_topic_with_staged_records_is_deleted_only_by_force(backend: Bac
     assert await read(backend) == []
 
 
-async def test_what_is_published_or_discarded_keeps_no_topic(backend: Backend) -> None:
+async def test_published_or_discarded_stages_keep_no_topic(backend: Backend) -> None:
     await publish_values(backend, 0, {ORDERS: [b"1"]})
     await stage_values(backend, "sink", "unwanted", {ORDERS: [b"2"]})
     await backend.discard("sink", ["unwanted"])

@@ -1,4 +1,4 @@
-"""Topics that grow, get other options, are deleted, and are created again under the same name."""
+"""Topics that grow, are altered, deleted, and recreated under the same name."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ async def _topic(backend: Backend) -> None:
     await backend.create_topic("orders", 2)
 
 
-# --- growth -------------------------------------------------------------------------------------------------------
+# --- growth ---------------------------------------------------------------------------------------
 
 
 async def test_a_topic_grows_at_once_everywhere_and_its_version_with_it(backend: Backend) -> None:
@@ -41,7 +41,7 @@ async def test_growth_keeps_partitions_and_records_and_new_ones_begin_at_zero(ba
     assert values(await fetch_now(backend, TopicPartition("orders", 2), 0)) == [b"new"]
 
 
-async def test_growth_leaves_appends_and_fetches_that_are_under_way_alone(backend: Backend) -> None:
+async def test_growth_does_not_affect_appends_and_fetches_in_flight(backend: Backend) -> None:
     fetching = asyncio.create_task(backend.fetch(ORDERS, 0, max_bytes=1000))
     await asyncio.sleep(0)
     growing = asyncio.create_task(backend.alter_topic("orders", partitions=3))
@@ -52,7 +52,7 @@ async def test_growth_leaves_appends_and_fetches_that_are_under_way_alone(backen
         assert values(await fetching) == [b"0"]
 
 
-async def test_growth_keeps_what_was_committed(backend: Backend) -> None:
+async def test_growth_keeps_committed_offsets(backend: Backend) -> None:
     await backend.commit_offsets("group", {ORDERS: OffsetCommit(0, "BB")})
     await backend.alter_topic("orders", partitions=3)
     assert await backend.committed_offsets("group", "orders") == {0: (0, "BB")}
@@ -103,7 +103,7 @@ async def test_a_new_topic_has_at_least_one_partition_and_not_too_many(
     assert backend.topic("bills") is None
 
 
-async def test_a_change_that_changes_nothing_leaves_the_version(backend: Backend) -> None:
+async def test_a_change_without_effect_keeps_the_version(backend: Backend) -> None:
     before = await backend.alter_topic("orders", config={"retention_ms": "1000"})
     assert await backend.alter_topic("orders") == before
     assert await backend.alter_topic("orders", partitions=2, config={"retention_ms": "1000"}) == before
@@ -111,7 +111,7 @@ async def test_a_change_that_changes_nothing_leaves_the_version(backend: Backend
     assert await backend.describe_topic("orders") == before
 
 
-async def test_growths_that_are_made_at_once_end_with_the_largest(backend: Backend) -> None:
+async def test_concurrent_growths_end_with_the_largest(backend: Backend) -> None:
     async with asyncio.timeout(PATIENCE):
         outcomes = await asyncio.gather(
             *(backend.alter_topic("orders", partitions=count) for count in (3, 6, 4, 5)),
@@ -122,7 +122,7 @@ async def test_growths_that_are_made_at_once_end_with_the_largest(backend: Backe
     assert len(await backend.offset_ranges("orders")) == 6
 
 
-# --- options ------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 async def test_options_are_set_and_unset_one_by_one(backend: Backend) -> None:
@@ -137,7 +137,7 @@ async def test_options_are_set_and_unset_one_by_one(backend: Backend) -> None:
     assert await backend.list_topics() == [third]
 
 
-async def test_partitions_and_options_change_as_one(backend: Backend) -> None:
+async def test_partitions_and_options_change_atomically(backend: Backend) -> None:
     before = await backend.describe_topic("orders")
     altered = await backend.alter_topic("orders", partitions=3, config={"retention_ms": "1000"})
     assert (len(altered.partitions), altered.config) == (3, {"retention_ms": "1000"})
@@ -157,7 +157,7 @@ BAD_OPTIONS = [
 
 
 @pytest.mark.parametrize("config", BAD_OPTIONS)
-async def test_an_option_that_is_not_allowed_is_refused_and_nothing_changes(
+async def test_an_invalid_option_is_rejected_and_nothing_changes(
     backend: Backend, config: dict[str, str]
 ) -> None:
     before = await backend.alter_topic("orders", config={"retention_bytes": "1000"})
@@ -167,9 +167,7 @@ async def test_an_option_that_is_not_allowed_is_refused_and_nothing_changes(
 
 
 @pytest.mark.parametrize("config", BAD_OPTIONS)
-async def test_no_topic_is_created_with_an_option_that_is_not_allowed(
-    backend: Backend, config: dict[str, str]
-) -> None:
+async def test_no_topic_is_created_with_an_invalid_option(backend: Backend, config: dict[str, str]) -> None:
     with pytest.raises(InvalidArgument):
         await backend.create_topic("bills", 1, config)
     assert backend.topic("bills") is None
@@ -181,7 +179,7 @@ async def test_an_unknown_topic_cannot_be_altered(backend: Backend) -> None:
     assert backend.topic("bills") is None
 
 
-# --- deletion -----------------------------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------
 
 
 async def test_a_deleted_topic_is_unknown_everywhere(backend: Backend) -> None:
@@ -214,7 +212,7 @@ async def test_an_unknown_topic_cannot_be_deleted(backend: Backend) -> None:
         await backend.delete_topic("orders")
 
 
-async def test_of_many_who_delete_a_topic_at_once_exactly_one_succeeds(backend: Backend) -> None:
+async def test_of_concurrent_deletions_exactly_one_succeeds(backend: Backend) -> None:
     async with asyncio.timeout(PATIENCE):
         outcomes = await asyncio.gather(
             *(backend.delete_topic("orders") for _ in range(5)), return_exceptions=True
@@ -223,7 +221,7 @@ async def test_of_many_who_delete_a_topic_at_once_exactly_one_succeeds(backend: 
     assert [type(each) for each in outcomes if each is not None] == 4 * [UnknownTopic]
 
 
-async def test_other_topics_stay_as_they_are(backend: Backend) -> None:
+async def test_other_topics_are_unchanged(backend: Backend) -> None:
     bills = TopicPartition("bills", 0)
     await backend.create_topic("bills", 1)
     await append(backend, bills, b"0")
@@ -247,7 +245,7 @@ async def test_a_fetch_that_waits_ends_when_its_topic_is_deleted(backend: Backen
     assert [type(each) for each in outcomes] == [UnknownPartition, UnknownPartition]
 
 
-async def test_appends_that_are_under_way_are_all_answered(backend: Backend) -> None:
+async def test_appends_in_flight_are_all_answered(backend: Backend) -> None:
     appends = [append_nowait(backend, ORDERS, b"%d" % at) for at in range(20)]
     deletion = asyncio.create_task(backend.delete_topic("orders"))
     async with asyncio.timeout(PATIENCE):
@@ -258,8 +256,10 @@ async def test_appends_that_are_under_way_are_all_answered(backend: Backend) -> 
     assert all(isinstance(each, UnknownPartition) for each in outcomes[len(written) :])
 
 
-async def test_appends_go_on_being_answered_while_a_topic_is_deleted(backend: Backend) -> None:
-    """Somebody appends without a pause: every append is answered, with the error at the latest after the deletion."""
+async def test_appends_are_answered_while_a_topic_is_deleted(backend: Backend) -> None:
+    """With continuous appends, every append is answered, with an error at the latest after the
+    deletion.
+    """
     outcomes: list[PixyError | None] = []
 
     async def append_until_refused() -> None:
@@ -279,7 +279,7 @@ async def test_appends_go_on_being_answered_while_a_topic_is_deleted(backend: Ba
     assert [type(each) for each in refused] == 4 * [UnknownPartition]
 
 
-async def test_offsets_that_groups_have_committed_go_with_the_topic(backend: Backend) -> None:
+async def test_committed_offsets_are_deleted_with_the_topic(backend: Backend) -> None:
     for group in ("one", "two"):
         await backend.commit_offsets(group, {ORDERS: OffsetCommit(0, "BB")})
     await backend.delete_topic("orders")
@@ -299,10 +299,10 @@ async def test_members_lose_the_partitions_of_a_deleted_topic(backend: Backend) 
     assert [partitions for group in consumers.values() for partitions in group.values() if partitions] == []
 
 
-# --- the same name again --------------------------------------------------------------------------------------------
+# --- the same name again --------------------------------------------------------------------------
 
 
-async def test_a_topic_that_is_created_again_begins_empty_with_another_id(backend: Backend) -> None:
+async def test_a_recreated_topic_is_empty_and_has_another_id(backend: Backend) -> None:
     before = await backend.alter_topic("orders", config={"retention_ms": "1000"})
     await append(backend, ORDERS, b"old", b"older")
     await backend.delete_topic("orders")
@@ -330,7 +330,7 @@ async def test_a_fetch_of_the_old_topic_never_sees_the_new_one(backend: Backend)
             await waiting
 
 
-async def test_a_topic_that_is_created_again_has_no_committed_offset_of_the_old_one(backend: Backend) -> None:
+async def test_a_recreated_topic_has_no_committed_offset_of_the_old_one(backend: Backend) -> None:
     await backend.commit_offsets("group", {ORDERS: OffsetCommit(0, "BB")})
     await backend.delete_topic("orders")
     await backend.create_topic("orders", 2)
@@ -339,8 +339,8 @@ async def test_a_topic_that_is_created_again_has_no_committed_offset_of_the_old_
     assert await backend.committed_offsets("group", "orders") == {0: (0, "")}
 
 
-async def test_a_commit_that_is_under_way_is_not_left_behind_for_a_new_topic(backend: Backend) -> None:
-    """Before, between and after: none of the commits that began while the old topic was there survives it."""
+async def test_a_commit_in_flight_does_not_leak_into_a_new_topic(backend: Backend) -> None:
+    """None of the commits started before the old topic is deleted survives it."""
     async with asyncio.timeout(PATIENCE):
         for turn in range(10):
             topic = f"topic-{turn}"
@@ -361,7 +361,7 @@ async def test_a_commit_that_is_under_way_is_not_left_behind_for_a_new_topic(bac
             assert await backend.committed_offsets("group", topic) == {}
 
 
-async def test_members_get_the_partitions_of_a_topic_that_is_created_again(backend: Backend) -> None:
+async def test_members_get_the_partitions_of_a_recreated_topic(backend: Backend) -> None:
     assignments = Assignments()
     await backend.join_consumer_group("group", "me", ["orders"], assignments)
     await assignments.wait({"orders": [0, 1]})
@@ -407,7 +407,7 @@ async def test_list_and_describe_agree_after_every_change(backend: Backend) -> N
     await agree()
 
 
-async def test_a_name_can_be_used_again_and_again(backend: Backend) -> None:
+async def test_a_name_can_be_reused_repeatedly(backend: Backend) -> None:
     ids = set()
     async with asyncio.timeout(PATIENCE):
         for turn in range(5):

@@ -1,4 +1,4 @@
-"""Topics: the names they may have, who creates them, what is told of them."""
+"""Topics: valid names, creation, and metadata."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ async def test_every_partition_of_a_new_topic_takes_records(backend: Backend) ->
     assert [await append(backend, TopicPartition("orders", number), b"v") for number in range(3)] == [0, 0, 0]
 
 
-async def test_a_partition_lives_on_its_leader(backend: Backend) -> None:
+async def test_a_partition_has_its_leader_among_its_replicas(backend: Backend) -> None:
     (partition,) = (await backend.create_topic("orders", 1)).partitions
     assert partition.leader in partition.replicas
     assert partition.leader in partition.isr
@@ -56,7 +56,7 @@ async def test_topics_are_listed_by_name(backend: Backend) -> None:
     assert [each.name for each in await backend.list_topics()] == ["B", "a", "b", "c"]
 
 
-async def test_an_unknown_topic_is_told_and_never_created(backend: Backend) -> None:
+async def test_an_unknown_topic_is_reported_and_never_created(backend: Backend) -> None:
     assert backend.topic("orders") is None
     with pytest.raises(UnknownTopic):
         await backend.describe_topic("orders")
@@ -68,14 +68,14 @@ async def test_an_unknown_topic_is_told_and_never_created(backend: Backend) -> N
     assert await backend.list_topics() == []
 
 
-async def test_a_second_topic_of_the_same_name_is_refused_and_the_first_stays(backend: Backend) -> None:
+async def test_a_second_topic_of_the_same_name_is_rejected_and_the_first_stays(backend: Backend) -> None:
     created = await backend.create_topic("orders", 2)
     with pytest.raises(TopicExists):
         await backend.create_topic("orders", 5)
     assert await backend.describe_topic("orders") == created
 
 
-async def test_of_many_who_create_a_topic_at_once_exactly_one_succeeds(backend: Backend) -> None:
+async def test_of_concurrent_creations_exactly_one_succeeds(backend: Backend) -> None:
     outcomes = await asyncio.gather(
         *(backend.create_topic("orders", partitions) for partitions in range(1, 11)), return_exceptions=True
     )
@@ -94,7 +94,7 @@ async def test_every_name_that_kafka_allows_is_allowed(backend: Backend, name: s
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a" * 250, "a b", "a/b", "a\\b", "a:b", "ä", "a\n", "\0", "../a", "a,b"]
 )
-async def test_every_name_that_kafka_refuses_is_refused(backend: Backend, name: str) -> None:
+async def test_every_name_that_kafka_rejects_is_rejected(backend: Backend, name: str) -> None:
     with pytest.raises(InvalidTopic):
         await backend.create_topic(name, 1)
     assert await backend.list_topics() == []

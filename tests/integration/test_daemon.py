@@ -67,7 +67,7 @@ def offsets(stub: KafkaPixyStub, topic: str, group: str) -> list[int]:
 # --- start --------------------------------------------------------------------------------------------------------
 
 
-def test_it_prints_one_line_with_the_real_port_when_it_is_ready(daemon: Daemon) -> None:
+def test_it_prints_one_line_with_the_actual_port_when_it_is_ready(daemon: Daemon) -> None:
     assert re.fullmatch(r"127\.0\.0\.1:[1-9][0-9]*", daemon.address)
     host, port = daemon.address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=SECONDS):
@@ -77,14 +77,14 @@ def test_it_prints_one_line_with_the_real_port_when_it_is_ready(daemon: Daemon) 
     assert daemon.wait() == 0
 
 
-def test_a_port_that_is_taken_keeps_it_from_starting(daemon: Daemon, make_daemon: MakeDaemon) -> None:
+def test_a_port_in_use_prevents_the_start(daemon: Daemon, make_daemon: MakeDaemon) -> None:
     code, log = wait_until_refused(make_daemon({"grpc_addr": daemon.address}))
     assert code == 1
     assert f"pixy: cannot listen on {daemon.address}: Address already in use" in log
     assert "Traceback" not in log
 
 
-def test_a_data_directory_in_use_keeps_it_from_starting(daemon: Daemon, make_daemon: MakeDaemon) -> None:
+def test_a_data_directory_in_use_prevents_the_start(daemon: Daemon, make_daemon: MakeDaemon) -> None:
     code, log = wait_until_refused(make_daemon({"data_dir": daemon.config["data_dir"]}))
     assert code == 1
     assert str(daemon.data) in log
@@ -93,7 +93,7 @@ def test_a_data_directory_in_use_keeps_it_from_starting(daemon: Daemon, make_dae
     produce(daemon.stub(), "t", b"the first one is undisturbed")
 
 
-def test_a_data_directory_that_cannot_be_made_keeps_it_from_starting(
+def test_a_data_directory_that_cannot_be_created_prevents_the_start(
     make_daemon: MakeDaemon, tmp_path: Path
 ) -> None:
     file = tmp_path / "file"
@@ -104,7 +104,7 @@ def test_a_data_directory_that_cannot_be_made_keeps_it_from_starting(
     assert "Traceback" not in log
 
 
-def test_an_unknown_option_is_refused_with_file_line_and_a_suggestion(make_daemon: MakeDaemon) -> None:
+def test_an_unknown_option_is_rejected_with_file_line_and_a_suggestion(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon({"shutdown_timout": "1s"})
     code, log = wait_until_refused(daemon)
     line = (daemon.folder / "pixy.yaml").read_text().splitlines().index("shutdown_timout: 1s") + 1
@@ -125,7 +125,7 @@ main()
 """
 
 
-def test_no_more_connections_are_taken_than_there_are_files_for(tmp_path: Path) -> None:
+def test_connections_are_limited_by_open_files(tmp_path: Path) -> None:
     with (
         Daemon(tmp_path, proxy_config(**ONE_PARTITION), program=("-c", FEW_FILES)) as daemon,
         ExitStack() as stack,
@@ -142,7 +142,7 @@ def test_no_more_connections_are_taken_than_there_are_files_for(tmp_path: Path) 
         assert "waiting for a file descriptor" not in log
 
 
-def test_a_daemon_without_file_descriptors_goes_on_when_there_are_some(make_daemon: MakeDaemon) -> None:
+def test_a_daemon_without_file_descriptors_recovers_when_there_are_some(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon(proxy_config(**ONE_PARTITION))
     daemon.start()
     stub, pid = daemon.stub(), daemon.process.pid
@@ -173,9 +173,7 @@ def test_a_daemon_without_file_descriptors_goes_on_when_there_are_some(make_daem
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_hands_everything_over_in_good_order(
-    make_daemon: MakeDaemon, number: signal.Signals
-) -> None:
+def test_a_signal_drains_the_daemon_gracefully(make_daemon: MakeDaemon, number: signal.Signals) -> None:
     daemon = make_daemon(proxy_config(**ONE_PARTITION, consumer={"offsets_commit_interval": "1h"}))
     daemon.start()
     stub = daemon.stub()
@@ -212,7 +210,7 @@ def test_a_signal_hands_everything_over_in_good_order(
     assert entry.end == 3
 
 
-def test_what_is_in_the_buffer_when_the_signal_comes_is_written(make_daemon: MakeDaemon) -> None:
+def test_buffered_messages_are_written_after_a_signal(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon(proxy_config(**ONE_PARTITION, producer={"flush_frequency": "1h"}))
     daemon.start()
     stub = daemon.stub()
@@ -227,7 +225,7 @@ def test_what_is_in_the_buffer_when_the_signal_comes_is_written(make_daemon: Mak
     assert entry.end == 100
 
 
-def test_the_shutdown_timeout_bounds_how_long_it_waits_for_acks(make_daemon: MakeDaemon) -> None:
+def test_the_shutdown_timeout_bounds_the_wait_for_acks(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon({"shutdown_timeout": "500ms", **proxy_config(**ONE_PARTITION)})
     daemon.start()
     stub = daemon.stub()
@@ -245,7 +243,7 @@ def test_the_shutdown_timeout_bounds_how_long_it_waits_for_acks(make_daemon: Mak
     assert (entry.offset, entry.sparse_acks) == (0, "1-2")
 
 
-def test_a_second_signal_ends_it_at_once_and_loses_nothing_that_was_answered(make_daemon: MakeDaemon) -> None:
+def test_a_second_signal_stops_it_at_once_without_losing_answered_messages(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon(proxy_config(**ONE_PARTITION))
     daemon.start()
     stub = daemon.stub()
@@ -266,12 +264,12 @@ def test_a_second_signal_ends_it_at_once_and_loses_nothing_that_was_answered(mak
 
 
 @pytest.mark.parametrize("service", ["", "KafkaPixy"])
-def test_it_says_that_it_is_healthy(daemon: Daemon, service: str) -> None:
+def test_it_reports_its_health(daemon: Daemon, service: str) -> None:
     answer = health_stub(daemon).Check(health_pb2.HealthCheckRequest(service=service), timeout=SECONDS)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_a_client_without_the_proto_learns_the_service_by_reflection(daemon: Daemon) -> None:
+def test_a_client_without_the_proto_discovers_the_service_by_reflection(daemon: Daemon) -> None:
     channel = daemon.channel()
     database = ProtoReflectionDescriptorDatabase(channel)
     assert {"KafkaPixy", "grpc.health.v1.Health"} <= set(database.get_services())
@@ -309,7 +307,7 @@ def connected(daemon: Daemon) -> Iterator[socket.socket]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have a niceness of their own on Linux")
-def test_threads_whose_work_nobody_waits_for_let_the_others_go_first(daemon: Daemon) -> None:
+def test_background_threads_have_lower_priority(daemon: Daemon) -> None:
     tasks = Path(f"/proc/{daemon.process.pid}/task")
     niceness = {int(task.name): os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks.iterdir()}
     usual = os.getpriority(os.PRIO_PROCESS, 0)
@@ -328,7 +326,7 @@ def test_threads_whose_work_nobody_waits_for_let_the_others_go_first(daemon: Dae
     ],
     ids=["http1", "zeros", "bad-frames", "random"],
 )
-def test_a_client_that_sends_rubbish_disturbs_nobody(daemon: Daemon, rubbish: bytes) -> None:
+def test_a_client_that_sends_garbage_does_not_disturb_others(daemon: Daemon, rubbish: bytes) -> None:
     stub = daemon.stub()
     produce(stub, "t", b"before")
     poll = stub.ConsumeNAck.future(pb.ConsNAckRq(topic="other", group="g", auto_ack=True))

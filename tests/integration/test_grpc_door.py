@@ -51,7 +51,7 @@ def shown_certificate(daemon: Daemon) -> str:
     return ssl.get_server_certificate((host, int(port)), timeout=SECONDS)
 
 
-def test_it_serves_http2_on_tls_to_clients_that_trust_it_and_nobody_in_the_clear(
+def test_it_serves_http2_on_tls_to_clients_that_trust_it_and_rejects_plaintext(
     make_daemon: MakeDaemon, certificates: list[Certificate]
 ) -> None:
     one, two = certificates
@@ -78,7 +78,7 @@ def agreed_protocol(daemon: Daemon, trusted: Certificate) -> str | None:
         return wrapped.selected_alpn_protocol()
 
 
-def test_clients_must_show_a_certificate_that_is_known_if_that_is_configured(
+def test_clients_must_present_a_trusted_certificate_if_configured(
     make_daemon: MakeDaemon, certificates: list[Certificate]
 ) -> None:
     one, two = certificates
@@ -92,7 +92,7 @@ def test_clients_must_show_a_certificate_that_is_known_if_that_is_configured(
             stub.Produce(MESSAGE, timeout=SECONDS)
 
 
-def test_a_new_certificate_is_shown_and_no_call_on_an_old_connection_is_lost(
+def test_a_new_certificate_is_used_and_no_call_on_an_old_connection_is_lost(
     make_daemon: MakeDaemon, certificates: list[Certificate], tmp_path: Path
 ) -> None:
     one, two = certificates
@@ -123,7 +123,7 @@ def replace(used: Certificate, certificate: Certificate) -> None:
         os.replace(there.with_suffix(".new"), there)
 
 
-async def test_connections_grow_no_older_than_configured_and_no_call_fails_for_it(
+async def test_connections_are_closed_at_their_maximum_age_and_no_call_fails(
     make_daemon: MakeDaemon,
 ) -> None:
     daemon = make_daemon({"grpc": {"max_connection_age": "500ms"}})

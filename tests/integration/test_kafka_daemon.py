@@ -68,9 +68,7 @@ def consume(stub: Any, topic: str, group: str, **fields: Any) -> Any:
             assert time.monotonic() < give_up_at, "no record came"
 
 
-def test_brokers_that_are_not_there_yet_are_waited_for(
-    make_daemon: MakeDaemon, late_kafka: KafkaCluster
-) -> None:
+def test_it_waits_for_brokers_that_are_not_up_yet(make_daemon: MakeDaemon, late_kafka: KafkaCluster) -> None:
     """The daemon serves its embedded cluster, says that it is not ready and why, and gets ready by itself."""
     daemon = make_daemon(
         {
@@ -107,7 +105,7 @@ def test_brokers_that_are_not_there_yet_are_waited_for(
     assert (got.message, got.partition, got.offset) == (b"hello", written.partition, written.offset)
 
 
-def test_a_daemon_that_waits_for_brokers_can_be_stopped(
+def test_a_daemon_waiting_for_brokers_can_be_stopped(
     make_daemon: MakeDaemon, late_kafka: KafkaCluster
 ) -> None:
     daemon = make_daemon({"proxies": {"far": kafka_proxy(late_kafka)}})
@@ -116,7 +114,7 @@ def test_a_daemon_that_waits_for_brokers_can_be_stopped(
     daemon.stop()
 
 
-def test_clusters_side_by_side_share_nothing(
+def test_clusters_side_by_side_are_independent(
     make_daemon: MakeDaemon, kafka: KafkaCluster, kafka_name: Name
 ) -> None:
     topic, group = kafka_name("t"), kafka_name("g")
@@ -130,7 +128,7 @@ def test_clusters_side_by_side_share_nothing(
     daemon.stop()
 
 
-def test_two_daemons_share_a_group_and_name_each_other(
+def test_two_daemons_share_a_group_and_report_each_other(
     make_daemon: MakeDaemon, kafka: KafkaCluster, kafka_name: Name
 ) -> None:
     topic, group = kafka_name("t"), kafka_name("g")

@@ -74,7 +74,7 @@ async def commit_as_somebody_else(
 # --- kafka-pixy's own ---------------------------------------------------------------------------------------------
 
 
-async def test_a_swap_from_kafka_pixy_loses_no_ack(
+async def test_a_migration_from_kafka_pixy_loses_no_ack(
     kafka: KafkaCluster, a: Pixy, topic: str, group: str
 ) -> None:
     """What kafka-pixy has committed, acks above the offset included, is not handed out again; all the rest is."""
@@ -91,7 +91,7 @@ async def test_a_swap_from_kafka_pixy_loses_no_ack(
     await a.wait_committed(group, topic, {0: (320, "")})
 
 
-async def test_a_swap_back_to_kafka_pixy_finds_the_acks_in_its_encoding(
+async def test_a_migration_back_to_kafka_pixy_finds_the_acks_in_its_encoding(
     kafka: KafkaCluster, a: Pixy, topic: str, group: str
 ) -> None:
     await create(a, topic, 1)
@@ -103,7 +103,7 @@ async def test_a_swap_back_to_kafka_pixy_finds_the_acks_in_its_encoding(
     await a.wait_committed(group, topic, {0: (1, "BDCCBD")})
 
 
-async def test_an_own_commit_of_somebody_else_is_no_reason_to_stop(
+async def test_a_foreign_commit_does_not_stop_consuming(
     kafka: KafkaCluster, a: Pixy, topic: str, group: str
 ) -> None:
     await create(a, topic, 1)
@@ -120,9 +120,7 @@ async def test_an_own_commit_of_somebody_else_is_no_reason_to_stop(
 # --- rebalances ---------------------------------------------------------------------------------------------------
 
 
-async def test_partitions_that_are_added_while_consuming_are_consumed(
-    a: Pixy, topic: str, group: str
-) -> None:
+async def test_partitions_added_while_consuming_are_consumed(a: Pixy, topic: str, group: str) -> None:
     await create(a, topic, 1)
     await a.produce(topic, b"before")
     assert (await a.consume_some(group, topic, auto_ack=True)).record.value == b"before"
@@ -133,7 +131,7 @@ async def test_partitions_that_are_added_while_consuming_are_consumed(
     assert seen == {b"%d" % at for at in range(30)}
 
 
-async def test_partitions_that_somebody_else_adds_are_consumed_from_their_beginning(
+async def test_partitions_added_by_others_are_consumed_from_their_beginning(
     a: Pixy, b: Pixy, topic: str, group: str
 ) -> None:
     await create(b, topic, 1)
@@ -168,7 +166,7 @@ async def test_a_missing_topic_does_not_break_the_groups_others(
         assert (await a.consume_some(group, topic, auto_ack=True)).record.value == b"2"
 
 
-async def test_nothing_is_skipped_and_nothing_acked_comes_again_while_pixies_come_and_go(
+async def test_nothing_is_skipped_and_nothing_acked_is_redelivered_while_pixies_join_and_leave(
     kafka: KafkaCluster, a: Pixy, topic: str, group: str
 ) -> None:
     await create(a, topic, 4)
@@ -228,7 +226,7 @@ async def test_a_record_acked_before_the_rebalance_ends_is_not_offered_by_the_ne
     }
 
 
-async def test_a_record_that_nobody_acks_does_not_hold_up_the_group_for_ever(
+async def test_an_unacked_record_does_not_block_the_group_forever(
     a: Pixy, b: Pixy, topic: str, group: str
 ) -> None:
     await create(a, topic, 2)
@@ -245,7 +243,7 @@ async def test_a_record_that_nobody_acks_does_not_hold_up_the_group_for_ever(
     assert sorted(listed[group]) == ["pixy-a", "pixy-b"]
 
 
-async def test_what_a_pixy_holds_is_freed_when_its_subscription_ends(
+async def test_offers_of_a_pixy_are_released_when_its_subscription_ends(
     kafka: KafkaCluster, b: Pixy, topic: str, group: str
 ) -> None:
     async with open_pixy(kafka, "pixy-a", {"subscription_timeout": 1.5}) as a:
@@ -280,7 +278,7 @@ async def _wait_rebalance(pixy: Pixy, group: str, topic: str) -> None:
 # --- offsets ------------------------------------------------------------------------------------------------------
 
 
-async def test_an_expired_offset_is_clamped_and_said_once(
+async def test_an_expired_offset_is_clamped_and_logged_once(
     kafka: KafkaCluster, a: Pixy, topic: str, group: str
 ) -> None:
     await create(a, topic, 1)
@@ -294,7 +292,7 @@ async def test_an_expired_offset_is_clamped_and_said_once(
     assert [(each["offset"], each["begin"]) for each in said] == [(3, 7)]
 
 
-async def test_an_offset_beyond_a_truncated_log_is_clamped_and_said_once(
+async def test_an_offset_beyond_a_truncated_log_is_clamped_and_logged_once(
     a: Pixy, topic: str, group: str
 ) -> None:
     await create(a, topic, 1)
@@ -310,7 +308,7 @@ async def test_an_offset_beyond_a_truncated_log_is_clamped_and_said_once(
 
 
 @pytest.mark.parametrize("offset", [-3])
-async def test_an_invalid_offset_is_refused_and_nothing_breaks(
+async def test_an_invalid_offset_is_rejected_without_side_effects(
     a: Pixy, topic: str, group: str, offset: int
 ) -> None:
     await create(a, topic, 1)
@@ -322,7 +320,7 @@ async def test_an_invalid_offset_is_refused_and_nothing_breaks(
 
 
 @pytest.mark.parametrize(("initial", "first"), [("oldest", b"0"), ("newest", b"after")])
-async def test_a_groups_first_consume_begins_where_it_is_told(
+async def test_a_groups_first_consume_begins_at_the_initial_offset(
     kafka: KafkaCluster, topic: str, group: str, initial: str, first: bytes
 ) -> None:
     async with open_pixy(kafka, options={"initial_offset": initial}) as a:
@@ -335,7 +333,7 @@ async def test_a_groups_first_consume_begins_where_it_is_told(
         assert (await a.consume_some(group, topic)).record.value == first
 
 
-async def test_consuming_goes_on_when_the_coordinator_moves(
+async def test_consuming_continues_when_the_coordinator_moves(
     kafka_three: KafkaCluster, topic: str, group: str
 ) -> None:
     async with open_pixy(kafka_three, options={"session_timeout": 10.0}) as a:
@@ -394,7 +392,7 @@ async def test_an_ack_at_a_pixy_that_does_not_own_the_partition_names_the_owner(
     await b.ack_offer(group, offer)
 
 
-async def test_an_ack_at_a_pixy_that_is_no_member_names_the_owner_and_disturbs_nobody(
+async def test_an_ack_at_a_pixy_that_is_no_member_names_the_owner_and_disturbs_no_consumer(
     a: Pixy, b: Pixy, topic: str, group: str
 ) -> None:
     await create(a, topic, 2)
@@ -418,7 +416,7 @@ async def test_set_offsets_at_a_pixy_that_does_not_own_the_partition_names_the_o
     assert (await b.consume_some(group, topic)).record.offset == 1
 
 
-async def test_set_offsets_at_a_pixy_that_is_no_member_names_who_consumes(
+async def test_set_offsets_at_a_pixy_that_is_no_member_names_the_consumers(
     a: Pixy, b: Pixy, topic: str, group: str
 ) -> None:
     await create(a, topic, 1)
@@ -439,7 +437,7 @@ async def test_set_offsets_of_a_group_without_members_is_a_simple_commit(
     assert not await a.backend.consumer_group_exists(group)
 
 
-async def test_consumers_are_listed_with_those_that_are_not_pixies(
+async def test_other_consumers_are_listed_too(
     kafka: KafkaCluster, a: Pixy, topic: str, group: str, kafka_name: Name
 ) -> None:
     await create(a, topic, 2)
@@ -473,7 +471,7 @@ async def test_consumers_are_listed_with_those_that_are_not_pixies(
 
 
 @pytest.mark.long
-async def test_consumers_resume_when_all_brokers_were_gone_for_longer_than_a_session(
+async def test_consumers_resume_after_an_outage_of_all_brokers_longer_than_a_session(
     kafka_three: KafkaCluster, topic: str, group: str
 ) -> None:
     """What was acked and committed before does not come again, what was not comes, and acks meanwhile say why they do not count."""

@@ -66,7 +66,7 @@ def consume(daemon: Daemon, topic: str, count: int) -> list[Any]:
     return sorted(found, key=lambda message: message.offset)
 
 
-def test_kcat_reads_what_was_produced_by_rpc(
+def test_kcat_reads_records_produced_by_rpc(
     daemon: Daemon, kafka: KafkaCluster, topic: str, kcat: str
 ) -> None:
     stub = daemon.stub()
@@ -89,7 +89,7 @@ def test_kcat_reads_what_was_produced_by_rpc(
         assert dict(zip(pairs, pairs, strict=True)) == {name: text.decode() for name, text in headers.items()}
 
 
-def test_what_kcat_produces_is_consumed_by_rpc(
+def test_records_produced_by_kcat_are_consumed_by_rpc(
     daemon: Daemon, kafka: KafkaCluster, topic: str, kcat: str
 ) -> None:
     lines = "".join(f"key {number}:value {number}\n" for number in range(50))
@@ -112,7 +112,7 @@ def read_by_kafka(kafka: KafkaCluster, topic: str, count: int) -> list[bytes]:
     return [line.encode() for line in read.splitlines()]
 
 
-def test_what_kafkas_producer_performance_writes_is_consumed_by_rpc(
+def test_records_of_kafkas_producer_performance_are_consumed_by_rpc(
     daemon: Daemon, kafka: KafkaCluster, topic: str
 ) -> None:
     daemon.stub().Produce(pb.ProdRq(topic=topic, message=b"ours"), timeout=SECONDS)
@@ -128,7 +128,7 @@ def test_what_kafkas_producer_performance_writes_is_consumed_by_rpc(
     assert [each.message for each in found] == read_by_kafka(kafka, topic, 301)
 
 
-def test_kafkas_console_consumer_reads_what_was_produced_by_rpc(
+def test_kafkas_console_consumer_reads_records_produced_by_rpc(
     daemon: Daemon, kafka: KafkaCluster, topic: str
 ) -> None:
     stub = daemon.stub()

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.process, pytest.mark.no_debug]
 LIFE_SECONDS = (0.2, 1.5)
 
 
-async def test_every_epoch_is_there_once_however_often_the_daemon_dies(
+async def test_every_epoch_is_published_once_however_often_the_daemon_dies(
     make_daemon: MakeDaemon, kafka: KafkaCluster, kafka_name: Callable[[str], str]
 ) -> None:
     seed = int(os.environ.get("PIXY_CRASH_SEED", random.randrange(1 << 32)))

@@ -58,14 +58,14 @@ def test_kafka_reads_every_record_of_every_compression(path: Path) -> None:
     assert {(batch.count, batch.leader_epoch, batch.is_valid) for batch in dumped} == {(5, 7, True)}
 
 
-def test_kafka_takes_a_control_batch_for_one(path: Path) -> None:
+def test_kafka_recognizes_a_control_batch(path: Path) -> None:
     path.write_bytes(segment(build_batch(RECORDS[:1]), build_control_batch(1, bytes(6), 1000)))
     record, control = dump_log_segments(path)
     assert (record.batch.is_control, record.offset) == (False, 0)
     assert (control.batch.is_control, control.offset, control.batch.is_valid) == (True, 1, True)
 
 
-def test_kafka_notices_a_damaged_batch(path: Path) -> None:
+def test_kafka_detects_a_damaged_batch(path: Path) -> None:
     damaged, whole = build_batch(RECORDS[:1]), build_batch(RECORDS[:1])
     damaged[-3] ^= 0x01
     path.write_bytes(segment(damaged, whole))
@@ -74,6 +74,6 @@ def test_kafka_notices_a_damaged_batch(path: Path) -> None:
     assert first.value != second.value
 
 
-def test_kafka_says_how_much_is_cut_off_at_the_end(path: Path) -> None:
+def test_kafka_reports_the_size_of_a_truncated_end(path: Path) -> None:
     path.write_bytes(segment(build_batch(RECORDS[:1]), build_batch(RECORDS))[:-7])
     assert "invalid bytes at the end" in dump_log_segment_text(path)

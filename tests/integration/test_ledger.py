@@ -24,7 +24,7 @@ def ledger() -> Ledger:
     return ledger
 
 
-def test_a_log_that_holds_what_was_answered_is_accepted(ledger: Ledger) -> None:
+def test_a_log_with_all_answered_records_is_accepted(ledger: Ledger) -> None:
     ledger.sent[b"not answered"] += 1
     ledger.check_log(KEY, OffsetRange(0, 4), [*RECORDS, (3, b"not answered")])
     ledger.check_copies()
@@ -41,14 +41,14 @@ def test_a_log_that_holds_what_was_answered_is_accepted(ledger: Ledger) -> None:
         (4, [*RECORDS, (3, b"x")], "which nobody sent"),
     ],
 )
-def test_a_log_that_lost_or_changed_a_record_is_not(
+def test_a_log_with_a_lost_or_changed_record_is_rejected(
     ledger: Ledger, end: int, records: list[tuple[int, bytes]], complaint: str
 ) -> None:
     with pytest.raises(AssertionError, match=complaint):
         ledger.check_log(KEY, OffsetRange(0, end), records)
 
 
-def test_a_lost_async_message_a_copy_and_an_offset_given_twice_are_noticed(ledger: Ledger) -> None:
+def test_a_lost_async_message_a_copy_and_a_repeated_offset_are_detected(ledger: Ledger) -> None:
     ledger.check_log(KEY, OffsetRange(0, 4), [*RECORDS, (3, b"a")])
     with pytest.raises(AssertionError, match="sent 1 times and is there 2 times"):
         ledger.check_copies()
@@ -58,7 +58,7 @@ def test_a_lost_async_message_a_copy_and_an_offset_given_twice_are_noticed(ledge
         ledger.acknowledge(at(1), b"b")
 
 
-def test_what_get_offsets_shows_is_read_with_its_sparse_acks() -> None:
+def test_results_of_get_offsets_are_read_with_their_sparse_acks() -> None:
     assert Committed.shown(PartitionOffset(offset=301, metadata="BDCCBD")) == Committed(
         301, frozenset({302, 303, 304, 307, 308, 310, 311, 312})
     )
@@ -77,7 +77,7 @@ def group() -> GroupLedger:
     return group
 
 
-def test_commits_that_only_grow_are_accepted(group: GroupLedger) -> None:
+def test_growing_commits_are_accepted(group: GroupLedger) -> None:
     group.end_life()
     group.acked.add(at(2))
     group.begin_life({KEY: Committed(4)})
@@ -93,14 +93,14 @@ def test_commits_that_only_grow_are_accepted(group: GroupLedger) -> None:
         (Committed(5), "committed without an ack"),
     ],
 )
-def test_a_commit_that_went_back_or_says_too_much_is_noticed(
+def test_a_commit_that_went_back_or_covers_too_much_is_detected(
     group: GroupLedger, committed: Committed, complaint: str
 ) -> None:
     with pytest.raises(AssertionError, match=complaint):
         group.begin_life({KEY: committed})
 
 
-def test_an_offer_of_what_was_committed_is_noticed(group: GroupLedger) -> None:
+def test_an_offer_of_a_committed_record_is_detected(group: GroupLedger) -> None:
     group.begin_life({KEY: Committed(2, frozenset({3}))})
     group.offer(at(2))
     for offset in (1, 3):
@@ -110,7 +110,7 @@ def test_an_offer_of_what_was_committed_is_noticed(group: GroupLedger) -> None:
         group.offer(at(2))
 
 
-def test_a_record_that_is_not_offered_again_is_noticed(group: GroupLedger) -> None:
+def test_a_record_that_is_not_redelivered_is_detected(group: GroupLedger) -> None:
     group.begin_life({KEY: Committed(2, frozenset({3}))})
     group.offer(at(4))
     group.end_life()  # the answer with 2 may have been lost: one request was under way
@@ -121,7 +121,7 @@ def test_a_record_that_is_not_offered_again_is_noticed(group: GroupLedger) -> No
         group.end_life()
 
 
-def test_an_ack_may_be_lost_by_a_crash_but_not_by_an_end_that_went_well(group: GroupLedger) -> None:
+def test_an_ack_may_be_lost_by_a_crash_but_not_by_a_clean_exit(group: GroupLedger) -> None:
     shown = {KEY: Committed(2, frozenset({3}))}
     group.confirmed.add(at(3))
     group.begin_life(shown, after_crash=False)
@@ -131,7 +131,7 @@ def test_an_ack_may_be_lost_by_a_crash_but_not_by_an_end_that_went_well(group: G
     group.begin_life(shown)
 
 
-def test_auto_ack_may_lose_one_record_for_each_request_and_crash_and_no_more() -> None:
+def test_auto_ack_may_lose_one_record_per_request_and_crash_and_no_more() -> None:
     group = GroupLedger("g", workers=1, auto_ack=True)
     group.begin_life({KEY: Committed(1)})
     group.begin_life({KEY: Committed(2)})
@@ -139,7 +139,7 @@ def test_auto_ack_may_lose_one_record_for_each_request_and_crash_and_no_more() -
         group.begin_life({KEY: Committed(4)})
 
 
-def test_offsets_that_were_set_in_part_or_lost_are_noticed() -> None:
+def test_partially_set_or_lost_offsets_are_detected() -> None:
     moved = MovedLedger()
     moved.begin_life("t", (-1, -1))
     moved.begin("t", (3, 4))

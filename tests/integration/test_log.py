@@ -75,7 +75,7 @@ def append_until_it_is_gone(
     return answered, number + 1
 
 
-def test_what_was_answered_is_there_after_kills_whole_and_at_its_offset(daemon: Daemon) -> None:
+def test_answered_batches_survive_kills_complete_and_at_their_offsets(daemon: Daemon) -> None:
     request = pb.DescribeTopicsRequest(topics=["t"], create_missing=True)
     log(daemon).DescribeTopics(request, timeout=SECONDS)
     answered: dict[tuple[int, int], int] = {}
@@ -93,7 +93,7 @@ def test_what_was_answered_is_there_after_kills_whole_and_at_its_offset(daemon: 
     assert len(answered) >= 2 * 121
 
 
-def test_stored_batches_are_fetched_in_many_answers_after_a_restart(daemon: Daemon) -> None:
+def test_stored_batches_are_fetched_in_many_responses_after_a_restart(daemon: Daemon) -> None:
     request = pb.DescribeTopicsRequest(topics=["t"], create_missing=True)
     log(daemon).DescribeTopics(request, timeout=SECONDS)
     batches = b"".join(batch_of(b"%d" % number, bytes(200_000)) for number in range(10))

@@ -21,7 +21,7 @@ CALL_SECONDS = 60.0
 BYTES_PER_CLIENT_MAX = 64 << 10
 
 
-async def test_ten_thousand_clients_wait_and_others_are_served(make_daemon: MakeDaemon) -> None:
+async def test_ten_thousand_clients_wait_while_others_are_served(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon(proxy_config(consumer={"long_polling_timeout": f"{POLL_SECONDS}s"}))
     daemon.start()
     before = daemon.rss_bytes()

@@ -121,7 +121,7 @@ async def committed(kafka: KafkaCluster, topic: str, group: str) -> list[tuple[i
     return [tuple(found[KafkaPartition(topic, partition)]) for partition in range(PARTITIONS)]
 
 
-async def test_the_plan_for_a_move_there_and_back(
+async def test_the_migration_plan_works_in_both_directions(
     make_daemon: MakeDaemon, kafka: KafkaCluster, kafka_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     topic, group = kafka_name("moved"), kafka_name("movers")

@@ -30,7 +30,7 @@ def _tools() -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_kafka_reads_what_the_daemon_wrote(make_daemon: MakeDaemon, compression: str) -> None:
+def test_kafka_reads_segments_of_the_daemon(make_daemon: MakeDaemon, compression: str) -> None:
     daemon = make_daemon(
         proxy_config(default_partitions=1, producer={"compression": compression, "flush_frequency": "50ms"})
     )

@@ -146,7 +146,7 @@ async def read_partition(daemon: Daemon, partition: int, topic: str) -> list[byt
         ]
 
 
-async def test_every_epoch_is_there_once_however_often_the_daemon_dies(make_daemon: MakeDaemon) -> None:
+async def test_every_epoch_is_published_once_however_often_the_daemon_dies(make_daemon: MakeDaemon) -> None:
     seed = int(os.environ.get("PIXY_CRASH_SEED", random.randrange(1 << 32)))
     cycles = int(os.environ.get("PIXY_CRASH_CYCLES", "8"))
     rng = random.Random(seed)

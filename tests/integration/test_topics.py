@@ -54,7 +54,7 @@ def status(error: pytest.ExceptionInfo[Any]) -> grpc.StatusCode:
     return code
 
 
-def test_a_topic_is_created_grows_goes_and_comes_anew_across_kills(make_daemon: MakeDaemon) -> None:
+def test_a_topic_is_created_grown_deleted_and_recreated_across_kills(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon(proxy_config(auto_create_topics=False, producer={"partitioner": "roundrobin"}))
     daemon.start()
     with pytest.raises(grpc.RpcError) as missing:
@@ -103,7 +103,7 @@ def test_a_topic_is_created_grows_goes_and_comes_anew_across_kills(make_daemon: 
     daemon.stop()
 
 
-def test_what_a_topic_cannot_be_is_refused_and_changes_nothing(daemon: Daemon) -> None:
+def test_invalid_topics_are_rejected_and_change_nothing(daemon: Daemon) -> None:
     created = topics(daemon).CreateTopic(pb.CreateTopicRequest(topic="t", partitions=2), timeout=SECONDS)
     for method, request in [
         ("CreateTopic", pb.CreateTopicRequest(topic="new", config={"nosuch": "1"})),
