@@ -38,7 +38,7 @@ _WITHOUT_PROCESSES = (
 )
 _WITH_PROCESSES = (
     "tests/backend/kafka/test_produce.py",
-    "tests/integration/test_grpc_door.py",
+    "tests/integration/test_grpc_server.py",
     "tests/spark/test_source.py",
 )
 """Tests with real brokers, daemons with TLS clients, and a Spark."""

@@ -1,4 +1,4 @@
-"""Daemons for tests: each test has its own, in its own folder, and none outlives the test."""
+"""Daemons for tests: each test has its own, in its own directory, and none outlives the test."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ MakeDaemon = Callable[..., Daemon]
 
 @pytest.fixture
 def make_daemon(tmp_path: Path) -> Iterator[MakeDaemon]:
-    """Makes daemons that are not started yet; whatever still runs at the end of the test is killed."""
+    """A factory of unstarted daemons; those still running at the end of the test are killed."""
     daemons: list[Daemon] = []
 
     def make(config: Mapping[str, Any] | None = None, folder: str = "") -> Daemon:

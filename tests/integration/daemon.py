@@ -1,7 +1,7 @@
-"""A real daemon in a process of its own, for tests that look at it from outside.
+"""A real daemon in a process of its own, for tests from outside.
 
-Each has a folder with its configuration, its data and its log. It listens on 127.0.0.1 and takes a free port the first time; a daemon
-that is started again, after `stop` or `kill`, has the same port and the same data.
+Each has a directory with its configuration, data and log. It listens on a free port of 127.0.0.1; a
+daemon restarted after `stop` or `kill` has the same port and data.
 """
 
 import os
@@ -31,7 +31,7 @@ STOP_SECONDS_MAX = 120.0
 
 CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
-    ("grpc.enable_retries", 0),  # a call that fails is the test's business
+    ("grpc.enable_retries", 0),  # tests handle failed calls themselves
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -39,7 +39,7 @@ CHANNEL_OPTIONS = (
 
 
 def proxy_config(**sections: Any) -> dict[str, Any]:
-    """A configuration with one cluster whose options these are."""
+    """A configuration with one cluster with these options."""
     return {"proxies": {"default": sections}}
 
 
@@ -47,9 +47,10 @@ class Daemon:
     """`pixy serve` as a process.
 
     Args:
-        folder: where its files go.
-        config: options that differ from the defaults. `grpc_addr` and `data_dir` are set here unless they are given.
-        program: what Python runs.
+        folder: directory of its files.
+        config: options that differ from the defaults. `grpc_addr` and `data_dir` are set here
+            unless given.
+        program: Python arguments of the program.
     """
 
     def __init__(
@@ -78,10 +79,11 @@ class Daemon:
     ) -> None:
         self.kill()
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- lifecycle
+    # ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start, and return when it is ready. The test fails with its log if it is not."""
+        """Start, and wait until it is ready. The test fails with its log otherwise."""
         self.start_nowait()
         line = self.next_line(START_SECONDS_MAX)
         if line is None or not line.startswith("pixy ready "):
@@ -92,7 +94,7 @@ class Daemon:
             self.config["grpc_addr"] = self.addresses["grpc"]
 
     def start_nowait(self) -> None:
-        """Start the process and do not wait for anything."""
+        """Start the process without waiting for it."""
         assert self._process is None, "it runs already"
         self.folder.mkdir(parents=True, exist_ok=True)
         config_file = self.folder / "pixy.yaml"
@@ -114,10 +116,10 @@ class Daemon:
         self._reader.start()
 
     def next_line(self, timeout: float) -> str | None:
-        """The next line of its standard output, None at the end of it.
+        """The next line of its standard output; None at the end.
 
         Raises:
-            queue.Empty: there was none in time.
+            queue.Empty: no line in time.
         """
         return self._lines.get(timeout=timeout)
 
@@ -126,21 +128,21 @@ class Daemon:
         self.process.send_signal(number)
 
     def wait(self, timeout: float = STOP_SECONDS_MAX) -> int:
-        """Wait until it has ended; returns its exit code."""
+        """Wait for its exit; returns the exit code."""
         process = self.process
         code = process.wait(timeout)
         self._release()
         return code
 
     def stop(self) -> None:
-        """End it with SIGTERM. The test fails if it does not end well."""
+        """Stop it with SIGTERM. The test fails if the exit is not clean."""
         self.close_channels()
         self.signal(signal.SIGTERM)
         code = self.wait()
         assert code == 0, f"the daemon ended with {code}; its log:\n{self.log()}"
 
     def kill(self) -> None:
-        """End it with SIGKILL, if it runs."""
+        """Kill it with SIGKILL, if it is running."""
         self.close_channels()
         if self._process is not None:
             self._process.kill()
@@ -161,7 +163,8 @@ class Daemon:
         self._log.close()
         self._process = None
 
-    # --- what can be seen of it -----------------------------------------------------------------------------------
+    # --- inspection
+    # -----------------------------------------------------------------------------------
 
     @property
     def process(self) -> "subprocess.Popen[str]":
@@ -175,16 +178,16 @@ class Daemon:
 
     @property
     def address(self) -> str:
-        """`host:port` of its gRPC door."""
+        """`host:port` of its gRPC server."""
         return self.addresses["grpc"]
 
     @property
     def data(self) -> Path:
-        """Where the cluster `default` has its files."""
+        """Directory of the cluster `default`."""
         return Path(self.config["data_dir"]) / "default"
 
     def log(self) -> str:
-        """Everything it has logged."""
+        """Its complete log."""
         return re.sub(r"\x1b\[[0-9;]*m", "", (self.folder / "log").read_text())
 
     def rss_bytes(self) -> int:
@@ -192,10 +195,10 @@ class Daemon:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
-    # --- clients ----------------------------------------------------------------------------------------------------
+    # --- clients ----------------------------------------------------------------------------------
 
     def channel(self, target: str | None = None) -> grpc.Channel:
-        """A new connection to it, closed when it ends."""
+        """A new connection, closed when the daemon stops."""
         channel = grpc.insecure_channel(target or self.address, options=CHANNEL_OPTIONS)
         self._channels.append(channel)
         return channel
@@ -227,7 +230,7 @@ def _read_lines(process: "subprocess.Popen[str]", lines: "queue.SimpleQueue[str 
 
 
 def wait_until_refused(daemon: Daemon) -> tuple[int, str]:
-    """Start a daemon that must not get ready; returns its exit code and its log."""
+    """Start a daemon that must fail; returns its exit code and log."""
     daemon.start_nowait()
     try:
         line = daemon.next_line(START_SECONDS_MAX)

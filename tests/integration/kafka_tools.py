@@ -1,8 +1,8 @@
-"""Apache Kafka's own tools, to let Kafka itself judge what pixy writes.
+"""Apache Kafka's own tools, with which Kafka itself verifies pixy's files.
 
-The jars are fetched once, through Maven, into `.cache/kafka-libs` of the repository. They are fetched into a directory beside
-it, under a lock, and moved there when they are complete: a test that was killed leaves nothing half done, and two test
-processes do not disturb each other. A changed pom.xml fetches them again.
+The jars are fetched once, by Maven, into `.cache/kafka-libs` of the repository. They are fetched
+into a sibling directory, under a lock, and moved when complete: a killed test leaves no incomplete
+directory, and concurrent test processes do not conflict. A changed pom.xml fetches them again.
 """
 
 import fcntl
@@ -36,7 +36,7 @@ _TOOL_SECONDS_MAX = 120
 
 @dataclass(frozen=True)
 class DumpedBatch:
-    """One batch as Kafka read it. `is_valid` says that Kafka found its checksum right."""
+    """One batch as read by Kafka. `is_valid`: Kafka accepted its checksum."""
 
     base_offset: int
     last_offset: int
@@ -52,7 +52,7 @@ class DumpedBatch:
 
 @dataclass(frozen=True)
 class DumpedRecord:
-    """One record as Kafka read it; a key or value that is null is None. Control records have neither."""
+    """One record as read by Kafka; a null key or value is None. Control records have neither."""
 
     batch: DumpedBatch
     offset: int
@@ -63,7 +63,9 @@ class DumpedRecord:
 
 
 def kafka_libs() -> Path:
-    """The directory of Kafka's jars, fetched if they are not there. Skips the test if Java or Maven is missing."""
+    """The directory of Kafka's jars, which are fetched if missing. Skips the test without Java or
+    Maven.
+    """
     require("java", "apt-get install openjdk-17-jre-headless")
     with _lock():
         pom = _LIBS / _POM.name
@@ -91,7 +93,9 @@ def _fetch(mvn: str) -> None:
 
 
 def run_tool(main_class: str, *arguments: str) -> str:
-    """What one of Kafka's tools prints. The test fails with its output if it fails."""
+    """Run one of Kafka's tools; returns its output. The test fails with the output if the tool
+    fails.
+    """
     java = require("java", "apt-get install openjdk-17-jre-headless")
     return _run([java, "-cp", f"{kafka_libs()}/*", main_class, *arguments], _TOOL_SECONDS_MAX)
 
@@ -103,14 +107,16 @@ def _run(command: list[str], timeout: float) -> str:
 
 
 def dump_log_segment_text(path: Path) -> str:
-    """What `kafka-dump-log` prints for a segment file, with every record."""
+    """Output of `kafka-dump-log` for a segment file, with all records."""
     return run_tool(
         "org.apache.kafka.tools.DumpLogSegments", "--files", str(path), "--print-data-log", "--deep-iteration"
     )
 
 
 def dump_log_segments(path: Path) -> list[DumpedRecord]:
-    """The records that Kafka finds in a segment file. Keys and values must be text without line breaks."""
+    """The records that Kafka reads from a segment file. Keys and values must be text without line
+    breaks.
+    """
     return parse_dump(dump_log_segment_text(path))
 
 
@@ -127,7 +133,7 @@ _RECORD = re.compile(
 
 
 def parse_dump(text: str) -> list[DumpedRecord]:
-    """The records in the output of `kafka-dump-log`; fails on lines that look like one and are not understood."""
+    """Parse the records in the output of `kafka-dump-log`; fails on malformed record lines."""
     records: list[DumpedRecord] = []
     batch: DumpedBatch | None = None
     for line in text.split("\n"):
@@ -163,7 +169,9 @@ def _record(batch: DumpedBatch, fields: dict[str, str]) -> DumpedRecord:
 
 
 def _take(rest: bytes, label: bytes, size: int) -> tuple[str | None, bytes]:
-    """The text of `size` bytes behind `label`, and what follows; None without a label if the size is -1."""
+    """The text of `size` bytes after `label`, and the rest; None if the size is -1 and there is no
+    label.
+    """
     if size < 0:
         return None, rest
     assert rest.startswith(label), f"expected {label!r}, found {rest[:40]!r}"

@@ -1,14 +1,18 @@
-"""What clients were told by a daemon that is killed now and then, and whether what it says later agrees with that.
+"""Records the answers of a repeatedly killed daemon, and checks that later answers are consistent
+with them.
 
-Pure: no daemon, no clock. A life is the time between two starts of the daemon. Every contradiction raises an AssertionError that
-names the place. What is checked:
+Pure: no daemon, no clock. A life is the time between two starts of the daemon. Every contradiction
+raises an AssertionError that names its position. Checks:
 
-    records     an answered produce stays at its partition and offset, with its bytes; so does a record that any client has read
-                the log has no holes, and holds a value at most as often as it was sent
-    offsets     what GetOffsets has shown as committed stays committed, and nothing is committed that was not acked
-                SetOffsets is all or nothing: after a crash the last answered change holds, or one that was under way
-                when the daemon ends well, every answered ack is committed
-    offers      in one life a group is offered exactly what was not committed at its begin, each record once
+    records     an answered produce stays at its partition and offset, with its bytes; so does a
+                record read by any client
+                the log has no holes, and has a value at most as often as it was sent
+    offsets     a commit shown by GetOffsets stays committed, and only acked records are committed
+                SetOffsets is all or nothing: after a crash the last answered change holds, or one
+                that was in flight
+                after a clean exit, every answered ack is committed
+    offers      in one life a group is offered exactly the records uncommitted at its start, each
+                once
 """
 
 from collections import Counter
@@ -24,7 +28,7 @@ __all__ = ["Committed", "GroupLedger", "Ledger", "MovedLedger", "Position"]
 
 
 class Position(NamedTuple):
-    """A place in the log."""
+    """A position in the log."""
 
     topic: str
     partition: int
@@ -32,7 +36,9 @@ class Position(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """How far a group has come in one partition, as GetOffsets shows it; nothing committed is offset 0."""
+    """A group's committed position in a partition, as shown by GetOffsets; offset 0 without a
+    commit.
+    """
 
     offset: int = 0
     sparse: frozenset[int] = frozenset()
@@ -52,26 +58,26 @@ class Committed(NamedTuple):
 
 
 class Ledger:
-    """The records."""
+    """Ledger of the records."""
 
     def __init__(self) -> None:
-        # How often each value was sent.
+        # Number of times each value was sent.
         self.sent: Counter[bytes] = Counter()
-        # Answers to produce.
+        # Answered produces.
         self.acknowledged: dict[Position, bytes] = {}
-        # What clients have read.
+        # Records read by clients.
         self.read: dict[Position, bytes] = {}
-        # One past the last record that is known of, by partition.
+        # End offset of the known records, by partition.
         self.ends: dict[TopicPartition, int] = {}
 
     def acknowledge(self, position: Position, value: bytes) -> None:
-        """A produce was answered."""
+        """Record an answered produce."""
         self._agree(position, value)
         assert position not in self.acknowledged, f"{position} was given to two records: {value[:40]!r}"
         self.acknowledged[position] = value
 
     def see(self, position: Position, value: bytes) -> None:
-        """A client has read a record."""
+        """Record a record read by a client."""
         assert value in self.sent, f"{position} holds {value[:40]!r}, which nobody sent"
         self._agree(position, value)
         self.read[position] = value
@@ -86,7 +92,9 @@ class Ledger:
     def check_log(
         self, key: TopicPartition, served: OffsetRange, records: Sequence[tuple[int, bytes]]
     ) -> None:
-        """`records` is what a fresh group got of a partition, `served` what GetOffsets says of it."""
+        """Check `records`, which a fresh group read from a partition, against `served`, its range
+        from GetOffsets.
+        """
         known = self.ends.get(key, 0)
         assert served.begin == 0, f"{key} begins at {served.begin}"
         assert served.end >= known, f"{key} ends at {served.end}, but {known - 1} was answered or read before"
@@ -102,14 +110,16 @@ class Ledger:
                 assert values.get(position.offset) == value, f"the answered record at {position} is lost"
 
     def check_copies(self) -> None:
-        """No value is there more often than it was sent. To be called when everything was read."""
+        """Check that no value occurs more often than it was sent. Call it when everything has been
+        read.
+        """
         for value, count in Counter(self.read.values()).items():
             assert count <= self.sent[value], (
                 f"{value[:40]!r} was sent {self.sent[value]} times and is there {count} times"
             )
 
     def check_present(self, values: Iterable[bytes]) -> None:
-        """These must be there. To be called when everything was read."""
+        """Check that these values exist. Call it when everything has been read."""
         missing = set(values) - set(self.read.values())
         assert not missing, f"{len(missing)} messages are lost, among them {min(missing)[:40]!r}"
 
@@ -123,34 +133,35 @@ def _difference(offsets: list[int], end: int) -> str:
 
 @dataclass
 class GroupLedger:
-    """One consumer group.
+    """Ledger of one consumer group.
 
     Args:
         name: its name.
-        workers: how many requests of it may be under way at the same time.
-        auto_ack: the daemon acks by itself, so the ack of a record whose answer was lost is no mistake.
+        workers: maximum number of its requests in flight.
+        auto_ack: the daemon acks, so an acked record whose answer was lost is not an error.
     """
 
     name: str
     workers: int
     auto_ack: bool = False
-    # What was shown as committed last.
+    # Last commits shown.
     committed: dict[TopicPartition, Committed] = field(default_factory=dict)
-    # Records whose ack was sent, or, with auto ack, that were received.
+    # Records whose ack was sent, or, with auto ack, received records.
     acked: set[Position] = field(default_factory=set)
     # Records whose ack was answered in this life.
     confirmed: set[Position] = field(default_factory=set)
-    # With auto ack: records that were committed and never received, because a crash took the answer.
+    # With auto ack: records committed and never received, because a crash lost the answer.
     given_up: set[Position] = field(default_factory=set)
-    # Records that are committed in this life though their ack is not known. Only with auto ack, while the answer is under way.
+    # Records committed in this life without a known ack. Only with auto ack, while the answer is in
+    # flight.
     _unexplained: set[Position] = field(default_factory=set)
-    # What was committed when this life began.
+    # Commits at the start of this life.
     begun: dict[TopicPartition, Committed] = field(default_factory=dict)
-    # What was offered in this life.
+    # Offsets offered in this life.
     offered: dict[TopicPartition, set[int]] = field(default_factory=dict)
 
     def begin_life(self, shown: Mapping[TopicPartition, Committed], *, after_crash: bool = True) -> None:
-        """The daemon has started; `shown` is what it says of every partition before anybody consumes."""
+        """Begin a life; `shown` has the commits of all partitions before anything is consumed."""
         if not after_crash:
             lost = [
                 p for p in self.confirmed if not shown[TopicPartition(p.topic, p.partition)].covers(p.offset)
@@ -168,7 +179,7 @@ class GroupLedger:
         self.offered = {key: set() for key in self.committed}
 
     def show(self, key: TopicPartition, committed: Committed) -> None:
-        """GetOffsets has shown this."""
+        """Record and check a commit shown by GetOffsets."""
         before = self.committed.get(key, Committed())
         assert committed.offset >= before.offset, (
             f"{self.name}: committed offset of {key} went back from {before.offset} to {committed.offset}"
@@ -184,7 +195,7 @@ class GroupLedger:
         )
 
     def offer(self, position: Position) -> None:
-        """A record was received."""
+        """Record and check a received record."""
         key = TopicPartition(position.topic, position.partition)
         begun = self.begun.get(key, Committed())
         assert not begun.covers(position.offset), (
@@ -195,9 +206,10 @@ class GroupLedger:
         offered.add(position.offset)
 
     def end_life(self, ends: Mapping[TopicPartition, int] | None = None) -> None:
-        """The daemon is gone, or, with `ends`, everything up to there was asked for and nothing is under way.
+        """End a life: the daemon is gone, or, with `ends`, everything up to there was requested and
+        nothing is in flight.
 
-        Whatever is below an offered record was offered before it, except for the answers that the crash has taken.
+        All records below an offered one were offered before, except for answers lost in the crash.
         """
         missing: list[Position] = []
         for key, offered in self.offered.items():
@@ -213,22 +225,22 @@ class GroupLedger:
 
 
 class MovedLedger:
-    """A group that only SetOffsets moves: one topic, all partitions in one call."""
+    """Ledger of a group moved only by SetOffsets: one topic, all partitions in one call."""
 
     def __init__(self) -> None:
         self.answered: dict[str, tuple[int, ...]] = {}
         self.under_way: dict[str, tuple[int, ...]] = {}
 
     def begin(self, topic: str, offsets: tuple[int, ...]) -> None:
-        """SetOffsets is called."""
+        """Record a call of SetOffsets."""
         self.under_way[topic] = offsets
 
     def answer(self, topic: str) -> None:
-        """It was answered OK."""
+        """Record its OK answer."""
         self.answered[topic] = self.under_way.pop(topic)
 
     def begin_life(self, topic: str, shown: tuple[int, ...]) -> None:
-        """What GetOffsets shows after a start. -1 where nothing was ever set."""
+        """Check the offsets shown by GetOffsets after a start. -1: never set."""
         nothing = tuple(-1 for _ in shown)
         allowed = {
             self.answered.get(topic, nothing),

@@ -1,4 +1,4 @@
-"""The daemon from outside: how it starts, what keeps it from starting, how it ends, and what it withstands."""
+"""The daemon from outside: start, failures to start, shutdown, and robustness."""
 
 import os
 import re
@@ -36,14 +36,14 @@ def produce(stub: KafkaPixyStub, topic: str, *values: bytes) -> None:
 
 
 def status_of(call: Any) -> grpc.StatusCode:
-    """How a call that was begun as a future has ended."""
+    """Status of a call made as a future."""
     error = call.exception(timeout=SECONDS)
     assert error is not None, f"it was answered: {call.result()}"
     return status_of_error(error)
 
 
 def status_of_error(error: Any) -> grpc.StatusCode:
-    """The status of an error of gRPC, whose type does not show that it is a call as well."""
+    """Status of a gRPC error, whose type does not show that it is a call as well."""
     code: grpc.StatusCode = error.code()
     return code
 
@@ -64,7 +64,7 @@ def offsets(stub: KafkaPixyStub, topic: str, group: str) -> list[int]:
     return [entry.offset for entry in answer.offsets]
 
 
-# --- start --------------------------------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------
 
 
 def test_it_prints_one_line_with_the_actual_port_when_it_is_ready(daemon: Daemon) -> None:
@@ -114,7 +114,7 @@ def test_an_unknown_option_is_rejected_with_file_line_and_a_suggestion(make_daem
     assert "shutdown_timeout" in log
 
 
-# --- file descriptors ---------------------------------------------------------------------------------------------
+# --- file descriptors -----------------------------------------------------------------------------
 
 
 FEW_FILES = """
@@ -169,7 +169,7 @@ def test_a_daemon_without_file_descriptors_recovers_when_there_are_some(make_dae
             KafkaPixyStub(channel).Produce(pb.ProdRq(topic="t", message=b"1"), timeout=60)
 
 
-# --- end ----------------------------------------------------------------------------------------------------------
+# --- end ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -185,12 +185,14 @@ def test_a_signal_drains_the_daemon_gracefully(make_daemon: MakeDaemon, number: 
     waiting = [
         stub.ConsumeNAck.future(pb.ConsNAckRq(topic="empty", group="g", no_ack=True)) for _ in range(3)
     ]
-    stub.ListTopics(pb.ListTopicRq(), timeout=SECONDS)  # they are with the daemon when this is answered
+    # the daemon has received them when this is answered
+    stub.ListTopics(pb.ListTopicRq(), timeout=SECONDS)
 
     daemon.signal(number)
     assert next(health).status == health_pb2.HealthCheckResponse.NOT_SERVING
     assert {status_of(call) for call in waiting} == {grpc.StatusCode.UNAVAILABLE}
-    # Offers are out, so it stays: nothing new is given or taken, but acks are.
+    # With outstanding offers it keeps running: new messages are neither delivered nor accepted, but
+    # acks are.
     for refused in (
         stub.ConsumeNAck.future(pb.ConsNAckRq(topic="t", group="g", no_ack=True)),
         stub.Produce.future(pb.ProdRq(topic="t", message=b"late")),
@@ -260,7 +262,8 @@ def test_a_second_signal_stops_it_at_once_without_losing_answered_messages(make_
     assert consume(daemon.stub(), "t", "g").message == b"0"
 
 
-# --- what it tells of itself --------------------------------------------------------------------------------------
+# --- health and reflection
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("service", ["", "KafkaPixy"])
@@ -280,13 +283,14 @@ def test_a_client_without_the_proto_discovers_the_service_by_reflection(daemon: 
     assert not any(method.server_streaming or method.client_streaming for method in service.methods)
 
 
-# --- other doors --------------------------------------------------------------------------------------------------
+# --- other listeners
+# --------------------------------------------------------------------------------------------------
 
 
 def test_it_serves_a_unix_socket_and_replaces_a_stale_one(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon({"grpc_addr": "", "unix_addr": "pixy.sock"})
     daemon.config["grpc_addr"] = ""
-    for value in (b"0", b"1"):  # after the kill the socket's file is still there
+    for value in (b"0", b"1"):  # after the kill the socket file still exists
         daemon.start()
         assert set(daemon.addresses) == {"grpc-unix"}
         produce(KafkaPixyStub(daemon.channel(f"unix:{daemon.folder / 'pixy.sock'}")), "t", value)
@@ -296,7 +300,8 @@ def test_it_serves_a_unix_socket_and_replaces_a_stale_one(make_daemon: MakeDaemo
     assert not (daemon.folder / "pixy.sock").exists()
 
 
-# --- what it withstands -------------------------------------------------------------------------------------------
+# --- robustness
+# -------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -311,7 +316,7 @@ def test_background_threads_have_lower_priority(daemon: Daemon) -> None:
     tasks = Path(f"/proc/{daemon.process.pid}/task")
     niceness = {int(task.name): os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks.iterdir()}
     usual = os.getpriority(os.PRIO_PROCESS, 0)
-    # The event loop; the journal's thread is one of those that are as nice.
+    # The event loop; the journal's thread has the same niceness.
     assert niceness.pop(daemon.process.pid) == usual
     assert sorted(set(niceness.values())) == [usual, usual + 5]
 
@@ -336,7 +341,7 @@ def test_a_client_that_sends_garbage_does_not_disturb_others(daemon: Daemon, rub
             while connection.recv(65536):
                 pass
         except (ConnectionError, TimeoutError):
-            pass  # either side may be the first to hang up
+            pass  # either side may close first
     produce(stub, "t", b"after")
     produce(stub, "other", b"polled")
     assert poll.result(timeout=SECONDS).message == b"polled"

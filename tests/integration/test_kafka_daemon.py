@@ -1,4 +1,6 @@
-"""Daemons in front of a real Kafka: brokers that are not there yet, several clusters side by side, and what clients are answered."""
+"""Daemons in front of a real Kafka: brokers that start late, several clusters side by side, and
+answers to clients.
+"""
 
 import queue
 import time
@@ -26,21 +28,21 @@ _PATIENCE_S = 60.0
 
 
 def kafka_proxy(cluster: KafkaCluster, client_id: str = "pixy-a", **consumer: Any) -> dict[str, Any]:
-    """An entry under `proxies`, as somebody who comes from kafka-pixy has it."""
+    """An entry under `proxies`, as in kafka-pixy's files."""
     quick = {"long_polling_timeout": "1s", "rebalance_timeout": "2s", "session_timeout": "3s", **consumer}
     return {"client_id": client_id, "kafka": {"seed_peers": cluster.addresses}, "consumer": quick}
 
 
 @pytest.fixture
 def late_kafka(tmp_path: Path) -> Iterator[KafkaCluster]:
-    """A cluster that nobody has started yet."""
+    """A cluster that is not started."""
     cluster = KafkaCluster(tmp_path / "kafka")
     yield cluster
     cluster.kill()
 
 
 def wait_logged(daemon: Daemon, words: str) -> None:
-    """Return when the daemon has logged something."""
+    """Wait until the daemon has logged a text."""
     until_blocking(lambda: words in daemon.log(), daemon.log)
 
 
@@ -57,7 +59,7 @@ def status_of(call: Callable[[Any], Any], request: Any) -> tuple[grpc.StatusCode
 
 
 def consume(stub: Any, topic: str, group: str, **fields: Any) -> Any:
-    """The next record, however many long polls that takes."""
+    """The next record, over as many long polls as necessary."""
     give_up_at = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -69,7 +71,9 @@ def consume(stub: Any, topic: str, group: str, **fields: Any) -> Any:
 
 
 def test_it_waits_for_brokers_that_are_not_up_yet(make_daemon: MakeDaemon, late_kafka: KafkaCluster) -> None:
-    """The daemon serves its embedded cluster, says that it is not ready and why, and gets ready by itself."""
+    """The daemon serves its embedded cluster, reports that it is not ready and why, and becomes
+    ready by itself.
+    """
     daemon = make_daemon(
         {
             "grpc_addr": f"127.0.0.1:{free_ports(1)[0]}",

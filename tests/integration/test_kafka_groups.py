@@ -1,4 +1,6 @@
-"""Consumer groups over a real Kafka: what users of kafka-pixy complained of, and several pixies and others in one group."""
+"""Consumer groups on a real Kafka: problems reported by kafka-pixy's users, and several pixies and
+other members in one group.
+"""
 
 import asyncio
 from collections import Counter
@@ -61,7 +63,7 @@ async def create(pixy: Pixy, topic: str, partitions: int) -> None:
 async def commit_as_somebody_else(
     kafka: KafkaCluster, group: str, topic: str, offset: int, metadata: str
 ) -> None:
-    """A commit as kafka-pixy makes it: as no member, for one partition."""
+    """A commit as by kafka-pixy: without membership, for one partition."""
     consumer = AIOKafkaConsumer(bootstrap_servers=kafka.addresses, group_id=group, enable_auto_commit=False)
     await consumer.start()
     try:
@@ -71,13 +73,16 @@ async def commit_as_somebody_else(
         await consumer.stop()
 
 
-# --- kafka-pixy's own ---------------------------------------------------------------------------------------------
+# --- commits of kafka-pixy
+# ---------------------------------------------------------------------------------------------
 
 
 async def test_a_migration_from_kafka_pixy_loses_no_ack(
     kafka: KafkaCluster, a: Pixy, topic: str, group: str
 ) -> None:
-    """What kafka-pixy has committed, acks above the offset included, is not handed out again; all the rest is."""
+    """Records committed by kafka-pixy, including acks above the offset, are not redelivered; all
+    others are delivered.
+    """
     await create(a, topic, 1)
     await a.produce(topic, *[b"%d" % at for at in range(320)])
     await commit_as_somebody_else(kafka, group, topic, 301, "BDCCBD")  # acked: 302-304, 307, 308, 310-312
@@ -117,7 +122,7 @@ async def test_a_foreign_commit_does_not_stop_consuming(
     ]
 
 
-# --- rebalances ---------------------------------------------------------------------------------------------------
+# --- rebalances -----------------------------------------------------------------------------------
 
 
 async def test_partitions_added_while_consuming_are_consumed(a: Pixy, topic: str, group: str) -> None:
@@ -260,14 +265,14 @@ async def test_a_pixy_that_dies_is_replaced(kafka: KafkaCluster, b: Pixy, topic:
         await a.produce(topic, *[b"%d" % at for at in range(10)])
         held = await a.consume_some(group, topic)
         (member,) = a.backend._groups._members[group]
-        await member._tasks.cancel_all()  # it is silent from here on, as if it were gone
+        await member._tasks.cancel_all()  # silent from here on, like a dead member
         seen = {(await b.consume_some(group, topic, auto_ack=True)).record.value for _ in range(10)}
         assert held.record.value in seen
         member._member_id = ""
 
 
 async def _wait_rebalance(pixy: Pixy, group: str, topic: str) -> None:
-    """Return when the group is being rebalanced, seen from a pixy that is a member of it."""
+    """Wait until the group is rebalancing, as seen by a member."""
 
     async def paused() -> bool:
         return pixy.proxy._consumers._subscriptions[group, topic].paused
@@ -275,7 +280,7 @@ async def _wait_rebalance(pixy: Pixy, group: str, topic: str) -> None:
     await until(paused)
 
 
-# --- offsets ------------------------------------------------------------------------------------------------------
+# --- offsets --------------------------------------------------------------------------------------
 
 
 async def test_an_expired_offset_is_clamped_and_logged_once(
@@ -350,11 +355,11 @@ async def test_consuming_continues_when_the_coordinator_moves(
         await until(all_acked)
 
 
-# --- several pixies -----------------------------------------------------------------------------------------------
+# --- several pixies -------------------------------------------------------------------------------
 
 
 async def _owner(pixy: Pixy, group: str, partition: TopicPartition) -> str | None:
-    """Who has a partition; None also while that is being decided."""
+    """Owner of a partition; None also during a rebalance."""
     try:
         return await pixy.backend.partition_owner(group, partition)
     except OwnerUndecided:
@@ -362,7 +367,7 @@ async def _owner(pixy: Pixy, group: str, partition: TopicPartition) -> str | Non
 
 
 async def _share(a: Pixy, b: Pixy, topic: str, group: str) -> None:
-    """Both consume a topic of two partitions, which has no records: `a` and `b` have one partition each."""
+    """Make `a` and `b` consume an empty topic of two partitions, with one partition each."""
     await create(a, topic, 2)
     await b.backend.describe_topic(topic)
     async with asyncio.timeout(PATIENCE):
@@ -467,14 +472,16 @@ async def test_other_consumers_are_listed_too(
         await a.proxy.list_consumers(other, group)
 
 
-# --- brokers ------------------------------------------------------------------------------------------------------
+# --- brokers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
 async def test_consumers_resume_after_an_outage_of_all_brokers_longer_than_a_session(
     kafka_three: KafkaCluster, topic: str, group: str
 ) -> None:
-    """What was acked and committed before does not come again, what was not comes, and acks meanwhile say why they do not count."""
+    """Records acked and committed before are not redelivered, others are, and acks during the
+    outage report why they do not count.
+    """
     async with open_pixy(kafka_three, options={"session_timeout": 2.0}) as a:
         await create(a, topic, 2)
         await a.produce(topic, *[b"%d" % at for at in range(20)])

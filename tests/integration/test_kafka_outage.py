@@ -1,4 +1,6 @@
-"""All brokers are gone for half a minute: what a daemon in front of them answers, holds and says meanwhile, and what it has kept."""
+"""An outage of all brokers for half a minute: the daemon's answers, memory and health meanwhile,
+and its data afterwards.
+"""
 
 import asyncio
 import time
@@ -29,16 +31,18 @@ OUTAGE_S = 30.0
 PATIENCE_S = 60.0
 PARTITIONS = 2
 HASTY_TIMEOUT_S, PATIENT_TIMEOUT_S = 3.0, 180.0
-"""`producer.timeout` of a cluster entry that gives up during the outage, and of one that does not."""
+"""`producer.timeout` of a cluster entry that times out during the outage, and of one that does not.
+"""
 CALLER_TIMEOUT_S = 1.0
 LATE_S = 2.0
-"""How late an answer may be on a machine that does other things too."""
+"""Allowed lateness of an answer on a busy machine."""
 
 WAVE_CALLS, WAVE_BYTES = 600, 100_000
 BUFFERED_BYTES = 2 << 20
 HELD_BYTES_MAX = 2 * (4 * BUFFERED_BYTES) + (16 << 20)
-"""What two clusters may hold: the buffer, what waits for room in it, and twice the buffer on its way to the brokers. What a connection and
-the allocator hold comes on top."""
+"""Memory that two clusters may hold: the buffer, requests queued for space in it, and twice the
+buffer in flight to the brokers; connections and allocator come on top.
+"""
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -66,24 +70,24 @@ def kafka_proxy(cluster: KafkaCluster, timeout_s: float) -> dict[str, Any]:
 
 
 class Clients:
-    """Programs that use a topic through a daemon, and what they were told."""
+    """Clients of a topic, and the answers that they got."""
 
     def __init__(self, stub: "KafkaPixyAsyncStub", topic: str) -> None:
         self._stub = stub
         self._topic = topic
         self._numbers = iter(range(1_000_000))
-        # Partition and offset of what was answered as written.
+        # Values answered as written, by partition and offset.
         self.written: dict[tuple[int, int], bytes] = {}
-        # Status, details and seconds of what was not.
+        # Status, details and duration of failed produces.
         self.refused: list[tuple[grpc.StatusCode, str, float]] = []
-        # What the consumer got.
+        # Values received by the consumer.
         self.consumed: Counter[bytes] = Counter()
         self.consumer_errors: set[grpc.StatusCode] = set()
 
     async def produce(
         self, cluster: str, size: int = 0, timeout: float | None = None, *, async_mode: bool = False
     ) -> bytes:
-        """Produce a message of its own and return it; how it was answered is kept."""
+        """Produce a unique message and return it; records the answer."""
         message = b"%d." % next(self._numbers)
         request = pb.ProdRq(
             cluster=cluster,
@@ -106,7 +110,9 @@ class Clients:
         return list(await asyncio.gather(*(self.produce(cluster, **options) for _ in range(count))))
 
     async def consume(self, group: str) -> None:
-        """Take messages and ack each with the request for the next one, whatever happens, without end."""
+        """Consume messages without end, and ack each with the request for the next one, whatever
+        happens.
+        """
         ack: dict[str, Any] = {"no_ack": True}
         while True:
             request = pb.ConsNAckRq(cluster="hasty", topic=self._topic, group=group, **ack)
@@ -126,15 +132,15 @@ class Clients:
 
 
 class HealthWatch:
-    """What a daemon says of its health, from the beginning on."""
+    """Watches a daemon's health from the start."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        stub: Any = HealthStub(channel)  # the published types know synchronous channels only
+        stub: Any = HealthStub(channel)  # the published types have synchronous channels only
         self._call = stub.Watch(health_pb2.HealthCheckRequest())
         self.said: list[int] = []
 
     async def wait(self, status: int) -> None:
-        """Return when it has changed to this."""
+        """Wait until it changes to this status."""
         async with asyncio.timeout(PATIENCE_S):
             self.said.append((await self._call.read()).status)
         assert self.said[-1] == status, self.said
@@ -142,17 +148,20 @@ class HealthWatch:
 
 @pytest.fixture
 def daemon(make_daemon: MakeDaemon, kafka_three: KafkaCluster) -> Daemon:
-    """With two entries for the same brokers, one of which gives up during the outage, and the other one does not."""
+    """A daemon with two entries for the same brokers, of which only one times out during the
+    outage.
+    """
     timeouts = {"hasty": HASTY_TIMEOUT_S, "patient": PATIENT_TIMEOUT_S}
     proxies = {name: kafka_proxy(kafka_three, timeout_s) for name, timeout_s in timeouts.items()}
     return make_daemon({"proxies": {**proxies, "local": {"kind": "embedded"}}})
 
 
 async def refuse_waves(clients: Clients, daemon: Daemon, until: float) -> int:
-    """Offer many times what the buffers take, again and again: all of it is refused in time, with the reason.
+    """Repeatedly produce many times the capacity of the buffers: all of it is rejected in time,
+    with the reason.
 
     Returns:
-        the most memory that the daemon had, in bytes.
+        peak memory of the daemon, in bytes.
     """
     most = 0
     while time.monotonic() < until:
@@ -181,14 +190,14 @@ def check_refusal(code: grpc.StatusCode, details: str, seconds: float) -> None:
         assert code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED), details
         assert f"within {HASTY_TIMEOUT_S:g} s: " in details
     else:
-        # The caller's own.
+        # The caller's deadline.
         assert code is grpc.StatusCode.DEADLINE_EXCEEDED, details
         assert "deadline" in details.lower()
     assert seconds < HASTY_TIMEOUT_S + LATE_S, f"{details}: after {seconds:.1f} s"
 
 
 async def read_topic(cluster: KafkaCluster, topic: str) -> dict[tuple[int, int], bytes]:
-    """What the brokers have: partition and offset -> value."""
+    """Records on the brokers: partition and offset -> value."""
     async with open_kafka(cluster) as backend:
         return {
             (number, offset): value or b""
@@ -205,13 +214,14 @@ async def test_half_a_minute_without_any_broker_loses_nothing(
     async with daemon.aio_channel() as channel, daemon.aio_channel() as other:
         clients, health = Clients(daemon.aio_stub(channel), topic), HealthWatch(other)
         await health.wait(SERVING)
-        for cluster in ("hasty", "patient"):  # each knows the topic from here on
+        for cluster in ("hasty", "patient"):  # each has the topic's metadata from here on
             await clients.produce(cluster)
         await clients.produce_some("hasty", 100)
         consuming = asyncio.create_task(clients.consume(group))
 
         async def all_acked() -> bool:
-            # The ack of the last message rides on a request that comes back when its long poll is over.
+            # The ack of the last message is sent with a request that returns when its long poll
+            # ends.
             return await clients.lag(group) == 0
 
         await until(all_acked)
@@ -244,7 +254,8 @@ async def test_half_a_minute_without_any_broker_loses_nothing(
     assert clients.written.items() <= log.items()
     assert len(clients.written) == 2 + 100 + 50 + 100
     assert sorted(log.values()) == sorted([*clients.written.values(), *accepted]), "each is there, and once"
-    # What was acked and committed before the outage does not come again, and everything has come.
+    # Records acked and committed before the outage are not redelivered, and all records are
+    # delivered.
     assert clients.consumed.keys() == set(log.values())
     assert max(clients.consumed.values()) == 1
     assert clients.consumer_errors <= {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE}

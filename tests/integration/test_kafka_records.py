@@ -1,4 +1,6 @@
-"""kcat and Kafka's own tools see the records that our RPCs make on a real Kafka, and our RPCs see theirs."""
+"""Records on a real Kafka: kcat and Kafka's own tools read those of pixy's RPCs, and pixy's RPCs
+read theirs.
+"""
 
 import json
 import subprocess
@@ -57,7 +59,7 @@ def run(command: list[str], text: str = "") -> str:
 
 
 def consume(daemon: Daemon, topic: str, count: int) -> list[Any]:
-    """So many messages, in order of offset."""
+    """Consume `count` messages, in order of offset."""
     stub = daemon.stub()
     found = [
         stub.ConsumeNAck(pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True), timeout=SECONDS)
@@ -103,7 +105,7 @@ def test_records_produced_by_kcat_are_consumed_by_rpc(
 
 
 def read_by_kafka(kafka: KafkaCluster, topic: str, count: int) -> list[bytes]:
-    """So many messages, as Kafka's own consumer reads them."""
+    """`count` messages as read by Kafka's own consumer."""
     read = run_tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *["--bootstrap-server", kafka.addresses[0], "--topic", topic],

@@ -1,8 +1,10 @@
-"""A daemon in front of a real Kafka is killed with SIGKILL while sinks stage and publish; every epoch is there whole and once, in order.
+"""A daemon in front of a real Kafka is killed with SIGKILL while sinks stage and publish; every
+epoch is published completely and once, in order.
 
 The sinks and the check are those of the embedded cluster's test.
 
-PIXY_CRASH_CYCLES says how often the daemon dies (4), PIXY_CRASH_SEED repeats the choices of a run; timing stays the machine's.
+PIXY_CRASH_CYCLES is the number of kills (4), PIXY_CRASH_SEED repeats the random choices of a run;
+timing depends on the machine.
 """
 
 import os
@@ -56,7 +58,9 @@ async def test_every_epoch_is_published_once_however_often_the_daemon_dies(
 
 
 async def wait_settled(daemon: Daemon) -> None:
-    """Return when nothing of the last process is open: what is committed behind an open transaction is not read before its end."""
+    """Wait until no transaction of the last process is open: records committed after an open
+    transaction are not readable before its end.
+    """
 
     async def settled() -> bool:
         return not list((daemon.folder / "data" / "default" / "kafka" / "publishing").iterdir())

@@ -29,7 +29,7 @@ EXPECTED = [
 
 
 def segment(*batches: bytearray) -> bytes:
-    """The batches as they are in a partition log: consecutive offsets, one behind the other."""
+    """The batches as in a partition log: concatenated, with consecutive offsets."""
     offset = 0
     for batch in batches:
         patch_batch(batch, offset, 7)

@@ -1,4 +1,4 @@
-"""The crash test's own checks can fail: each kind of loss is noticed."""
+"""The crash test's own checks can fail: each kind of loss is detected."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def at(offset: int) -> Position:
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """Three records were sent once, and answered."""
+    """Three records, each sent once and answered."""
     ledger = Ledger()
     for offset, value in RECORDS:
         ledger.sent[value] += 1
@@ -67,7 +67,7 @@ def test_results_of_get_offsets_are_read_with_their_sparse_acks() -> None:
 
 @pytest.fixture
 def group() -> GroupLedger:
-    """A group that has acked 0, 1 and 3, and whose commit of that was shown."""
+    """A group that has acked 0, 1 and 3, with the commit shown."""
     group = GroupLedger("g", workers=1)
     group.begin_life({KEY: Committed()})
     for offset in (0, 1, 2, 3):
@@ -113,7 +113,7 @@ def test_an_offer_of_a_committed_record_is_detected(group: GroupLedger) -> None:
 def test_a_record_that_is_not_redelivered_is_detected(group: GroupLedger) -> None:
     group.begin_life({KEY: Committed(2, frozenset({3}))})
     group.offer(at(4))
-    group.end_life()  # the answer with 2 may have been lost: one request was under way
+    group.end_life()  # the answer with 2 may have been lost: one request was in flight
     with pytest.raises(AssertionError, match="not acked and not offered again"):
         group.end_life({KEY: 5})
     group.offer(at(6))

@@ -1,4 +1,6 @@
-"""The log in bulk on a real daemon: what was answered survives a kill, and the documentation's example works."""
+"""The bulk log API on a real daemon: answered appends survive a kill, and the documentation's
+example works.
+"""
 
 import re
 import subprocess
@@ -41,10 +43,11 @@ def fetch_all(daemon: Daemon, partition: int) -> list[tuple[int, bytes | None]]:
 def append_until_it_is_gone(
     daemon: Daemon, kill_after: int, first: int
 ) -> tuple[dict[tuple[int, int], int], int]:
-    """Append batches of two records, eight requests in flight, and kill the daemon when `kill_after` requests are answered.
+    """Append batches of two records, with eight requests in flight, and kill the daemon after
+    `kill_after` answers.
 
     Returns:
-        the number of the request by the partition and offset that it was answered with; and how many were sent.
+        request numbers by the answered partition and offset, and the number of requests sent.
     """
     answered: dict[tuple[int, int], int] = {}
     stub = log(daemon)

@@ -1,4 +1,4 @@
-"""Ten thousand clients that wait for messages at the same time."""
+"""Ten thousand concurrent clients that wait for messages."""
 
 import asyncio
 import time

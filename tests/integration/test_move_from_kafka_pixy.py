@@ -1,6 +1,8 @@
-"""The plan of docs/migrating-from-kafka-pixy.md, step by step, with a file of kafka-pixy and what it leaves in Kafka.
+"""The migration plan of docs/migrating-from-kafka-pixy.md, step by step, with a file of kafka-pixy
+and its commits in Kafka.
 
-kafka-pixy itself is not here: Kafka 4 has none of the ZooKeeper that it needs. A consumer and a producer that are not pixy's stand for it.
+kafka-pixy itself does not run here: it needs ZooKeeper, which Kafka 4 removed. A foreign consumer
+and producer stand in for it.
 """
 
 import json
@@ -28,7 +30,7 @@ pytestmark = [pytest.mark.process, pytest.mark.no_debug]
 SECONDS = 60.0
 PARTITIONS = 4
 KEYS = {b"A": 0, b"foo": 1, b"bar": 2, b"": 3}
-"""kafka-pixy's partition of each key, of 4."""
+"""kafka-pixy's partitions of these keys, of 4."""
 
 FILE = """\
 grpc_addr: 0.0.0.0:19091
@@ -77,7 +79,7 @@ proxies:
 
 
 def pixy(*arguments: str, daemon: Daemon | None = None) -> str:
-    """What the command prints."""
+    """Output of a command."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PIXY_")}
     if daemon is not None:
         environment["PIXY_ADDRESS"] = daemon.address
@@ -94,7 +96,9 @@ def pixy(*arguments: str, daemon: Daemon | None = None) -> str:
 
 
 async def leave_traces(kafka: KafkaCluster, topic: str, group: str) -> None:
-    """What kafka-pixy leaves: 16 messages of each key, and of one partition an offset with acks above it."""
+    """Write the traces of kafka-pixy: 16 messages per key, and a commit with acks above the offset
+    in one partition.
+    """
     async with open_kafka(kafka) as backend:
         await backend.create_topic(topic, PARTITIONS)
     async with AIOKafkaProducer(bootstrap_servers=kafka.addresses) as producer:
@@ -111,7 +115,7 @@ async def leave_traces(kafka: KafkaCluster, topic: str, group: str) -> None:
 
 
 async def committed(kafka: KafkaCluster, topic: str, group: str) -> list[tuple[int, str]]:
-    """Offset and metadata of each partition, as anybody but pixy reads them."""
+    """Offset and metadata of each partition, as read by other clients."""
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.addresses)
     await admin.start()
     try:
@@ -127,7 +131,7 @@ async def test_the_migration_plan_works_in_both_directions(
     topic, group = kafka_name("moved"), kafka_name("movers")
     await leave_traces(kafka, topic, group)
 
-    # 1. The file is understood, and what has no effect is said.
+    # 1. The file is accepted, with warnings about options without effect.
     text = FILE.format(seed=kafka.addresses[0])
     file = tmp_path / "kafka-pixy.yaml"
     file.write_text(text)
@@ -142,7 +146,7 @@ async def test_the_migration_plan_works_in_both_directions(
     ):
         assert option in warnings, warnings
 
-    # 2. Beside kafka-pixy, on other ports, everything of it can be seen.
+    # 2. Beside kafka-pixy, on other ports, all its data is visible.
     config = {**yaml.safe_load(text), "grpc_addr": "127.0.0.1:0", "shutdown_timeout": "1s"}
     daemon = make_daemon(config)
     daemon.start()
@@ -151,13 +155,13 @@ async def test_the_migration_plan_works_in_both_directions(
     shown = [(each["offset"], each["lag"], each["sparse_acks"]) for each in entries]
     assert shown == [(16, 0, ""), (1, 15, "1-4,6-8,9-12"), (16, 0, ""), (16, 0, "")]
 
-    # 3. A key goes to the partition where it was.
+    # 3. A key keeps its partition.
     stub = daemon.stub()
     for key, partition in KEYS.items():
         answer = stub.Produce(pb.ProdRq(topic=topic, key_value=key, message=b"16"), timeout=SECONDS)
         assert (answer.partition, answer.offset) == (partition, 16)
 
-    # 4. The group goes on where it was: what was acked does not come again, all else does.
+    # 4. The group resumes: acked records are not redelivered, all others are delivered.
     got = set()
     for _ in range(7 + len(KEYS)):
         message = stub.ConsumeNAck(pb.ConsNAckRq(topic=topic, group=group, no_ack=True), timeout=SECONDS)
@@ -166,6 +170,6 @@ async def test_the_migration_plan_works_in_both_directions(
     for partition, offset in ((1, 5), (1, 9), (1, 13), (0, 16)):
         stub.Ack(pb.AckRq(topic=topic, group=group, partition=partition, offset=offset), timeout=SECONDS)
 
-    # 5. And back: what was acked through pixy is there in kafka-pixy's encoding.
+    # 5. And back: acks through pixy are committed in kafka-pixy's encoding.
     daemon.stop()
     assert await committed(kafka, topic, group) == [(17, ""), (1, "BEBH"), (16, ""), (16, "")]

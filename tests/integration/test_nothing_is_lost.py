@@ -1,10 +1,13 @@
-"""The daemon is killed with SIGKILL again and again under load; nothing that it has answered may be lost.
+"""The daemon is killed with SIGKILL repeatedly under load; nothing that it has answered may be
+lost.
 
-While it lives, clients produce (with and without waiting), consume for three groups that ack in different ways, and set the
-offsets of a fourth; one more looks at the committed offsets all the time. After each start a fresh group reads what is new,
-and `ledger` compares. Journal files and segments are small, so that deaths hit their changes too; some hit the recovery.
+While it runs, clients produce (synchronously and asynchronously), consume for three groups that ack
+in different ways, and set the offsets of a fourth; one more polls the committed offsets. After each
+start a fresh group reads new records, and `ledger` compares. Journal files and segments are small,
+so that kills hit their rotation too; some hit recovery.
 
-PIXY_CRASH_CYCLES says how often it dies (15), PIXY_CRASH_SEED repeats the choices of a run; timing stays the machine's.
+PIXY_CRASH_CYCLES is the number of kills (15), PIXY_CRASH_SEED repeats the random choices of a run;
+timing depends on the machine.
 """
 
 import asyncio
@@ -36,7 +39,7 @@ PARTITIONS = 3
 PARTITION_KEYS = [TopicPartition(topic, partition) for topic in TOPICS for partition in range(PARTITIONS)]
 CUT_OFF = {
     signal.SIGKILL: {grpc.StatusCode.UNAVAILABLE},
-    # A call that arrives in the moment in which gRPC's server closes is cancelled by it.
+    # A call that arrives just as the gRPC server closes is cancelled by it.
     signal.SIGTERM: {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED},
 }
 MESSAGE_KEYS = (None, b"", *(b"key-%d" % number for number in range(8)))
@@ -59,7 +62,7 @@ CONFIG = {
 
 
 class Crashes:
-    """The clients of one daemon, over all of its lives."""
+    """The clients of one daemon, over all its lives."""
 
     def __init__(self, daemon: Daemon, rng: random.Random) -> None:
         self.daemon = daemon
@@ -71,11 +74,11 @@ class Crashes:
         self.auto = GroupLedger("auto", workers=4, auto_ack=True)
         self.groups = (self.explicit, self.riding, self.auto)
         self.values = 0
-        # Asynchronous messages that were accepted in this life.
+        # Asynchronous messages accepted in this life.
         self.accepted: list[bytes] = []
-        # Values whose produce was not answered: they are sent again.
+        # Values of unanswered produces: they are sent again.
         self.unanswered: list[tuple[str, bytes | None, bytes]] = []
-        # Everything below was read by a fresh group.
+        # All records below were read by a fresh group.
         self.audited = dict.fromkeys(PARTITION_KEYS, 0)
         self.stub: KafkaPixyAsyncStub
 
@@ -85,7 +88,7 @@ class Crashes:
             self.stub = self.daemon.aio_stub(channel)
             yield
 
-    # --- producers ------------------------------------------------------------------------------------------------
+    # --- producers --------------------------------------------------------------------------------
 
     def next_message(self) -> tuple[str, bytes | None, bytes]:
         if self.unanswered:
@@ -119,10 +122,10 @@ class Crashes:
                 self.accepted.append(message[2])
             await self.stub.ListTopics(pb.ListTopicRq(), timeout=CALL_SECONDS_MAX)
 
-    # --- consumers ------------------------------------------------------------------------------------------------
+    # --- consumers --------------------------------------------------------------------------------
 
     async def consume(self, group: GroupLedger, request: pb.ConsNAckRq) -> Position | None:
-        """One poll; None if there was nothing."""
+        """One poll; None without a message."""
         request.group = group.name
         try:
             answer = await self.stub.ConsumeNAck(request, timeout=CALL_SECONDS_MAX)
@@ -139,7 +142,7 @@ class Crashes:
         return position
 
     async def consume_and_ack(self, topic: str) -> None:
-        """Ack some records at once, some later in any order, some not in this life."""
+        """Ack some records at once, some later in random order, some not in this life."""
         group, kept = self.explicit, list[Position]()
         while True:
             position = await self.consume(group, pb.ConsNAckRq(topic=topic, no_ack=True))
@@ -156,7 +159,7 @@ class Crashes:
         group.confirmed.add(position)
 
     async def consume_n_ack(self, topic: str) -> None:
-        """Each request acks the record before."""
+        """Each request acks the previous record."""
         last: Position | None = None
         while True:
             request = pb.ConsNAckRq(topic=topic, no_ack=last is None)
@@ -171,7 +174,7 @@ class Crashes:
         while True:
             await self.consume(self.auto, pb.ConsNAckRq(topic=topic, auto_ack=True))
 
-    # --- offsets --------------------------------------------------------------------------------------------------
+    # --- offsets ----------------------------------------------------------------------------------
 
     async def offsets(self, group: str, topic: str) -> dict[TopicPartition, pb.PartitionOffset]:
         request = pb.GetOffsetsRq(topic=topic, group=group)
@@ -197,7 +200,8 @@ class Crashes:
             shown = await self.offsets("moved", topic)
             assert tuple(entry.offset for entry in shown.values()) == offsets
 
-    # --- a life -----------------------------------------------------------------------------------------------------
+    # --- lives
+    # -----------------------------------------------------------------------------------------------------
 
     def clients(self) -> list[Coroutine[object, object, None]]:
         return [
@@ -211,7 +215,7 @@ class Crashes:
         ]
 
     async def begin_life(self, *, after_crash: bool = True) -> None:
-        """Look at everything before anybody changes it, and read what is new."""
+        """Check everything before any change, and read new records."""
         self.accepted.clear()
         for group in self.groups:
             shown = {
@@ -273,13 +277,13 @@ class Crashes:
                 except grpc.aio.AioRpcError as error:
                     if error.code() is not grpc.StatusCode.NOT_FOUND:
                         raise
-                    continue  # what is missing is missing: check_log says what
+                    continue  # missing records are reported by check_log
                 records[TopicPartition(topic, answer.partition)].append((answer.offset, answer.message))
 
         await asyncio.gather(*(reader() for _ in range(16)))
 
     async def live(self, seconds: float, number: signal.Signals) -> None:
-        """Load for some time, then the signal; returns when every client has noticed."""
+        """Run the load, then send the signal; returns when all clients have noticed."""
         tasks = [asyncio.create_task(client) for client in self.clients()]
         done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
         assert not done or _failure(done) is None, f"a client failed before the signal: {_failure(done)}"
@@ -294,7 +298,7 @@ class Crashes:
             assert error.code() in CUT_OFF[number], f"{task} ended with {error}"
 
     async def consume_the_rest(self) -> None:
-        """Every group gets and acks what it has not committed, up to the end."""
+        """Consume and ack the uncommitted records of every group, up to the end."""
 
         async def consumer(group: GroupLedger, topic: str) -> None:
             while (
@@ -313,11 +317,11 @@ def _failure(tasks: set["asyncio.Task[None]"]) -> BaseException | None:
 
 
 async def start_with_deaths(crashes: Crashes) -> None:
-    """Start, sometimes only after a death or two on the way."""
+    """Start, sometimes only after one or two kills on the way."""
     daemon, rng = crashes.daemon, crashes.rng
     while rng.random() < DEATHS_WHILE_STARTING:
         daemon.start_nowait()
-        await asyncio.sleep(rng.uniform(*STARTING_SECONDS))  # the random moment itself
+        await asyncio.sleep(rng.uniform(*STARTING_SECONDS))  # a random moment
         daemon.kill()
     daemon.start()
 
@@ -345,7 +349,7 @@ async def test_nothing_is_lost(make_daemon: MakeDaemon, cycles: int) -> None:
         daemon.kill()
         await start_with_deaths(crashes)
 
-    # A life that ends well loses nothing at all, not even what was accepted without waiting.
+    # A life with a clean exit loses nothing, not even asynchronously accepted messages.
     async with crashes.connected():
         await crashes.begin_life()
         await crashes.live(0.5, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Kafka's own tool reads the segments that a daemon has written."""
+"""Kafka's own tool reads segments written by a daemon."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ RECORDS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _tools() -> None:
-    """Without Java and Kafka's jars nothing is started at all."""
+    """Skips before any start without Java and Kafka's jars."""
     kafka_libs()
 
 

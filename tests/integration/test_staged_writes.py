@@ -1,9 +1,12 @@
-"""The daemon is killed with SIGKILL while sinks stage and publish; every epoch is there whole and once, in order.
+"""The daemon is killed with SIGKILL while sinks stage and publish; every epoch is published
+completely and once, in order.
 
-Each sink does what a streaming job does: it stages the records of an epoch, publishes them, and tries again what was not answered, with the
-stages that it has if they are there, and else with new ones. Segments and journal files are small, and large parts become segments.
+Each sink acts as a streaming job: it stages the records of an epoch, publishes them, and retries
+unanswered calls, with its existing stages if they are still there, else with new ones. Segments and
+journal files are small, and large parts become segments.
 
-PIXY_CRASH_CYCLES says how often the daemon dies (8), PIXY_CRASH_SEED repeats the choices of a run; timing stays the machine's.
+PIXY_CRASH_CYCLES is the number of kills (8), PIXY_CRASH_SEED repeats the random choices of a run;
+timing depends on the machine.
 """
 
 import asyncio
@@ -43,8 +46,8 @@ class Sink:
     """One sink, over all lives of the daemon.
 
     Attributes:
-        published: the values of each partition, in their order, of every epoch that was answered.
-        epoch: the one that is being published.
+        published: the values of each partition, in order, of all answered epochs.
+        epoch: the epoch being published.
     """
 
     def __init__(self, name: str, rng: random.Random, topic: str = "t") -> None:
@@ -58,7 +61,7 @@ class Sink:
         self._stage_ids: list[str] = []
 
     async def run(self, log: "LogAsyncStub") -> None:
-        """Publish epoch after epoch until the daemon goes away."""
+        """Publish epochs until the daemon is gone."""
         while True:
             values = self._values()
             if not self._stage_ids:
@@ -71,7 +74,7 @@ class Sink:
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
                     raise
-                # The process that took them was killed before they were sealed.
+                # The process that had them was killed before they were sealed.
                 self.counts["stages lost"] += 1
                 self._stage_ids = []
                 continue
@@ -83,7 +86,7 @@ class Sink:
             self._stage_ids = []
 
     def _values(self) -> list[list[bytes]]:
-        """The records of this epoch, by partition; the same whenever it is asked."""
+        """The records of this epoch, by partition; the same on each call."""
         rng = random.Random(f"{self.name} {self.epoch}")
         size = 2_500_000 if rng.random() < 0.1 else rng.choice((10, 1000, 100_000))
         return [
@@ -92,7 +95,7 @@ class Sink:
         ]
 
     async def _stage(self, log: "LogAsyncStub", values: list[list[bytes]]) -> None:
-        """Two stages, each with half of the records, a piece for each of them; some pieces are sent twice."""
+        """Stage the records in two halves, a piece per record; some pieces are sent twice."""
         ids = []
         for half in (slice(0, 2), slice(2, 4)):
             self.stages += 1
@@ -115,7 +118,7 @@ class Sink:
             seal = pb.Seal(pieces=len(crcs), crc=crc32c(b"".join(crc.to_bytes(4, "big") for crc in crcs)))
             ids.append(stage_id)
             if half.start:
-                # Perhaps the last one is sealed and the answer lost.
+                # The last one may be sealed with its answer lost.
                 self._stage_ids = ids
             await log.Stage(
                 pb.StageRequest(sink_id=self.name, stage_id=stage_id, seal=seal), timeout=CALL_SECONDS_MAX
@@ -123,7 +126,7 @@ class Sink:
 
 
 async def run_sinks(daemon: Daemon, sinks: list[Sink], seconds: float) -> None:
-    """Let the sinks work, and kill the daemon."""
+    """Run the sinks, and kill the daemon."""
     async with daemon.aio_channel() as channel:
         log: LogAsyncStub = LogStub(channel)
         running = [asyncio.create_task(sink.run(log)) for sink in sinks]
@@ -136,7 +139,7 @@ async def run_sinks(daemon: Daemon, sinks: list[Sink], seconds: float) -> None:
 
 
 async def read_partition(daemon: Daemon, partition: int, topic: str) -> list[bytes]:
-    """Every value of a partition."""
+    """All values of a partition."""
     async with daemon.aio_channel() as channel:
         log: LogAsyncStub = LogStub(channel)
         range_ = pb.FetchRange(topic=topic, partition=partition, from_offset=0, to_offset=-1)
@@ -167,7 +170,9 @@ async def test_every_epoch_is_published_once_however_often_the_daemon_dies(make_
 
 
 async def check(daemon: Daemon, sinks: list[Sink], where: str, topic: str = "t") -> None:
-    """Every published value is there, once, each sink's in their order; of what was not answered all or nothing."""
+    """Check that every published value exists once, in the order of each sink; of unanswered epochs
+    all or nothing.
+    """
     found = [await read_partition(daemon, partition, topic) for partition in range(PARTITIONS)]
     for sink in sinks:
         mine = [[value for value in each if value.startswith(sink.name.encode() + b"/")] for each in found]
@@ -175,7 +180,7 @@ async def check(daemon: Daemon, sinks: list[Sink], where: str, topic: str = "t")
         for partition, values in enumerate(mine):
             expected = sink.published[partition]
             if any(under_way):
-                # The last epoch was not answered, and has happened.
+                # The last epoch was unanswered, but published.
                 expected = expected + sink._values()[partition]
             sizes = list(map(len, values)), list(map(len, expected))
             assert sizes[0] == sizes[1], f"{where}: {sink.name}"

@@ -1,4 +1,6 @@
-"""Topics on a real daemon: they are created, grow, go and come anew, and a kill at any point changes nothing of it."""
+"""Topics on a real daemon: creation, growth, deletion and recreation, unaffected by a kill at any
+point.
+"""
 
 from typing import Any
 

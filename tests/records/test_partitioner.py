@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pixy.errors import ConfigError
 from pixy.records import PARTITIONERS, make_partitioner
 
-# spec/seed-semantics.md E.2
+# kafka-pixy: hash partitioner (FNV-1a 32)
 KAFKA_PIXY_VECTORS = {
     3: "''=0 foo=1 bar=2 A=1 C=0",
     4: "''=3 1=0 2=1 3=2 4=3 5=0 foo=1 bar=2 A=0 B=3 C=2 D=1",

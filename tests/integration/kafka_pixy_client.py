@@ -1,9 +1,9 @@
-"""A client of kafka-pixy: knows grpcio and stubs of the original interface, and nothing of pixy.
+"""A kafka-pixy client, with grpcio and stubs of the original interface and without pixy.
 
-    python seed_client.py ADDRESS FOLDER_OF_STUBS sync|aio PREFIX
+    python kafka_pixy_client.py ADDRESS FOLDER_OF_STUBS sync|aio PREFIX
 
-PREFIX begins the names of its topics. Runs every scenario against a daemon and prints one JSON object: scenario -> null, or
-what went wrong.
+Topic names start with PREFIX. Runs every scenario against a daemon and prints one JSON object:
+scenario -> null, or the failure.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import grpc
 
 SECONDS = 60.0
 PARTITIONS = 4
-EMPTY, A, BAR, FOO = 3, 0, 2, 1  # kafka-pixy's partition of each key, of 4
+EMPTY, A, BAR, FOO = 3, 0, 2, 1  # kafka-pixy's partitions of these keys, of 4
 
 pb: Any = None
 Scenario = Callable[["Client"], Awaitable[None]]
@@ -31,7 +31,7 @@ def scenario(function: Scenario) -> Scenario:
 
 
 class Client:
-    """One stub, blocking or not; each scenario has topics and groups of its own."""
+    """One stub, blocking or asynchronous; each scenario has its own topics and groups."""
 
     def __init__(self, stub: Any, name: str) -> None:
         self.stub = stub
@@ -43,13 +43,13 @@ class Client:
         return await answer if isinstance(answer, Awaitable) else answer
 
     def begin(self, method: str, request: Any) -> Any:
-        """Send a request without waiting for its answer."""
+        """Send a request without waiting for its response."""
         method_of_stub = getattr(self.stub, method)
         return getattr(method_of_stub, "future", method_of_stub)(request, timeout=SECONDS)
 
     @staticmethod
     async def end(call: Any) -> str:
-        """The status of a request that was begun."""
+        """Status of a request sent with `begin`."""
         try:
             await call if isinstance(call, Awaitable) else call.result()
         except grpc.RpcError as error:
@@ -73,7 +73,7 @@ class Client:
         return await self.call("Produce", request)
 
     async def consume(self, topic: str, group: str, **fields: Any) -> Any:
-        """The next message, however many long polls that takes: a group may be slow to gather."""
+        """The next message, over several long polls if necessary: a group may rebalance slowly."""
         deadline = asyncio.get_running_loop().time() + SECONDS
         while True:
             try:
@@ -90,7 +90,7 @@ class Client:
         return list((await self.call("GetOffsets", pb.GetOffsetsRq(topic=topic, group=group))).offsets)
 
     async def committed(self, topic: str, group: str, partition: int, offset: int, sparse: str = "") -> None:
-        """Wait until that is committed."""
+        """Wait until a position is committed."""
         seen: Any = None
         deadline = asyncio.get_running_loop().time() + SECONDS
         while asyncio.get_running_loop().time() < deadline:
@@ -427,7 +427,7 @@ async def run_all(stub: Any, prefix: str) -> dict[str, str | None]:
 
 
 async def main(address: str, stubs: str, mode: str, prefix: str) -> None:
-    global pb  # noqa: PLW0603 - the stubs are known only here
+    global pb  # noqa: PLW0603 - the stubs are imported only here
     sys.path.insert(0, stubs)
     pb = importlib.import_module("kafka_pixy_pb2")
     make_stub = importlib.import_module("kafka_pixy_pb2_grpc").KafkaPixyStub

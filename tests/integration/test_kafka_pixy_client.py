@@ -1,4 +1,6 @@
-"""kafka-pixy's clients work unchanged on both kinds of cluster: stubs of the original interface, in a process that knows no pixy."""
+"""kafka-pixy's clients work unchanged on both kinds of cluster: stubs of the original interface, in
+a process without pixy.
+"""
 
 import json
 import subprocess
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration import seed_client
+from tests.integration import kafka_pixy_client
 from tests.integration.daemon import Daemon
 from tests.kafka.cluster import KafkaCluster
 
@@ -21,7 +23,7 @@ KINDS = ("embedded", pytest.param("kafka", marks=pytest.mark.kafka))
 
 
 def config(cluster: dict[str, Any]) -> dict[str, Any]:
-    """The clusters that the scenarios ask for, all of one kind."""
+    """Configuration with the clusters of the scenarios, all of one kind."""
     consumer = {"long_polling_timeout": "300ms", "offsets_commit_interval": "20ms"}
     proxies: dict[str, dict[str, Any]] = {
         "default": {"producer": {"max_message_bytes": 100}, "consumer": consumer},
@@ -31,7 +33,7 @@ def config(cluster: dict[str, Any]) -> dict[str, Any]:
         "patient": {"consumer": {**consumer, "long_polling_timeout": "30s"}},
     }
     return {
-        "shutdown_timeout": "500ms",  # some scenarios leave offers without an ack
+        "shutdown_timeout": "500ms",  # some scenarios leave unacked offers
         "proxies": {name: {**proxy, **cluster} for name, proxy in proxies.items()},
     }
 
@@ -40,7 +42,7 @@ def config(cluster: dict[str, Any]) -> dict[str, Any]:
 def results(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, dict[str, str | None]]]:
-    """What each scenario came to, for both kinds of stub, against one daemon."""
+    """Results of the scenarios with both kinds of stub, against one daemon."""
     cluster: dict[str, Any] = {"kind": "embedded"}
     prefix = ""
     if request.param == "kafka":
@@ -58,7 +60,7 @@ def results(
 
 
 def run_client(address: str, stubs: Path, mode: str, prefix: str) -> dict[str, str | None]:
-    command = [sys.executable, "-I", seed_client.__file__, address, str(stubs), mode, prefix]
+    command = [sys.executable, "-I", kafka_pixy_client.__file__, address, str(stubs), mode, prefix]
     done = subprocess.run(
         command, check=False, timeout=SECONDS_MAX, capture_output=True, text=True, cwd=stubs
     )
@@ -68,7 +70,7 @@ def run_client(address: str, stubs: Path, mode: str, prefix: str) -> dict[str, s
 
 
 @pytest.mark.parametrize("mode", ["sync", "aio"])
-@pytest.mark.parametrize("scenario", seed_client.SCENARIOS)
+@pytest.mark.parametrize("scenario", kafka_pixy_client.SCENARIOS)
 def test_kafka_pixys_client(results: dict[str, dict[str, str | None]], mode: str, scenario: str) -> None:
     failure = results[mode][scenario]
     if failure is not None:

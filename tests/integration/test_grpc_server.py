@@ -1,4 +1,6 @@
-"""The gRPC door of a daemon from outside: certificates, and connections that come and go while calls go on."""
+"""The gRPC server of a daemon from outside: certificates, and connections that are replaced during
+calls.
+"""
 
 import asyncio
 import os
@@ -27,7 +29,7 @@ MESSAGE = pb.ProdRq(topic="t", key_value=b"k", message=b"m")
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> list[Certificate]:
-    """Two that know nothing of each other."""
+    """Two unrelated certificates."""
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
@@ -38,7 +40,7 @@ def certificates(tmp_path: Path) -> list[Certificate]:
 def secure_stub(
     daemon: Daemon, trusted: Certificate, own: Certificate | None = None
 ) -> Iterator[KafkaPixyStub]:
-    """A client with a connection of its own, which shows a certificate if it has one."""
+    """A client with a connection of its own, which presents its certificate if it has one."""
     mine = (own.key_path.read_bytes(), own.path.read_bytes()) if own else (None, None)
     credentials = grpc.ssl_channel_credentials(trusted.path.read_bytes(), *mine)
     with grpc.secure_channel(daemon.address, credentials, options=CHANNEL_OPTIONS) as channel:
@@ -46,7 +48,7 @@ def secure_stub(
 
 
 def shown_certificate(daemon: Daemon) -> str:
-    """What a new connection is shown, as PEM."""
+    """The certificate presented to a new connection, as PEM."""
     host, port = daemon.address.rsplit(":", 1)
     return ssl.get_server_certificate((host, int(port)), timeout=SECONDS)
 
@@ -67,7 +69,7 @@ def test_it_serves_http2_on_tls_to_clients_that_trust_it_and_rejects_plaintext(
 
 
 def agreed_protocol(daemon: Daemon, trusted: Certificate) -> str | None:
-    """What the daemon chooses in the handshake if it may choose."""
+    """The protocol that the daemon negotiates (ALPN)."""
     host, port = daemon.address.rsplit(":", 1)
     context = ssl.create_default_context(cafile=str(trusted.path))
     context.set_alpn_protocols(["http/1.1", "h2"])
@@ -112,12 +114,12 @@ def test_a_new_certificate_is_used_and_no_call_on_an_old_connection_is_lost(
             assert time.monotonic() < until, "the new certificate is not shown"
         with secure_stub(daemon, two) as new:
             new.Produce(MESSAGE, timeout=SECONDS)
-        # A connection that was dropped would have failed the call that ran on it.
+        # A dropped connection would have failed its call.
         assert waiting.result(timeout=SECONDS).offset == 1
 
 
 def replace(used: Certificate, certificate: Certificate) -> None:
-    """Put a certificate in the place of the one that is used, each file in one step."""
+    """Replace the used certificate, each file atomically."""
     for there, here in ((used.key_path, certificate.key_path), (used.path, certificate.path)):
         shutil.copy(here, there.with_suffix(".new"))
         os.replace(there.with_suffix(".new"), there)
@@ -139,7 +141,7 @@ async def test_connections_are_closed_at_their_maximum_age_and_no_call_fails(
 
 
 async def see_ends(channel: grpc.aio.Channel, number: int) -> None:
-    """Wait until so many connections of the channel have ended."""
+    """Wait until `number` connections of the channel have ended."""
     for _ in range(number):
         while (state := channel.get_state()) is not grpc.ChannelConnectivity.READY:
             await channel.wait_for_state_change(state)
