@@ -19,7 +19,7 @@ from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.conformance.staged import piece_of
-from tests.fakes.door import FakeDoor, open_door
+from tests.fakes.server import FakeServer, serve_cluster
 
 from .conftest import Run
 from .fake_server import FakePixy, Refused
@@ -101,52 +101,58 @@ def test_topics_show_prints_json(pixy: FakePixy, run: Run) -> None:
 
 # --- create, alter, delete: on a cluster in memory ------------------------------------------------
 
-RunOnDoor = Callable[..., Awaitable[Result]]
+RunOnServer = Callable[..., Awaitable[Result]]
 
 
 @pytest.fixture
-async def door() -> AsyncIterator[FakeDoor]:
-    async with open_door() as door:
-        yield door
+async def served() -> AsyncIterator[FakeServer]:
+    async with serve_cluster() as served:
+        yield served
 
 
 @pytest.fixture
-def run_on(door: FakeDoor) -> RunOnDoor:
-    """Runs a client command against the door."""
+def run_on(served: FakeServer) -> RunOnServer:
+    """Runs a client command against the server."""
 
     async def invoke(*args: str) -> Result:
-        variables = {"PIXY_ADDRESS": door.address}
+        variables = {"PIXY_ADDRESS": served.address}
         return await asyncio.to_thread(CliRunner().invoke, main, args, env=variables)
 
     return invoke
 
 
-async def test_a_topic_is_created_with_the_clusters_partitions(run_on: RunOnDoor, door: FakeDoor) -> None:
+async def test_a_topic_is_created_with_the_clusters_partitions(
+    run_on: RunOnServer, served: FakeServer
+) -> None:
     result = await run_on("topics", "create", "orders")
     assert (result.exit_code, result.stdout) == (0, "created orders: 3 partitions\n")
-    assert len((await door.backend.describe_topic("orders")).partitions) == 3
+    assert len((await served.backend.describe_topic("orders")).partitions) == 3
 
 
-async def test_a_topic_is_created_with_partitions_and_options(run_on: RunOnDoor, door: FakeDoor) -> None:
+async def test_a_topic_is_created_with_partitions_and_options(
+    run_on: RunOnServer, served: FakeServer
+) -> None:
     options = ("--config", "retention_ms=168h", "--config", "segment.bytes=64MiB")
     result = await run_on("topics", "create", "orders", "--partitions", "1", *options)
     assert result.stdout == "created orders: 1 partition, retention_ms=604800000, segment_bytes=67108864\n"
-    created = await door.backend.describe_topic("orders")
+    created = await served.backend.describe_topic("orders")
     assert created.config == {"retention_ms": "604800000", "segment_bytes": "67108864"}
 
 
-async def test_a_topic_is_altered(run_on: RunOnDoor, door: FakeDoor) -> None:
-    await door.backend.create_topic("orders", 1, {"retention_ms": "1", "segment_ms": "2"})
+async def test_a_topic_is_altered(run_on: RunOnServer, served: FakeServer) -> None:
+    await served.backend.create_topic("orders", 1, {"retention_ms": "1", "segment_ms": "2"})
     options = ("--config", "segment_ms=1.5s", "--unset", "retention.ms")
     result = await run_on("topics", "alter", "orders", "--partitions", "2", *options)
     assert (result.exit_code, result.stdout) == (0, "changed orders: 2 partitions, segment_ms=1500\n")
-    altered = await door.backend.describe_topic("orders")
+    altered = await served.backend.describe_topic("orders")
     assert (len(altered.partitions), altered.config) == (2, {"segment_ms": "1500"})
 
 
-async def test_a_topic_with_staged_messages_is_deleted_by_force(run_on: RunOnDoor, door: FakeDoor) -> None:
+async def test_a_topic_with_staged_messages_is_deleted_by_force(
+    run_on: RunOnServer, served: FakeServer
+) -> None:
     await run_on("topics", "create", "orders", "--partitions", "1")
-    await door.backend.stage("sink", "stage", 0, piece_of({TopicPartition("orders", 0): [b"1"]}))
+    await served.backend.stage("sink", "stage", 0, piece_of({TopicPartition("orders", 0): [b"1"]}))
     refused = await run_on("topics", "delete", "orders", "--yes")
     assert refused.exit_code == 1
     assert "FAILED_PRECONDITION" in refused.stderr
@@ -155,14 +161,14 @@ async def test_a_topic_with_staged_messages_is_deleted_by_force(run_on: RunOnDoo
     assert (forced.exit_code, forced.stdout) == (0, "deleted orders\n")
 
 
-async def test_a_topic_is_deleted(run_on: RunOnDoor, door: FakeDoor) -> None:
-    await door.backend.create_topic("orders", 1)
+async def test_a_topic_is_deleted(run_on: RunOnServer, served: FakeServer) -> None:
+    await served.backend.create_topic("orders", 1)
     result = await run_on("topics", "delete", "orders", "--yes")
     assert (result.exit_code, result.stdout) == (0, "deleted orders\n")
-    assert await door.backend.list_topics() == []
+    assert await served.backend.list_topics() == []
 
 
-async def test_results_are_printed_as_json(run_on: RunOnDoor) -> None:
+async def test_results_are_printed_as_json(run_on: RunOnServer) -> None:
     created = await run_on(
         "topics", "create", "orders", "--partitions", "1", "--config", "segment_ms=1", "--json"
     )
@@ -179,15 +185,15 @@ async def test_results_are_printed_as_json(run_on: RunOnDoor) -> None:
     assert json.loads(deleted.stdout) == {"topic": "orders"}
 
 
-async def test_offsets_of_a_topic_are_shown(run_on: RunOnDoor, door: FakeDoor) -> None:
+async def test_offsets_of_a_topic_are_shown(run_on: RunOnServer, served: FakeServer) -> None:
     await run_on("topics", "create", "orders", "--partitions", "1")
-    async with grpc.aio.insecure_channel(door.address) as channel:
+    async with grpc.aio.insecure_channel(served.address) as channel:
         await KafkaPixyStub(channel).Produce(pb.ProdRq(topic="orders", message=b"m"))
     (partition,) = json.loads((await run_on("topics", "show", "orders", "--json")).stdout)["partitions"]
     assert (partition["begin"], partition["end"]) == (0, 1)
 
 
-async def test_an_error_of_the_daemon_is_one_line_and_exit_code_1(run_on: RunOnDoor) -> None:
+async def test_an_error_of_the_daemon_is_one_line_and_exit_code_1(run_on: RunOnServer) -> None:
     await run_on("topics", "create", "orders")
     for args, line in [
         (("create", "orders"), "ALREADY_EXISTS: topic orders exists already"),

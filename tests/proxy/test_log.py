@@ -20,7 +20,7 @@ from pixy.proxy.topics import TopicCreator
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of
 from tests.fakes.clock import FakeClock
-from tests.fakes.door import open_door
+from tests.fakes.server import serve_cluster
 from tests.fakes.waiting import settle
 
 T0 = TopicPartition("t", 0)
@@ -129,17 +129,17 @@ async def test_a_drain_waits_for_what_was_taken_and_refuses_what_waits() -> None
 
 
 async def test_the_drain_of_the_cluster_waits_for_it_as_long_as_it_may() -> None:
-    async with open_door() as door:
-        await door.backend.create_topic("t", 1)
-        door.backend.hold_appends()
-        appending = append(door.proxy.log)
+    async with serve_cluster() as served:
+        await served.backend.create_topic("t", 1)
+        served.backend.hold_appends()
+        appending = append(served.proxy.log)
         await settle()
         # One record is not known to be written when the time is over.
-        assert await door.proxy.drain(0.05) == 1
+        assert await served.proxy.drain(0.05) == 1
         assert not appending.done()
-        drain = asyncio.create_task(door.proxy.drain(60))
+        drain = asyncio.create_task(served.proxy.drain(60))
         await settle()
-        door.backend.release_appends()
+        served.backend.release_appends()
         assert (await drain, await appending) == (0, [Appended(0, None)])
 
 

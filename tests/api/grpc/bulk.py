@@ -1,4 +1,4 @@
-"""What the tests of the log in bulk share: a door on any cluster, ranges, and what came."""
+"""What the tests of the log in bulk share: a server for any cluster, ranges, and what came."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pixy.config import Config
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proto.pixy_log_pb2_grpc import LogStub
 from tests.fakes.batches import batch_of, offsets_in
-from tests.fakes.door import CONFIG, open_door_on
+from tests.fakes.server import CONFIG, serve_backend
 
 if TYPE_CHECKING:
     # Exists for type checkers only.
     from pixy.proto.pixy_log_pb2_grpc import LogAsyncStub
 
-__all__ = ["PATIENCE", "T0", "BulkDoor", "fails", "offsets", "range_of", "serve"]
+__all__ = ["PATIENCE", "T0", "ServedBulk", "fails", "offsets", "range_of", "serve"]
 
 T0 = TopicPartition("t", 0)
 PATIENCE = 60.0
 """Seconds until a test gives up waiting for what must happen."""
 
 
-class BulkDoor(NamedTuple):
+class ServedBulk(NamedTuple):
     """A log in bulk, what stands behind it, and the bugs that it met."""
 
     address: str
@@ -54,12 +54,12 @@ class BulkDoor(NamedTuple):
 
 
 @asynccontextmanager
-async def serve(backend: Backend, config: Config = CONFIG) -> AsyncIterator[BulkDoor]:
-    """A door on a cluster that has a topic `t` of two partitions. It must meet no bugs."""
-    async with open_door_on(backend, config) as door, grpc.aio.insecure_channel(door.address) as channel:
+async def serve(backend: Backend, config: Config = CONFIG) -> AsyncIterator[ServedBulk]:
+    """A server for a cluster that has a topic `t` of two partitions. It must meet no bugs."""
+    async with serve_backend(backend, config) as served, grpc.aio.insecure_channel(served.address) as channel:
         await backend.create_topic("t", 2)
-        yield BulkDoor(door.address, LogStub(channel), channel, backend, door.proxy, door.faults)
-        assert not door.faults
+        yield ServedBulk(served.address, LogStub(channel), channel, backend, served.proxy, served.faults)
+        assert not served.faults
 
 
 def range_of(begin: int = 0, end: int = -1, partition: int = 0, topic: str = "t") -> pb.FetchRange:

@@ -1,4 +1,4 @@
-"""A gRPC door on a real embedded log, in this process."""
+"""A gRPC server on a real embedded log, in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pixy.clock import SystemClock
 from pixy.config import Config, ConsumerConfig, ProducerConfig, ProxyConfig, StorageConfig
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from pixy.proxy import Proxy
-from tests.api.grpc.bulk import BulkDoor, serve
+from tests.api.grpc.bulk import ServedBulk, serve
 from tests.fakes.backend import FakeBackend
 from tests.fakes.node import make_embedded
 
@@ -38,7 +38,7 @@ CONFIG = Config(
 )
 
 
-class Door:
+class ServedNode:
     """The server, its one proxy with what stands behind it, where it listens, and the bugs that it met."""
 
     def __init__(
@@ -63,7 +63,7 @@ def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def door(tmp_path: Path) -> AsyncIterator[Door]:
+async def served(tmp_path: Path) -> AsyncIterator[ServedNode]:
     clock = SystemClock()
     faults: list[BaseException] = []
     backend = make_embedded(tmp_path / "data", storage=replace(StorageConfig(), tail_cache_bytes=0))
@@ -81,15 +81,15 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
     server = GrpcServer(config, {"": proxy, "first": proxy}, clock, faults.append)
     addresses = await server.start()
     server.tell_health(serving=True)
-    yield Door(server, proxy, backend, addresses, faults)
+    yield ServedNode(server, proxy, backend, addresses, faults)
     await proxy.drain(0)
     await server.stop(0)
     await proxy.stop()
 
 
 @pytest.fixture
-async def channel(door: Door) -> AsyncIterator[grpc.aio.Channel]:
-    async with grpc.aio.insecure_channel(door.addresses["grpc"]) as channel:
+async def channel(served: ServedNode) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(served.addresses["grpc"]) as channel:
         yield channel
 
 
@@ -99,7 +99,7 @@ def stub(channel: grpc.aio.Channel) -> KafkaPixyAsyncStub:
 
 
 @pytest.fixture(params=["fake", "embedded"])
-async def bulk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BulkDoor]:
+async def bulk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServedBulk]:
     """The log in bulk, on every kind of cluster."""
     cluster = FakeBackend() if request.param == "fake" else make_embedded(tmp_path / "data")
     async with serve(cluster) as opened:
@@ -107,7 +107,7 @@ async def bulk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 
 @pytest.fixture
-async def fake() -> AsyncIterator[tuple[BulkDoor, FakeBackend]]:
+async def fake() -> AsyncIterator[tuple[ServedBulk, FakeBackend]]:
     """The log in bulk on a cluster that does what real ones do at bad moments."""
     backend = FakeBackend()
     async with serve(backend) as opened:

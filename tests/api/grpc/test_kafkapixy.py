@@ -13,7 +13,7 @@ from pixy.consume import Offer
 from pixy.errors import PixyError
 from pixy.faults import internal_error
 from pixy.proto import kafkapixy_pb2 as pb
-from tests.api.grpc.conftest import Door
+from tests.api.grpc.conftest import ServedNode
 from tests.fakes.grpc_client import open_client
 from tests.fakes.waiting import until
 
@@ -149,11 +149,11 @@ async def test_too_many_waiting_consumers_are_resource_exhausted(stub: KafkaPixy
 
 
 async def test_while_draining_new_work_is_unavailable_and_acks_are_taken(
-    door: Door, stub: KafkaPixyAsyncStub
+    served: ServedNode, stub: KafkaPixyAsyncStub
 ) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
     await stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="g", no_ack=True))
-    door.proxy.begin_drain()
+    served.proxy.begin_drain()
     await fails(stub.Produce(pb.ProdRq(topic="t")), CODE.UNAVAILABLE, "shutting down")
     await fails(stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="g")), CODE.UNAVAILABLE, "shutting down")
     await stub.Ack(pb.AckRq(topic="t", group="g"))
@@ -171,22 +171,22 @@ async def test_no_ack_wins_over_auto_ack(stub: KafkaPixyAsyncStub) -> None:
 
 
 async def test_the_callers_deadline_ends_the_wait_of_a_produce_and_what_waited_for_room_is_not_written(
-    door: Door, stub: KafkaPixyAsyncStub, monkeypatch: pytest.MonkeyPatch
+    served: ServedNode, stub: KafkaPixyAsyncStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"before"))
-    append, held, gone = door.backend.append, asyncio.Event(), asyncio.Event()
+    append, held, gone = served.backend.append, asyncio.Event(), asyncio.Event()
     batches: list[Any] = []
 
     def hold(*batch: Any) -> None:
         batches.append(batch)
         held.set()
 
-    def give_up(waiting: Any, real: Any = door.proxy._accumulators._give_up) -> None:
+    def give_up(waiting: Any, real: Any = served.proxy._accumulators._give_up) -> None:
         real(waiting)
         gone.set()
 
-    monkeypatch.setattr(door.backend, "append", hold)
-    monkeypatch.setattr(door.proxy._accumulators, "_give_up", give_up)
+    monkeypatch.setattr(served.backend, "append", hold)
+    monkeypatch.setattr(served.proxy._accumulators, "_give_up", give_up)
     first = asyncio.ensure_future(stub.Produce(pb.ProdRq(topic="t", message=b"in the buffer")))
     await held.wait()
     late = stub.Produce(pb.ProdRq(topic="t", message=b"waits for room"), timeout=0.1)
@@ -199,25 +199,25 @@ async def test_the_callers_deadline_ends_the_wait_of_a_produce_and_what_waited_f
 
 
 async def test_a_bug_is_internal_without_details_and_a_fault(
-    door: Door, stub: KafkaPixyAsyncStub, monkeypatch: pytest.MonkeyPatch
+    served: ServedNode, stub: KafkaPixyAsyncStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken() -> None:
         raise KeyError("secret")
 
-    monkeypatch.setattr(door.proxy, "list_topics", broken)
+    monkeypatch.setattr(served.proxy, "list_topics", broken)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.ListTopics(pb.ListTopicRq())
     assert caught.value.code() == CODE.INTERNAL
-    (fault,) = door.faults
+    (fault,) = served.faults
     assert isinstance(fault, KeyError)
     assert caught.value.details() == str(internal_error(fault))
 
 
 async def test_a_damaged_segment_is_internal_with_file_and_byte(
-    door: Door, stub: KafkaPixyAsyncStub, tmp_path: Path
+    served: ServedNode, stub: KafkaPixyAsyncStub, tmp_path: Path
 ) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"x" * 1000))
-    await door.backend._node._writer.flush()
+    await served.backend._node._writer.flush()
     (segment,) = (tmp_path / "data" / "topics" / "t-0").glob("*.log")
     damaged = bytearray(segment.read_bytes())
     damaged[500] ^= 1
@@ -230,10 +230,10 @@ async def test_a_damaged_segment_is_internal_with_file_and_byte(
 
 
 async def test_a_caller_that_goes_away_while_it_waits_takes_no_message(
-    door: Door, stub: KafkaPixyAsyncStub, monkeypatch: pytest.MonkeyPatch
+    served: ServedNode, stub: KafkaPixyAsyncStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting, gone = asyncio.Event(), asyncio.Event()
-    consume = door.proxy.consume
+    consume = served.proxy.consume
 
     class Watched:
         def __init__(self, waiter: Any) -> None:
@@ -244,7 +244,7 @@ async def test_a_caller_that_goes_away_while_it_waits_takes_no_message(
             self._waiter.cancel()
             gone.set()
 
-    monkeypatch.setattr(door.proxy, "consume", lambda *args, **options: Watched(consume(*args, **options)))
+    monkeypatch.setattr(served.proxy, "consume", lambda *args, **options: Watched(consume(*args, **options)))
     request = pb.ConsNAckRq(topic="t", group="g", auto_ack=True)
     call = asyncio.ensure_future(stub.ConsumeNAck(request))
     await waiting.wait()
@@ -267,10 +267,10 @@ AUTO_ACK = pb.ConsNAckRq(topic="t", group="g", auto_ack=True)
 
 
 async def test_an_answer_that_waits_for_a_window_is_delivered_when_the_window_opens(
-    door: Door, stub: KafkaPixyAsyncStub
+    served: ServedNode, stub: KafkaPixyAsyncStub
 ) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
-    async with open_client(door.addresses["grpc"], window=0) as client:
+    async with open_client(served.addresses["grpc"], window=0) as client:
         stream_id = client.request(CONSUME, AUTO_ACK.SerializeToString())
         await client.until(lambda: bool(client.answers[stream_id].headers))
         assert (await stub.GetOffsets(pb.GetOffsetsRq(topic="t", group="g"))).offsets[0].offset == 0
@@ -282,10 +282,10 @@ async def test_an_answer_that_waits_for_a_window_is_delivered_when_the_window_op
 
 @pytest.mark.parametrize("gone", ["reset", "disconnected"])
 async def test_an_answer_that_never_leaves_puts_the_message_back_even_with_auto_ack(
-    door: Door, stub: KafkaPixyAsyncStub, gone: str
+    served: ServedNode, stub: KafkaPixyAsyncStub, gone: str
 ) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
-    async with open_client(door.addresses["grpc"], window=0) as client:
+    async with open_client(served.addresses["grpc"], window=0) as client:
         stream_id = client.request(CONSUME, AUTO_ACK.SerializeToString())
         await client.until(lambda: bool(client.answers[stream_id].headers))
         if gone == "reset":
@@ -296,11 +296,11 @@ async def test_an_answer_that_never_leaves_puts_the_message_back_even_with_auto_
 
 
 async def test_a_message_that_arrives_when_the_caller_has_gone_is_put_back(
-    door: Door, stub: KafkaPixyAsyncStub, monkeypatch: pytest.MonkeyPatch
+    served: ServedNode, stub: KafkaPixyAsyncStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
     waiting, gone = asyncio.Event(), asyncio.Event()
-    consume = door.proxy.consume
+    consume = served.proxy.consume
     answers: list[Any] = []
 
     class Waiting:
@@ -312,7 +312,7 @@ async def test_a_message_that_arrives_when_the_caller_has_gone_is_put_back(
         waiting.set()
         return Waiting()
 
-    monkeypatch.setattr(door.proxy, "consume", hold)
+    monkeypatch.setattr(served.proxy, "consume", hold)
     call = asyncio.ensure_future(stub.ConsumeNAck(AUTO_ACK))
     await waiting.wait()
     call.cancel()

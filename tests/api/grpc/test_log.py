@@ -11,7 +11,7 @@ from pixy.errors import Unavailable
 from pixy.proto import kafkapixy_pb2 as kafkapixy
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
-from tests.api.grpc.bulk import T0, BulkDoor, fails, offsets, range_of, serve
+from tests.api.grpc.bulk import T0, ServedBulk, fails, offsets, range_of, serve
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import as_batches, batch_of, bomb, patched, values_in
 from tests.fakes.node import make_embedded
@@ -22,7 +22,7 @@ CODE = grpc.StatusCode
 # --- DescribeTopics -------------------------------------------------------------------------------------------------
 
 
-async def test_topics_are_described_as_a_writer_needs_them(bulk: BulkDoor) -> None:
+async def test_topics_are_described_as_a_writer_needs_them(bulk: ServedBulk) -> None:
     await bulk.backend.create_topic("a", 3)
     described = await bulk.log.DescribeTopics(pb.DescribeTopicsRequest())
     assert [(each.topic, each.partitions, len(each.topic_id)) for each in described.topics] == [
@@ -33,7 +33,7 @@ async def test_topics_are_described_as_a_writer_needs_them(bulk: BulkDoor) -> No
     assert described.topics[0].topic_id != described.topics[1].topic_id
 
 
-async def test_a_changed_topic_has_a_greater_version(bulk: BulkDoor) -> None:
+async def test_a_changed_topic_has_a_greater_version(bulk: ServedBulk) -> None:
     request = pb.DescribeTopicsRequest(topics=["t"])
     before = (await bulk.log.DescribeTopics(request)).topics[0]
     await bulk.backend.alter_topic("t", partitions=5)
@@ -42,25 +42,25 @@ async def test_a_changed_topic_has_a_greater_version(bulk: BulkDoor) -> None:
     assert after.version > before.version
 
 
-async def test_topics_that_are_asked_for_come_once_sorted_and_the_missing_ones_not(bulk: BulkDoor) -> None:
+async def test_topics_that_are_asked_for_come_once_sorted_and_the_missing_ones_not(bulk: ServedBulk) -> None:
     await bulk.backend.create_topic("a", 1)
     described = await bulk.log.DescribeTopics(pb.DescribeTopicsRequest(topics=["t", "none", "a", "t"]))
     assert [each.topic for each in described.topics] == ["a", "t"]
 
 
-async def test_missing_topics_are_created_if_that_is_asked_for(bulk: BulkDoor) -> None:
+async def test_missing_topics_are_created_if_that_is_asked_for(bulk: ServedBulk) -> None:
     request = pb.DescribeTopicsRequest(topics=["new", "t"], create_missing=True)
     described = await bulk.log.DescribeTopics(request)
     assert [(each.topic, each.partitions) for each in described.topics] == [("new", 3), ("t", 2)]
 
 
-async def test_an_impossible_name_is_refused_before_anything_is_created(bulk: BulkDoor) -> None:
+async def test_an_impossible_name_is_refused_before_anything_is_created(bulk: ServedBulk) -> None:
     request = pb.DescribeTopicsRequest(topics=["new", "a b"], create_missing=True)
     await fails(bulk.log.DescribeTopics(request), CODE.INVALID_ARGUMENT, "invalid topic name 'a b'")
     assert bulk.backend.topic("new") is None
 
 
-async def test_no_topic_is_created_while_draining(bulk: BulkDoor) -> None:
+async def test_no_topic_is_created_while_draining(bulk: ServedBulk) -> None:
     bulk.proxy.begin_drain()
     request = pb.DescribeTopicsRequest(topics=["new"], create_missing=True)
     await fails(bulk.log.DescribeTopics(request), CODE.UNAVAILABLE, "service is shutting down")
@@ -72,7 +72,7 @@ async def test_no_topic_is_created_while_draining(bulk: BulkDoor) -> None:
 
 
 async def test_offsets_are_listed_by_place_and_by_timestamp_in_the_order_of_the_queries(
-    bulk: BulkDoor,
+    bulk: ServedBulk,
 ) -> None:
     await bulk.append(b"a", b"b", timestamp_ms=1000)
     await bulk.append(b"c", timestamp_ms=2000)
@@ -91,7 +91,7 @@ async def test_offsets_are_listed_by_place_and_by_timestamp_in_the_order_of_the_
     assert not any(each.unknown_partition for each in answers)
 
 
-async def test_a_partition_that_does_not_exist_is_marked_and_spoils_nothing(bulk: BulkDoor) -> None:
+async def test_a_partition_that_does_not_exist_is_marked_and_spoils_nothing(bulk: ServedBulk) -> None:
     wrong = [("t", 2), ("t", -1), ("none", 0)]
     queries = [
         query
@@ -106,7 +106,7 @@ async def test_a_partition_that_does_not_exist_is_marked_and_spoils_nothing(bulk
     assert [(each.offset, each.unknown_partition) for each in answers] == [(-1, True)] * 6 + [(0, False)]
 
 
-async def test_a_query_that_asks_for_nothing_is_refused(bulk: BulkDoor) -> None:
+async def test_a_query_that_asks_for_nothing_is_refused(bulk: ServedBulk) -> None:
     request = pb.ListOffsetsRequest(queries=[pb.OffsetQuery(topic="t", partition=1)])
     text = "partition 1 of topic t asks for nothing, expected one of earliest, latest and timestamp_ms"
     await fails(bulk.log.ListOffsets(request), CODE.INVALID_ARGUMENT, text)
@@ -114,7 +114,7 @@ async def test_a_query_that_asks_for_nothing_is_refused(bulk: BulkDoor) -> None:
     await fails(bulk.log.ListOffsets(request), CODE.INVALID_ARGUMENT, "invalid topic name ''")
 
 
-async def test_the_earliest_offset_is_where_the_log_begins(fake: tuple[BulkDoor, FakeBackend]) -> None:
+async def test_the_earliest_offset_is_where_the_log_begins(fake: tuple[ServedBulk, FakeBackend]) -> None:
     bulk, backend = fake
     await bulk.append(b"a")
     await bulk.append(b"b")
@@ -127,7 +127,7 @@ async def test_the_earliest_offset_is_where_the_log_begins(fake: tuple[BulkDoor,
 # --- Append ---------------------------------------------------------------------------------------------------------
 
 
-async def ends(bulk: BulkDoor) -> list[int]:
+async def ends(bulk: ServedBulk) -> list[int]:
     """Where the partitions of the topic end."""
     return [served.end for _, served in sorted((await bulk.backend.offset_ranges("t")).items())]
 
@@ -136,7 +136,7 @@ def batches_for(partition: int, *batches: bytes, topic: str = "t") -> pb.Partiti
     return pb.PartitionBatches(topic=topic, partition=partition, batches=b"".join(batches))
 
 
-async def test_batches_get_offsets_in_order_and_are_there_when_that_is_answered(bulk: BulkDoor) -> None:
+async def test_batches_get_offsets_in_order_and_are_there_when_that_is_answered(bulk: ServedBulk) -> None:
     await bulk.append(b"before")
     request = pb.AppendRequest(
         cluster="first",
@@ -152,7 +152,7 @@ async def test_batches_get_offsets_in_order_and_are_there_when_that_is_answered(
     assert values_in(second.batches) == [b"x"]
 
 
-async def test_appended_records_are_consumed_and_produced_ones_fetched(bulk: BulkDoor) -> None:
+async def test_appended_records_are_consumed_and_produced_ones_fetched(bulk: ServedBulk) -> None:
     await bulk.append(b"appended", partition=1)
     kafkapixy_stub = KafkaPixyStub(bulk.channel)
     got = await kafkapixy_stub.ConsumeNAck(kafkapixy.ConsNAckRq(topic="t", group="g", auto_ack=True))
@@ -162,11 +162,11 @@ async def test_appended_records_are_consumed_and_produced_ones_fetched(bulk: Bul
     assert values_in(answers[0].batches) == [b"produced"]
 
 
-async def test_an_append_of_nothing_succeeds(bulk: BulkDoor) -> None:
+async def test_an_append_of_nothing_succeeds(bulk: ServedBulk) -> None:
     assert list((await bulk.log.Append(pb.AppendRequest())).results) == []
 
 
-async def test_a_partition_that_does_not_exist_fails_alone(bulk: BulkDoor) -> None:
+async def test_a_partition_that_does_not_exist_fails_alone(bulk: ServedBulk) -> None:
     wrong = [
         batches_for(0, batch_of(b"x"), topic="none"),
         batches_for(2, batch_of(b"x"), batch_of(b"y")),
@@ -182,7 +182,7 @@ async def test_a_partition_that_does_not_exist_fails_alone(bulk: BulkDoor) -> No
     assert bulk.backend.topic("none") is None
 
 
-async def test_a_request_with_one_batch_that_is_not_allowed_writes_nothing(bulk: BulkDoor) -> None:
+async def test_a_request_with_one_batch_that_is_not_allowed_writes_nothing(bulk: ServedBulk) -> None:
     good = batch_of(b"good")
     for wrong, text in [
         (b"", "partition 1 of topic t: no record batch"),
@@ -206,7 +206,7 @@ async def test_a_request_with_one_batch_that_is_not_allowed_writes_nothing(bulk:
     assert await ends(bulk) == [0, 0]
 
 
-async def test_a_request_larger_than_the_door_takes_is_refused(bulk: BulkDoor) -> None:
+async def test_a_request_larger_than_the_limit_is_rejected(bulk: ServedBulk) -> None:
     batches = [batch_of(bytes(900_000)) for _ in range(5)]
     request = pb.AppendRequest(partitions=[batches_for(0, *batches)])
     await fails(bulk.log.Append(request), CODE.RESOURCE_EXHAUSTED, "grpc.max_message_bytes allows 4194304")
@@ -214,7 +214,7 @@ async def test_a_request_larger_than_the_door_takes_is_refused(bulk: BulkDoor) -
 
 
 async def test_records_that_were_given_their_partitions_with_another_version_are_refused(
-    bulk: BulkDoor,
+    bulk: ServedBulk,
 ) -> None:
     described = (await bulk.log.DescribeTopics(pb.DescribeTopicsRequest(topics=["t"]))).topics[0]
     request = pb.AppendRequest(
@@ -234,7 +234,7 @@ async def test_records_that_were_given_their_partitions_with_another_version_are
 
 
 async def test_records_that_were_meant_for_a_deleted_topic_of_the_same_name_and_version_are_refused(
-    bulk: BulkDoor,
+    bulk: ServedBulk,
 ) -> None:
     old = (await bulk.log.DescribeTopics(pb.DescribeTopicsRequest(topics=["t"]))).topics[0]
     meant = pb.TopicVersion(topic="t", version=old.version, topic_id=old.topic_id)
@@ -255,7 +255,7 @@ async def test_records_that_were_meant_for_a_deleted_topic_of_the_same_name_and_
     assert await ends(bulk) == [2, 0, 0, 0, 0]
 
 
-async def test_an_id_that_no_topic_has_is_refused_with_its_length(bulk: BulkDoor) -> None:
+async def test_an_id_that_no_topic_has_is_refused_with_its_length(bulk: ServedBulk) -> None:
     request = pb.AppendRequest(
         partitions=[batches_for(0, batch_of(b"a"))],
         versions=[pb.TopicVersion(topic="t", version=0, topic_id=b"short")],
@@ -266,7 +266,7 @@ async def test_an_id_that_no_topic_has_is_refused_with_its_length(bulk: BulkDoor
 
 
 async def test_a_version_of_a_topic_that_does_not_exist_is_the_business_of_its_partitions(
-    bulk: BulkDoor,
+    bulk: ServedBulk,
 ) -> None:
     request = pb.AppendRequest(
         partitions=[batches_for(0, batch_of(b"a"), topic="none")],
@@ -307,7 +307,7 @@ async def test_a_batch_that_unpacks_too_far_is_told_to_those_who_decode_it_and_t
 
 
 async def test_what_the_backend_refuses_has_its_status_and_the_reason(
-    fake: tuple[BulkDoor, FakeBackend],
+    fake: tuple[ServedBulk, FakeBackend],
 ) -> None:
     bulk, backend = fake
     backend.fail_appends(Unavailable("the disk is full"))
@@ -319,7 +319,7 @@ async def test_what_the_backend_refuses_has_its_status_and_the_reason(
     ]
 
 
-async def test_while_draining_nothing_is_appended_and_everything_can_be_read(bulk: BulkDoor) -> None:
+async def test_while_draining_nothing_is_appended_and_everything_can_be_read(bulk: ServedBulk) -> None:
     await bulk.append(b"a")
     bulk.proxy.begin_drain()
     request = pb.AppendRequest(partitions=[batches_for(0, batch_of(b"b"))])

@@ -7,7 +7,7 @@ import pytest
 
 from pixy.backend import FetchResult, TopicPartition
 from pixy.proto import pixy_log_pb2 as pb
-from tests.api.grpc.bulk import PATIENCE, T0, BulkDoor, fails, offsets, range_of, serve
+from tests.api.grpc.bulk import PATIENCE, T0, ServedBulk, fails, offsets, range_of, serve
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of, offsets_in, values_in
 from tests.fakes.grpc_client import messages_in, open_client
@@ -20,7 +20,7 @@ CODE = grpc.StatusCode
 
 
 async def test_what_was_appended_is_fetched_byte_for_byte_but_for_base_offset_and_leader_epoch(
-    bulk: BulkDoor,
+    bulk: ServedBulk,
 ) -> None:
     written = [batch_of(b"a", b"b"), batch_of(b"c", compression=1)]
     batches = pb.PartitionBatches(topic="t", batches=b"".join(written))
@@ -39,7 +39,7 @@ async def test_what_was_appended_is_fetched_byte_for_byte_but_for_base_offset_an
     assert (answer.log_begin_offset, answer.log_end_offset) == (0, 3)
 
 
-async def test_ranges_come_one_after_the_other_in_the_order_of_the_request(bulk: BulkDoor) -> None:
+async def test_ranges_come_one_after_the_other_in_the_order_of_the_request(bulk: ServedBulk) -> None:
     await bulk.append(b"a", partition=0)
     await bulk.append(b"b", partition=1)
     answers = await bulk.fetch(range_of(partition=1), range_of(partition=0), range_of(partition=1))
@@ -50,7 +50,7 @@ async def test_ranges_come_one_after_the_other_in_the_order_of_the_request(bulk:
     ]
 
 
-async def test_an_answer_holds_what_was_asked_for_and_one_whole_batch_in_any_case(bulk: BulkDoor) -> None:
+async def test_an_answer_holds_what_was_asked_for_and_one_whole_batch_in_any_case(bulk: ServedBulk) -> None:
     for number in range(4):
         await bulk.append(bytes(1000), str(number).encode())
     one = len(batch_of(bytes(1000), b"0"))
@@ -63,7 +63,7 @@ async def test_an_answer_holds_what_was_asked_for_and_one_whole_batch_in_any_cas
     assert [each.next_offset for each in by_size[1]] == [2, 4, 6, 8]
 
 
-async def test_a_range_is_cut_at_batches(bulk: BulkDoor) -> None:
+async def test_a_range_is_cut_at_batches(bulk: ServedBulk) -> None:
     for _ in range(3):
         await bulk.append(b"a", b"b", b"c")
     (answer,) = await bulk.fetch(range_of(1, 5))
@@ -75,7 +75,7 @@ async def test_a_range_is_cut_at_batches(bulk: BulkDoor) -> None:
     assert (offsets([answer]), answer.next_offset) == ([3, 4, 5, 6, 7, 8], 9)
 
 
-async def test_an_empty_range_is_complete_and_tells_what_the_partition_serves(bulk: BulkDoor) -> None:
+async def test_an_empty_range_is_complete_and_tells_what_the_partition_serves(bulk: ServedBulk) -> None:
     await bulk.append(b"a", b"b")
     (answer,) = await bulk.fetch(range_of(1, 1))
     assert (answer.batches, answer.next_offset, answer.state) == (b"", 1, pb.END_OF_RANGE)
@@ -85,7 +85,7 @@ async def test_an_empty_range_is_complete_and_tells_what_the_partition_serves(bu
         assert answer.state == pb.UNKNOWN_PARTITION
 
 
-async def test_a_log_that_ends_before_the_range_says_so(bulk: BulkDoor) -> None:
+async def test_a_log_that_ends_before_the_range_says_so(bulk: ServedBulk) -> None:
     await bulk.append(b"a")
     (answer,) = await bulk.fetch(range_of(0, 5))
     assert (offsets([answer]), answer.next_offset, answer.state) == ([0], 1, pb.END_OF_LOG)
@@ -95,7 +95,7 @@ async def test_a_log_that_ends_before_the_range_says_so(bulk: BulkDoor) -> None:
     assert (answer.batches, answer.next_offset, answer.state) == (b"", 1, pb.END_OF_RANGE)
 
 
-async def test_a_range_waits_at_the_end_of_the_log_until_its_end_is_written(bulk: BulkDoor) -> None:
+async def test_a_range_waits_at_the_end_of_the_log_until_its_end_is_written(bulk: ServedBulk) -> None:
     await bulk.append(b"a")
     async with asyncio.timeout(PATIENCE):
         call = bulk.log.Fetch(pb.FetchRequest(ranges=[range_of(0, 3)], max_wait_ms=600_000))
@@ -111,7 +111,9 @@ async def test_a_range_waits_at_the_end_of_the_log_until_its_end_is_written(bulk
         assert [answer async for answer in answers] == []
 
 
-async def test_offsets_that_are_not_served_are_told_with_what_is(fake: tuple[BulkDoor, FakeBackend]) -> None:
+async def test_offsets_that_are_not_served_are_told_with_what_is(
+    fake: tuple[ServedBulk, FakeBackend],
+) -> None:
     bulk, backend = fake
     for _ in range(4):
         await bulk.append(b"a")
@@ -123,7 +125,7 @@ async def test_offsets_that_are_not_served_are_told_with_what_is(fake: tuple[Bul
         assert offsets([after]) == [2, 3]
 
 
-async def test_a_partition_that_does_not_exist_ends_its_range_only(bulk: BulkDoor) -> None:
+async def test_a_partition_that_does_not_exist_ends_its_range_only(bulk: ServedBulk) -> None:
     await bulk.append(b"a")
     answers = await bulk.fetch(
         range_of(partition=2), range_of(partition=-1), range_of(topic="none"), range_of()
@@ -132,7 +134,7 @@ async def test_a_partition_that_does_not_exist_ends_its_range_only(bulk: BulkDoo
     assert offsets(answers) == [0]
 
 
-async def test_a_topic_with_another_id_is_not_the_one_that_was_asked_for(bulk: BulkDoor) -> None:
+async def test_a_topic_with_another_id_is_not_the_one_that_was_asked_for(bulk: ServedBulk) -> None:
     await bulk.append(b"a")
     known = bulk.backend.topic("t")
     assert known is not None
@@ -152,7 +154,7 @@ async def test_a_topic_with_another_id_is_not_the_one_that_was_asked_for(bulk: B
 
 @pytest.mark.parametrize("topic_id", [False, True])
 async def test_a_range_never_goes_on_in_a_later_topic_of_the_same_name(
-    bulk: BulkDoor, topic_id: bool
+    bulk: ServedBulk, topic_id: bool
 ) -> None:
     await bulk.append(b"a")
     wanted = range_of()
@@ -171,7 +173,7 @@ async def test_a_range_never_goes_on_in_a_later_topic_of_the_same_name(
     assert (last.state, last.batches) == (pb.UNKNOWN_PARTITION, b"")
 
 
-async def test_gaps_are_passed_wherever_they_are(fake: tuple[BulkDoor, FakeBackend]) -> None:
+async def test_gaps_are_passed_wherever_they_are(fake: tuple[ServedBulk, FakeBackend]) -> None:
     bulk, backend = fake
     await bulk.append(b"a", b"b")
     backend.add_gap(T0, 3)
@@ -190,7 +192,7 @@ async def test_gaps_are_passed_wherever_they_are(fake: tuple[BulkDoor, FakeBacke
         assert answers[-1].next_offset >= end
 
 
-async def test_a_gap_at_the_end_of_the_log_is_progress(fake: tuple[BulkDoor, FakeBackend]) -> None:
+async def test_a_gap_at_the_end_of_the_log_is_progress(fake: tuple[ServedBulk, FakeBackend]) -> None:
     bulk, backend = fake
     await bulk.append(b"a")
     async with asyncio.timeout(PATIENCE):
@@ -203,7 +205,7 @@ async def test_a_gap_at_the_end_of_the_log_is_progress(fake: tuple[BulkDoor, Fak
 
 
 async def test_compacted_and_control_batches_come_as_they_are_stored(
-    fake: tuple[BulkDoor, FakeBackend],
+    fake: tuple[ServedBulk, FakeBackend],
 ) -> None:
     bulk, backend = fake
     await bulk.append(b"a", b"b", b"c")
@@ -215,7 +217,7 @@ async def test_compacted_and_control_batches_come_as_they_are_stored(
     assert answer.next_offset == 5
 
 
-async def test_a_fetch_that_makes_no_sense_is_refused(bulk: BulkDoor) -> None:
+async def test_a_fetch_that_makes_no_sense_is_refused(bulk: ServedBulk) -> None:
     bad = CODE.INVALID_ARGUMENT
     for request, text in [
         (pb.FetchRequest(), "no ranges, expected at least one"),
@@ -237,7 +239,7 @@ async def test_a_fetch_that_makes_no_sense_is_refused(bulk: BulkDoor) -> None:
         await fails(anext(aiter(bulk.log.Fetch(request))), bad, text)
 
 
-async def test_damaged_batches_end_the_fetch_with_internal(fake: tuple[BulkDoor, FakeBackend]) -> None:
+async def test_damaged_batches_end_the_fetch_with_internal(fake: tuple[ServedBulk, FakeBackend]) -> None:
     bulk, backend = fake
     await bulk.append(b"a")
     await bulk.append(b"b")
@@ -247,7 +249,7 @@ async def test_damaged_batches_end_the_fetch_with_internal(fake: tuple[BulkDoor,
     await fails(anext(answers), CODE.INTERNAL, "CRC")
 
 
-async def test_a_cancelled_fetch_leaves_nothing_behind(fake: tuple[BulkDoor, FakeBackend]) -> None:
+async def test_a_cancelled_fetch_leaves_nothing_behind(fake: tuple[ServedBulk, FakeBackend]) -> None:
     bulk, backend = fake
     call = bulk.log.Fetch(pb.FetchRequest(ranges=[range_of()], max_wait_ms=600_000))
     async with asyncio.timeout(PATIENCE):

@@ -15,7 +15,7 @@ from pixy.config import TlsConfig
 from pixy.errors import StartError
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
-from tests.api.grpc.conftest import CONFIG, Door
+from tests.api.grpc.conftest import CONFIG, ServedNode
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -28,10 +28,12 @@ async def health(channel: grpc.aio.Channel, service: str) -> int:
     return status
 
 
-async def test_health_is_what_was_told_last_for_every_service(door: Door, channel: grpc.aio.Channel) -> None:
+async def test_health_is_what_was_told_last_for_every_service(
+    served: ServedNode, channel: grpc.aio.Channel
+) -> None:
     names = ("", "KafkaPixy", "pixy.topics.v1.Topics", "pixy.log.v1.Log")
     assert [await health(channel, name) for name in names] == [SERVING] * 4
-    door.server.tell_health(serving=False)
+    served.server.tell_health(serving=False)
     assert [await health(channel, name) for name in names] == [NOT_SERVING] * 4
 
 
@@ -53,35 +55,37 @@ async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
     }
 
 
-async def test_port_zero_is_told_as_the_real_port(door: Door) -> None:
-    host, port = door.addresses["grpc"].rsplit(":", 1)
+async def test_port_zero_is_told_as_the_real_port(served: ServedNode) -> None:
+    host, port = served.addresses["grpc"].rsplit(":", 1)
     assert host == "127.0.0.1"
     assert int(port) > 0
 
 
-async def test_the_unix_socket_serves_too_and_is_gone_afterwards(door: Door, tmp_path: Path) -> None:
-    async with grpc.aio.insecure_channel(door.addresses["grpc-unix"]) as channel:
+async def test_the_unix_socket_serves_too_and_is_gone_afterwards(served: ServedNode, tmp_path: Path) -> None:
+    async with grpc.aio.insecure_channel(served.addresses["grpc-unix"]) as channel:
         await KafkaPixyStub(channel).ListTopics(pb.ListTopicRq())
-    await door.server.stop(0)
+    await served.server.stop(0)
     assert not (tmp_path / "pixy.sock").exists()
 
 
-async def test_a_taken_port_is_an_error_that_names_the_address(door: Door) -> None:
-    taken = door.addresses["grpc"]
-    server = GrpcServer(replace(CONFIG, grpc_addr=taken), {"": door.proxy}, SystemClock(), door.faults.append)
+async def test_a_taken_port_is_an_error_that_names_the_address(served: ServedNode) -> None:
+    taken = served.addresses["grpc"]
+    server = GrpcServer(
+        replace(CONFIG, grpc_addr=taken), {"": served.proxy}, SystemClock(), served.faults.append
+    )
     with pytest.raises(StartError, match=f"cannot listen on {taken}: Address already in use"):
         await server.start()
     await server.stop(0)
 
 
-async def test_a_file_in_the_place_of_the_socket_is_left_alone(door: Door, tmp_path: Path) -> None:
+async def test_a_file_in_the_place_of_the_socket_is_left_alone(served: ServedNode, tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("data")
     server = GrpcServer(
         replace(CONFIG, grpc_addr="", unix_addr=str(path)),
-        {"": door.proxy},
+        {"": served.proxy},
         SystemClock(),
-        door.faults.append,
+        served.faults.append,
     )
     with pytest.raises(StartError, match="is not a socket"):
         await server.start()
@@ -89,26 +93,26 @@ async def test_a_file_in_the_place_of_the_socket_is_left_alone(door: Door, tmp_p
     await server.stop(0)
 
 
-async def test_a_certificate_that_cannot_be_read_is_an_error(door: Door, tmp_path: Path) -> None:
+async def test_a_certificate_that_cannot_be_read_is_an_error(served: ServedNode, tmp_path: Path) -> None:
     tls = TlsConfig(certificate_path=str(tmp_path / "none.pem"), key_path=str(tmp_path / "none.key"))
-    server = GrpcServer(replace(CONFIG, tls=tls), {"": door.proxy}, SystemClock(), door.faults.append)
+    server = GrpcServer(replace(CONFIG, tls=tls), {"": served.proxy}, SystemClock(), served.faults.append)
     with pytest.raises(StartError, match=r"none\.pem"):
         await server.start()
     await server.stop(0)
 
 
-async def test_an_address_of_another_machine_is_an_error_that_says_so(door: Door) -> None:
+async def test_an_address_of_another_machine_is_an_error_that_says_so(served: ServedNode) -> None:
     config = replace(CONFIG, grpc_addr="192.0.2.1:0")
-    server = GrpcServer(config, {"": door.proxy}, SystemClock(), door.faults.append)
+    server = GrpcServer(config, {"": served.proxy}, SystemClock(), served.faults.append)
     with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1:0: Cannot assign"):
         await server.start()
     await server.stop(0)
 
 
-async def test_a_file_that_is_no_certificate_is_an_error(door: Door, tmp_path: Path) -> None:
+async def test_a_file_that_is_no_certificate_is_an_error(served: ServedNode, tmp_path: Path) -> None:
     (tmp_path / "bad.pem").write_text("not a certificate")
     tls = TlsConfig(certificate_path=str(tmp_path / "bad.pem"), key_path=str(tmp_path / "bad.pem"))
-    server = GrpcServer(replace(CONFIG, tls=tls), {"": door.proxy}, SystemClock(), door.faults.append)
+    server = GrpcServer(replace(CONFIG, tls=tls), {"": served.proxy}, SystemClock(), served.faults.append)
     with pytest.raises(StartError, match=r"tls\.certificate_path .*bad\.pem .* cannot be used"):
         await server.start()
     await server.stop(0)

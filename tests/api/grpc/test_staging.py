@@ -17,8 +17,8 @@ from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 from pixy.records import crc32c
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of, values_in
-from tests.fakes.door import open_door_on
 from tests.fakes.node import make_embedded
+from tests.fakes.server import serve_backend
 
 if TYPE_CHECKING:
     # Exists for type checkers only.
@@ -46,10 +46,10 @@ class Client:
 @pytest.fixture(params=["fake", "embedded"])
 async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Client]:
     backend = FakeBackend() if request.param == "fake" else make_embedded(tmp_path / "data")
-    async with open_door_on(backend) as door, grpc.aio.insecure_channel(door.address) as channel:
+    async with serve_backend(backend) as served, grpc.aio.insecure_channel(served.address) as channel:
         await backend.create_topic("t", 2)
-        yield Client(channel, backend, door.proxy)
-        assert not door.faults
+        yield Client(channel, backend, served.proxy)
+        assert not served.faults
 
 
 def batches_of(*values: bytes, partition: int = 0, topic: str = "t") -> pb.PartitionBatches:

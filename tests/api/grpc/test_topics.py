@@ -14,7 +14,7 @@ from pixy.proto import pixy_topics_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
 from pixy.proto.pixy_topics_pb2_grpc import TopicsStub
 from tests.fakes.backend import FakeBackend
-from tests.fakes.door import FakeDoor, open_door
+from tests.fakes.server import FakeServer, serve_cluster
 
 if TYPE_CHECKING:
     # Exists for type checkers only.
@@ -24,14 +24,14 @@ CODE = grpc.StatusCode
 
 
 @pytest.fixture
-async def fake_door() -> AsyncIterator[FakeDoor]:
-    async with open_door() as door:
-        yield door
+async def fake_server() -> AsyncIterator[FakeServer]:
+    async with serve_cluster() as served:
+        yield served
 
 
 @pytest.fixture
-async def channel(fake_door: FakeDoor) -> AsyncIterator[grpc.aio.Channel]:
-    async with grpc.aio.insecure_channel(fake_door.address) as channel:
+async def channel(fake_server: FakeServer) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(fake_server.address) as channel:
         yield channel
 
 
@@ -119,14 +119,14 @@ async def test_a_change_of_nothing_succeeds(stub: TopicsAsyncStub) -> None:
 
 
 async def test_a_description_tells_what_each_partition_holds(
-    fake_door: FakeDoor, channel: grpc.aio.Channel, stub: TopicsAsyncStub
+    fake_server: FakeServer, channel: grpc.aio.Channel, stub: TopicsAsyncStub
 ) -> None:
     await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=2))
     where = [
         (await KafkaPixyStub(channel).Produce(kafkapixy.ProdRq(topic="t", key_value=b"k"))).partition
         for _ in range(3)
     ]
-    fake_door.backend.move_log_begin(TopicPartition("t", where[0]), 1)
+    fake_server.backend.move_log_begin(TopicPartition("t", where[0]), 1)
     expected = [(0, 0), (0, 0)]
     expected[where[0]] = (1, 3)
     described = await describe(stub)
@@ -187,10 +187,10 @@ async def test_every_refusal_has_its_status_and_says_why(stub: TopicsAsyncStub) 
 
 
 async def test_while_draining_topics_are_described_and_not_changed(
-    fake_door: FakeDoor, stub: TopicsAsyncStub
+    fake_server: FakeServer, stub: TopicsAsyncStub
 ) -> None:
     await stub.CreateTopic(pb.CreateTopicRequest(topic="t"))
-    fake_door.proxy.begin_drain()
+    fake_server.proxy.begin_drain()
     for call in (
         stub.CreateTopic(pb.CreateTopicRequest(topic="new")),
         stub.AlterTopic(pb.AlterTopicRequest(topic="t", partitions=9)),
@@ -211,7 +211,7 @@ class _Odd(FakeBackend):
 
 
 async def test_a_partition_that_came_or_went_meanwhile_has_no_offsets() -> None:
-    async with open_door(_Odd()) as door, grpc.aio.insecure_channel(door.address) as channel:
+    async with serve_cluster(_Odd()) as served, grpc.aio.insecure_channel(served.address) as channel:
         stub: TopicsAsyncStub = TopicsStub(channel)
         await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=2))
         described = await describe(stub)
@@ -220,7 +220,7 @@ async def test_a_partition_that_came_or_went_meanwhile_has_no_offsets() -> None:
 
 
 async def test_a_bug_is_answered_internal_without_details_and_told_to_the_daemon() -> None:
-    async with open_door(_Odd()) as door, grpc.aio.insecure_channel(door.address) as channel:
+    async with serve_cluster(_Odd()) as served, grpc.aio.insecure_channel(served.address) as channel:
         stub: TopicsAsyncStub = TopicsStub(channel)
         await fails(stub.DeleteTopic(pb.DeleteTopicRequest(topic="t")), CODE.INTERNAL, "internal error")
-        assert [str(fault) for fault in door.faults] == ["a bug"]
+        assert [str(fault) for fault in served.faults] == ["a bug"]

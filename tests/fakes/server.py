@@ -13,7 +13,7 @@ from pixy.config import Config, ProxyConfig
 from pixy.proxy import Proxy
 from tests.fakes.backend import FakeBackend
 
-__all__ = ["CONFIG", "Door", "FakeDoor", "open_door", "open_door_on"]
+__all__ = ["CONFIG", "FakeServer", "ServedCluster", "serve_backend", "serve_cluster"]
 
 B = TypeVar("B", bound=Backend)
 
@@ -21,7 +21,7 @@ CONFIG = Config(grpc_addr="127.0.0.1:0", proxies={"first": replace(ProxyConfig()
 
 
 @dataclass(slots=True)
-class Door(Generic[B]):
+class ServedCluster(Generic[B]):
     """Where it listens, what stands behind it, and the bugs that it met."""
 
     address: str
@@ -30,18 +30,18 @@ class Door(Generic[B]):
     faults: list[BaseException] = field(default_factory=list)
 
 
-FakeDoor = Door[FakeBackend]
+FakeServer = ServedCluster[FakeBackend]
 
 
 @asynccontextmanager
-async def open_door(backend: FakeBackend | None = None) -> AsyncIterator[FakeDoor]:
+async def serve_cluster(backend: FakeBackend | None = None) -> AsyncIterator[FakeServer]:
     """Serves one cluster in memory, `first`, whose topics get three partitions unless somebody says otherwise."""
-    async with open_door_on(backend or FakeBackend()) as door:
-        yield door
+    async with serve_backend(backend or FakeBackend()) as served:
+        yield served
 
 
 @asynccontextmanager
-async def open_door_on(backend: B, config: Config = CONFIG) -> AsyncIterator[Door[B]]:
+async def serve_backend(backend: B, config: Config = CONFIG) -> AsyncIterator[ServedCluster[B]]:
     """The same on any cluster; `config` has one of the name `first`."""
     faults: list[BaseException] = []
     clock = SystemClock()
@@ -58,7 +58,7 @@ async def open_door_on(backend: B, config: Config = CONFIG) -> AsyncIterator[Doo
     server = GrpcServer(config, {"": proxy, "first": proxy}, clock, faults.append)
     addresses = await server.start()
     server.tell_health(serving=True)
-    yield Door(addresses["grpc"], proxy, backend, faults)
+    yield ServedCluster(addresses["grpc"], proxy, backend, faults)
     await proxy.drain(0)
     await server.stop(0)
     await proxy.stop()
