@@ -1,20 +1,24 @@
-"""A whole cluster in memory, for the layers above the backend.
+"""An in-memory cluster for tests of the layers above the backend.
 
-It keeps real record batches and every promise of the `Backend` protocol, uses the event loop and nothing else, and does the
-same in every run. Beyond the protocol it does on request what real clusters do at bad moments:
+It keeps real record batches and all promises of the `Backend` protocol, uses nothing but the event
+loop, and behaves the same in every run. Beyond the protocol it simulates on request what real
+clusters do at bad moments:
 
-- `hold_appends`, `release_appends`: appends that take their time;
+- `hold_appends`, `release_appends`: slow appends;
 - `fail_appends`, `fail_fetches`: errors for the next n calls;
 - `add_control_batch`, `add_gap`, `compact`: offsets without a record;
-- `move_log_begin`: retention; `corrupt`: a damaged batch; `damage`: a partition that serves nothing any more;
-- `set_leader`: partitions that have a leader, or none;
-- `groups`: partitions that come and go, or are owned elsewhere;
-- `failures`, `gates`: calls that fail or wait, by name; `unready`: partitions that are assigned before they are there.
+- `move_log_begin`: retention; `corrupt`: a corrupt batch; `damage`: a partition that serves nothing
+  any more;
+- `set_leader`: partitions with or without a leader;
+- `groups`: partitions that are assigned, revoked, or owned elsewhere;
+- `failures`, `gates`: failing or blocking calls, by name; `unready`: partitions that are assigned
+  before they exist.
 
-What it is strict about, because a mistake there is a bug of the layer above: a batch handed to `append` is whole, its count is
-right, and nobody writes to it afterwards; batches handed out cannot be written to.
+It is strict where a mistake would be a bug of the layer above: a batch passed to `append` is whole,
+its record count is correct, and it is not modified afterwards; returned batches are read-only.
 
-`done` of an append and the assignment callbacks are never called from inside the call that causes them.
+`done` of an append and the assignment callbacks are never called from inside the call that causes
+them.
 """
 
 import asyncio
@@ -63,12 +67,12 @@ __all__ = ["FakeBackend", "FakeMembership"]
 
 _PARTITIONS_MAX = 10_000
 _TOPIC_OPTIONS = {"retention_ms": -1, "retention_bytes": -1, "segment_bytes": 1, "segment_ms": 1}
-"""The options that a topic may have, and the smallest value of each."""
+"""Topic options, and the smallest value of each."""
 
 
 @dataclass(slots=True)
 class _Append:
-    """An append that was accepted and not yet answered."""
+    """An accepted append without a response."""
 
     log: FakeLog
     batch: bytearray
@@ -77,12 +81,12 @@ class _Append:
 
 
 class FakeBackend:
-    """A `Backend` in memory.
+    """An in-memory `Backend`.
 
     Args:
         node_id: the node that leads every partition.
-        start_error: what `start` raises.
-        topics: partitions of topics that are there; the cluster runs then.
+        start_error: exception raised by `start`.
+        topics: number of partitions of existing topics; the cluster is then running.
     """
 
     def __init__(
@@ -100,28 +104,28 @@ class FakeBackend:
         self.groups = FakeGroups(self.step, self._count)
         self._topic_ids = count(1)
         self._staging = FakeStaging(self.topic, self._log)
-        # Accepted appends of all partitions, in the order of the calls.
-        # How long the oldest record of each append had waited, in order.
+        # Time that the oldest record of each append had waited, in order of the calls.
         self.ages: list[float] = []
+        # Accepted appends of all partitions, in order of the calls.
         self._appends: deque[_Append] = deque()
-        # How many of them may be answered, None for all of them.
+        # Number of appends that may be answered, None for all.
         self._answerable: int | None = None
         self._append_errors: deque[PixyError] = deque()
         self._fetch_errors: deque[PixyError] = deque()
-        # Calls that fail, and calls that wait, by name.
+        # Failing calls and blocking calls, by name.
         self.failures: dict[str, PixyError] = {}
         self.gates: dict[str, asyncio.Event] = {}
-        # Every fetch: partition, offset, max_bytes.
+        # All fetches: partition, offset, max_bytes.
         self.fetched: list[tuple[TopicPartition, int, int]] = []
-        # Every commit, also those that failed.
+        # All commits, including failed ones.
         self.commit_calls: list[dict[TopicPartition, OffsetCommit]] = []
-        # Partitions that are assigned, and not told of otherwise.
+        # Partitions that are assigned but otherwise unknown.
         self.unready: set[TopicPartition] = set()
         for name, partitions in (topics or {}).items():
             self.create(name, partitions)
 
     async def step(self, name: str) -> None:
-        """A step of a call: it waits for its gate, and fails if it has to."""
+        """A step of a call: waits for its gate, and fails if a failure is set."""
         if name in self.gates:
             await self.gates[name].wait()
         if name in self.failures:
@@ -150,7 +154,7 @@ class FakeBackend:
             log.wake()
         self.groups.end()
 
-    # --- topics -------------------------------------------------------------------------------------------------
+    # --- topics ----------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicDescription | None:
         return self._topics.get(name)
@@ -171,7 +175,7 @@ class FakeBackend:
         _check_partitions(partitions)
         config = config or {}
         _check_options(config)
-        # A real cluster takes its time here, and somebody else may be quicker.
+        # A real cluster takes time here, so that another caller may be faster.
         await asyncio.sleep(0)
         if name in self._topics:
             raise TopicExists(f"topic {name} exists already")
@@ -214,11 +218,11 @@ class FakeBackend:
         return self._set_topic(self._grown(TopicDescription(name, topic_id, 1, config or {}, ()), partitions))
 
     def grow(self, name: str, partitions: int, *, silently: bool = False) -> None:
-        """Let a topic have more partitions at once; `silently`: nobody is assigned any."""
+        """Add partitions to a topic at once; `silently`: without assigning them."""
         self._set_topic(self._grown(self._known(name), partitions), silently=silently)
 
     def delete(self, name: str, *, silently: bool = False) -> None:
-        """Delete a topic at once; `silently`: who has its partitions is not told."""
+        """Delete a topic at once; `silently`: without notifying the owners of its partitions."""
         deleted = [
             self._logs.pop(TopicPartition(name, each.partition)) for each in self._known(name).partitions
         ]
@@ -236,7 +240,7 @@ class FakeBackend:
             self.groups.assign_all()
 
     def _grown(self, topic: TopicDescription, partitions: int) -> TopicDescription:
-        """The topic with as many partitions, or as it is if it has them."""
+        """The topic with that many partitions, or unchanged if it has them already."""
         node = (self._node_id,)
         added = range(len(topic.partitions), partitions)
         new = tuple(PartitionDescription(number, self._node_id, node, node) for number in added)
@@ -252,7 +256,7 @@ class FakeBackend:
             self.groups.assign_all()
         return topic
 
-    # --- records ------------------------------------------------------------------------------------------------
+    # --- records ---------------------------------------------------------------------------------
 
     def append(
         self,
@@ -276,7 +280,7 @@ class FakeBackend:
         asyncio.get_running_loop().call_soon(self._answer)
 
     def _answer(self) -> None:
-        """Write and answer accepted appends in order, as far as they are not held."""
+        """Write and answer accepted appends in order, up to the first held one."""
         while self._appends and self._answerable != 0:
             if self._answerable is not None:
                 self._answerable -= 1
@@ -320,7 +324,7 @@ class FakeBackend:
         self._check_running()
         return self._log(partition).find_timestamp(timestamp_ms)
 
-    # --- staged writes ------------------------------------------------------------------------------------------
+    # --- staged writes ---------------------------------------------------------------------------
 
     async def stage(
         self,
@@ -352,7 +356,7 @@ class FakeBackend:
         self._check_running()
         self._staging.discard(sink_id, stage_ids)
 
-    # --- consumer groups ----------------------------------------------------------------------------------------
+    # --- consumer groups -------------------------------------------------------------------------
 
     async def join_consumer_group(
         self,
@@ -393,14 +397,14 @@ class FakeBackend:
         self._check_running()
         return group in self.groups.members
 
-    # --- what a test can make it do: appends, errors ----------------------------------------------------------------
+    # --- controls for tests: appends, errors -----------------------------------------------------
 
     def hold_appends(self) -> None:
-        """Accept appends from here on, but neither write nor answer them."""
+        """Accept further appends, but neither write nor answer them."""
         self._answerable = 0
 
     def release_appends(self, appends: int | None = None) -> None:
-        """Let the next `appends` held appends go on, or all of them and those to come."""
+        """Release the next `appends` held appends, or all of them and later ones."""
         if appends is None:
             self._answerable = None
         else:
@@ -410,41 +414,48 @@ class FakeBackend:
 
     @property
     def held_appends(self) -> int:
-        """Appends that were accepted and not answered."""
+        """Number of accepted appends without a response."""
         return len(self._appends)
 
     def fail_appends(self, error: PixyError, appends: int = 1) -> None:
-        """Answer the next `appends` appends with an error, each in its turn, and write nothing of them."""
+        """Answer the next `appends` appends with an error, in order, and write nothing."""
         self._append_errors.extend([error] * appends)
 
     def fail_fetches(self, error: PixyError, fetches: int = 1) -> None:
-        """Let the next fetches, of any partition, raise an error."""
+        """Make the next fetches, of any partition, raise an error."""
         self._fetch_errors.extend([error] * fetches)
 
-    # --- what a test can make it do: the log ------------------------------------------------------------------------
+    # --- controls for tests: the log -------------------------------------------------------------
 
     def add_control_batch(self, partition: TopicPartition) -> int:
-        """Put a transaction's end mark into the log; it takes the offset that is returned."""
+        """Append a transaction marker; returns its offset."""
         return self._log(partition).append_batch(build_control_batch(1, b"", 0))
 
     def add_gap(self, partition: TopicPartition, offsets: int) -> None:
-        """Use up offsets without anything stored for them, as when compaction removed whole batches."""
+        """Skip offsets, as if compaction had removed whole batches."""
         self._log(partition).add_gap(offsets)
 
     def compact(self, partition: TopicPartition, *offsets: int) -> None:
-        """Remove the records at these offsets; their batches keep their range, empty ones disappear."""
+        """Remove the records at these offsets; their batches keep their range, empty ones
+        disappear.
+        """
         self._log(partition).compact(set(offsets))
 
     def move_log_begin(self, partition: TopicPartition, begin: int) -> None:
-        """Let retention take what lies below `begin`. A batch across it stays whole."""
+        """Remove everything below `begin`, as retention does.
+
+        A batch that contains `begin` stays whole.
+        """
         self._log(partition).move_begin(begin)
 
     def corrupt(self, partition: TopicPartition, offset: int) -> None:
-        """Flip a byte of the batch that holds `offset`; fetches that reach it raise CorruptData."""
+        """Flip a byte of the batch that contains `offset`; fetches that reach it raise CorruptData."""
         self._log(partition).corrupt(offset)
 
     def damage(self, partition: TopicPartition) -> None:
-        """Answer every append and fetch of a partition with CorruptData from here on; it has no leader any more."""
+        """Answer all further appends and fetches of a partition with CorruptData; it has no leader
+        any more.
+        """
         topic, number = partition
         self._log(partition).refuse(
             CorruptData(f"{topic}-{number}/00000000000000000000.log, byte 0: damaged")
@@ -452,20 +463,23 @@ class FakeBackend:
         self.set_leader(partition, -1)
 
     def set_leader(self, partition: TopicPartition, leader: int) -> None:
-        """Say that a partition is led by another node, or by none: -1. It serves as before."""
+        """Set the reported leader of a partition: another node, or -1 for none.
+
+        The partition serves as before.
+        """
         topic = self._known(partition.topic)
         partitions = list(topic.partitions)
         partitions[partition.partition] = replace(partitions[partition.partition], leader=leader)
         self._topics[topic.name] = replace(topic, version=topic.version + 1, partitions=tuple(partitions))
 
     def waiting_fetches(self, partition: TopicPartition) -> int:
-        """How many fetches wait for the end of a partition to move."""
+        """Number of fetches that wait at the end of a partition."""
         return len(self._log(partition).waiters)
 
-    # --- what a test can make it do: consumer groups ----------------------------------------------------------------
+    # --- controls for tests: consumer groups -----------------------------------------------------
 
     async def rebalance(self, group: str, seconds: float = 10.0) -> None:
-        """Assign everything again, with the step before it in which members settle what they have."""
+        """Revoke all assignments, let members settle, and assign everything again."""
         for member in list(self.groups.of(group).members):
             assert member.on_revocation is not None
             await member.on_revocation(seconds)
@@ -490,7 +504,7 @@ class FakeBackend:
         return self._topics[topic].topic_id
 
     def log(self, partition: TopicPartition) -> FakeLog:
-        """What a partition has stored, to be looked at and changed."""
+        """The stored contents of a partition, for inspection and modification."""
         return self._log(partition)
 
     def _log(self, partition: TopicPartition) -> FakeLog:

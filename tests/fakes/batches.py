@@ -1,4 +1,4 @@
-"""Record batches as a client builds them, and what is in those that a client gets."""
+"""Record batches as built by clients, and the contents of those that clients receive."""
 
 import struct
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ __all__ = ["as_batches", "batch_of", "bomb", "offsets_in", "patched", "values_in
 
 
 def batch_of(*values: bytes, timestamp_ms: int = 1000, compression: int = 0) -> bytes:
-    """A batch of one record for each value, with timestamps one apart."""
+    """A batch with one record per value, and timestamps one apart."""
     records = [NewRecord(b"key", value, [], timestamp_ms + at) for at, value in enumerate(values)]
     return bytes(build_batch(records, compression))
 
 
 def patched(batch: bytes, at: int, replacement: bytes) -> bytes:
-    """The batch with other bytes from `at` on, and a checksum that is right again."""
+    """The batch with other bytes from `at` on, and a correct checksum."""
     changed = bytearray(batch)
     changed[at : at + len(replacement)] = replacement
     changed[17:21] = crc32c(memoryview(changed)[21:]).to_bytes(4, "big")
@@ -34,14 +34,16 @@ def patched(batch: bytes, at: int, replacement: bytes) -> bytes:
 
 
 def bomb(timestamp_ms: int = 1000) -> bytes:
-    """A small batch of one record that unpacks to more than readers take; nothing in its header says so."""
+    """A small batch of one record that exceeds the readers' limit when decompressed; its header
+    does not reveal it.
+    """
     header = batch_of(b"x" * 1000, timestamp_ms=timestamp_ms, compression=COMPRESSION["zstd"])[:HEADER_BYTES]
     batch = header + bytes(cramjam.zstd.compress(bytes(UNPACKED_BYTES_MAX + 1)))
     return patched(batch, 8, struct.pack(">i", len(batch) - 12))
 
 
 def as_batches(buffer: bytes) -> Iterator[bytes]:
-    """The batches that lie back to back in a buffer."""
+    """The consecutive batches in a buffer."""
     at = 0
     while at < len(buffer):
         end = at + batch_bytes(buffer, at)
@@ -50,10 +52,10 @@ def as_batches(buffer: bytes) -> Iterator[bytes]:
 
 
 def offsets_in(buffer: bytes) -> list[int]:
-    """The offsets of the records in batches back to back."""
+    """Offsets of the records in consecutive batches."""
     return [record.offset for batch in as_batches(buffer) for record in read_records(batch)]
 
 
 def values_in(buffer: bytes) -> list[bytes | None]:
-    """The values of the records in batches back to back."""
+    """Values of the records in consecutive batches."""
     return [record.value for batch in as_batches(buffer) for record in read_records(batch)]

@@ -1,8 +1,11 @@
-"""A Kafka cluster that is a script: what each broker answers to each kind of request, without sockets and on any event loop.
+"""A scripted Kafka cluster: responses by broker and request type, without sockets and on any event
+loop.
 
-Give `Brokers.dial` to a backend or a client. Metadata is answered from `topics`, coordinators are broker 0; everything else by the handlers
-that a test sets with `on`, an answer being the fields of the response in their order. A handler may be a coroutine, which answers when it
-likes; requests that nobody handles are never answered. A connection that is cut, or that the client closes, breaks what waits on it.
+Pass `Brokers.dial` to a backend or a client. Metadata is served from `topics`, broker 0 is the
+coordinator of everything; other requests are answered by handlers that a test sets with `on`, which
+return the fields of the response in order. A handler may be a coroutine that answers later;
+requests without a handler are never answered. A connection that is cut, or closed by the client,
+fails its pending requests.
 """
 
 import asyncio
@@ -22,16 +25,17 @@ PRODUCE, FETCH, METADATA = 0, 1, 3
 OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, INIT_PRODUCER_ID = 9, 10, 15, 22
 
 Handler = Callable[[Any], Any]
-"""From the fields of a request to the fields of its answer, or to a coroutine that returns them."""
+"""Maps the fields of a request to those of its response, or to a coroutine that returns them."""
 
 
 class Brokers:
     """The cluster.
 
     Attributes:
-        topics: the leader of each partition, by topic; -1: none.
-        before_dial: awaited before a connection is made, with the node id; a test replaces it.
-        requests: the API key and the fields of each request, in order.
+        topics: leader of each partition by topic; -1: none.
+        before_dial: awaited with the node id before a connection is made; may be replaced by a
+            test.
+        requests: API key and fields of each request, in order.
     """
 
     def __init__(self, topics: dict[str, list[int]], nodes: int = 1) -> None:
@@ -43,11 +47,11 @@ class Brokers:
         self._handlers: dict[int, Handler] = {METADATA: self._metadata, FIND_COORDINATOR: _coordinator}
 
     def on(self, key: int, handler: Handler) -> None:
-        """Have requests of a kind answered by `handler` from now on."""
+        """Set the handler for a request type."""
         self._handlers[key] = handler
 
     def count(self, key: int) -> int:
-        """How many requests of a kind came."""
+        """Number of requests received of a type."""
         return sum(each == key for each, _ in self.requests)
 
     def options(self, **changed: Any) -> KafkaOptions:
@@ -55,7 +59,7 @@ class Brokers:
         return KafkaOptions(**{"seed_peers": ("broker-0:9092",), "client_id": "tests", **changed})
 
     async def dial(self, host: str, port: int, **_: Any) -> "_Connection":
-        """As aiokafka's `create_conn`."""
+        """Same signature as aiokafka's `create_conn`."""
         waiting = self.before_dial(int(host.removeprefix("broker-")))
         if isawaitable(waiting):
             await waiting
@@ -69,7 +73,7 @@ class Brokers:
             connection.close(CloseReason.CONNECTION_BROKEN)
 
     async def answer(self, struct: Any) -> Any:
-        """What a broker says to a request."""
+        """A broker's response to a request."""
         self.requests.append((struct.api.key, struct.fields))
         handler = self._handlers.get(struct.api.key)
         if handler is None:
@@ -78,7 +82,7 @@ class Brokers:
         fields = handler(struct.fields)
         if isawaitable(fields):
             fields = await fields
-        # Through bytes and back, as from the wire.
+        # Encode and decode it, as on the wire.
         return struct.api.decode(BytesIO(struct.api.encode_response(fields)))
 
     def _metadata(self, request: Any) -> tuple[Any, ...]:

@@ -1,4 +1,6 @@
-"""Time of the tests: it passes when a test says so, or with a simulated event loop, and its wall clock may be wrong."""
+"""Simulated time: it advances when a test says so, or with a simulated event loop, and its wall
+clock may be wrong.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -15,12 +17,12 @@ class FakeTimer:
         self.callback: Callable[[], object] | None = callback
 
     def cancel(self) -> None:
-        """Never call it."""
+        """Cancel the timer."""
         self.callback = None
 
 
 class FakeClock:
-    """Both clocks of a machine, and timers.
+    """Monotonic clock, wall clock and timers of a machine.
 
     The wall clock shows the true time plus an error.
     """
@@ -29,19 +31,21 @@ class FakeClock:
         self._passed = monotonic
         self._loop: asyncio.AbstractEventLoop | None = None
         self._epoch_ms = wall_ms - round(monotonic * 1000)
-        # The error of the wall clock from a true time on, oldest first.
+        # Error of the wall clock from a true time on, oldest first.
         self._errors: list[tuple[int, int]] = [(0, 0)]
-        # A heap of when, number, timer.
+        # A heap of due time, number, timer.
         self._timers: list[tuple[float, int, FakeTimer]] = []
         self._timers_made = 0
 
     def follow(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Pass with the time of a loop that has just begun; None: with nothing, and only by `advance`."""
+        """Follow the time of a loop that has just started; None: follow nothing, and advance only
+        by `advance`.
+        """
         self._passed = self.monotonic()
         self._loop = loop
 
     def advance(self, seconds: float) -> None:
-        """Let time pass on both clocks, and run the timers on the way; `seconds` >= 0."""
+        """Advance both clocks by `seconds` >= 0, and run the timers that become due."""
         assert seconds >= 0, f"the monotonic clock cannot run backwards by {seconds} s"
         end = self._passed + seconds
         while self._timers and self._timers[0][0] <= end:
@@ -55,7 +59,7 @@ class FakeClock:
         """See `Clock`."""
         return self._passed if self._loop is None else self._passed + self._loop.time()
 
-    # --- the wall clock ---------------------------------------------------------------------------------------------
+    # --- the wall clock --------------------------------------------------------------------------
 
     def wall_ms(self) -> int:
         """See `Clock`."""
@@ -66,11 +70,11 @@ class FakeClock:
         return self.wall_ms() * 1_000_000
 
     def true_ms(self) -> int:
-        """What a right wall clock would show."""
+        """Time that a correct wall clock would show."""
         return self._epoch_ms + round(self.monotonic() * 1000)
 
     def step_wall(self, ms: int) -> None:
-        """Set the wall clock forward, or back if `ms` is negative. No time passes."""
+        """Step the wall clock forward, or back if `ms` is negative. No time passes."""
         self.set_wall(self._errors[-1][1] + ms)
 
     def set_wall(self, error_ms: int) -> None:
@@ -78,16 +82,16 @@ class FakeClock:
         self._errors.append((self.true_ms(), error_ms))
 
     def latest_ms(self, since_ms: int) -> int:
-        """The latest time that the wall clock has shown since a true time, never more than was true."""
+        """Latest time shown by the wall clock since a true time, limited to the true time."""
         ends = [at for at, _ in self._errors[1:]] + [self.true_ms()]
         return max(
             end + min(0, error) for (_, error), end in zip(self._errors, ends, strict=True) if end >= since_ms
         )
 
-    # --- timers -----------------------------------------------------------------------------------------------------
+    # --- timers ----------------------------------------------------------------------------------
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> FakeTimer:
-        """Call back when so much time has passed; where no time has, not before the next `advance`."""
+        """Schedule a callback; never called before the next `advance`, even without delay."""
         assert self._loop is None, "a loop has timers of its own"
         timer = FakeTimer(callback)
         self._timers_made += 1
@@ -98,5 +102,5 @@ class FakeClock:
 
     @property
     def timers(self) -> int:
-        """How many timers are set."""
+        """Number of pending timers."""
         return sum(timer.callback is not None for _, _, timer in self._timers)

@@ -1,6 +1,6 @@
-"""A disk that remembers what was done to it, and that fails where a test wants it to.
+"""A disk that records its calls, and fails where a test wants it to.
 
-It syncs nothing in truth: a test looks at the order of the calls, and no test survives a power failure.
+It never really syncs: tests check the order of calls, and no test survives a power failure.
 """
 
 import errno
@@ -15,8 +15,8 @@ __all__ = ["Call", "RecordingDisk", "full"]
 
 
 class Call(NamedTuple):
-    """One thing done: `create`, `write`, `allocate`, `truncate`, `begin_sync`, `sync`, `rename`, `link`, `unlink`, `remove_directory`,
-    `make_directory`, `sync_directory`.
+    """A recorded call: `create`, `write`, `allocate`, `truncate`, `begin_sync`, `sync`, `rename`,
+    `link`, `unlink`, `remove_directory`, `make_directory`, `sync_directory`.
 
     `at` is the position of a write, or the size for `allocate` and `truncate`.
     """
@@ -32,24 +32,25 @@ class _UnsyncedDisk(RealDisk):
 
 
 class RecordingDisk:
-    """The real disk, with a list of the calls that change something.
+    """The real disk, with a list of all modifying calls.
 
-    `before` is called ahead of every one of them and may raise. A write counts as done when it has returned.
+    `before` is called ahead of each of them and may raise. A write is recorded once it has
+    returned.
     """
 
     def __init__(self) -> None:
         self._disk = _UnsyncedDisk()
         self.calls: list[Call] = []
-        # The first byte of each durable write, and the one behind its last.
+        # Range of each durable write: first byte, and the one after its last.
         self.durable_writes: list[tuple[int, int]] = []
         self.before: Callable[[Call], None] = lambda _: None
 
     def did(self, what: str, ending: str = "") -> list[Call]:
-        """The calls of one kind on paths that end so."""
+        """Calls of one kind on paths with this suffix."""
         return [call for call in self.calls if call.what == what and call.name.endswith(ending)]
 
     def fail(self, what: str, ending: str, error: int) -> None:
-        """From here on let a kind of call on paths that end so fail with an errno."""
+        """Fail further calls of a kind on paths with this suffix, with an errno."""
 
         def before(call: Call) -> None:
             if call.what == what and call.name.endswith(ending):
@@ -58,7 +59,7 @@ class RecordingDisk:
         self.before = before
 
     def heal(self) -> None:
-        """From here on nothing fails."""
+        """End all failures."""
         self.before = lambda _: None
 
     def do(self, call: Call) -> None:
@@ -147,5 +148,5 @@ class _RecordingFile:
 
 
 def full(disk: RecordingDisk, what: str, ending: str) -> None:
-    """From here on there is no room for this."""
+    """Fail with ENOSPC from here on."""
     disk.fail(what, ending, errno.ENOSPC)

@@ -1,4 +1,4 @@
-"""A service with every kind of method, described by hand: what a generated descriptor would be."""
+"""A service with every kind of method, defined by hand in place of a generated descriptor."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -63,12 +63,12 @@ DESCRIPTOR = _descriptor()
 
 
 def value(text: bytes) -> bytes:
-    """A message of the service, serialized."""
+    """A serialized message of the service."""
     return BytesValue(value=text).SerializeToString()
 
 
 class Work:
-    """What a unary handler leaves behind."""
+    """Cancellation handle of a unary handler."""
 
     def __init__(self) -> None:
         self.cancelled = asyncio.Event()
@@ -80,15 +80,15 @@ class Work:
 
 @dataclass
 class Echo:
-    """Answers what it is sent. What a request says decides how.
+    """Echoes requests; their contents select special behavior.
 
     Attributes:
-        held: unary calls that asked to be held, in order, with what to cancel.
-        arrived: set when one is held.
+        held: held unary calls in order, with their cancellation handles.
+        arrived: set when a call is held.
         cancelled: streaming calls and tasks whose handlers were cancelled.
         received, sent: messages of streaming calls.
-        receipts: of the messages that `Repeat` sends, in order; empty for none.
-        spend: called for each call of `Task` and each message of `Chat`, for instance to let time pass.
+        spend: called for each call of `Task` and each message of `Chat`, for instance to advance
+            the time.
     """
 
     held: list[tuple[UnaryCall, Work]] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Echo:
     spend: Callable[[], None] = lambda: None
 
     def service(self) -> Service:
-        """What serves this."""
+        """The service's definition."""
         handlers: dict[str, Handler] = {
             "Unary": self.unary,
             "Task": self.task,
@@ -111,8 +111,9 @@ class Echo:
         return Service(DESCRIPTOR, handlers)
 
     def unary(self, request: BytesValue, call: UnaryCall) -> Work | None:
-        """`hold` is held, `fail` fails, `bug` breaks, `metadata` sends metadata back, `who` is answered with the principal, `drop...` drops
-        it, all else is echoed."""
+        """`hold` is held, `fail` fails, `bug` raises, `metadata` sends metadata back, `drop...` is
+        dropped, all else is echoed.
+        """
         command = request.value
         if command.startswith(b"drop"):
             request = BytesValue()
@@ -137,7 +138,7 @@ class Echo:
         return None
 
     async def task(self, request: BytesValue, call: UnaryCall) -> BytesValue:
-        """`hold` waits for ever, `fail` fails, `bug` breaks, all else is echoed."""
+        """`hold` waits forever, `fail` fails, `bug` raises, all else is echoed."""
         self.spend()
         if request.value == b"hold":
             await self._for_ever()
@@ -148,7 +149,7 @@ class Echo:
         return request
 
     async def collect(self, call: StreamCall) -> BytesValue:
-        """Answers all messages joined, but for those that are `drop...`; `wait` waits before the next is received."""
+        """Joins all messages except `drop...`; `wait` waits before the next one is received."""
         parts = []
         async for message in call:
             self.received += 1
@@ -159,9 +160,9 @@ class Echo:
         return BytesValue(value=b",".join(parts))
 
     async def repeat(self, request: BytesValue, call: StreamCall) -> None:
-        """`<count> <size>`: so many messages of so many bytes. `hold` waits for ever, `drain` for the drain.
+        """`<count> <size>`: sends that many messages of that size.
 
-        A size of 7 breaks behind the messages. `receipts` are told of each message.
+        `hold` waits forever; `bug` raises after a message.
         """
         if request.value == b"hold":
             await self._for_ever()
@@ -178,7 +179,7 @@ class Echo:
             raise KeyError("secret")
 
     async def chat(self, call: StreamCall) -> None:
-        """Echoes each message as it comes; `fail` fails."""
+        """Echoes each message as it arrives; `fail` fails."""
         async for message in call:
             self.received += 1
             self.spend()
@@ -198,7 +199,7 @@ class Echo:
 
 @dataclass
 class EchoServer:
-    """A running server of one `Echo`."""
+    """A running server of an `Echo`."""
 
     echo: Echo
     server: RpcServer
@@ -214,7 +215,7 @@ async def open_echo(
     clock: Clock | None = None,
     intercept: Interceptor = principal_of_certificate,
 ) -> AsyncIterator[EchoServer]:
-    """Serves it on a free port, or on a unix socket, by the machine's clock unless another is given."""
+    """Serve on a free port or a Unix socket, with the system clock by default."""
     echo, faults = Echo(), list[BaseException]()
     server = RpcServer(
         [echo.service()],

@@ -1,4 +1,4 @@
-"""Consumer groups of the cluster in memory: members, what each owns, what is committed."""
+"""Consumer groups of the in-memory cluster: members, assignments, committed offsets."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,15 +11,15 @@ __all__ = ["FakeGroups", "FakeMembership"]
 
 @dataclass(slots=True)
 class _Group:
-    """One consumer group."""
+    """A consumer group."""
 
-    # In the order of joining, which is also that of the member ids.
+    # In order of joining, which is also that of the member ids.
     members: list["FakeMembership"] = field(default_factory=list)
     commits: dict[TopicPartition, OffsetCommit] = field(default_factory=dict)
 
 
 class FakeMembership:
-    """A member of a consumer group. `assigned` is what it owns."""
+    """A member of a consumer group. `assigned` is its assignment."""
 
     def __init__(
         self,
@@ -55,12 +55,14 @@ class FakeMembership:
         self._groups.remove(self._group, self)
 
     def end(self) -> None:
-        """Tell it nothing any more."""
+        """Stop all notifications."""
         self._left = True
         self.assigned = {}
 
     def assign(self, assigned: dict[str, tuple[int, ...]], *, again: bool) -> None:
-        """Give it these partitions, and tell it soon; unless they are what it has and it need not hear of them `again`."""
+        """Assign these partitions and notify the member soon, unless they are unchanged and `again`
+        is false.
+        """
         if assigned == self.assigned and not again:
             return
         self.assigned = assigned
@@ -76,7 +78,7 @@ class FakeGroups:
 
     Args:
         step: awaited before each step of a member, by name.
-        partitions: how many partitions a topic has, None if it is not there.
+        partitions: number of partitions of a topic, None if it does not exist.
     """
 
     def __init__(
@@ -85,11 +87,11 @@ class FakeGroups:
         self.step = step
         self._partitions = partitions
         self._groups: dict[str, _Group] = {}
-        # What was done: ("join", group, topic, ...), "subscribe", "leave", ("commit", group).
+        # Event log: ("join", group, topic, ...), "subscribe", "leave", ("commit", group).
         self.events: list[tuple[str, ...]] = []
-        # Assigned to nobody.
+        # Partitions assigned to no member.
         self.withheld: set[TopicPartition] = set()
-        # Members elsewhere, by what they own.
+        # Members elsewhere, by owned partition.
         self.owners: dict[TopicPartition, str] = {}
 
     def join(
@@ -111,24 +113,24 @@ class FakeGroups:
         self.assign(group)
 
     def end(self) -> None:
-        """Tell nobody anything any more."""
+        """Stop all notifications."""
         for group in self._groups.values():
             for member in group.members:
                 member.end()
             group.members.clear()
 
     def of(self, group: str) -> _Group:
-        """A group, which comes into being with its first use."""
+        """A group, created on first use."""
         return self._groups.setdefault(group, _Group())
 
     @property
     def members(self) -> dict[str, FakeMembership]:
-        """The first member of each group that has any."""
+        """First member of each group that has any."""
         return {name: group.members[0] for name, group in self._groups.items() if group.members}
 
     @property
     def commits(self) -> dict[str, dict[TopicPartition, OffsetCommit]]:
-        """What each group has committed."""
+        """Committed offsets of each group."""
         return {name: group.commits for name, group in self._groups.items()}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
@@ -136,18 +138,18 @@ class FakeGroups:
         self.events.append(("commit", group))
 
     def forget(self, topic: str) -> None:
-        """A topic is gone with what was committed in it."""
+        """Delete a topic's committed offsets."""
         for group in self._groups.values():
             group.commits = {each: commit for each, commit in group.commits.items() if each.topic != topic}
 
     def lose(self, topic: str) -> None:
-        """Take a topic from everybody, and tell nobody."""
+        """Remove a topic from all assignments without notification."""
         for group in self._groups.values():
             for member in group.members:
                 (member.assigned or {}).pop(topic, None)
 
     def consumers(self, topic: str) -> dict[str, dict[str, list[int]]]:
-        """Who owns which partitions of a topic: group -> client -> partitions."""
+        """Owners of a topic's partitions: group -> client -> partitions."""
         found: dict[str, dict[str, list[int]]] = {}
         for name, group in self._groups.items():
             for member in group.members:
@@ -169,7 +171,10 @@ class FakeGroups:
             self.assign(group, again=again)
 
     def assign(self, name: str, *, again: bool = False) -> None:
-        """Range assignment. Who loses partitions is told before who gets them."""
+        """Range assignment.
+
+        Members that lose partitions are notified before those that get them.
+        """
         group = self.of(name)
         targets: list[dict[str, tuple[int, ...]]] = [{} for _ in group.members]
         for topic in sorted({topic for member in group.members for topic in member.topics}):
@@ -192,6 +197,6 @@ class FakeGroups:
 
 
 def _loses(member: FakeMembership, target: Mapping[str, Sequence[int]]) -> bool:
-    """Whether the member owns something that it will not own any more."""
+    """True if the new assignment revokes any partition of the member."""
     owned = {(topic, number) for topic, numbers in (member.assigned or {}).items() for number in numbers}
     return bool(owned - {(topic, number) for topic, numbers in target.items() for number in numbers})

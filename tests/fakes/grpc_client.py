@@ -1,4 +1,6 @@
-"""A gRPC client on h2 that does only what it is told: it opens no window, answers nothing by itself and can stop at any byte."""
+"""A gRPC client on h2 under full control: it opens no window, responds to nothing by itself and can
+stop at any byte.
+"""
 
 import asyncio
 import ssl
@@ -28,7 +30,7 @@ _GOAWAY = 7
 
 
 class Goaway(NamedTuple):
-    """What the server said with a GOAWAY."""
+    """Contents of a GOAWAY from the server."""
 
     last_stream_id: int
     code: int
@@ -36,12 +38,12 @@ class Goaway(NamedTuple):
 
 
 def prefixed(*messages: bytes, flag: int = 0) -> bytes:
-    """Messages as they travel."""
+    """Length-prefixed messages."""
     return b"".join(struct.pack(">BI", flag, len(message)) + message for message in messages)
 
 
 def messages_in(body: bytes | bytearray) -> list[tuple[int, bytes]]:
-    """Flags and messages of a body, which must be whole."""
+    """Flags and payloads of the messages in a body, which must be whole."""
     found, at = [], 0
     while at < len(body):
         flag, length = struct.unpack_from(">BI", body, at)
@@ -53,7 +55,7 @@ def messages_in(body: bytes | bytearray) -> list[tuple[int, bytes]]:
 
 @dataclass
 class Answer:
-    """What has come on one stream."""
+    """Everything received on one stream."""
 
     headers: dict[str, str] = field(default_factory=dict)
     trailers: dict[str, str] = field(default_factory=dict)
@@ -63,12 +65,12 @@ class Answer:
 
     @property
     def status(self) -> int:
-        """grpc-status, wherever it stands."""
+        """grpc-status, in headers or trailers."""
         return int({**self.headers, **self.trailers}["grpc-status"])
 
     @property
     def message(self) -> str:
-        """grpc-message, as it stands."""
+        """grpc-message, undecoded."""
         return {**self.headers, **self.trailers}.get("grpc-message", "")
 
 
@@ -76,8 +78,8 @@ class RawClient:
     """One connection to a server.
 
     Args:
-        reader, writer: of the connection.
-        window: what the server may send on each stream.
+        reader, writer: streams of the connection.
+        window: initial window size of each stream.
     """
 
     def __init__(
@@ -91,19 +93,19 @@ class RawClient:
         self.h2.local_settings = Settings(client=True, initial_values=initial)
         self.h2.initiate_connection()
         self.answers: dict[int, Answer] = {}
-        # h2 would refuse whatever follows a GOAWAY, so they are kept from it.
+        # h2 would reject everything after a GOAWAY, so GOAWAY frames are not passed to it.
         self.goaways: list[Goaway] = []
         self._unread = b""
         self.closed = False
 
     def send(self) -> None:
-        """Send what h2 has gathered."""
+        """Send h2's pending output."""
         self.writer.write(self.h2.data_to_send())
 
     def begin(
         self, path: str, fields: Sequence[tuple[str, str]] = (), *, method: str = "POST", end: bool = False
     ) -> int:
-        """Send the header section of a request; returns its stream."""
+        """Send the header section of a request; returns its stream id."""
         stream_id = self.h2.get_next_available_stream_id()
         usual = (
             []
@@ -117,13 +119,13 @@ class RawClient:
         return stream_id
 
     def request(self, path: str, message: bytes, fields: Sequence[tuple[str, str]] = ()) -> int:
-        """Send a whole request of one message; returns its stream."""
+        """Send a whole request with one message; returns its stream id."""
         stream_id = self.begin(path, fields)
         self.data(stream_id, prefixed(message), end=True)
         return stream_id
 
     def data(self, stream_id: int, data: bytes, *, end: bool = False) -> None:
-        """Go on with a request."""
+        """Send part of a request body."""
         self.h2.send_data(stream_id, data, end_stream=end)
         self.send()
 
@@ -133,12 +135,12 @@ class RawClient:
         self.send()
 
     def open_window(self, stream_id: int, size: int) -> None:
-        """Let the server send more on a stream, or with 0 on all together."""
+        """Open the window of a stream, or of the connection for stream 0."""
         self.h2.increment_flow_control_window(size, stream_id or None)
         self.send()
 
     async def upload(self, stream_id: int, body: bytes, *, end: bool = True) -> None:
-        """Go on with a request of any size, as the server's windows allow, until it is sent or answered."""
+        """Send a request body of any size as the windows allow, until it is sent or answered."""
         at = 0
         async with asyncio.timeout(SECONDS):
             while at < len(body) and not self.answers[stream_id].ended:
@@ -150,7 +152,7 @@ class RawClient:
                     await self.read_once()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Read until a condition holds; it fails if the server closes the connection before."""
+        """Read until a condition holds; fails if the server closes the connection before."""
         async with asyncio.timeout(SECONDS):
             while not condition():
                 assert not self.closed, "the server has closed the connection"
@@ -169,11 +171,11 @@ class RawClient:
         return answer
 
     async def call(self, path: str, message: bytes, fields: Sequence[tuple[str, str]] = ()) -> Answer:
-        """A whole unary call."""
+        """Make a unary call."""
         return await self.answer(self.request(path, message, fields))
 
     async def read_once(self) -> None:
-        """Read what there is, and at least something."""
+        """Read available bytes, at least one."""
         try:
             chunk = await self._reader.read(65536)
         except ConnectionError:
@@ -220,7 +222,7 @@ def _strings(headers: object) -> dict[str, str]:
 async def open_client(
     address: str, *, window: int = 65_535, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[RawClient]:
-    """A connection to `host:port` or `unix:path`."""
+    """Connect to `host:port` or `unix:path`."""
     if address.startswith("unix:"):
         reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
     else:

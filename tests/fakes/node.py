@@ -1,4 +1,4 @@
-"""A real node in this process: what tests of the layers above stand on when the fake backend will not do."""
+"""A real node in this process, for tests of upper layers that need more than the fake backend."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -27,7 +27,9 @@ def make_embedded(
     storage: StorageConfig | None = None,
     on_fault: Callable[[BaseException], None] = _raise,
 ) -> EmbeddedBackend:
-    """An embedded backend on `directory`, not started; everything left out is real and at its default."""
+    """An embedded backend on `directory`, not started; everything left out is real and at its
+    default.
+    """
     clock = clock or SystemClock()
     options = NodeOptions(
         directory=directory,

@@ -1,4 +1,4 @@
-"""One partition of the cluster in memory: record batches, holes between them, and what may happen to them."""
+"""A partition of the in-memory cluster: record batches, gaps between them, and simulated incidents."""
 
 import asyncio
 
@@ -20,20 +20,20 @@ __all__ = ["FakeLog"]
 
 _TIMESTAMP_MS = 1_700_000_000_000
 _LEADER_EPOCH = 3
-"""Not the default of a built batch, so that a batch that was not patched is noticed."""
+"""Not the default of a built batch, so that an unpatched batch is noticed."""
 
 
 class FakeLog:
-    """One partition: batches in order of offset, possibly with holes between them."""
+    """One partition: batches in offset order, possibly with gaps."""
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.batches: list[Batch] = []
         self.begin = 0
-        # One past the last offset. Invariant: >= the next offset of the last batch.
+        # Log end offset. Invariant: >= the next offset of the last batch.
         self.end = 0
         self.waiters: set[asyncio.Future[None]] = set()
-        # What every append and fetch is answered with: the topic was deleted, or the partition is damaged.
+        # Error for every append and fetch: the topic was deleted, or the partition is damaged.
         self.refusal: PixyError | None = None
 
     def append(self, *values: bytes) -> int:
@@ -41,7 +41,7 @@ class FakeLog:
         return self.append_batch(build_batch([NewRecord(None, value, (), _TIMESTAMP_MS) for value in values]))
 
     def append_batch(self, batch: bytearray) -> int:
-        """Store a batch, which is patched in place; returns its first offset."""
+        """Patch and store a batch; returns its first offset."""
         base_offset = self.end
         patch_batch(batch, base_offset, _LEADER_EPOCH)
         self.batches.append(batch)
@@ -50,12 +50,12 @@ class FakeLog:
         return base_offset
 
     def refuse(self, error: PixyError) -> None:
-        """Answer everything with an error from here on, also who waits."""
+        """Answer everything with an error from here on, including pending fetches."""
         self.refusal = error
         self.wake()
 
     def delete(self) -> None:
-        """The topic is gone."""
+        """The topic was deleted."""
         topic, number = self.partition
         self.refuse(UnknownPartition(f"unknown partition {number} of topic {topic}: the topic was deleted"))
 
@@ -65,7 +65,7 @@ class FakeLog:
                 waiter.set_result(None)
 
     def check(self, offset: int) -> None:
-        """Raise what a fetch from `offset` is answered with if it cannot be served."""
+        """Raise the error for a fetch from `offset`, if it cannot be served."""
         if self.refusal is not None:
             raise self.refusal
         if not self.begin <= offset <= self.end:
@@ -89,7 +89,7 @@ class FakeLog:
         self.check(offset)
         found: list[Batch] = []
         size = 0
-        # If no batch is left, what remains up to the end is a hole, and passed at once.
+        # Without any batch left, everything up to the end is a gap, which is skipped at once.
         next_offset = self.end
         for batch in self.batches:
             if read_header(batch).next_offset <= offset:
@@ -114,7 +114,7 @@ class FakeLog:
                     return record.offset
         return None
 
-    # --- what happens to stored records -----------------------------------------------------------------------------
+    # --- incidents -------------------------------------------------------------------------------
 
     def add_gap(self, offsets: int) -> None:
         self.end += offsets
@@ -140,7 +140,7 @@ class FakeLog:
 
 
 def _without(batch: Batch, removed: set[int]) -> Batch | None:
-    """The batch without the records at these offsets, None if it had no others."""
+    """The batch without the records at these offsets, None if no record is left."""
     header = read_header(batch)
     records = list(read_records(batch))
     kept = [record for record in records if record.offset not in removed]

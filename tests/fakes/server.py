@@ -1,4 +1,4 @@
-"""A real gRPC server, on a cluster in memory unless a test brings another: what tests of services and commands talk to."""
+"""A real gRPC server, by default for an in-memory cluster: used by tests of services and commands."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ CONFIG = Config(grpc_addr="127.0.0.1:0", proxies={"first": replace(ProxyConfig()
 
 @dataclass(slots=True)
 class ServedCluster(Generic[B]):
-    """Where it listens, what stands behind it, and the bugs that it met."""
+    """A running server: its address, its backend, and the bugs it has met."""
 
     address: str
     proxy: Proxy
@@ -35,14 +35,14 @@ FakeServer = ServedCluster[FakeBackend]
 
 @asynccontextmanager
 async def serve_cluster(backend: FakeBackend | None = None) -> AsyncIterator[FakeServer]:
-    """Serves one cluster in memory, `first`, whose topics get three partitions unless somebody says otherwise."""
+    """Serve an in-memory cluster, `first`, whose topics have three partitions by default."""
     async with serve_backend(backend or FakeBackend()) as served:
         yield served
 
 
 @asynccontextmanager
 async def serve_backend(backend: B, config: Config = CONFIG) -> AsyncIterator[ServedCluster[B]]:
-    """The same on any cluster; `config` has one of the name `first`."""
+    """Serve any backend as cluster `first`, which `config` must contain."""
     faults: list[BaseException] = []
     clock = SystemClock()
     proxy = Proxy(

@@ -1,4 +1,6 @@
-"""Staged writes of the cluster in memory: the promises of the `Backend` protocol in the fewest words."""
+"""Staged writes of the in-memory cluster: a minimal implementation of the `Backend` protocol's
+promises.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ __all__ = ["FakeStaging"]
 class _Stage:
     pieces: dict[int, Sequence[StagedBatches]] = field(default_factory=dict)
     crcs: dict[int, int] = field(default_factory=dict)
-    # Of each topic that it has records of.
+    # Id of each topic it has records for.
     topic_ids: dict[str, bytes] = field(default_factory=dict)
     seal: StageSeal | None = None
 
@@ -24,8 +26,8 @@ class FakeStaging:
     """Sinks and stages.
 
     Args:
-        topic: what is known of a topic.
-        log: the log of a partition.
+        topic: returns the description of a topic.
+        log: returns the log of a partition.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
-"""The ways to wait for what nobody tells: a broker, another process, a task that sets no event.
+"""Polling, for conditions that nothing signals: a broker, another process, a task that sets no
+event.
 
-How long that takes is up to the machine. `PATIENCE_S` only ends a test that would hang.
+The time this takes depends on the machine. `PATIENCE_S` only ends a test that would hang.
 """
 
 import asyncio
@@ -17,7 +18,9 @@ _LOOK_EVERY_S = 0.002
 
 
 async def settle(turns: int = 30) -> None:
-    """Let everything run that can without the clock moving: so many turns of the event loop."""
+    """Run everything that can run without advancing the clock, by a number of event loop
+    iterations.
+    """
     for _ in range(turns):
         await asyncio.sleep(0)
 
@@ -25,7 +28,7 @@ async def settle(turns: int = 30) -> None:
 async def until(holds: Callable[[], object]) -> None:
     """Return when a condition holds, which may be a coroutine function.
 
-    It is looked at in each turn of the event loop, and every 2 ms if that takes long.
+    It is checked in each iteration of the event loop, and every 2 ms if that takes long.
     """
     looks = 0
     async with asyncio.timeout(PATIENCE_S):
@@ -38,10 +41,10 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 def until_blocking(holds: Callable[[], object], why_not: Callable[[], str] = str) -> None:
-    """The same for another process or thread, without an event loop.
+    """`until` for another process or thread, without an event loop.
 
     Args:
-        why_not: what a test says that fails here, for instance a log.
+        why_not: text of the failure, for instance a log.
     """
     give_up_at = time.monotonic() + PATIENCE_S
     while not holds():

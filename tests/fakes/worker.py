@@ -1,4 +1,4 @@
-"""Workers without threads: one runs its work in place, the other when the test says so."""
+"""Workers without threads: one runs its work inline, the other on the test's command."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,9 @@ Work = Callable[[], Any]
 
 
 class InlineWorker:
-    """Runs work at once; the callback comes in the next turn of the loop, as from a thread."""
+    """Runs work at once; the callback is called in the next iteration of the loop, as from a
+    thread.
+    """
 
     def __init__(self, name: str = "worker", *, background: bool = False) -> None:
         self.name = name
@@ -28,7 +30,10 @@ class InlineWorker:
 
 
 class StepWorker:
-    """Keeps work until `step`; the callback comes inside it. `stop` runs what is left and drops the callbacks."""
+    """Queues work until `step`, which calls the callback.
+
+    `stop` runs the remaining work and drops the callbacks.
+    """
 
     def __init__(self) -> None:
         self._queue: deque[tuple[Work, Done]] = deque()
@@ -43,13 +48,13 @@ class StepWorker:
         self._arrived.set()
 
     async def wait(self) -> None:
-        """Return when there is something to run."""
+        """Wait for work to be queued."""
         while not self._queue:
             self._arrived.clear()
             await self._arrived.wait()
 
     def step(self) -> None:
-        """Run the oldest piece of work and tell what came of it."""
+        """Run the oldest piece of work and call its callback."""
         work, done = self._queue.popleft()
         done(*_run(work))
 

@@ -37,7 +37,7 @@ from tests.http2.peer import GREETING, OK, REQUEST, TRAILERS, Peer, cut
 SETTINGS_ACK = frame(FrameType.SETTINGS, f.ACK, 0)
 
 
-# --- the start ------------------------------------------------------------------------------------
+# --- the start ----------------------------------------------------------------------------------
 
 
 def test_a_connection_begins_with_our_settings_and_the_large_window() -> None:
@@ -60,7 +60,7 @@ def test_settings_are_acknowledged_and_pings_answered() -> None:
     assert peer.frames() == [(FrameType.SETTINGS, f.ACK, 0, b""), (FrameType.PING, f.ACK, 0, b"12345678")]
 
 
-# --- the end --------------------------------------------------------------------------------------
+# --- the end ------------------------------------------------------------------------------------
 
 
 def test_a_drain_says_goaway_twice_and_waits_for_running_calls() -> None:
@@ -195,7 +195,7 @@ def test_who_has_failed_keeps_nothing_of_what_came(sent: bytes) -> None:
     assert keeps < 4000
 
 
-# --- time -----------------------------------------------------------------------------------------
+# --- time ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sent", [b"", f.PREFACE[:10], f.PREFACE, GREETING])
@@ -237,7 +237,7 @@ def test_requests_are_signs_of_life_on_the_fast_path_too() -> None:
     assert peer.frames() == []
 
 
-# --- with h2 as the client ------------------------------------------------------------------------
+# --- with h2 as the client ----------------------------------------------------------------------
 
 
 @dataclass

@@ -24,7 +24,7 @@ from tests.http2.peer import GREETING, OK, REQUEST, SETTINGS_ACK, TRAILERS, Peer
 CALM = ErrorCode.ENHANCE_YOUR_CALM
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- faults -------------------------------------------------------------------------------------
 
 
 def with_open_stream(*parts: bytes) -> Callable[[Peer], bytes]:
@@ -308,7 +308,7 @@ def test_frames_on_a_stream_that_we_reset_are_ignored_and_the_table_follows() ->
     assert content(peer.send(peer.request(3, b"x")))[0] == (3, (b"/KafkaPixy/Produce", REQUEST[4:]))
 
 
-# --- attacks --------------------------------------------------------------------------------------
+# --- attacks ------------------------------------------------------------------------------------
 
 SMALL = Options(
     max_concurrent_streams=4,

@@ -22,7 +22,7 @@ from tests.http2.peer import GREETING, REQUEST, SETTINGS_ACK, Peer, content, dat
 EXCLUSIVE = (0x8000_0000).to_bytes(4, "big")
 
 
-# --- requests -------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("repeat", [1, 2, 3, 10])
@@ -226,7 +226,7 @@ def test_the_body_has_the_length_that_content_length_says() -> None:
         assert peer.resets() == {1: ErrorCode.PROTOCOL_ERROR}
 
 
-# --- windows --------------------------------------------------------------------------------------
+# --- windows ------------------------------------------------------------------------------------
 
 
 def test_the_connections_window_opens_again_when_half_of_it_is_used() -> None:
@@ -306,7 +306,7 @@ def test_padding_counts_and_is_given_back_at_once() -> None:
     assert ("WINDOW_UPDATE", 1) in peer.sent()
 
 
-# --- work -----------------------------------------------------------------------------------------
+# --- work ---------------------------------------------------------------------------------------
 
 
 def in_slices(peer: Peer, chunk: bytes, work: int) -> list[list[Event]]:

@@ -118,7 +118,7 @@ def test_a_case_of_grpc_go_passes(server: InteropServer, case: str) -> None:
     assert " done" in done.stderr.lower(), f"{case} did not say that it was played:\n{done.stderr[-3000:]}"
 
 
-# --- compression ----------------------------------------------------------------------------------
+# --- compression --------------------------------------------------------------------------------
 
 LARGE_ANSWER_BYTES, LARGE_REQUEST_BYTES = 314_159, 271_828
 STREAM_REQUEST_BYTES = (27_182, 45_904)

@@ -80,7 +80,7 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-# --- what goes in comes out -----------------------------------------------------------------------
+# --- round trips --------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
@@ -183,7 +183,7 @@ def test_reading_leaves_the_batch_as_it_is() -> None:
         assert batch == before
 
 
-# --- control batches ------------------------------------------------------------------------------
+# --- control batches ----------------------------------------------------------------------------
 
 
 def test_control_batches_have_no_records_for_anybody() -> None:
@@ -212,7 +212,7 @@ def test_a_damaged_control_batch_is_refused_when_read_as_messages_too() -> None:
         read_records(batch)
 
 
-# --- damage ---------------------------------------------------------------------------------------
+# --- damage -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -253,7 +253,7 @@ def test_damage_outside_the_records_is_told_before_the_first_record(codec: int) 
         read_records(batch)
 
 
-# --- harm: the checksum is right and the rest is not ----------------------------------------------
+# --- attacks: valid checksum, invalid contents --------------------------------------------------
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -164,7 +164,7 @@ class InteractionTrace:
             error = str(refused)
         return (self._output.text() + error) or "ok"
 
-    # --- arguments --------------------------------------------------------------------------------
+    # --- arguments -------------------------------------------------------------------------------
 
     def _node(self, case: Case) -> _Node:
         return self._by_id(_number(_key(case, 0)))
@@ -190,7 +190,7 @@ class InteractionTrace:
         with self._output.indented():
             process(node)
 
-    # --- commands that make and change nodes ------------------------------------------------------
+    # --- commands that create and change nodes ---------------------------------------------------
 
     def _add_nodes(self, case: Case) -> None:
         first, applied, config = Snapshot(), 0, _DEFAULTS
@@ -268,7 +268,7 @@ class InteractionTrace:
             change = ConfChange(changes[0].type, changes[0].node_id)
         self._node(case).raft_node.propose_conf_change(change)
 
-    # --- commands that only look ------------------------------------------------------------------
+    # --- commands that only read -----------------------------------------------------------------
 
     def _log_level(self, level: str) -> None:
         if not self._output.set_level(level):
@@ -293,7 +293,7 @@ class InteractionTrace:
     def _status(self, case: Case) -> None:
         self._output.write(describe_progress_map(self._node(case).raft_node.status().progress))
 
-    # --- commands that let time pass --------------------------------------------------------------
+    # --- commands that advance time --------------------------------------------------------------
 
     def _send_snapshot(self, case: Case) -> None:
         nodes = self._listed(case)

@@ -44,7 +44,7 @@ class Output:
         finally:
             self._text = before + "".join([f"  {line}\n" for line in self._text.splitlines()])
 
-    # --- the hook of the nodes, see pixy.raft.trace -----------------------------------------------
+    # --- trace sink of the nodes, see pixy.raft.trace --------------------------------------------
 
     def debug(self, msg: str, *args: object) -> None:
         self._trace("DEBUG", msg, args)

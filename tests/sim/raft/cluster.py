@@ -122,7 +122,7 @@ class Cluster:
                 replica.storage.sync()
         return replicas
 
-    # --- events -----------------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     def _after(self, delay: int, event: Callable[[], None]) -> None:
         self._number += 1
@@ -158,7 +158,7 @@ class Cluster:
         ]
         return "\n".join(lines)
 
-    # --- nodes ------------------------------------------------------------------------------------
+    # --- nodes -----------------------------------------------------------------------------------
 
     def _start(self, replica: Replica) -> None:
         if replica.node is None:
@@ -224,7 +224,7 @@ class Cluster:
             self._work_soon(replica)
             self._pump_soon(replica)
 
-    # --- network ----------------------------------------------------------------------------------
+    # --- network ---------------------------------------------------------------------------------
 
     def _send(self, message: Message) -> None:
         self._checks.sent(message)
@@ -300,7 +300,7 @@ class Cluster:
         self._blocked |= cut
         self._after(duration, lambda: self._blocked.difference_update(cut))
 
-    # --- what is asked of nodes -------------------------------------------------------------------
+    # --- requests to nodes -----------------------------------------------------------------------
 
     def _running(self) -> list[Replica]:
         return [replica for replica in self._replicas.values() if replica.node is not None]

@@ -27,7 +27,7 @@ class SimulatedStorage:
         self._durable = MemoryStorage()
         self._unsynced: list[Write] = []
 
-    # --- what the core reads ----------------------------------------------------------------------
+    # --- the core's interface --------------------------------------------------------------------
 
     def initial_state(self) -> InitialState:
         return self._live.initial_state()
@@ -47,7 +47,7 @@ class SimulatedStorage:
     def snapshot(self) -> Snapshot:
         return self._current()
 
-    # --- what a driver does -----------------------------------------------------------------------
+    # --- the driver's part -----------------------------------------------------------------------
 
     def stored_snapshot(self) -> Snapshot:
         """The snapshot that a restart begins with."""

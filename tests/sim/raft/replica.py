@@ -142,7 +142,7 @@ class Replica:
         """True if it is running and believes to be the leader."""
         return self.node is not None and self.node.raft.state is StateType.LEADER
 
-    # --- Ready ------------------------------------------------------------------------------------
+    # --- Ready -----------------------------------------------------------------------------------
 
     def pump(self, *, crash_before_sending: bool = False) -> bool:
         """Do the pending work once; False if there was none.
@@ -189,7 +189,7 @@ class Replica:
         node.advance()
         self._checks.stepped(node)
 
-    # --- storage threads --------------------------------------------------------------------------
+    # --- storage threads -------------------------------------------------------------------------
 
     def finish_appends(self) -> None:
         """Complete some of the append thread's work, with one sync for all of it."""
@@ -226,7 +226,7 @@ class Replica:
             else:
                 self._send(response)
 
-    # --- the state machine ------------------------------------------------------------------------
+    # --- the state machine -----------------------------------------------------------------------
 
     def _apply(self, node: RaftNode, entries: list[Entry]) -> None:
         for entry in entries:

@@ -91,7 +91,7 @@ class Simulation(TroubledCluster):
                 raise RaftFailure(f"liveness: no {what} within {patience} units; {self._summary()}")
             event()
 
-    # --- clients ----------------------------------------------------------------------------------
+    # --- clients ---------------------------------------------------------------------------------
 
     def _client(self) -> None:
         random = self._random
@@ -142,7 +142,7 @@ class Simulation(TroubledCluster):
             if replica.leads and config.voters_outgoing and not config.auto_leave:
                 self._change(replica, ConfChangeV2())
 
-    # --- healing ----------------------------------------------------------------------------------
+    # --- healing ---------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         self._note("*** everything is repaired")
