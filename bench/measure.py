@@ -72,8 +72,7 @@ FULL = Scale(
 )
 
 
-# --- the gRPC server, beside a no-op server
-# -------------------------------------------------------------
+# --- the gRPC server, beside a no-op server -------------------------------------------------------
 
 
 def grpc_calls(scale: Scale) -> list[Figure]:

@@ -333,8 +333,7 @@ def stalls(bench: Bench) -> Results:
     return results
 
 
-# --- creation and deletion of topics
-# ----------------------------------------------------------------------------------------
+# --- creation and deletion of topics --------------------------------------------------------------
 
 
 def topics(bench: Bench) -> Results:

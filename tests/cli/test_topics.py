@@ -247,8 +247,7 @@ def test_a_number_is_sent_to_the_daemon_as_it_is(pixy: FakePixy, run: Run) -> No
     assert dict(request.config) == {"retention_ms": "-1", "segment_bytes": "007", "other": "x=y"}
 
 
-# --- confirmation
-# ----------------------------------------------------------------------------------------------
+# --- confirmation ---------------------------------------------------------------------------------
 
 QUESTION = "Delete topic foo with all its messages and what consumer groups have committed in it? [y/N] "
 

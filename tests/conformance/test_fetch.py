@@ -33,8 +33,7 @@ async def result_of(task: asyncio.Task[FetchResult]) -> FetchResult:
         return await task
 
 
-# --- results
-# ------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 async def test_a_fetch_returns_the_next_offset_and_the_range_of_the_log(backend: Backend) -> None:
@@ -211,8 +210,7 @@ async def test_stop_ends_a_waiting_fetch(backend: Backend) -> None:
         await result_of(waiting)
 
 
-# --- bounds of the log
-# -------------------------------------------------------------------------------------------------
+# --- bounds of the log ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 2**62])

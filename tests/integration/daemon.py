@@ -79,8 +79,7 @@ class Daemon:
     ) -> None:
         self.kill()
 
-    # --- lifecycle
-    # ---------------------------------------------------------------------------------------------------
+    # --- lifecycle --------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start, and wait until it is ready. The test fails with its log otherwise."""
@@ -163,8 +162,7 @@ class Daemon:
         self._log.close()
         self._process = None
 
-    # --- inspection
-    # -----------------------------------------------------------------------------------
+    # --- inspection -------------------------------------------------------------------------------
 
     @property
     def process(self) -> "subprocess.Popen[str]":

@@ -262,8 +262,7 @@ def test_a_second_signal_stops_it_at_once_without_losing_answered_messages(make_
     assert consume(daemon.stub(), "t", "g").message == b"0"
 
 
-# --- health and reflection
-# --------------------------------------------------------------------------------------
+# --- health and reflection ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("service", ["", "KafkaPixy"])
@@ -283,8 +282,7 @@ def test_a_client_without_the_proto_discovers_the_service_by_reflection(daemon: 
     assert not any(method.server_streaming or method.client_streaming for method in service.methods)
 
 
-# --- other listeners
-# --------------------------------------------------------------------------------------------------
+# --- other listeners ------------------------------------------------------------------------------
 
 
 def test_it_serves_a_unix_socket_and_replaces_a_stale_one(make_daemon: MakeDaemon) -> None:
@@ -300,8 +298,7 @@ def test_it_serves_a_unix_socket_and_replaces_a_stale_one(make_daemon: MakeDaemo
     assert not (daemon.folder / "pixy.sock").exists()
 
 
-# --- robustness
-# -------------------------------------------------------------------------------------------
+# --- robustness -----------------------------------------------------------------------------------
 
 
 @contextmanager

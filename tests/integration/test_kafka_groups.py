@@ -73,8 +73,7 @@ async def commit_as_somebody_else(
         await consumer.stop()
 
 
-# --- commits of kafka-pixy
-# ---------------------------------------------------------------------------------------------
+# --- commits of kafka-pixy ------------------------------------------------------------------------
 
 
 async def test_a_migration_from_kafka_pixy_loses_no_ack(

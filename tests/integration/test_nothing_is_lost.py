@@ -200,8 +200,7 @@ class Crashes:
             shown = await self.offsets("moved", topic)
             assert tuple(entry.offset for entry in shown.values()) == offsets
 
-    # --- lives
-    # -----------------------------------------------------------------------------------------------------
+    # --- lives ------------------------------------------------------------------------------------
 
     def clients(self) -> list[Coroutine[object, object, None]]:
         return [

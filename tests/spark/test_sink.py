@@ -344,8 +344,7 @@ def test_progress_names_offsets(spark: SparkSession, log: Log, tmp_path: Path) -
     assert (found if isinstance(found, dict) else json.loads(found)) == {source: {"0": 3}}
 
 
-# --- the driver's commit and abort, without Spark
-# --------------------------------------------------
+# --- the driver's commit and abort, without Spark -------------------------------------------------
 
 
 def writer_options(log: Log, topic: str, use: Use) -> WriteOptions:

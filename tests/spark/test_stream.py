@@ -55,8 +55,7 @@ def values_of(reader: StreamReader, start: Any, end: Any) -> list[bytes]:
     return found
 
 
-# --- the reader alone
-# -----------------------------------------------------------------------------------------
+# --- the reader alone -----------------------------------------------------------------------------
 
 
 def test_records_written_between_calls_for_the_initial_offset_are_read(log: Log) -> None:
