@@ -50,7 +50,7 @@ def paragraphs(text: str) -> str:
         if all(line.startswith("  ") for line in lines):
             blocks.append("\n".join(["```text", *lines, "```"]))
         else:
-            blocks += _filled(lines)
+            blocks += map(_literal, _filled(lines))
     return "\n\n".join(blocks)
 
 
@@ -72,8 +72,15 @@ def _filled(lines: Sequence[str]) -> Iterator[str]:
         )
 
 
+def _literal(text: str) -> str:
+    """Text in which `<name>` outside of code is a placeholder and not a tag of HTML."""
+    spans = text.split("`")
+    spans[::2] = [re.sub(r"<(?=[a-z])", "&lt;", span) for span in spans[::2]]
+    return "`".join(spans)
+
+
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = [[cell.replace("\n", " ").replace("|", "\\|") for cell in row] for row in rows]
+    cells = [[_literal(cell.replace("\n", " ").replace("|", "\\|")) for cell in row] for row in rows]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in cells)])
 
