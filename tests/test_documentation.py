@@ -58,6 +58,17 @@ def broken_links(path: Path) -> list[str]:
     return broken
 
 
+def missing_paths(text: str) -> list[str]:
+    """Paths of the repository in code spans, whole or below `pixy` and without `.py`, that do not exist."""
+    missing = []
+    for span in re.findall(r"`([\w-]+(?:/[\w.-]+)+)`", prose_of(text)):
+        places = [ROOT / span, ROOT / "pixy" / span, ROOT / "pixy" / f"{span}.py"]
+        folders = {ROOT / span.partition("/")[0], ROOT / "pixy" / span.partition("/")[0]}
+        if any(map(Path.is_dir, folders)) and not any(map(Path.exists, places)):
+            missing.append(span)
+    return missing
+
+
 def long_lines(text: str) -> list[str]:
     lines = prose_of(text).splitlines()
     return [line for line in lines if len(line) > COLUMNS_MAX and not line.lstrip().startswith(("|", "<!--"))]
@@ -71,6 +82,11 @@ def test_a_generated_page_equals_its_source(name: str) -> None:
 @pytest.mark.parametrize("path", PAGES_IN_MARKDOWN, ids=lambda path: path.name)
 def test_every_relative_link_resolves_to_a_page_and_a_heading(path: Path) -> None:
     assert broken_links(path) == []
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+def test_every_file_that_a_page_names_exists(path: Path) -> None:
+    assert missing_paths(path.read_text()) == []
 
 
 @pytest.mark.parametrize("path", PAGES_IN_MARKDOWN, ids=lambda path: path.name)
@@ -98,4 +114,8 @@ def test_a_broken_link_and_a_long_line_are_detected(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A `b` (c)\n\n[x](#a-b-c) [y](#a) [z](none.md) `[w](gone.md)` [u](https://x.y)\n")
     assert broken_links(page) == ["#a", "none.md"]
+    assert missing_paths("`storage/journal` `storage/gone` `docs/gone.md` `a/b`") == [
+        "storage/gone",
+        "docs/gone.md",
+    ]
     assert long_lines("x" * 101 + "\n| " + "y" * 200 + "\n```\n" + "z" * 200 + "\n```\n") == ["x" * 101]
