@@ -1,4 +1,4 @@
-"""Who gets which record next: consumer groups, their offers, acks and offsets."""
+"""Delivery of records to consumer groups: offers, acks, redelivery and offsets."""
 
 from pixy.consume.consumers import NEWEST, OLDEST, Consumers
 from pixy.consume.dispatcher import ConsumeDone, PendingRequest

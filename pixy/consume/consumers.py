@@ -1,10 +1,12 @@
-"""All consumer groups of one proxy: the way in for consume requests, acks and offsets.
+"""All consumer groups of one proxy: the entry point of consume requests, acks and offsets.
 
-Owns the groups and which (group, topic) is subscribed to; everything else is theirs. A request finds its subscription with one
-look into a dictionary; the first one for a group and topic makes it. Life of the whole:
+Owns the groups and the subscriptions by (group, topic); everything else belongs to the groups. A request
+finds its subscription with one dictionary lookup; the first request for a group and topic creates it.
 
-    serving -> draining     `stop_offering`, at once: consume answers ShuttingDown, acks of live partitions are taken
-    draining -> stopped     `drain`: nothing is outstanding or time is up; everything is committed, all groups are left
+    serving -> draining     `stop_offering`, immediate: consume answers ShuttingDown, acks of live
+                            partitions are accepted
+    draining -> stopped     `drain`: nothing is outstanding, or the time is up; everything is
+                            committed, all groups are left
 """
 
 import asyncio
@@ -37,11 +39,11 @@ __all__ = ["NEWEST", "OLDEST", "Consumers"]
 
 NEWEST = -1
 OLDEST = -2
-"""Offsets that `set_offsets` takes instead of a position: behind the last record, and the first record."""
+"""Special offsets of `set_offsets`: the end of the log, and its beginning."""
 
 
 _OWNER_PAUSE_S = 0.25
-"""How often it is asked who has a partition while that is being decided."""
+"""Pause between two queries for the owner of a partition during a rebalance."""
 
 
 class _State(Enum):
@@ -55,12 +57,12 @@ class Consumers:
 
     Args:
         backend: the cluster.
-        options: the `consumer` section.
-        client_id: what this process is called in consumer groups.
-        timers: the clock, and timers that go with it.
-        on_missing: what to do about a topic that is deleted while somebody waits for its records.
+        options: the `consumer` section of the configuration.
+        client_id: the name of this process in consumer groups.
+        timers: clock and timers.
+        on_missing: called when a topic is deleted while requests wait for its records.
         on_fault: called with an exception that is a bug.
-        unpack: unpacks large batches; None means on a thread.
+        unpack: decompresses large batches; None means on a thread.
     """
 
     def __init__(
@@ -94,19 +96,19 @@ class Consumers:
         self._groups: dict[str, ConsumerGroup] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._state = _State.SERVING
-        # Consume requests are not served. Invariant: so in every state but SERVING, and if switched off.
+        # Consume requests are refused. Invariant: true in every state but SERVING, and if consuming is disabled.
         self._refusing = options.disabled
         self._quiet = asyncio.Event()
-        # Acks of topics that are not consumed here, while their owner is asked for.
+        # Acks of topics without a subscription here, while the owner is looked up.
         self._looking_up = 0
 
     @property
     def outstanding(self) -> int:
-        """How many offers are out and in time."""
+        """Number of offers that are outstanding."""
         return sum(subscription.outstanding for subscription in self._subscriptions.values())
 
     def counters(self) -> ConsumeCounters:
-        """What happened since the start."""
+        """Totals since the start."""
         past = self._environment.counters
         total = ConsumeCounters(past.offered, past.acked, past.expired, past.dropped)
         for subscription in self._subscriptions.values():
@@ -118,7 +120,7 @@ class Consumers:
         return total
 
     def counts(self) -> dict[str, int]:
-        """What there is at the moment, by name."""
+        """Current numbers, by name."""
         subscriptions = self._subscriptions.values()
         return {
             "consumer_groups": len(self._groups),
@@ -144,19 +146,19 @@ class Consumers:
         Args:
             group: the consumer group, a valid name.
             topic: an existing topic.
-            done: called once with an offer or an error, unless the request is cancelled. May be called before this
-                returns.
+            done: called once with an offer or an error, unless the request is cancelled; possibly
+                before this returns.
             auto_ack: the record is acked when it is delivered.
-            ack: (partition, offset) of a record that is acked before.
-            ack_if_offered: that ack counts only if the record is outstanding.
-            deadline: when the caller stops waiting, on the monotonic clock; at most the long polling timeout counts.
+            ack: (partition, offset) of a record that is acked first.
+            ack_if_offered: the ack counts only if its record is outstanding.
+            deadline: on the monotonic clock; the long polling timeout applies if it is earlier.
 
         Returns:
-            what cancels the request, None if `done` has been called.
+            The pending request, None if `done` has been called.
 
         Raises:
-            InvalidAck: partition or offset of the ack cannot be. `done` is not called. That an offset is beyond the end
-                is known only after asking the cluster, so `done` gets that error.
+            InvalidAck: partition or offset of the ack is invalid; `done` is not called. An offset beyond
+                the end is known only after asking the cluster, so `done` gets that error.
         """
         if self._refusing:
             self._refuse(group, topic, done, ack, ack_if_offered)
@@ -187,7 +189,7 @@ class Consumers:
             topic: an existing topic.
             partition: the record's partition.
             offset: its offset.
-            done: called once; before this returns if the partition is live here.
+            done: called once, before this returns if the partition is live here.
             only_if_offered: the ack counts only if the record is outstanding.
         """
         if self._environment.options.disabled:
@@ -208,10 +210,10 @@ class Consumers:
         subscription.ack(partition, offset, done, only_if_offered)
 
     def _ack_unsubscribed(self, group: str, topic: str, ack: tuple[int, int], done: AckDone) -> None:
-        """An ack for what is not consumed here: refuse it if somebody else has it, begin to consume if nobody has.
+        """Ack a record of a topic without a subscription here: refused if another process owns the partition.
 
-        To join first would take partitions away from those who handed the record out. While the group is being rebalanced the ack waits,
-        at most a long polling timeout.
+        Without an owner this process subscribes. Joining first would take partitions away from the process
+        that offered the record. During a rebalance the ack waits, for a long polling timeout at most.
         """
         try:
             check_ack(self._environment.backend, topic, ack)
@@ -253,10 +255,10 @@ class Consumers:
                 subscription.ack(partition.partition, offset, done, False)
 
     async def _owner(self, group: str, partition: TopicPartition) -> str | None:
-        """Who has a partition that is not consumed here; None: nobody, or it is consumed here by now.
+        """The owner of a partition without a subscription here; None if there is none, or a subscription by now.
 
         Raises:
-            OwnerUndecided: that was not decided within a long polling timeout.
+            OwnerUndecided: the group was still being rebalanced after a long polling timeout.
         """
         timers = self._environment.timers
         until = timers.monotonic() + self._environment.options.long_polling_timeout
@@ -270,23 +272,25 @@ class Consumers:
         return None
 
     async def set_offsets(self, group: str, topic: str, offsets: Mapping[int, OffsetCommit]) -> None:
-        """Make a consumer group continue somewhere else. All partitions change, or none.
+        """Set the offsets of a consumer group, for all partitions or none.
 
-        The outstanding offers of these partitions are void: an ack of such a record counts only when it was offered again.
+        The outstanding offers of these partitions become void: an ack for one counts only once its record
+        is offered again.
 
         Args:
             group: the consumer group, a valid name.
             topic: an existing topic.
-            offsets: by partition; `OLDEST` and `NEWEST` are allowed as offsets. One beyond the end is committed as it is, and the group
-                goes on at the end until the log gets there. Metadata that is no sparse acks is committed and acks nothing.
+            offsets: by partition; `OLDEST` and `NEWEST` are allowed. An offset beyond the end is committed
+                as it is, and the group continues at the end until the log gets there. Metadata other
+                than sparse acks is committed and acks nothing.
 
         Raises:
             UnknownPartition: the topic has no such partition.
             InvalidOffset: an offset is negative.
             UnknownTopic: there is no such topic.
             OwnedElsewhere: another process consumes a partition.
-            TooManyRequests: this process takes part in as many groups as it may.
-            ShuttingDown: too late.
+            TooManyRequests: the limit of consumer groups is reached.
+            ShuttingDown: the drain is over.
         """
         self._check_not_stopped()
         ranges = await self._environment.backend.offset_ranges(topic)
@@ -300,7 +304,7 @@ class Consumers:
         await self._group(group).set_offsets(commits, ranges)
 
     def stop_offering(self) -> None:
-        """Begin to drain, at once: nothing is offered any more, and requests that wait are answered."""
+        """Begin to drain: nothing is offered any more, and waiting requests are answered at once."""
         if self._state is not _State.SERVING:
             return
         self._state = _State.DRAINING
@@ -309,7 +313,7 @@ class Consumers:
             subscription.stop_offering()
 
     async def drain(self, timeout: float) -> None:
-        """Stop: wait for outstanding acks, at most `timeout` seconds, then commit everything and leave all groups."""
+        """Wait for outstanding acks, at most `timeout` seconds, then commit everything and leave all groups."""
         self.stop_offering()
         timers = self._environment.timers
         until = timers.monotonic() + timeout
@@ -366,7 +370,7 @@ class Consumers:
 
 
 def _ignore(_: PixyError | None) -> None:
-    """The answer to an ack that rides on a refused request."""
+    """Answer of the ack in a refused request."""
 
 
 def _too_many(option: str, what: str) -> TooManyRequests:
@@ -374,7 +378,7 @@ def _too_many(option: str, what: str) -> TooManyRequests:
 
 
 def _resolve(key: TopicPartition, commit: OffsetCommit, ranges: Mapping[int, OffsetRange]) -> OffsetCommit:
-    """What is committed for a partition, or what is wrong with it."""
+    """The commit of a partition, with special offsets resolved; raises if it is invalid."""
     served = ranges.get(key.partition)
     if served is None:
         raise UnknownPartition(f"{key.topic} has no partition {key.partition}, only 0 to {len(ranges) - 1}")

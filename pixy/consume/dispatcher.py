@@ -1,16 +1,17 @@
-"""Who gets the next record of a topic: consume requests meet partitions that have something to offer.
+"""Matching of consume requests with ready partitions, for one topic of one consumer group.
 
-Owns, for one (consumer group, topic): the requests that wait, first come first served, and the partitions that are ready, in
-turn. Pure: time comes in as `now`; the one thing it calls is a request's own callback.
+Owns the waiting requests, in FIFO order, and the ready partitions, in round-robin order. Pure: time comes
+in as `now`; the only calls out are the requests' own callbacks.
 
-- A request that finds something ready is answered on the spot. It leaves no trace: no task, no future, no timer.
-- Requests wait in an `OrderedDict`, where the first is found and any is removed in constant time (`next(iter(dict))` walks over
-  all entries deleted at the front). Each ends at the latest one long polling timeout after it came, so their order is also that
-  of their limits. Callers that gave less time are in a heap besides; it is rebuilt when most of it is stale.
-- A partition is in `_ready` at most once, and goes to the end when it has given a record: round robin without looking at the
-  others. One that was put there and has nothing after all is dropped when its turn comes.
-- A callback may ask for more, ack, or cancel others. So there is one loop that serves, and whatever happens inside a callback
-  only adds to the queues.
+- A request that finds a ready partition is answered at once, without a task, future or timer.
+- Requests wait in an `OrderedDict`, where the first is found and any is removed in constant time
+  (`next(iter(dict))` walks over all entries deleted at the front). Each ends at the latest one long
+  polling timeout after its arrival, so they are in the order of their limits. Those with an earlier
+  deadline are in a heap besides, which is rebuilt when most of its entries are stale.
+- A partition is in `_ready` at most once, and moves to the end when it has given a record: round robin
+  without a look at the others. A partition that turns out to be empty is dropped at its turn.
+- A callback may send another request, ack, or cancel. So there is one serving loop, and a callback only
+  adds to the queues.
 """
 
 from collections import OrderedDict, deque
@@ -26,20 +27,20 @@ from pixy.errors import LongPollTimeout, PixyError, TooManyRequests
 __all__ = ["ConsumeDone", "Dispatcher", "PendingRequest", "Source", "Waiter"]
 
 ConsumeDone = Callable[[Offer | None, PixyError | None], None]
-"""Called once: with an offer, or with what kept it from coming."""
+"""Called once, with an offer or an error."""
 
 _STALE_MAX = 64
 
 
 class PendingRequest(Protocol):
-    """A consume request that waits."""
+    """A request that has not been answered."""
 
     def cancel(self) -> None:
-        """The caller is gone: it takes no record, and is not called back. Harmless when it was called back already."""
+        """The caller is gone: the request takes no record and its callback is not called. No effect after the callback."""
 
 
 class Source(Protocol):
-    """A partition, as far as the dispatcher is concerned. `queued` belongs to the dispatcher."""
+    """A partition as the dispatcher sees it. The dispatcher owns `queued`."""
 
     offers: PartitionOffers
     queued: bool
@@ -48,7 +49,7 @@ class Source(Protocol):
 
 
 class Waiter:
-    """A consume request that waits in a dispatcher."""
+    """A consume request in the queue of a dispatcher."""
 
     __slots__ = ("_waiters", "auto_ack", "deadline", "done", "limit")
 
@@ -63,13 +64,13 @@ class Waiter:
         self._waiters = waiters
         self.done = done
         self.auto_ack = auto_ack
-        # When it is answered at the latest. Invariant: ascends with the order of arrival.
+        # Time of the long polling timeout. Invariant: ascends with the order of arrival.
         self.limit = limit
-        # When it is answered; before the limit if the caller gave less time.
+        # Time of the answer: the caller's deadline if it is before the limit.
         self.deadline = deadline
 
     def cancel(self) -> None:
-        """Wait no longer, and do not call back."""
+        """Leave the queue without calling back."""
         self._waiters.pop(self, None)
 
     @property
@@ -81,8 +82,8 @@ class Dispatcher:
     """Consume requests of one consumer group for one topic.
 
     Args:
-        waiting_max: how many requests may wait.
-        poll_timeout: how long one waits, in seconds.
+        waiting_max: limit of waiting requests.
+        poll_timeout: seconds that a request waits.
     """
 
     __slots__ = (
@@ -100,29 +101,29 @@ class Dispatcher:
     def __init__(self, waiting_max: int, poll_timeout: float) -> None:
         self._waiting_max = waiting_max
         self._poll_timeout = poll_timeout
-        # Who waits. Invariant: limits ascend; empty whenever something is ready, except while serving or paused.
+        # Waiting requests. Invariant: limits ascend; empty whenever a record is ready, except while serving or paused.
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
-        # Those whose caller gave less time: (deadline, arrival, waiter). May hold some that wait no longer.
+        # Heap of requests with an earlier deadline: (deadline, arrival, waiter). May hold answered ones.
         self._early: list[tuple[float, int, Waiter]] = []
         self._arrivals = 0
-        # Partitions that had something when they were put here. Invariant: exactly those with `queued`.
+        # Partitions that had a record when they were queued. Invariant: exactly those with `queued`.
         self._ready: deque[Source] = deque()
         self._serving = False
-        # What keeps records from coming, by who says so: the answer to those who have waited in vain.
+        # Errors that keep records from coming, by reporter: the answer to requests that time out.
         self.faults: dict[object, PixyError] = {}
-        # Nothing is handed out. Whoever sets it back calls `resume`.
+        # Nothing is offered until `resume`.
         self.paused = False
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """Number of waiting requests."""
         return len(self._waiters)
 
     def consume(self, done: ConsumeDone, auto_ack: bool, deadline: float | None, now: float) -> Waiter | None:
-        """Answer a request on the spot, or let it wait until `deadline` or the long polling timeout.
+        """Answer a request at once, or queue it until `deadline` or the long polling timeout.
 
         Returns:
-            the request if it waits, None if `done` has been called.
+            The queued request, None if `done` has been called.
         """
         if self._ready and not self._waiters and not self.paused:
             offer = self._next()
@@ -142,7 +143,7 @@ class Dispatcher:
         return waiter
 
     def wake(self, source: Source) -> None:
-        """A partition has something to offer."""
+        """A partition has a record to offer."""
         if not source.queued:
             source.queued = True
             self._ready.append(source)
@@ -150,13 +151,13 @@ class Dispatcher:
             self._serve()
 
     def resume(self) -> None:
-        """Hand out again what is ready."""
+        """Offer records again."""
         self.paused = False
         if self._waiters and not self._serving:
             self._serve()
 
     def next_deadline(self) -> float | None:
-        """When to call `expire` at the latest, None while nobody waits. May be early."""
+        """The latest time for the next `expire`, None without waiting requests. May be early."""
         if not self._waiters:
             self._early.clear()
             return None
@@ -164,7 +165,7 @@ class Dispatcher:
         return min(limit, self._early[0][0]) if self._early else limit
 
     def expire(self, now: float) -> None:
-        """Answer those who have waited long enough."""
+        """Answer requests whose time is up."""
         while self._early and self._early[0][0] <= now:
             waiter = heappop(self._early)[2]
             if waiter.waiting:
@@ -176,14 +177,14 @@ class Dispatcher:
             self._time_out(waiter)
 
     def fail_all(self, error: PixyError) -> None:
-        """Answer everybody who waits with an error."""
+        """Answer all waiting requests with an error."""
         for _ in range(len(self._waiters)):
             if self._waiters:
                 waiter, _ = self._waiters.popitem(last=False)
                 waiter.done(None, error)
 
     def _next(self) -> Offer | None:
-        """The next offer, in turn."""
+        """The next offer, round robin over the ready partitions."""
         ready = self._ready
         while ready:
             source = ready[0]
@@ -214,7 +215,7 @@ class Dispatcher:
     def _time_out(self, waiter: Waiter) -> None:
         waiter.cancel()
         for fault in self.faults.values():
-            # A copy: an exception that is raised again and again gathers tracebacks.
+            # A copy: an exception that is raised repeatedly accumulates tracebacks.
             waiter.done(None, copy(fault))
             return
         waiter.done(None, LongPollTimeout("long polling timeout"))

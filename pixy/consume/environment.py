@@ -1,4 +1,4 @@
-"""What all consumer groups of one proxy share: the cluster, the options, time, tasks, and voided offsets."""
+"""State shared by all consumer groups of one proxy: cluster, options, time, tasks, voided offsets."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ from pixy.tasks import Tasks
 __all__ = ["ConsumeCounters", "ConsumeEnvironment", "OnMissing"]
 
 OnMissing = Callable[[str, Callable[[PixyError], None]], None]
-"""Called with a topic that was deleted while somebody waits for a record of it, and with what to call if it stays missing."""
+"""Called with a topic that was deleted while requests wait for its records, and a callback for the case that it stays missing."""
 
 
 @dataclass(slots=True)
 class ConsumeCounters:
-    """How many records were offered, acked, taken back after the ack timeout, and given up after too many retries."""
+    """Numbers of records offered, acked, expired at the ack timeout, and dropped after the last retry."""
 
     offered: int = 0
     acked: int = 0
@@ -30,7 +30,7 @@ class ConsumeCounters:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeEnvironment:
-    """Shared by the parts of one `Consumers`."""
+    """The dependencies of the parts of one `Consumers`."""
 
     backend: Backend
     options: ConsumerConfig

@@ -1,20 +1,22 @@
-"""Keeps the offers of one partition supplied with records.
+"""Fetches batches for the offers of one partition.
 
-Owns one task, and a second one while a batch is unpacked. It asks the backend for what comes next as long as the offers want more, hands
-it over, and otherwise waits: for records inside the backend, for room on an event. Never polls, and never decides who gets what.
+Owns one task, and a second one while a batch is decompressed. It fetches from the backend while the
+offers want more; otherwise it waits, for records inside the backend, for room in the buffer on an event.
+Never polls, and never decides which request gets a record.
 
-What goes wrong:
+    error of the backend                reaction
+    log begin offset above the group    continue at the log begin offset, drop offers below, log once.
+                                        The next fetch tells of it; records in memory may still be
+                                        offered until then
+    offset above the end                start over at the end, log once
+    topic deleted                       retry silently; the assignment that ends this is on its way
+    any other, also damaged data        log each error once, retry with growing delay. Requests that
+        and bugs                        time out get the error, until a fetch succeeds; such a fetch
+                                        does not wait for records
 
-    the backend says                    what happens
-    the log begins above where the      go on at the log begin offset; offers below are dropped; said once. It is heard of with
-    group is                            the next fetch, so what is in memory by then may still be offered
-    offset above the end                start over at the end with what still exists; said once
-    the topic was deleted               tried again without a word; the assignment that ends this is on its way
-    anything else, also damaged data    said once per error, tried again with increasing delay; who waits in vain is told until a
-        and bugs                        fetch, which does not wait for records then, is answered
-
-A batch that cannot be decoded is not passed over: a consumer group skips no record that it was not told of. Its partition waits there, the
-others of the group go on. The error names topic, partition, and the offset behind the batch, which is where to set the group's offset.
+A batch that cannot be decoded is not skipped: no record is passed over silently. Its partition waits, the
+others of the group continue. The error names topic, partition, and the offset behind the batch, to which
+the group's offset can be set.
 """
 
 import asyncio
@@ -34,7 +36,7 @@ __all__ = ["PartitionFetcher"]
 _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
 _UNAVAILABLE_BACKOFF_MAX = 1.0
-"""The backend has waited itself before it says so."""
+"""Shorter, because the backend has retried before it raises `Unavailable`."""
 
 _log = structlog.get_logger()
 
@@ -44,11 +46,11 @@ class PartitionFetcher:
 
     Args:
         environment: the cluster, time and tasks.
-        group: the consumer group, for the log.
-        partition: what to fetch.
-        offers: whom to feed.
-        on_fed: called when the offers got something or lost something.
-        on_failing: called with the error when fetching begins to fail, and with None when it works again.
+        group: the consumer group, for log messages.
+        partition: the partition.
+        offers: the offers to feed.
+        on_fed: called when the offers have gained or lost records.
+        on_failing: called with the error when fetching fails, and with None when it succeeds again.
     """
 
     __slots__ = (
@@ -83,32 +85,32 @@ class PartitionFetcher:
         self._on_fed = on_fed
         self._on_failing = on_failing
         self._wanted = asyncio.Event()
-        # Waits on `_wanted`; waits inside the backend. Invariant: never both.
+        # Waiting on `_wanted`; waiting inside the backend. Invariant: never both.
         self._idle = False
         self._fetching = False
-        # The error that was last logged, "" after a success.
+        # The last logged error, empty after a success.
         self._failing = ""
         self._backoff = Backoff(_BACKOFF_MIN, _BACKOFF_MAX)
         self._task: asyncio.Task[None] | None = None
-        # Unpacks what the offers cannot.
+        # Decompresses the packed batch of the offers.
         self._unpacking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Fetch from where the offers are; anything under way is abandoned."""
+        """Fetch from the current offset of the offers; a fetch in progress is abandoned."""
         self.stop()
         self._idle = self._fetching = False
         self._task = self._environment.tasks.spawn(self._run(), self._named("fetch"))
         self.wake()
 
     def stop(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
         for task in (self._task, self._unpacking):
             if task is not None:
                 task.cancel()
         self._task = self._unpacking = None
 
     def wake(self) -> None:
-        """The offers want more, or what they were fed is to be unpacked, or turned out to be unreadable."""
+        """The offers want more, or have a batch to decompress, or found damage."""
         if self._offers.packed is not None and self._unpacking is None and self._task is not None:
             self._unpacking = self._environment.tasks.spawn(self._unpack(), self._named("unpack"))
         if self._idle:
@@ -219,7 +221,7 @@ class PartitionFetcher:
         await self._environment.timers.sleep(self._backoff.grow(longest))
 
     def _located(self, fault: CorruptData) -> CorruptData:
-        """The same of a batch that does not know where it is from."""
+        """The fault with topic and partition in its message."""
         topic, partition = self._partition
         return type(fault)(f"partition {partition} of topic {topic}: {fault}")
 

@@ -1,29 +1,33 @@
-"""One consumer group as this process takes part in it: membership, assignment, commits.
+"""The membership of this process in one consumer group: assignment, live partitions, commits.
 
-Owns the membership, the subscriptions by topic, what waits to be committed, and one task, the keeper. The keeper brings the
-cluster in line with what is wanted here, one thing after the other, and starts over whenever something has changed:
+Owns the membership, the subscriptions by topic, positions to commit, and one task, the keeper. The keeper
+reconciles the cluster with the subscriptions, step by step, and starts over after every change:
 
-    1. commit what partitions that are gone had acked
-    2. join, subscribe to the topics that are asked for, or leave
-    3. for every assigned partition that is not live: read where the group is, adjust it, commit the adjustment, make it live
+    1. commit the positions of partitions that are closed
+    2. join, change the subscribed topics, or leave
+    3. for every assigned partition that is not live: read the committed offset, adjust it, commit the
+       adjustment, make the partition live
 
-So a topic that is given up and asked for again is committed before it is read. The keeper ends when nothing is left to keep.
+So a topic that is unsubscribed and subscribed again is committed before it is read. The keeper ends when
+nothing is left to do.
 
-Commits: partitions whose tracker moved are dirty; the first one sets a timer, and all of them go out in one call. One lock per
-group covers every commit together with the reading that it depends on, so that neither an older periodic commit nor the first
-one of a new group can overwrite offsets that were set by hand. A failed commit leaves its partitions dirty.
+Commits: a partition whose tracker moved is dirty; the first dirty one sets a timer, and all are committed
+in one call. One lock per group covers every commit and the reads that it depends on, so that neither a
+delayed periodic commit nor the first commit of a new group overwrites offsets set by `set_offsets`. A
+failed commit leaves its partitions dirty.
 
-Rebalances: before partitions may go to another process the backend calls `_revoke`. Nothing more is handed out; acks are taken until
-nothing is outstanding or time is up; then they wait, and what was acked is committed. The assignment that follows ends that. What it
-leaves here goes on as it was, offers included; what it takes away is void at once, because somebody else reads and commits there already.
+Rebalances: the backend calls `_revoke` before partitions may go to another process. Nothing more is
+offered. Acks are accepted until nothing is outstanding or the time is up; later acks wait, and the acked
+positions are committed. The next assignment ends this. Partitions that stay continue with their offers;
+those that are revoked are void at once, because another process reads and commits there already.
 
-A topic may be deleted and created again at any moment, so the name of a topic is not enough: whatever is kept across an await goes with
-the topic's id. A partition that is live for another id is closed, and what it had to commit is void. Only offsets of topics that are
-still the same ones are committed; so the commits of other topics do not fail with theirs, and a topic that is created again begins
-without them.
+A topic may be deleted and created again at any moment, so its name does not identify it: state that is
+kept across an await carries the topic's id. A partition that is live for another id is closed, and its
+position is void. Only offsets of topics with the same id are committed, so the commits of other topics
+do not fail with them, and a recreated topic begins without them.
 
-Where a group begins in a partition without a commit: where `initial_offset` says; but if the partition came into being while the
-topic was consumed here already, at its beginning, because everything in it is newer than the group.
+The initial position without a committed offset is that of `initial_offset`; but the beginning for a
+partition created after the subscription, because everything in it is newer than the group.
 """
 
 import asyncio
@@ -51,13 +55,13 @@ _BACKOFF_MAX = 5.0
 _LAST_COMMIT_S = 5.0
 """Time for the commit before a rebalance, beyond the time for acks."""
 _STARTED_PER_TURN = 100
-"""Partitions that are made live in one turn of the loop: a topic may have 10 000."""
+"""Partitions made live in one turn of the event loop: a topic may have 10 000."""
 
 _log = structlog.get_logger()
 
 
 class _Commit(NamedTuple):
-    """What there is to commit for a partition of the topic with this id."""
+    """The position to commit for a partition of the topic with this id."""
 
     topic_id: bytes
     offset: OffsetCommit
@@ -69,8 +73,8 @@ class ConsumerGroup:
     Args:
         environment: the cluster, options, time and tasks.
         name: its name.
-        on_over: called when a topic is not consumed any more.
-        on_empty: called when there may be nothing left to keep.
+        on_over: called when a subscription has ended.
+        on_empty: called when the group may be idle.
     """
 
     def __init__(
@@ -86,31 +90,31 @@ class ConsumerGroup:
         self._on_empty = on_empty
         self._subscriptions: dict[str, Subscription] = {}
         self._membership: ConsumerMembership | None = None
-        # What the membership was last subscribed to, sorted. Invariant: empty exactly while there is no membership.
+        # The topics of the membership, sorted. Invariant: empty exactly while there is no membership.
         self._topics: list[str] = []
-        # What is assigned. None for a topic that is subscribed to: not known yet.
+        # Assigned partitions by topic. A subscribed topic without an entry: not known yet.
         self._assignment: dict[str, frozenset[int]] = {}
-        # How often assignments have begun to change, or have changed.
+        # Number of revocations and assignments.
         self._rebalances = 0
-        # Live partitions with something to commit, in order of becoming so.
+        # Dirty live partitions, in the order in which they became dirty.
         self._dirty: dict[LivePartition, None] = {}
-        # What partitions that are not live any more have left to commit.
+        # Positions to commit of partitions that are closed.
         self._leftover: dict[TopicPartition, _Commit] = {}
         self._commit_alarm = Alarm(environment.timers, self._commit_due)
         self._commit_failing = False
         self._lock = asyncio.Lock()
-        # How many `set_offsets` are under way.
+        # Number of `set_offsets` in progress.
         self._setting = 0
         self._work = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = False
-        # From `_revoke` to the next assignment: nobody knows who has what.
+        # Between `_revoke` and the next assignment, while the owners are not known.
         self._revoking = False
         self._quiet = asyncio.Event()
 
     @property
     def idle(self) -> bool:
-        """Whether nothing would be lost if this object were forgotten."""
+        """True if the group can be forgotten."""
         return self._keeper is None and not self._subscriptions and not self._setting
 
     @property
@@ -128,7 +132,7 @@ class ConsumerGroup:
         return subscription
 
     def subscription_over(self, subscription: Subscription) -> None:
-        """Nobody asks for this topic any more."""
+        """End a subscription without requests."""
         del self._subscriptions[subscription.topic]
         for live in subscription.close():
             self._bury(live)
@@ -136,7 +140,7 @@ class ConsumerGroup:
         self._wake_keeper()
 
     def is_elsewhere(self, topic: str, partition: int) -> bool:
-        """Whether it is known that this process was not assigned a partition."""
+        """True if the partition is known not to be assigned to this process."""
         assigned = self._assignment.get(topic)
         return assigned is not None and partition not in assigned and not self._revoking
 
@@ -146,7 +150,7 @@ class ConsumerGroup:
             self._keeper = self._environment.tasks.spawn(self._keep(), f"keep consumer group {self.name}")
 
     def _assigned(self, assignment: Mapping[str, Sequence[int]]) -> None:
-        """What the backend calls with the whole assignment."""
+        """Callback of the backend with the whole assignment."""
         self._rebalances += 1
         self._assignment = {topic: frozenset(partitions) for topic, partitions in assignment.items()}
         for topic in self._topics:
@@ -171,7 +175,7 @@ class ConsumerGroup:
         self._work.set()
 
     def _lose(self, live: LivePartition) -> None:
-        """A partition was taken away: nothing may be committed for it any more."""
+        """A partition was revoked: its position may not be committed any more."""
         live.lost = True
         self._dirty.pop(live, None)
         if live.dirty and self._is_there(live.topic, live.topic_id):
@@ -179,13 +183,13 @@ class ConsumerGroup:
             self._warn(Remark(remark, live.key, {}))
 
     def _bury(self, live: LivePartition) -> None:
-        """Keep what a closed partition has to commit."""
+        """Keep the position of a closed partition for the next commit."""
         self._dirty.pop(live, None)
         if live.dirty:
             self._leftover[live.key] = _Commit(live.topic_id, live.commit())
 
     async def _revoke(self, seconds: float) -> None:
-        """What the backend calls before partitions may go to another process."""
+        """Callback of the backend before partitions may go to another process, in `seconds`."""
         timers = self._environment.timers
         until = timers.monotonic() + seconds
         self._rebalances += 1
@@ -212,7 +216,7 @@ class ConsumerGroup:
         return sum(subscription.outstanding for subscription in self._subscriptions.values())
 
     def check_quiet(self) -> None:
-        """Nothing of a paused subscription is outstanding."""
+        """Called by a paused subscription without outstanding offers."""
         if not self._outstanding:
             self._quiet.set()
 
@@ -265,7 +269,7 @@ class ConsumerGroup:
             raise failed
 
     async def _start_assigned(self, subscription: Subscription) -> None:
-        """Make live what is assigned of a topic and is not live yet."""
+        """Make the assigned partitions of a topic live that are not."""
         assigned = self._assignment.get(subscription.topic, frozenset())
         missing = sorted(partition for partition in assigned if subscription.live(partition) is None)
         if not missing or self._revoking:
@@ -278,7 +282,7 @@ class ConsumerGroup:
         except PixyError:
             if self._is_there(subscription.topic, description.topic_id):
                 raise
-            # It was deleted meanwhile; the assignment that says so has come or is on its way.
+            # The topic was deleted meanwhile; the assignment without it has come or is on its way.
 
     async def _subscribe(self, topics: list[str]) -> None:
         environment = self._environment
@@ -301,7 +305,7 @@ class ConsumerGroup:
             self._work.set()
 
     def _know_what_is_elsewhere(self, topics: Sequence[str]) -> None:
-        """The first assignment came before the join was over; topics that it lacks are others'. Acks that wait are told."""
+        """The first assignment came before the join returned: topics that it lacks are assigned to others. Wake waiting acks."""
         for topic in topics:
             if topic not in self._assignment:
                 self._assignment[topic] = frozenset()
@@ -309,9 +313,10 @@ class ConsumerGroup:
                     self._subscriptions[topic].notify()
 
     async def _start(self, subscription: Subscription, partitions: Sequence[int], topic_id: bytes) -> None:
-        """Make partitions live where the group is.
+        """Make partitions live at the position of the group.
 
-        A rebalance that overtakes this ends it, and nothing is committed: another process may have had the partitions and be further.
+        A rebalance in between aborts this without a commit: another process may have had the partitions and
+        be ahead.
         """
         backend, topic = self._environment.backend, subscription.topic
         begun = self._rebalances
@@ -341,7 +346,7 @@ class ConsumerGroup:
         committed: Mapping[int, OffsetCommit],
         ranges: Mapping[int, OffsetRange],
     ) -> None:
-        """Make some of the partitions live, unless a rebalance overtakes it."""
+        """Make some of the partitions live, unless a rebalance comes in between."""
         topic, begun = subscription.topic, self._rebalances
         starts: dict[int, OffsetTracker] = {}
         changes: dict[TopicPartition, OffsetCommit] = {}
@@ -366,7 +371,7 @@ class ConsumerGroup:
     def _begin(
         self, subscription: Subscription, partition: int, served: OffsetRange, topic_id: bytes
     ) -> OffsetTracker:
-        """Where a group begins that has committed nothing."""
+        """The initial position without a committed offset."""
         oldest = self._environment.options.initial_offset == "oldest"
         if oldest or subscription.has_seen_birth(topic_id, partition):
             return OffsetTracker(served.begin)
@@ -379,7 +384,7 @@ class ConsumerGroup:
         starts: Mapping[int, OffsetTracker],
         ranges: Mapping[int, OffsetRange],
     ) -> None:
-        """Make partitions live, as far as that is still wanted."""
+        """Make partitions live that are still assigned and subscribed."""
         topic = subscription.topic
         if self._subscriptions.get(topic) is not subscription or subscription.draining:
             return
@@ -391,7 +396,7 @@ class ConsumerGroup:
                 subscription.add(partition, tracker, ranges[partition].end, topic_id)
 
     def _is_there(self, topic: str, topic_id: bytes) -> bool:
-        """Whether a topic is still the one with this id."""
+        """True if the topic still has this id."""
         description = self._environment.backend.topic(topic)
         return description is not None and description.topic_id == topic_id
 
@@ -402,7 +407,7 @@ class ConsumerGroup:
     # --- commits --------------------------------------------------------------------------------------------------
 
     def mark_dirty(self, partition: LivePartition) -> None:
-        """A live partition has something to commit."""
+        """A live partition has a position to commit."""
         self._dirty[partition] = None
         interval = self._environment.options.offsets_commit_interval
         self._commit_alarm.at(self._environment.timers.monotonic() + interval)
@@ -412,7 +417,7 @@ class ConsumerGroup:
             self._environment.tasks.spawn(self._commit_quietly(), f"commit offsets of {self.name}")
 
     async def _commit_quietly(self) -> None:
-        """Commit; a failure is logged when it begins, and its end."""
+        """Commit; the first failure of a series is logged, and the success after it."""
         try:
             await self._commit()
         except PixyError as error:
@@ -442,7 +447,7 @@ class ConsumerGroup:
                     del self._leftover[key]
 
     async def _commit_existing(self, due: Mapping[TopicPartition, _Commit]) -> None:
-        """Commit without the topics that were deleted, also if that happens meanwhile."""
+        """Commit the offsets of topics that exist, also if one is deleted meanwhile."""
         offsets = self._existing(due)
         while offsets:
             try:
@@ -461,7 +466,7 @@ class ConsumerGroup:
         }
 
     def _restore(self, partitions: list[LivePartition]) -> None:
-        """Their commit failed: they are dirty as before."""
+        """The commit failed: mark its partitions dirty again."""
         for live in partitions:
             if live.lost:
                 continue
@@ -474,16 +479,19 @@ class ConsumerGroup:
     def set_offsets(
         self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
     ) -> asyncio.Future[None]:
-        """Commit offsets as one change and make the live partitions start over from them; returns what ends when that is done.
+        """Commit offsets in one change and reset the live partitions to them.
 
-        It is done by a task of its own, because a caller that goes away must not leave the commit without the reset.
+        A task of its own does it, so that a caller that goes away leaves no commit without the reset.
 
         Args:
             offsets: positions and metadata, committed as they are.
-            ranges: what the partitions serve.
+            ranges: the offsets that the partitions have.
+
+        Returns:
+            Done when both are.
         """
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._setting += 1  # From here on, so that nobody else makes another group of this name meanwhile.
+        self._setting += 1  # already here, so that this group is not forgotten and made again meanwhile
         work = self._set_offsets(offsets, ranges, outcome)
         self._environment.tasks.spawn(work, f"set offsets for {self.name}", partial(reject, outcome))
         return outcome
@@ -515,10 +523,10 @@ class ConsumerGroup:
             self._dirty.pop(live, None)
             live.reset(resume(key, commit, served, []), served.end, behind_commit=commit.offset > served.end)
 
-    # --- the end --------------------------------------------------------------------------------------------------
+    # --- ending ---------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Commit everything and leave. Nothing is offered any more."""
+        """Close all subscriptions, commit everything, and leave the group."""
         self._stopping = True
         if self._keeper is not None:
             keeper, self._keeper = self._keeper, None

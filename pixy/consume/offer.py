@@ -1,4 +1,4 @@
-"""One record handed out, the bounds on how many there may be, and whom it tells what became of it."""
+"""An offer: one record handed to a client, with its limits and its owner."""
 
 from dataclasses import dataclass
 from math import inf
@@ -11,7 +11,15 @@ __all__ = ["Offer", "OfferLimits", "OfferOwner"]
 
 @dataclass(frozen=True, slots=True)
 class OfferLimits:
-    """The bounds of one partition's offers. `ack_timeout` in seconds; `retries_max` -1 means no limit."""
+    """Limits of the offers of one partition.
+
+    Args:
+        ack_timeout: seconds.
+        pending_max: records that are offered and not acked.
+        pending_bytes_max: their size.
+        retries_max: retries of a record; -1 means no limit.
+        buffer_bytes_max: fetched batches that are not offered yet.
+    """
 
     ack_timeout: float
     pending_max: int
@@ -21,7 +29,7 @@ class OfferLimits:
 
 
 class OfferOwner(Protocol):
-    """Where an offer reports what became of it."""
+    """The partition that an offer reports its delivery to."""
 
     topic: str
     partition: int
@@ -31,7 +39,7 @@ class OfferOwner(Protocol):
 
 
 class Offer:
-    """A record handed out. Whoever got it calls exactly one of `delivered` and `undelivered`."""
+    """A record handed to a client. Its recipient calls exactly one of `delivered` and `undelivered`."""
 
     __slots__ = ("_owner", "auto_ack", "deadline", "generation", "partition", "record", "retries", "size")
 
@@ -40,7 +48,7 @@ class Offer:
         self.partition = owner.partition
         self.record = record
         self.size = size
-        # When it expires. Invariant: infinite until it is delivered.
+        # Time of its expiry. Invariant: infinite until it is delivered.
         self.deadline = inf
         self.generation = generation
         self.retries = retries
@@ -51,9 +59,9 @@ class Offer:
         return self._owner.topic
 
     def delivered(self) -> None:
-        """The answer is with the transport. Acks the record if the consume asked for auto ack, else the ack timeout begins."""
+        """The answer is with the transport: ack the record in case of auto ack, else start the ack timeout."""
         self._owner.delivered(self)
 
     def undelivered(self) -> None:
-        """The answer could not be written. The record goes to whoever asks next."""
+        """The answer could not be written: the record goes to the next request."""
         self._owner.undelivered(self)

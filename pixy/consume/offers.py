@@ -1,31 +1,35 @@
-"""The records of one partition on their way to one consumer group.
+"""The offers of one partition to one consumer group.
 
-Owns, for one (consumer group, topic, partition): what was fetched and not yet offered, the offers that are out, those that
-came back, and the offset tracker. Pure: time comes in as `now`, nothing is called back; the shell looks at `ready`, `notable`
-and what the methods return. Never reorders: new records go out in offset order, each at most once until it comes back.
+Owns, for one (consumer group, topic, partition): fetched records that are not offered yet, outstanding
+offers, records to be offered again, and the offset tracker. Pure: time comes in as `now`, nothing is
+called back; the shell reads `ready`, `notable` and the results of the methods. New records are offered
+in offset order, each at most once until it comes back.
 
-A record is in exactly one of these places; from `sending` and `out` an ack takes it to the tracker:
+A record is in exactly one of these places; from `sending` and `out` an ack moves it to the tracker:
 
     queue  -> head -> sending -> out
                       |  ^        |
                       v  |        v
-                      again <-----      expired (offset order), and before those the undelivered ones
+                      again <-----      undelivered records first, then expired ones in offset order
 
-- The ack timeout begins when the answer is delivered. Until then an offer is in `sending`, without a deadline: a client that reads
-  slowly costs its records no retry. All delivered offers live equally long, so `out`, a dict in order of delivery, is also in order
-  of deadline: no heap, no timer per offer. The shell arms one timer at `next_deadline()`.
-- `sending`, `out` and `again` together are what is pending. New records are held back at `pending_max`, or when they would exceed
-  `pending_bytes_max` with something else pending; what comes back may always go out again. So memory is bounded even if an
-  offer is never acked while others flow past it.
-- Batches are checked when they are fed and decoded record by record when they are offered. One record, the head, is decoded
-  ahead: only so is it known that there is something to offer. Records acked earlier are passed, and offsets that hold no
-  record count as acked.
-- A compressed batch that unpacks to more than `_UNPACKED_AT_ONCE_BYTES` becomes `packed`, and nothing behind it is looked at until the
-  shell, which has threads, hands its records to `unpacked`. So the order stays, and one batch of a partition is unpacked at a time.
-- An offer belongs to a generation. `reset` and `close` begin a new one, and whatever happens to older offers then has no effect.
-- A reset voids the offers that were with clients: their acks are about the position that was left. Their offsets are `voided` until
-  their records are offered again, beyond the life of this object: it is given them, and leaves them behind. A topic that is deleted
-  voids all its offsets, for the partitions of another topic of its name.
+- The ack timeout begins at the delivery. Until then an offer is in `sending`, without a deadline: a slow
+  reader costs its records no retry. All delivered offers live equally long, so `out`, a dict in order of
+  delivery, is also in order of deadline: no heap, no timer per offer. The shell sets one timer to
+  `next_deadline()`.
+- `sending`, `out` and `again` together are pending. New records are held back at `pending_max`, or if
+  they would exceed `pending_bytes_max` while others are pending; records in `again` may always be
+  offered. So memory is bounded even if an offer is never acked while others pass it.
+- Batches are validated when they are fed, and decoded record by record when they are offered. One record,
+  the head, is decoded ahead, to know whether there is a record to offer. Records acked earlier are
+  skipped, and offsets without a record count as acked.
+- A compressed batch of more than `_UNPACKED_AT_ONCE_BYTES` becomes `packed`, and decoding stops there
+  until the shell, which has threads, passes its records to `unpacked`. So the order stays, and one batch
+  of a partition is decompressed at a time.
+- An offer belongs to a generation. `reset` and `close` begin a new one; older offers are void.
+- A reset voids the offers that are with clients, because their acks concern the position before it.
+  Their offsets are `voided` until their records are offered again, beyond the life of this object: it
+  takes them over and leaves them behind. Deleting a topic voids all its offsets, for another topic that
+  gets its name.
 
 Acks (design 4.7):
 
@@ -55,7 +59,7 @@ _UNDELIVERED = 0
 _EXPIRED = 1
 _UNKNOWN = -1
 _UNPACKED_AT_ONCE_BYTES = 256 << 10
-"""What a compressed batch may unpack to here, which takes 1 ms at most. What has more is unpacked by somebody who has the time."""
+"""Limit of decompression on the event loop, which takes 1 ms at most. Larger batches are decompressed by the shell."""
 
 
 def _header_bytes(record: Record) -> int:
@@ -66,11 +70,11 @@ class PartitionOffers:
     """Offers of one partition to one consumer group.
 
     Args:
-        owner: what the offers name as their partition, and report to.
-        limits: the bounds.
-        tracker: what the group has acked; fetching begins at its first unacked offset.
-        end: the partition's end as known so far, exclusive.
-        voided: offsets whose acks count only when their records have been offered again.
+        owner: the partition of the offers, which they report to.
+        limits: the limits.
+        tracker: the group's acks; fetching begins at the first unacked offset.
+        end: the known end of the partition, exclusive.
+        voided: offsets whose acks count only once their records are offered again.
     """
 
     __slots__ = (
@@ -119,80 +123,80 @@ class PartitionOffers:
     ) -> None:
         self._owner = owner
         self._limits = limits
-        # Offers made in this generation count. Invariant: grows with every reset and with close.
+        # Offers of other generations are void. Invariant: increases with every reset and with close.
         self.generation = 0
         self.offered = self.acked = self.expired = self.dropped = 0
-        # Offsets whose acks do not count as long as nothing is offered. Invariant: changes only between generations.
+        # Offsets whose acks do not count until they are offered. Invariant: changes only between generations.
         self.voided = voided
         self._begin(tracker, end)
 
     def _begin(self, tracker: OffsetTracker, end: int) -> None:
         self.tracker = tracker
-        # Voided offsets that this generation does not offer, because they are acked from the beginning.
+        # Voided offsets that this generation never offers, because they were acked at its beginning.
         self._unoffered = {offset for offset in self.voided.offers if tracker.is_acked(offset)}
-        # What is committed is ahead of the tracker, until there are records in between.
+        # The committed offset is beyond the tracker, until there are records in between.
         self.behind_commit = False
-        # One past the last record that exists, as far as known. Invariant: grows within a generation.
+        # The known end of the partition, exclusive. Invariant: never decreases within a generation.
         self.end = end
-        # Where the next fetch begins. Invariant: everything below is acked, pending, head, or in the queue.
+        # The offset of the next fetch. Invariant: all offsets below are acked, pending, head, or in the queue.
         self.fetch_offset = tracker.base
-        # The next offset to look at. Invariant: everything below is acked, pending or the head.
+        # The next offset to decode. Invariant: all offsets below are acked, pending or the head.
         self._position = tracker.base
-        # The batches to decode: records, the batch, and for the last of a fetch where the next fetch begins.
+        # Batches to decode: records, the batch, and behind the last one of a fetch its next offset.
         self._queue: deque[tuple[Iterator[Record], Batch, int]] = deque()
         # Bytes in the queue.
         self._buffered_bytes = 0
-        # The batch that is being decoded: the fields of its entry. Without `_batch` its records are unpacked.
+        # The queue entry that is being decoded. Without `_batch` its records were decompressed elsewhere.
         self._records: Iterator[Record] = iter(())
         self._batch: Batch | None = None
         self._batch_end = _UNKNOWN
-        # The batch to decode next, if it has to be unpacked elsewhere. Invariant: then there is no head.
+        # The next batch, if it has to be decompressed elsewhere. Invariant: then there is no head.
         self.packed: Batch | None = None
         # The next new record. Invariant: not acked.
         self._head: Record | None = None
         self._head_offset = _UNKNOWN
         self._head_bytes = 0
-        # Offers whose answers are not with the transport yet, by offset.
+        # Offers that are not delivered yet, by offset.
         self._sending: dict[int, Offer] = {}
-        # Delivered offers in time, by offset, in order of delivery. Invariant: deadlines ascend.
+        # Delivered offers, by offset, in order of delivery. Invariant: deadlines ascend.
         self._out: dict[int, Offer] = {}
-        # Offers that came back, by offset, and the order in which they go out. Invariant: every key of the dict is in
-        # the heap; the heap is empty if the dict is.
+        # Records to offer again, by offset, and a heap of their order. Invariant: every key of the dict is in the
+        # heap; the heap is empty if the dict is.
         self._again: dict[int, Offer] = {}
         self._again_order: list[tuple[int, int]] = []
         # Bytes of sending, out and again.
         self._pending_bytes = 0
-        # `take` would hand something out.
+        # `take` returns an offer.
         self.ready = False
-        # What was fed cannot be read from `fetch_offset` on.
+        # The damage of the fetched data at `fetch_offset`.
         self.fault: CorruptData | None = None
-        # The tracker moved without an ack: a gap was passed, or a record was dropped.
+        # The tracker moved without an ack: a gap was skipped, or a record was dropped.
         self.changed = False
-        # The shell should look at `wants_more`, `changed` and `fault`.
+        # The shell should read `wants_more`, `changed` and `fault`.
         self.notable = True
 
     @property
     def outstanding(self) -> int:
-        """How many offers are out and in time."""
+        """Number of outstanding offers."""
         return len(self._sending) + len(self._out)
 
     @property
     def pending(self) -> int:
-        """How many records are held because they are not acked: out, expired or undelivered."""
+        """Number of records held in memory until their ack: outstanding, expired or undelivered."""
         return self.outstanding + len(self._again)
 
     @property
     def wants_more(self) -> bool:
-        """Whether to fetch: less than half of what may be buffered is waiting to be decoded."""
+        """True if less than half of the buffer waits to be decoded, so that a fetch is worth it."""
         return self.fault is None and self._buffered_bytes * 2 < self._limits.buffer_bytes_max
 
     @property
     def fetch_bytes(self) -> int:
-        """How much to fetch."""
+        """Size of the next fetch."""
         return self._limits.buffer_bytes_max - self._buffered_bytes
 
     def next_deadline(self) -> float | None:
-        """When the oldest offer expires, None if none has been delivered."""
+        """The expiry of the oldest delivered offer, None if there is none."""
         for offer in self._out.values():
             return offer.deadline
         return None
@@ -200,7 +204,7 @@ class PartitionOffers:
     # --- records in -----------------------------------------------------------------------------------------------
 
     def feed(self, result: FetchResult) -> None:
-        """Take over what was fetched at `fetch_offset`. A batch that is damaged sets `fault` and ends what is taken."""
+        """Take over the result of a fetch at `fetch_offset`. A damaged batch sets `fault`; what follows it is ignored."""
         queue = self._queue
         next_offset = result.next_offset
         for batch in result.batches:
@@ -223,7 +227,7 @@ class PartitionOffers:
         self.notable = True
 
     def unpacked(self, batch: Batch, records: Iterator[Record] | CorruptData) -> None:
-        """The records of what was `packed`, or why there are none. No effect if it is not wanted any more."""
+        """Take over the records of the `packed` batch, or its damage. No effect if the batch is no longer needed."""
         if self.packed is not batch:
             return
         self.packed = None
@@ -236,9 +240,10 @@ class PartitionOffers:
         self._refresh()
 
     def begin_at(self, begin: int) -> int:
-        """The log begins at `begin`: give up what is below, and go on from there.
+        """Drop everything below `begin`, the new log begin offset.
 
-        Returns how many pending records were dropped.
+        Returns:
+            The number of pending records that were dropped.
         """
         gone = [offset for offset in (*self._sending, *self._out, *self._again) if offset < begin]
         for offset in gone:
@@ -253,7 +258,7 @@ class PartitionOffers:
         return len(gone)
 
     def end_at(self, end: int) -> None:
-        """The log ends at `end`, below what was asked for: void everything out and start over with what still exists."""
+        """Start over at `end`, the end of a log that is shorter than expected. Outstanding offers are void."""
         tracker = OffsetTracker(min(self.tracker.base, end))
         for acked in self.tracker.ranges:
             tracker.skip(acked.begin, min(acked.end, end))
@@ -262,7 +267,7 @@ class PartitionOffers:
         self.changed = True
 
     def _drop_fetched(self, offset: int) -> None:
-        """Drop all that was fetched and not offered, to go on at `offset`."""
+        """Drop all fetched records that are not offered, and continue at `offset`."""
         self._queue.clear()
         self._buffered_bytes = 0
         self._records = iter(())
@@ -277,7 +282,7 @@ class PartitionOffers:
         self.notable = True
 
     def _advance(self) -> None:
-        """Find the next head: decode on, pass gaps and what is acked, open the next batch when one is used up."""
+        """Find the next head: decode, skip gaps and acked records, open the next batch when one is used up."""
         tracker = self.tracker
         position = self._position
         while True:
@@ -319,7 +324,7 @@ class PartitionOffers:
         self._head = None
 
     def _wait_unpacked(self, position: int) -> None:
-        """The batch that is being decoded has to be unpacked elsewhere."""
+        """Stop at the current batch, which has to be decompressed elsewhere."""
         self._position = position
         self._head = None
         self.packed, self._batch = self._batch, None
@@ -334,7 +339,7 @@ class PartitionOffers:
     # --- records out ----------------------------------------------------------------------------------------------
 
     def take(self) -> Offer | None:
-        """The next record as an offer, None if there is none to hand out."""
+        """Offer the next record, None if there is none."""
         if self._again:
             return self._take_again()
         record = self._head
@@ -370,7 +375,7 @@ class PartitionOffers:
         return offer
 
     def delivered(self, offer: Offer, now: float) -> None:
-        """The answer is with the transport: the ack timeout begins. No effect if the offer is void, or acked already."""
+        """The answer is with the transport: start the ack timeout. No effect if the offer is void or acked."""
         offset = offer.record.offset
         if self._sending.get(offset) is offer:
             del self._sending[offset]
@@ -378,7 +383,7 @@ class PartitionOffers:
             self._out[offset] = offer
 
     def put_back(self, offer: Offer) -> bool:
-        """The offer was not delivered: its record is the next to go out. False if the offer is void, or acked already."""
+        """The offer was not delivered: its record is offered next. False if the offer is void or acked."""
         offset = offer.record.offset
         if self._sending.get(offset) is not offer:
             return False
@@ -389,7 +394,7 @@ class PartitionOffers:
         return True
 
     def expire(self, now: float) -> list[int]:
-        """Take back the offers whose deadline has come. Returns the offsets that were given up after too many retries."""
+        """Expire the offers whose deadline has come; returns the offsets that were dropped after the last retry."""
         late = []
         for offer in self._out.values():
             if offer.deadline > now:
@@ -418,10 +423,10 @@ class PartitionOffers:
     # --- acks -----------------------------------------------------------------------------------------------------
 
     def ack(self, offset: int, only_if_offered: bool = False) -> bool:
-        """Ack one record; False if that changed nothing.
+        """Ack one record; False if that had no effect.
 
         Raises:
-            AckBeyondEnd: as far as known there is no such record yet. Ask for the actual end before refusing.
+            AckBeyondEnd: the offset is beyond the known end. Ask the cluster for its end before refusing the ack.
         """
         offer = self._sending.pop(offset, None) or self._out.pop(offset, None)
         if offer is None:
@@ -435,7 +440,7 @@ class PartitionOffers:
 
     def _ack_not_out(self, offset: int, only_if_offered: bool) -> bool:
         offer = self._again.get(offset)
-        # A record that came back undelivered was never with a client.
+        # An undelivered record was never with a client.
         offered = offer is not None and offer.retries > 0
         if not offered and (only_if_offered or offset in self.voided):
             return False
@@ -461,25 +466,25 @@ class PartitionOffers:
         if not self._again:
             self._again_order.clear()
 
-    # --- the whole ------------------------------------------------------------------------------------------------
+    # --- generations ----------------------------------------------------------------------------------------------
 
     def reset(self, tracker: OffsetTracker, end: int, *, behind_commit: bool = False) -> None:
-        """Start over from `tracker`; the offers so far are void.
+        """Start over from `tracker`; all earlier offers are void.
 
         Args:
-            tracker: where the group is.
-            end: the partition's end.
-            behind_commit: what is committed lies beyond the end.
+            tracker: the new position of the group.
+            end: the end of the partition.
+            behind_commit: the committed offset is beyond the end.
         """
         self._end_generation(void=True)
         self._begin(tracker, max(end, tracker.top))
         self.behind_commit = behind_commit
 
     def close(self, *, replaced: bool = False) -> None:
-        """End everything. The tracker stays as it is, for a last commit.
+        """Void all offers. The tracker stays, for a last commit.
 
         Args:
-            replaced: the topic is gone, and the name may come to mean another one.
+            replaced: the topic was deleted, and another one may get its name.
         """
         self._end_generation(void=False)
         if replaced:
@@ -487,7 +492,7 @@ class PartitionOffers:
         self._begin(self.tracker, self.end)
 
     def _end_generation(self, *, void: bool) -> None:
-        """Keep those of the voided offsets that were not offered again, and `void` the offers that are with clients."""
+        """Keep the voided offsets that were not offered again; with `void`, add the offers that are with clients."""
         self.generation += 1
         if not self.voided and not void:
             return
@@ -510,7 +515,7 @@ class PartitionOffers:
         )
 
     def check_invariants(self) -> None:
-        """Prove what the fields promise."""
+        """Check the invariants of the fields."""
         self.tracker.check_invariants()
         pending = {**self._sending, **self._out, **self._again}
         assert len(pending) == self.pending

@@ -1,11 +1,12 @@
-"""What one consumer group has acked in one partition.
+"""The acked offsets of one consumer group in one partition. Pure: no clock, no I/O, no knowledge of offers.
 
-Everything below `base` is acked; above it the acked offsets are kept as ranges. The base is what gets committed, the ranges go
-into the commit's metadata. Pure: no clock, no I/O, no idea of what was offered.
+Everything below `base` is acked; acked offsets above it are kept as ranges. A commit carries the base as
+its offset and the ranges as metadata.
 
-An ack in order moves the base and touches nothing else. Ranges are two parallel lists of integers instead of a list of pairs:
-they are searched by bisection and changed in place, and a record acked out of order usually extends the last one. There are
-never more ranges than unacked records between them, so the memory is bounded by whoever bounds what is offered.
+An ack in order moves the base and touches nothing else. Ranges are two parallel lists of integers
+instead of a list of pairs: they are searched by bisection and changed in place, and an ack out of order
+usually extends the last range. There are never more ranges than unacked records between them, so the
+limit on offers bounds the memory.
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,9 +29,9 @@ class OffsetTracker:
     __slots__ = ("_ends", "base", "begins")
 
     def __init__(self, base: int, ranges: Iterable[AckRange] = ()) -> None:
-        # All offsets below are acked. Invariant: grows only; `base` itself is not acked.
+        # All offsets below are acked. Invariant: never decreases; `base` itself is not acked.
         self.base = base
-        # Where each acked range begins, and ends; others may look whether there is any, and change nothing.
+        # Begin and end of each acked range; read-only for others.
         # Invariant: base < begins[0] < ends[0] < begins[1] < ends[1] ...
         self.begins: list[int] = []
         self._ends: list[int] = []
@@ -44,15 +45,15 @@ class OffsetTracker:
 
     @property
     def top(self) -> int:
-        """Nothing from here on is acked."""
+        """No offset from here on is acked."""
         return self._ends[-1] if self._ends else self.base
 
     def metadata(self) -> str:
-        """The acked ranges as a commit carries them."""
+        """The acked ranges as the metadata of a commit."""
         return sparse_acks.encode(self.base, self.ranges)
 
     def ack(self, offset: int) -> bool:
-        """Mark one offset as acked; False if it was already."""
+        """Mark an offset as acked; False if it was acked before."""
         base = self.base
         if offset == base:
             begins = self.begins
@@ -71,16 +72,16 @@ class OffsetTracker:
         return self._mark(offset, offset + 1)
 
     def skip(self, begin: int, end: int) -> bool:
-        """Mark the offsets from `begin` to `end`, exclusive, as acked: there is no record there. False if all were."""
+        """Mark the offsets from `begin` to `end`, exclusive, as acked; False if all were acked before."""
         begin = max(begin, self.base)
         return begin < end and self._mark(begin, end)
 
     def adjust(self, offset: int) -> bool:
-        """Move the base to `offset`, or to the end of the range that it lies in. False if it is not ahead."""
+        """Move the base to `offset`, or to the end of the range around it; False if `offset` is not above the base."""
         return self.skip(self.base, offset)
 
     def is_acked(self, offset: int) -> bool:
-        """Whether an offset is acked."""
+        """True if the offset is acked."""
         return self.next_unacked(offset) != offset
 
     def next_unacked(self, offset: int) -> int:
@@ -93,7 +94,7 @@ class OffsetTracker:
         return offset
 
     def check_invariants(self) -> None:
-        """Prove what the fields promise."""
+        """Check the invariants of the fields."""
         assert len(self.begins) == len(self._ends)
         previous = self.base
         for begin, end in self.ranges:
@@ -101,7 +102,7 @@ class OffsetTracker:
             previous = end
 
     def _mark(self, begin: int, end: int) -> bool:
-        """Merge [begin, end), which is not empty and not below the base, into the ranges that it touches."""
+        """Merge [begin, end), which is not empty and not below the base, into the ranges it touches."""
         begins, ends = self.begins, self._ends
         first = bisect_left(ends, begin)
         behind = bisect_right(begins, end)

@@ -1,7 +1,7 @@
-"""One partition that is live here: a consumer group's offers, with what they need from outside.
+"""A live partition: the shell around `PartitionOffers`, with the fetcher and the timer for ack deadlines.
 
-The shell around `PartitionOffers`. Owns the fetcher and the one timer for ack deadlines, and passes on what an ack or a fetch
-brings about: something to commit, something to hand out, nothing outstanding any more. Decides nothing itself.
+Passes on the effects of acks and fetches: a position to commit, a record to offer, nothing outstanding
+any more. Decides nothing itself.
 """
 
 from typing import Protocol
@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 
 
 class PartitionHost(Protocol):
-    """Where the partition belongs to."""
+    """The subscription, as the partition sees it."""
 
     group_name: str
     topic: str
@@ -32,10 +32,10 @@ class PartitionHost(Protocol):
     watching: bool
 
     def mark_dirty(self, partition: "LivePartition") -> None:
-        """There is something to commit."""
+        """The partition has a position to commit."""
 
     def check_quiet(self) -> None:
-        """Called if `watching` whenever there may be fewer offers outstanding."""
+        """Called while `watching`, whenever the number of outstanding offers may have dropped."""
 
 
 class LivePartition:
@@ -45,9 +45,9 @@ class LivePartition:
         environment: the cluster, time and tasks.
         host: the subscription.
         partition: its number.
-        tracker: where the group is.
-        end: the partition's end.
-        topic_id: of the topic that it is a partition of; the name may come to mean another one.
+        tracker: the position of the group.
+        end: the end of the partition.
+        topic_id: id of the topic, because another topic may get its name.
     """
 
     __slots__ = (
@@ -86,13 +86,13 @@ class LivePartition:
         self.key = TopicPartition(host.topic, partition)
         voided = environment.voided.of(host.group_name, self.key)
         self.offers = PartitionOffers(self, environment.limits, tracker, end, voided=voided)
-        # Belongs to the dispatcher: it has this partition in its queue.
+        # Owned by the dispatcher: this partition is in its queue.
         self.queued = False
-        # The tracker is ahead of what was committed. Invariant: then the group knows.
+        # The tracker is ahead of the committed offset. Invariant: then the group has it in its list.
         self.dirty = False
-        # Revoked or given up: nothing has any effect any more.
+        # Revoked or given up; no call has any effect.
         self.closed = False
-        # Taken away, perhaps for another process: what was acked and is not committed is void. Invariant: then closed.
+        # Revoked, perhaps for another process; uncommitted acks are void. Invariant: then closed.
         self.lost = False
         self._fetcher = PartitionFetcher(
             environment, host.group_name, self.key, self.offers, self._fed, self._failing
@@ -102,11 +102,11 @@ class LivePartition:
         self._expiry_set = False
 
     def start(self) -> None:
-        """Begin to fetch."""
+        """Start fetching."""
         self._fetcher.start()
 
     def commit(self) -> OffsetCommit:
-        """Where the group is."""
+        """The position of the group."""
         tracker = self.offers.tracker
         return OffsetCommit(tracker.base, tracker.metadata())
 
@@ -123,7 +123,7 @@ class LivePartition:
 
         Raises:
             InvalidAck: the offset is negative.
-            AckBeyondEnd: at or beyond the end as far as it is known here.
+            AckBeyondEnd: the offset is at or beyond the known end.
         """
         if offset < 0:
             raise InvalidAck(f"invalid ack: bad offset: {offset}")
@@ -146,7 +146,7 @@ class LivePartition:
                 self._host.check_quiet()
 
     def reset(self, tracker: OffsetTracker, end: int, *, behind_commit: bool = False) -> None:
-        """Start over from `tracker`, which is committed already, or is the end because what is committed lies beyond."""
+        """Start over from `tracker`: the committed position, or the end if the committed offset is beyond it."""
         self.offers.reset(tracker, end, behind_commit=behind_commit)
         self._remember_voided()
         self.dirty = False
@@ -157,11 +157,11 @@ class LivePartition:
             self._host.check_quiet()
 
     def stop_fetching(self) -> None:
-        """No more records are needed."""
+        """Stop fetching."""
         self._fetcher.stop()
 
     def close(self, *, replaced: bool = False) -> None:
-        """Stop everything, as `PartitionOffers.close` does. `commit` still tells where the group was."""
+        """Void all offers and stop, as `PartitionOffers.close`. `commit` still returns the position of the group."""
         self.closed = True
         self._failing(None)
         self._fetcher.stop()
@@ -199,7 +199,7 @@ class LivePartition:
             self._host.dispatcher.wake(self)
 
     def _look(self) -> None:
-        """See to what the offers say besides handing out records."""
+        """React to the state of the offers: commit, fetch, decompress."""
         offers = self.offers
         offers.notable = False
         if offers.changed:

@@ -1,10 +1,10 @@
-"""Where a consumer group continues in a partition that it has committed something for. Pure.
+"""The position at which a consumer group resumes in a partition with a committed offset. Pure.
 
-committed                                  continues
-between what the log serves                there; what is acked above is passed
-below the log begin offset (expired)       at the log begin offset; said
-beyond the end (truncated, another log)    at the end, and what was acked above is void; said
-with metadata that is not ours             at the offset; the metadata is discarded; said
+committed offset                           resumes at
+within the log                             the offset; records acked above it are skipped
+below the log begin offset (retention)     the log begin offset; logged
+beyond the end (truncated, another log)    the end; acks above are void; logged
+with metadata that is not sparse acks      the offset; the metadata is discarded; logged
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ __all__ = ["Remark", "resume"]
 
 
 class Remark(NamedTuple):
-    """Something to say about a partition that a group continues in."""
+    """A log message about a partition in which a group resumes."""
 
     event: str
     partition: TopicPartition
@@ -28,7 +28,12 @@ class Remark(NamedTuple):
 def resume(
     partition: TopicPartition, commit: OffsetCommit, served: OffsetRange, remarks: list[Remark]
 ) -> OffsetTracker:
-    """Where a group continues that has committed something. What is notable about that is added to `remarks`."""
+    """The position of a group with a committed offset.
+
+    Args:
+        served: the offsets that the log has.
+        remarks: log messages are added to it.
+    """
 
     def remark(event: str, **fields: object) -> None:
         remarks.append(Remark(event, partition, fields))

@@ -1,7 +1,7 @@
-"""Acked ranges above a committed offset, written into the commit's metadata the way kafka-pixy does.
+"""Encoding of acked ranges above a committed offset in the commit's metadata, as kafka-pixy writes it. Pure.
 
-A commit says one offset; what is acked above it would be delivered again after a restart. So the acked ranges travel in the
-metadata string of the commit. Owns no state: two pure functions and a form for people.
+A commit carries one offset; records acked above it would be delivered again after a restart. So the
+metadata string of the commit carries the acked ranges.
 
 Format, range by range in ascending order:
 
@@ -10,14 +10,14 @@ Format, range by range in ascending order:
 `enc` is a little-endian sequence of 5-bit groups, 0x20 set on all but the last, each one character of the alphabet
 `A-Z a-z 0-9 + /`; 13 characters at most. The shortest form is written; any form is read.
 
-    found                                                      answer
-    nothing at all                                             no ranges
+    input                                                      result
+    empty                                                      no ranges
     a character outside the alphabet                           InvalidOffset: bad char
     a number that does not end, or has more than 13 characters InvalidOffset: bad sequence
     a begin without an end                                     InvalidOffset: bad sequence
     a range that is empty, begins at 0 or below,               InvalidOffset: bad range
     or reaches beyond 2**63 - 1
-    a range that touches what is before it                     the range; never written, and read as kafka-pixy does
+    a range adjacent to the one before it                      the range; never written, read as kafka-pixy does
 """
 
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ class AckRange(NamedTuple):
 
 
 def encode(base: int, ranges: Iterable[AckRange]) -> str:
-    """The metadata string for sorted disjoint `ranges` above the committed offset `base`."""
+    """The metadata string of sorted disjoint `ranges` above the committed offset `base`."""
     chars: list[str] = []
     previous = base
     for begin, end in ranges:
@@ -54,10 +54,10 @@ def encode(base: int, ranges: Iterable[AckRange]) -> str:
 
 
 def decode(base: int, metadata: str) -> list[AckRange]:
-    """The ranges that `metadata` holds above the committed offset `base`.
+    """The ranges in `metadata` above the committed offset `base`.
 
     Raises:
-        InvalidOffset: it cannot be read; says what is wrong.
+        InvalidOffset: the metadata is malformed.
     """
     ranges: list[AckRange] = []
     previous = base
@@ -75,7 +75,7 @@ def decode(base: int, metadata: str) -> list[AckRange]:
 
 
 def describe(base: int, ranges: Iterable[AckRange]) -> str:
-    """The form for people: `1-2,9-11`, relative to the committed offset `base`."""
+    """Ranges in readable form, relative to the committed offset `base`: `1-2,9-11`."""
     return ",".join(f"{begin - base}-{end - base}" for begin, end in ranges)
 
 
@@ -88,7 +88,7 @@ def _encode_number(chars: list[str], number: int) -> None:
 
 
 def _decode_number(metadata: str, at: int) -> tuple[int, int]:
-    """The number that begins at character `at`, and where the next one begins."""
+    """The number that begins at character `at`, and the index behind it."""
     number = 0
     for count, char in enumerate(metadata[at : at + _CHARS_MAX]):
         value = _VALUES.get(char)

@@ -1,25 +1,20 @@
-"""One topic that one consumer group consumes through this process, from the first request to the last.
+"""A subscription: one topic that one consumer group consumes through this process.
 
-Owns the dispatcher and the live partitions, and decides when it is over. The consumer group decides which partitions are live.
+Owns the dispatcher and the live partitions, and decides when the subscription ends. The consumer group
+decides which partitions are live.
 
-Requests that find the partition of their ack live, which is nearly all, are served synchronously. The rest, acks that come
-while the subscription is starting or that are ahead of the known end, are served by one owned task each, at most
+Nearly all requests find the partition of their ack live and are served synchronously. The others, acks
+while the subscription is starting or beyond the known end, take one owned task each, at most
 `channel_buffer_size` of them.
 
-It is over when no request came or waited for `subscription_timeout`, and
-    nothing is outstanding      then and there
-    offers are outstanding      when the last one is acked, taken back or expired
-One timer, set to the earliest time at which this can be true; requests do not touch it.
+The subscription ends when no request came or waited for `subscription_timeout`, and nothing is
+outstanding any more. One timer is set to the earliest time at which this can be true; requests do not
+touch it. The states, with those of a rebalance and of the drain, are those of `subscription_state`. A
+rebalance keeps the offers of partitions that stay.
 
-While the consumer group is being rebalanced the subscription goes through
-
-    open -> paused      nothing is handed out, acks are taken
-    paused -> sealed    acks wait as they do while the subscription is starting
-    sealed -> open      the partitions that are still here are as before: offers that are out stay good
-
-When the topic is deleted, its partitions are closed and their offers void. Who waits for a record is then in the place of somebody
-who asks for a topic that does not exist, and `on_missing` decides: either the topic is created again and they go on waiting, or they
-are answered. Acks that wait are answered `UnknownTopic`.
+When the topic is deleted, its partitions are closed and their offers void. Waiting consume requests are
+then treated like requests for a missing topic by `on_missing`: the topic is created again and they keep
+waiting, or they are answered. Waiting acks are answered `UnknownTopic`.
 """
 
 import asyncio
@@ -51,22 +46,22 @@ from pixy.errors import (
 __all__ = ["AckDone", "Subscription", "SubscriptionHost", "ack_elsewhere", "check_ack"]
 
 AckDone = Callable[[PixyError | None], None]
-"""Called once: with None if the ack counts or has nothing to add, else with what is wrong."""
+"""Called once: with None if the ack counts or has no effect, else with the error."""
 
 _log = structlog.get_logger()
 
 
 def ack_elsewhere(group: str, partition: TopicPartition, owner: str) -> AckElsewhere:
-    """The answer to an ack of a record that another process has handed out."""
+    """The answer to an ack of a record in a partition of another process."""
     topic, number = partition
     return AckElsewhere(f"ack not accepted: {topic}/{number} of {group} is consumed by {owner}; ack it there")
 
 
 def check_ack(backend: Backend, topic: str, ack: tuple[int, int]) -> None:
-    """Refuse an ack whose partition or offset cannot be.
+    """Check partition and offset of an ack.
 
     Raises:
-        InvalidAck: says what is allowed.
+        InvalidAck: partition or offset is negative, or the topic lacks the partition.
     """
     partition, offset = ack
     if partition < 0:
@@ -80,7 +75,7 @@ def check_ack(backend: Backend, topic: str, ack: tuple[int, int]) -> None:
 
 
 class SubscriptionHost(Protocol):
-    """The consumer group, as far as a subscription is concerned."""
+    """The consumer group, as a subscription sees it."""
 
     name: str
 
@@ -91,7 +86,7 @@ class SubscriptionHost(Protocol):
 
 
 class _SlowRequest:
-    """A consume request whose ack has to be settled first."""
+    """A consume request that waits for its ack to be settled."""
 
     __slots__ = ("ack", "ack_if_offered", "auto_ack", "cancelled", "deadline", "done", "waiter")
 
@@ -107,13 +102,13 @@ class _SlowRequest:
         self.waiter: Waiter | None = None
 
     def cancel(self) -> None:
-        """The caller is gone; what it acked still counts."""
+        """The caller is gone; its ack still counts."""
         self.cancelled = True
         if self.waiter is not None:
             self.waiter.cancel()
 
     def abort(self, error: PixyError) -> None:
-        """The task that serves this has ended before its time."""
+        """The task of the request was cancelled or failed."""
         if not self.cancelled:
             self.done(None, error)
 
@@ -125,7 +120,7 @@ class Subscription:
         environment: the cluster, options, time and tasks.
         host: the consumer group.
         topic: the topic's name.
-        on_quiet: called while draining whenever nothing is outstanding.
+        on_quiet: called during the drain whenever nothing is outstanding.
     """
 
     def __init__(
@@ -140,20 +135,20 @@ class Subscription:
         self.group_name = host.name
         self.topic = topic
         self._on_quiet = on_quiet
-        # The topic as it was when somebody first asked for it.
+        # The topic at the first request.
         self._first = environment.backend.topic(topic)
         options = environment.options
         self.dispatcher = Dispatcher(options.channel_buffer_size, options.long_polling_timeout)
         self._live: dict[int, LivePartition] = {}
-        # The live partitions that take acks. Invariant: all of them, or none while sealed.
+        # The live partitions that accept acks. Invariant: all of them, or none while sealed.
         self._open = self._live
         self._monotonic = environment.timers.monotonic
-        # When the last consume request came.
+        # Time of the last consume request.
         self._last_request = self._monotonic()
         self._state = SubscriptionState.OPEN
         # A copy for the hot path. Invariant: equals `_state.watches_offers`.
         self.watching = False
-        # How many acks are served by tasks, and what wakes those that wait for a partition.
+        # Number of acks with a task of their own, and the events of those that wait for a partition.
         self._slow = 0
         self._watchers: set[asyncio.Event] = set()
         self._polls = Alarm(environment.timers, self._expire_polls)
@@ -162,12 +157,12 @@ class Subscription:
 
     @property
     def outstanding(self) -> int:
-        """How many offers are out and in time."""
+        """Number of outstanding offers."""
         return sum(live.offers.outstanding for live in self._live.values())
 
     @property
     def waiting_acks(self) -> int:
-        """How many acks are being served by tasks."""
+        """Number of acks with a task of their own."""
         return self._slow
 
     @property
@@ -186,11 +181,11 @@ class Subscription:
         return self._live.values()
 
     def live(self, partition: int) -> LivePartition | None:
-        """A partition, if it is live here."""
+        """The partition, if it is live."""
         return self._live.get(partition)
 
     def has_seen_birth(self, topic_id: bytes, partition: int) -> bool:
-        """Whether a partition came into being while the topic was consumed here already."""
+        """True if the partition was created after this subscription."""
         first = self._first
         return first is None or topic_id != first.topic_id or partition >= len(first.partitions)
 
@@ -246,7 +241,7 @@ class Subscription:
     def _check_partition(self, ack: tuple[int, int]) -> None:
         check_ack(self._environment.backend, self.topic, ack)
 
-    # --- acks that cannot be settled on the spot --------------------------------------------------------------------
+    # --- acks that cannot be settled at once ------------------------------------------------------------------------
 
     def _consume_slowly(
         self,
@@ -275,7 +270,7 @@ class Subscription:
         except (InvalidArgument, ShuttingDown) as error:
             refused = error
         except UnknownTopic:
-            pass  # the record is gone with its topic, and with it the ack
+            pass  # the record is gone with its topic
         except PixyError as error:
             partition, offset = request.ack
             _log.warning(
@@ -325,7 +320,7 @@ class Subscription:
     async def _settle(
         self, ack: tuple[int, int], only_if_offered: bool, deadline: float, *, wait_elsewhere: bool = False
     ) -> None:
-        """Apply an ack as soon as its partition is live, and ask for the actual end before refusing it."""
+        """Apply an ack once its partition is live. Before refusing it as beyond the end, ask the cluster for the end."""
         partition, offset = ack
         live = await self._wait_live(partition, deadline, wait_elsewhere)
         try:
@@ -362,7 +357,7 @@ class Subscription:
                 self._watchers.discard(event)
 
     async def _refuse_elsewhere(self, partition: int, changed: asyncio.Event) -> None:
-        """Say who has a partition, if that is somebody else and nothing has changed meanwhile."""
+        """Raise `AckElsewhere` if another process owns the partition, unless partitions have changed meanwhile."""
         key = TopicPartition(self.topic, partition)
         try:
             owner = await self._environment.backend.partition_owner(self.group_name, key)
@@ -391,7 +386,7 @@ class Subscription:
         return live
 
     def remove(self, partition: int, *, replaced: bool = False) -> LivePartition:
-        """Close a partition, as `LivePartition.close` does. It still says what to commit."""
+        """Close a partition, as `LivePartition.close`. Its position can still be committed."""
         live = self._live.pop(partition)
         live.close(replaced=replaced)
         counters, offers = self._environment.counters, live.offers
@@ -402,12 +397,12 @@ class Subscription:
         return live
 
     def topic_deleted(self) -> None:
-        """Whoever waits for a record waits for a topic that does not exist."""
+        """Treat waiting requests as requests for a missing topic."""
         if self.dispatcher.waiting:
             self._environment.on_missing(self.topic, self.dispatcher.fail_all)
 
     def notify(self) -> None:
-        """Partitions have come or gone: let those who wait for that look."""
+        """Partitions have come or gone: wake the acks that wait for one."""
         if self.watching:
             self.check_quiet()
         for event in self._watchers:
@@ -441,10 +436,10 @@ class Subscription:
     def mark_dirty(self, partition: LivePartition) -> None:
         self._host.mark_dirty(partition)
 
-    # --- the end --------------------------------------------------------------------------------------------------
+    # --- ending ---------------------------------------------------------------------------------------------------
 
     def stop_offering(self) -> None:
-        """Offer nothing more, and say so to everybody who waits. Acks are still taken."""
+        """Offer nothing more, and answer waiting requests with `ShuttingDown`. Acks are still accepted."""
         self._become(SubscriptionEvent.DRAIN)
         self._idle.cancel()
         self._polls.cancel()
@@ -454,7 +449,7 @@ class Subscription:
         self.notify()
 
     def close(self) -> list[LivePartition]:
-        """Close every partition; they still say what to commit."""
+        """Close every partition; their positions can still be committed."""
         self._become(SubscriptionEvent.CLOSE)
         self._idle.cancel()
         self._polls.cancel()

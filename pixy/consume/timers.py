@@ -1,7 +1,7 @@
-"""Time for the shells of this package: a clock, one-shot timers, and a way to sleep on them.
+"""Clock, one-shot timers and sleeping, as a constructor argument of this package.
 
-A timer says "not before"; what is due is decided by the clock alone. Tests pass a clock and a `call_later` of their own and
-move both by hand.
+A timer fires no earlier than its time; the clock alone decides what is due. Tests pass a clock and a
+`call_later` that they advance themselves.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ __all__ = ["Alarm", "CallLater", "TimerHandle", "Timers"]
 
 
 class TimerHandle(Protocol):
-    """A timer that was set."""
+    """A scheduled timer."""
 
     def cancel(self) -> None: ...
 
 
 CallLater = Callable[[float, Callable[[], object]], TimerHandle]
-"""Calls back once after so many seconds, as `asyncio.AbstractEventLoop.call_later` does."""
+"""Calls back once after a number of seconds, like `asyncio.AbstractEventLoop.call_later`."""
 
 
 class Timers:
-    """The clock, and timers that go with it.
+    """A clock and its timers.
 
     Args:
-        clock: tells the time.
-        call_later: None means the running event loop's.
+        clock: the time.
+        call_later: schedules a timer; None means the running event loop's.
     """
 
     __slots__ = ("_call_later", "monotonic")
@@ -49,7 +49,7 @@ class Timers:
         await self.wait(asyncio.Event(), seconds)
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
-        """Suspend until `event` is set; after `seconds` this sets it."""
+        """Suspend until `event` is set, which this does itself after `seconds`."""
         handle = self.call_later(max(seconds, 0.0), event.set)
         try:
             await event.wait()
@@ -58,7 +58,7 @@ class Timers:
 
 
 class Alarm:
-    """One timer that is set to the earliest of the times asked for, and calls back when that comes."""
+    """A timer that fires at the earliest of the requested times."""
 
     __slots__ = ("_callback", "_handle", "_timers", "when")
 
@@ -66,26 +66,26 @@ class Alarm:
         self._timers = timers
         self._callback = callback
         self._handle: TimerHandle | None = None
-        # When it goes off. Invariant: infinite exactly while it is not set.
+        # The time it fires. Invariant: infinite exactly while it is not set.
         self.when = inf
 
     def at(self, when: float) -> None:
-        """Go off at `when`, unless it is set to go off before that."""
+        """Fire at `when`, unless it is set to an earlier time."""
         if when >= self.when:
             return
         if self._handle is not None:
             self._handle.cancel()
         self.when = when
-        self._handle = self._timers.call_later(max(when - self._timers.monotonic(), 0.0), self._go_off)
+        self._handle = self._timers.call_later(max(when - self._timers.monotonic(), 0.0), self._fire)
 
     def cancel(self) -> None:
-        """Do not go off."""
+        """Unset the timer."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle = None
         self.when = inf
 
-    def _go_off(self) -> None:
+    def _fire(self) -> None:
         self._handle = None
         self.when = inf
         self._callback(self._timers.monotonic())

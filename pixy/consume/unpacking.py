@@ -1,7 +1,7 @@
-"""Unpacks large batches while the event loop goes on: on another thread, one at a time.
+"""Decompression of large batches on another thread, one at a time.
 
-One at a time, because one that is being unpacked takes up to three times `UNPACKED_BYTES_MAX` of memory, and any number of partitions may
-have such batches.
+One batch takes up to three times `UNPACKED_BYTES_MAX` of memory while it is decompressed, and any number
+of partitions may have such batches.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from pixy.records import Record, unpack_records
 __all__ = ["BatchUnpacker", "Unpack"]
 
 Unpack = Callable[[Batch], Awaitable[Iterator[Record]]]
-"""Gives the records of a batch, unpacked.
+"""Decompresses the records of a batch.
 
 Raises:
-    CorruptData: they cannot be, or are too many.
+    CorruptData: the batch is damaged, or its records are too large.
 """
 
 
 class BatchUnpacker:
-    """An `Unpack` for all consumer groups of a cluster. Cancelling ends the wait, not the work."""
+    """The `Unpack` of all consumer groups of a cluster. Cancelling ends the wait, not the decompression."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()

@@ -1,7 +1,7 @@
-"""Offsets whose acks do not count, because the offers that they are about have been voided.
+"""Voided offsets: acks for them do not count until their records are offered again. Pure.
 
-Setting a group's offsets voids what its clients hold: they ack records on the way to a position that was left. Deleting a topic voids
-all its offsets, for the partitions of another topic that is given its name. Either ends for each record with its next offer. Pure.
+Setting a group's offsets voids its outstanding offers, because their acks concern a position that was
+abandoned. Deleting a topic voids all its offsets, for another topic that is created under its name.
 """
 
 from collections import OrderedDict
@@ -20,8 +20,8 @@ class VoidedOffsets:
     """Offsets of one partition whose acks count only when their records have been offered again.
 
     Attributes:
-        offers: of offers that were out when the group's offsets were set.
-        replaced: of a topic that was deleted, and whose name came to mean another one.
+        offers: offsets of the offers that were outstanding when the group's offsets were set.
+        replaced: offsets of a deleted topic whose name another topic may have got.
     """
 
     offers: frozenset[int] = frozenset()
@@ -34,7 +34,7 @@ class VoidedOffsets:
         return offset in self.offers or offset in self.replaced
 
     def after(self, offered: Set[int], position: int) -> "VoidedOffsets":
-        """What is left when these offers were made again, and everything below `position` was offered."""
+        """The offsets still voided after these were offered again, and everything below `position` was offered."""
         replaced = range(max(self.replaced.start, position), self.replaced.stop)
         return VoidedOffsets(self.offers - offered, replaced)
 
@@ -43,17 +43,17 @@ NOTHING_VOIDED = VoidedOffsets()
 
 
 class VoidedByPartition:
-    """The voided offsets of partitions that are not live, by consumer group: acks may come when a subscription is over.
+    """Voided offsets by consumer group and partition; they outlive the subscription, because acks may come later.
 
     Args:
-        limit: how many are remembered; beyond it those of the partition that was changed first go.
+        limit: offsets to remember; beyond it the partition that changed first is forgotten.
     """
 
     __slots__ = ("_by_partition", "_count", "_limit")
 
     def __init__(self, limit: int = _VOIDED_MAX) -> None:
         self._limit = limit
-        # Invariant: nothing in it is empty; `_count` is what it holds, a range counts as one.
+        # Invariant: no entry is empty; `_count` is the sum of the sizes, a range counts as one.
         self._by_partition: OrderedDict[tuple[str, TopicPartition], VoidedOffsets] = OrderedDict()
         self._count = 0
 
