@@ -1,4 +1,4 @@
-"""One proxy for each configured cluster: what every door calls."""
+"""One proxy per configured cluster: the interface of the API layer to it."""
 
 from pixy.proxy.accumulator import ProduceDone
 from pixy.proxy.log import Appended, Log, OffsetPosition, OffsetQuery, PartitionBatches, TopicVersion

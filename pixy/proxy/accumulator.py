@@ -1,27 +1,32 @@
-"""Gathers produced records into record batches: the one buffer between clients and the backend.
+"""Accumulates produced records into record batches: the only buffer between clients and the backend.
 
-Each partition has an accumulator. While something of a partition is in flight its records gather, and go out together when the
-answer is there. With nothing in flight a lone record goes out at once. In company a flush waits until as many records are there as
-were outstanding at the last one, for 2 ms at most: the callers that were just answered are about to come again, and a batch and a
-sync cost many times what a record costs. `producer.flush_frequency` lets every flush wait for its time instead.
+Each partition has an accumulator. While a batch of the partition is in flight, records accumulate; the
+answer flushes them as one batch. With nothing in flight a lone record is flushed at once, and concurrent
+records when the linger target is reached, after 2 ms at the latest. The linger target is the number of
+records that were outstanding at the last flush: their callers, just answered, are about to send again,
+and a batch with its sync costs many times what a record costs. With `producer.flush_frequency` every
+flush lingers for that time instead.
 
-A record without a key goes where the last one went, as long as that one still gathers (KIP-480): a batch costs as much as ten records, so
-what comes together goes out as one batch, in a partition that is chosen anew each time. The partitioners `random` and `roundrobin` choose
-for each record, as their names say.
+A record without a key goes to the partition of the last one while that accumulator has records (KIP-480):
+a batch costs as much as ten records, so concurrent records share a batch, in a partition that is chosen
+anew for each. The partitioners `random` and `roundrobin` choose per record, as their names say.
 
-The buffer is bounded in messages and bytes, whether they wait here or are in flight. Who comes when it is full waits in a queue, in order;
-the queue is bounded as well. Nothing that was accepted is dropped: it is answered, or, for asynchronous records, counted and logged.
+The buffer has limits in messages and bytes, which count records from their arrival to their answer.
+Callers that find it full queue in FIFO order; the queue is bounded as well. No accepted record is dropped
+silently: it is answered, or, if asynchronous, counted and logged.
 
-A topic is known here by its description. A record that comes with another one than the last has the topic looked at again:
+The accumulator holds each topic's description. A record with another description updates it:
 
-    more partitions                   used from this record on; the others keep what has gathered
-    partitions without a leader       records without a key go to the others, as long as there are any
-    deleted                           what has gathered or is in flight gets the backend's error, what waits for room `TopicMissing`
-    deleted and created again         what has gathered goes into the new topic, in order, as if it had come a moment later; what
-                                      has gathered for a partition that the new topic lacks gets the backend's error
+    more partitions               used from this record on; the others keep their records
+    partitions without a leader   records without a key go to the others, while there are any
+    deleted                       accumulated and in-flight records get the backend's error, queued ones
+                                  `TopicMissing`
+    deleted and created again     accumulated records go to the new topic, in order, as if they had come
+                                  a moment later; those of a partition that the new topic lacks get the
+                                  backend's error
 
-What was accepted never creates a deleted topic again: who deletes a topic does not expect it back with the rest of its records.
-Topics that are gone are forgotten, when the known ones have doubled since that was last done.
+Accepted records never recreate a deleted topic: whoever deletes a topic does not expect it back with the
+rest of its records. Deleted topics are forgotten whenever the number of known topics has doubled.
 """
 
 import asyncio
@@ -47,20 +52,24 @@ __all__ = ["Accumulators", "ProduceDone", "headers_bytes"]
 log = structlog.get_logger(__name__)
 
 ProduceDone = Callable[[Sequence[Any], int, int, PixyError | None], None]
-"""Answers callers, many at a time: called with their `waiter`s and (partition, offset of the first, None), the others' offsets following on
-it, or (-1, -1, error). Each waiter is answered once. An asynchronous record is answered with (-1, -1, None) when it is buffered."""
+"""Answers callers, many at a time.
+
+Called with their `waiter`s and (partition, offset of the first record, None), where the offsets of the
+others follow, or with (-1, -1, error). Each waiter is answered once. An asynchronous record is answered
+with (-1, -1, None) when it is buffered.
+"""
 
 _LOST_LOG_INTERVAL_S = 10.0
-_GATHER_S = 0.002
+_LINGER_S = 0.002
 _BATCHES_PER_TURN = 64
 _ANSWERS_PER_TURN = 512
-"""So many batches are sent, or records of a batch answered, in one turn of the event loop. Each bound takes 1 or 2 ms."""
+"""Batches sent, and records of a batch answered, in one turn of the event loop: 1 or 2 ms each."""
 _NEVER = sys.maxsize
 _TOPICS_MIN = 64
 _RECORD_OVERHEAD_BYTES = 36
-"""What a batch adds to a record at most: its attributes, and seven numbers of variable length."""
+"""Largest overhead of a record in a batch: its attributes and seven varints."""
 _HEADER_OVERHEAD_BYTES = 10
-"""The same for each of its headers."""
+"""Largest overhead of each of its headers."""
 
 
 Produce = tuple[TopicDescription, bytes | None, bytes, Sequence[Header], int, ProduceDone, Any, bool]
@@ -68,7 +77,7 @@ Produce = tuple[TopicDescription, bytes | None, bytes, Sequence[Header], int, Pr
 
 
 class _Waiting:
-    """A record that waits for room in the buffer."""
+    """A record that is queued for room in the buffer."""
 
     __slots__ = ("_give_up", "produce", "since")
 
@@ -82,12 +91,12 @@ class _Waiting:
         return self.produce[4]
 
     def cancel(self) -> None:
-        """The caller is gone; the record is not written if it still waits."""
+        """The caller is gone; the record is not written if it is still queued."""
         self._give_up(self)
 
 
 class _Accumulator:
-    """Records of one partition that are not in a batch yet."""
+    """The accumulated records of one partition."""
 
     __slots__ = (
         "batch_bytes",
@@ -104,23 +113,23 @@ class _Accumulator:
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.records: list[NewRecordFields] = []
-        # One for each record: who answers its caller, None for an asynchronous one, and the caller.
+        # For each record: the callback of its caller, None if asynchronous, and the caller.
         self.dones: list[ProduceDone | None] = []
         self.waiters: list[Any] = []
-        # What the records take in the buffer.
+        # Size of the records in the buffer.
         self.bytes = 0
-        # When the first of them came.
+        # Arrival of the first record.
         self.since = 0.0
-        # What a batch of them has at most, uncompressed.
+        # Upper bound for the size of their batch, uncompressed.
         self.batch_bytes = HEADER_BYTES
-        # Batches that are with the backend.
+        # Batches in flight.
         self.in_flight = 0
-        # Whether it is listed to be flushed at the end of the turn.
+        # In the list of accumulators to flush.
         self.dirty = False
 
 
 class _ReadyPartitions:
-    """A partitioner that gives records without a key to these partitions only."""
+    """A partitioner that chooses among the partitions with a leader for records without a key."""
 
     def __init__(self, partitioner: Partitioner, ready: list[int]) -> None:
         self._partitioner = partitioner
@@ -134,25 +143,25 @@ class _ReadyPartitions:
 
 
 class _Topic:
-    """The accumulators of a topic's partitions, and how to choose among them."""
+    """The accumulators and the partitioner of a topic."""
 
     __slots__ = ("_chooses", "_count", "_partitioner", "accumulators", "description", "unkeyed")
 
     def __init__(self, description: TopicDescription, partitioner: Partitioner) -> None:
         self._partitioner = partitioner
-        # By partition, each from its first record on: a topic may have 10 000 partitions.
+        # By partition, created by the first record: a topic may have 10 000 partitions.
         self.accumulators: dict[int, _Accumulator] = {}
-        # Where the next record without a key goes as long as that one has records, None if it is free to go anywhere.
+        # The accumulator of records without a key, while it has records; None: choose one.
         self.unkeyed: _Accumulator | None = None
         self.describe(description)
 
     @property
     def unanswered(self) -> bool:
-        """Whether there is anything in its partitions that waits or is in flight."""
+        """True if records are accumulated or in flight."""
         return any(each.records or each.in_flight for each in self.accumulators.values())
 
     def choose(self, key: bytes | None) -> _Accumulator:
-        """Where a record goes, if `unkeyed` does not say it."""
+        """The accumulator for a record, by the partitioner."""
         number = self._chooses(key, self._count)
         accumulator = self.accumulators.get(number)
         if accumulator is None:
@@ -163,7 +172,7 @@ class _Topic:
         return accumulator
 
     def describe(self, description: TopicDescription) -> None:
-        """The topic is described so from here on."""
+        """Take over a new description."""
         self.description = description
         partitions = description.partitions
         self._count = len(partitions)
@@ -177,7 +186,7 @@ class _Topic:
 
 
 class _Batch(NamedTuple):
-    """A batch that is with the backend."""
+    """A batch in flight."""
 
     accumulator: _Accumulator
     dones: list[ProduceDone | None]
@@ -189,16 +198,16 @@ class Accumulators:
     """The producer's buffer of one cluster.
 
     Args:
-        backend: where batches go.
-        options: the `producer` section.
-        partitioner: chooses the partition of a record. Each topic gets a copy, so that what it counts is counted by topic.
+        backend: the cluster.
+        options: the `producer` section of the configuration.
+        partitioner: chooses the partition of a record; each topic gets a copy, which may count.
         clock: for the timestamps of records.
         on_fault: called with an exception that is a bug. Callers are answered INTERNAL.
 
     Attributes:
-        buffered: records that wait or are in flight.
-        buffered_bytes: their keys, values and headers.
-        lost: asynchronous records that could not be written.
+        buffered: records that are accumulated or in flight.
+        buffered_bytes: size of their keys, values and headers.
+        lost: asynchronous records that were not written.
     """
 
     def __init__(
@@ -218,17 +227,17 @@ class Accumulators:
         self._on_fault = on_fault
         self._compression = COMPRESSION[options.compression]
         self._loop = asyncio.get_running_loop()
-        # By name. May hold topics that were deleted, until it has grown to `_topics_max`.
+        # By name. May hold deleted topics, until it has grown to `_topics_max`.
         self._topics: dict[str, _Topic] = {}
         self._topics_max = _TOPICS_MIN
         self._dirty: list[_Accumulator] = []
         self._flush_scheduled = False
         self._flush_timer: asyncio.TimerHandle | None = None
-        # Records that are with the backend, and how many that have gathered are worth a flush before its time.
+        # Records in flight, and the number of accumulated records that ends the linger.
         self._in_flight = 0
-        self._gather_s = options.flush_frequency or _GATHER_S
-        self._company = _NEVER if options.flush_frequency else 1
-        # In order of arrival.
+        self._linger_s = options.flush_frequency or _LINGER_S
+        self._linger_target = _NEVER if options.flush_frequency else 1
+        # Queued for room, in order of arrival.
         self._waiting: OrderedDict[_Waiting, None] = OrderedDict()
         self._waiting_bytes = 0
         self._empty = asyncio.Event()
@@ -249,19 +258,20 @@ class Accumulators:
         waiter: Any,
         sync: bool,
     ) -> _Waiting | None:
-        """Take a record. `size` is what key, value and headers have together.
+        """Accept a record.
 
         Args:
-            description: the topic as the backend knows it at the moment.
+            description: the current description of the topic.
+            size: bytes of key, value and headers together.
             done: answers `waiter`, together with the other callers of its batch.
 
         Returns:
-            What to cancel if the caller goes away while the record waits for room; None if it does not wait.
+            The queued record, to be cancelled if the caller goes away; None if there is room.
 
         Raises:
-            Unavailable: the queue for room in the buffer is full.
+            Unavailable: the queue is full.
         """
-        # As `_has_room`, without a call.
+        # `_has_room`, inlined.
         if (
             self._waiting
             or self.buffered >= self._records_max
@@ -273,16 +283,16 @@ class Accumulators:
 
     @property
     def waiting(self) -> int:
-        """How many records wait for room."""
+        """Number of queued records."""
         return len(self._waiting)
 
     async def drained(self) -> None:
-        """Send everything that was taken, and wait until it is answered."""
+        """Flush everything, and wait until it is answered."""
         self._flush_dirty()
         await self._empty.wait()
 
     def abandon(self) -> int:
-        """Give up what is not answered, and say how much that is. It may be written or not."""
+        """Give up all unanswered records and return their number. They may or may not be written."""
         messages = self.buffered + len(self._waiting)
         if messages:
             log.error("stopped with messages that are not known to be written", messages=messages)
@@ -355,7 +365,7 @@ class Accumulators:
             self._dirty.append(accumulator)
             if not self._flush_scheduled:
                 self._schedule_flush()
-        if self._flush_timer is not None and self.buffered - self._in_flight >= self._company:
+        if self._flush_timer is not None and self.buffered - self._in_flight >= self._linger_target:
             self._flush_timer.cancel()
             self._flush_timer = None
             self._loop.call_soon(self._flush_dirty)
@@ -368,7 +378,7 @@ class Accumulators:
         return accumulator
 
     def _look_at(self, description: TopicDescription) -> _Topic:
-        """The topic as it is described now."""
+        """The topic with this description."""
         topic = self._topics.get(description.name)
         if topic is None:
             if len(self._topics) >= self._topics_max:
@@ -380,7 +390,7 @@ class Accumulators:
         return topic
 
     def _forget_deleted(self) -> None:
-        """Forget the topics that are gone. One that still has records to be answered stays: they go out in order."""
+        """Forget deleted topics. One with unanswered records stays, to keep their order."""
         self._topics = {
             name: topic
             for name, topic in self._topics.items()
@@ -410,19 +420,19 @@ class Accumulators:
 
     def _schedule_flush(self) -> None:
         self._flush_scheduled = True
-        if self.buffered - self._in_flight >= self._company:
+        if self.buffered - self._in_flight >= self._linger_target:
             self._loop.call_soon(self._flush_dirty)
         else:
-            self._flush_timer = self._loop.call_later(self._gather_s, self._flush_dirty)
+            self._flush_timer = self._loop.call_later(self._linger_s, self._flush_dirty)
 
     def _flush_dirty(self) -> None:
-        """Send what has gathered in the partitions that have nothing in flight."""
+        """Flush the partitions without a batch in flight."""
         self._flush_scheduled = False
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
-        if self._company != _NEVER:
-            self._company = max(1, self.buffered)
+        if self._linger_target != _NEVER:
+            self._linger_target = max(1, self.buffered)
         dirty, self._dirty = self._dirty[:_BATCHES_PER_TURN], self._dirty[_BATCHES_PER_TURN:]
         for accumulator in dirty:
             if accumulator.dirty:
@@ -432,7 +442,7 @@ class Accumulators:
             self._loop.call_soon(self._flush_dirty)
 
     def _flush(self, accumulator: _Accumulator) -> None:
-        """Hand over everything that has gathered, in batches of at most `flush_bytes`, all that belongs to a batch counted."""
+        """Send all accumulated records, in batches of at most `flush_bytes`, overhead included."""
         records, size = accumulator.records, accumulator.bytes
         dones, waiters = accumulator.dones, accumulator.waiters
         batch_bytes, limit = accumulator.batch_bytes, self._options.flush_bytes
@@ -498,7 +508,7 @@ class Accumulators:
         base_offset: int,
         error: PixyError | None,
     ) -> None:
-        """Answer the callers of consecutive records; those with the same `done` that are next to each other by one call."""
+        """Answer the callers of consecutive records, neighbours with the same `done` in one call."""
         for begin, end in _runs(dones):
             done = dones[begin]
             waiting = waiters[begin:end]
@@ -510,7 +520,7 @@ class Accumulators:
                 done(waiting, partition, base_offset + begin, None)
 
     def _note_lost(self, records: int, error: PixyError) -> None:
-        """Asynchronous records could not be written."""
+        """Count and log asynchronous records that were not written."""
         self.lost += records
         now = self._monotonic()
         if now - self._lost_logged_at >= _LOST_LOG_INTERVAL_S:
@@ -531,7 +541,7 @@ def _runs(dones: list[ProduceDone | None]) -> Iterator[tuple[int, int]]:
 
 
 def _size(record: NewRecordFields) -> int:
-    """What a record takes in the buffer."""
+    """Size of a record in the buffer."""
     key, value, headers, _ = record
     return len(key or b"") + len(value or b"") + headers_bytes(headers)
 
@@ -542,5 +552,5 @@ def headers_bytes(headers: Sequence[Header]) -> int:
 
 
 def _batch_bytes(size: int, headers: Sequence[Header]) -> int:
-    """What a record of this size takes in a batch at most."""
+    """Upper bound for the size of a record in a batch."""
     return size + _RECORD_OVERHEAD_BYTES + _HEADER_OVERHEAD_BYTES * len(headers)

@@ -1,9 +1,9 @@
-"""The log of one cluster in bulk: whole record batches in and out, none of them decoded.
+"""Bulk access to the log of one cluster: whole record batches in and out, never decoded.
 
-Everything is checked before anything is written. What is read and what is being written is bounded: of each range that is read, what one
-answer holds (`RangeReader`); of everything that is written, `producer.buffer_bytes`, and as much again may wait for room.
+Everything is validated before anything is written. Memory is bounded: by one answer for each range that
+is read (`RangeReader`), and by `producer.buffer_bytes` for writes, with as much again in the queue.
 
-The road not taken: passing the batches through the accumulators. They gather records into batches, and these are gathered already.
+Road not taken: the batches through the accumulators. They make batches of records; these are batches.
 """
 
 import asyncio
@@ -42,18 +42,24 @@ log = structlog.get_logger(__name__)
 
 _FETCH_BYTES = 1 << 20
 _FETCH_BYTES_MAX = 4 << 20
-"""A larger answer is no faster, and gRPC's own clients refuse it by default."""
+"""Larger answers are no faster, and gRPC clients refuse them by default."""
 
 
 class OffsetPosition(Enum):
-    """Places in a partition that are known without a timestamp."""
+    """Special positions in a partition."""
 
     EARLIEST = auto()
     LATEST = auto()
 
 
 class OffsetQuery(NamedTuple):
-    """Asks for an offset: at a place, or of the first record at or after a timestamp in milliseconds since the Unix epoch."""
+    """A query for an offset.
+
+    Attributes:
+        partition: the partition.
+        at: a special position, or a timestamp in milliseconds since the Unix epoch, for the first record
+            at or after it.
+    """
 
     partition: TopicPartition
     at: OffsetPosition | int
@@ -67,7 +73,7 @@ class PartitionBatches(NamedTuple):
 
 
 class TopicVersion(NamedTuple):
-    """With which topic records were given their partitions: name and version, and id if that is known, else b""."""
+    """The topic by whose partitions records were partitioned: name, version, and id, b"" if unknown."""
 
     topic: str
     version: int
@@ -75,7 +81,7 @@ class TopicVersion(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """What became of the batches of one partition: the offset of the first record, or -1 and why they were not written."""
+    """The result for one partition: the offset of the first record, or -1 and the error."""
 
     base_offset: int
     error: PixyError | None
@@ -88,7 +94,7 @@ class Log:
         backend: the cluster.
         config: its section of the configuration.
         topics: creates missing topics.
-        clock: what waiting is measured on.
+        clock: the time.
 
     Attributes:
         semaphore: bytes of the batches that are being written.
@@ -101,23 +107,23 @@ class Log:
         self._clock = clock
         self.semaphore = ByteSemaphore(config.producer.buffer_bytes)
         self._draining = False
-        # Records that are with the backend; set while there are none.
+        # Records in flight; the event is set while there are none.
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------------------------
 
     def begin_drain(self) -> None:
-        """Take no more batches."""
+        """Accept no more batches."""
         self._draining = True
 
     async def drained(self) -> None:
-        """Wait until everything that was taken is answered."""
+        """Wait until all accepted batches are answered."""
         await self._idle.wait()
 
     def abandon(self) -> int:
-        """Give up what is not answered, and say how many records that is. They may be written or not."""
+        """Give up all unanswered records and return their number. They may or may not be written."""
         if self._in_flight:
             log.error("stopped with batches that are not known to be written", records=self._in_flight)
         return self._in_flight
@@ -126,14 +132,14 @@ class Log:
 
     @property
     def partitioner(self) -> str:
-        """How `Produce` chooses the partition of a message with a key: the option `producer.partitioner`."""
+        """The option `producer.partitioner`, by which `Produce` partitions messages with a key."""
         return self._config.producer.partitioner
 
     async def describe_topics(self, names: Sequence[str], *, create_missing: bool) -> list[TopicDescription]:
-        """Topics, sorted by name; all if no names are given. Those that do not exist are missing.
+        """Topics, sorted by name; all if no names are given. Topics that do not exist are left out.
 
         Args:
-            create_missing: create them first, as producing to them would.
+            create_missing: create missing topics first, as producing to them would.
 
         Raises:
             InvalidTopic, TopicMissing, ShuttingDown, Unavailable.
@@ -155,11 +161,11 @@ class Log:
         return found
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[int | None]:
-        """The offsets that are asked for, in order: -1 if no record has such a timestamp, None if there is no such partition.
+        """The offset of each query: -1 if no record has such a timestamp, None if there is no such partition.
 
         Raises:
             InvalidTopic: no topic may have that name.
-            CorruptData, Unavailable: as the backend says.
+            CorruptData, Unavailable: as the backend raises them.
         """
         for query in queries:
             check_topic_name(query.partition.topic)
@@ -167,7 +173,7 @@ class Log:
         return [await self._offset(query, ranges) for query in queries]
 
     async def _offset(self, query: OffsetQuery, ranges: dict[str, Mapping[int, OffsetRange]]) -> int | None:
-        """One offset. `ranges` has those of the topics that were asked before."""
+        """One offset. `ranges` caches the ranges of topics."""
         topic, number = query.partition
         try:
             if not isinstance(query.at, OffsetPosition):
@@ -196,28 +202,28 @@ class Log:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def fetch_bytes(self, max_bytes: int) -> int:
-        """How many bytes of batches one answer holds of those that a client asks for; 0: it does not say.
+        """Bytes of batches in one answer, for the `max_bytes` of a client, where 0 means the default.
 
         Raises:
-            InvalidArgument: less than none.
+            InvalidArgument: it is negative.
         """
         if max_bytes < 0:
             raise InvalidArgument(f"max_bytes is {max_bytes}, expected 0 for {_FETCH_BYTES}, or above")
         return min(max_bytes or _FETCH_BYTES, _FETCH_BYTES_MAX)
 
     def held_bytes(self, max_bytes: int) -> int:
-        """Room to make for an answer: one whole batch comes in any case."""
+        """Bytes to acquire for an answer, which has one whole batch at least."""
         return max(max_bytes, self._config.producer.max_message_bytes)
 
     def readers(self, ranges: Sequence[Range], *, max_bytes: int, max_wait: float) -> Iterator[RangeReader]:
-        """A reader for each range, made when it is asked for: its time to wait begins then.
+        """A reader for each range, made when the iterator yields it: its `max_wait` begins then.
 
         Args:
-            max_bytes: as `fetch_bytes` says.
+            max_bytes: the result of `fetch_bytes`.
             max_wait: seconds.
 
         Raises:
-            InvalidArgument: there are no ranges, or one that makes no sense; `max_wait` is below 0.
+            InvalidArgument: there are no ranges, or one is invalid; `max_wait` is negative.
         """
         if not ranges:
             raise InvalidArgument("no ranges, expected at least one")
@@ -235,11 +241,11 @@ class Log:
     async def append(
         self, partitions: Sequence[PartitionBatches], versions: Sequence[TopicVersion]
     ) -> list[Appended]:
-        """Append batches; each partition succeeds or fails alone. What has an offset is durable.
+        """Append batches. Each partition succeeds or fails alone; batches with an offset are durable.
 
         Args:
             partitions: each at most once.
-            versions: what topics must be; one that does not exist is the business of its partitions.
+            versions: required versions of topics. A topic that does not exist fails by its partitions.
 
         Raises:
             InvalidArgument: of the classes below it; nothing was written.
@@ -260,7 +266,7 @@ class Log:
         try:
             if self._draining:
                 raise ShuttingDown
-            # From here on nothing suspends until everything is with the backend, so the versions still hold then.
+            # Nothing suspends between this check and the last append, so the versions still hold then.
             self.check_versions(versions)
         except PixyError:
             self.semaphore.release(size)
@@ -274,7 +280,7 @@ class Log:
         return await request.answer
 
     def check_partitions(self, partitions: Sequence[TopicPartition]) -> None:
-        """Prove that each could be one, and is named once.
+        """Check that each partition has a valid topic name and is listed once.
 
         Raises:
             InvalidTopic, InvalidArgument.
@@ -289,10 +295,10 @@ class Log:
             seen.add(each)
 
     def check_batches(self, of: PartitionBatches) -> list[NewBatch]:
-        """Prove that the batches of one partition are allowed, and tell where they are.
+        """Validate the batches of one partition and return their places.
 
         Raises:
-            InvalidBatch, MessageTooLarge: what is wrong, and where.
+            InvalidBatch, MessageTooLarge: a batch is invalid; the message says where.
         """
         try:
             return check_new_batches(of.batches, self._config.producer.max_message_bytes)
@@ -301,11 +307,11 @@ class Log:
             raise type(error)(f"partition {number} of topic {topic}: {error}") from None
 
     def check_versions(self, versions: Sequence[TopicVersion]) -> None:
-        """Prove that topics, as far as they exist, have these versions and ids.
+        """Check the versions and ids of topics that exist.
 
         Raises:
-            InvalidArgument: an id that no topic has.
-            StaleTopicVersion: which one has another.
+            InvalidArgument: an id has a wrong length.
+            StaleTopicVersion: a topic has another version or id.
         """
         for name, version, topic_id in versions:
             if topic_id and len(topic_id) != TOPIC_ID_BYTES:
@@ -328,13 +334,13 @@ class Log:
     def _hand_over(
         self, of: PartitionBatches, batches: Sequence[NewBatch], append: "_PartitionAppend"
     ) -> None:
-        """Give the backend the batches of one partition, but none behind one that it refuses at once."""
+        """Append the batches of one partition, up to the first one that is refused at once."""
         view = memoryview(of.batches)
         handed_over = 0
         for begin, end, records in batches:
             handed_over += 1
             try:
-                # The backend owns what it gets, and writes into its header.
+                # The backend owns the batch and writes into its header.
                 self._backend.append(of.partition, bytearray(view[begin:end]), records, append.done)
             except PixyError as error:
                 append.done(-1, error)
@@ -350,23 +356,23 @@ class Log:
 
 
 class _Append:
-    """A request to append that is with the backend, until all of it is answered, also if nobody waits for it any more.
+    """A request to append in flight, until all of it is answered, even if its caller is gone.
 
     Args:
-        partitions: how many it has.
-        answered: called when all of it is answered.
+        partitions: the number of its partitions.
+        answered: called when all are answered.
     """
 
     def __init__(self, partitions: int, answered: Callable[[], None]) -> None:
         self.answer: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
-        # By the place of the partition in the request.
+        # By the index of the partition in the request.
         self._results: dict[int, Appended] = {}
         self._partitions = partitions
         self._answered = answered
         self._maybe_end()
 
     def ended(self, place: int, result: Appended) -> None:
-        """The partition at a place of the request is answered."""
+        """The partition at this index is answered."""
         self._results[place] = result
         self._maybe_end()
 
@@ -378,20 +384,20 @@ class _Append:
 
 
 class _PartitionAppend:
-    """The batches of one partition that are with the backend.
+    """The batches of one partition in flight.
 
     Args:
-        ended: called with what became of them when all are answered.
+        ended: called with the result when all are answered.
 
     Attributes:
-        error: why one was not written.
+        error: the first error of a batch.
     """
 
     def __init__(self, ended: Callable[[Appended], None]) -> None:
         self._ended = ended
         self._base_offset = -1
         self._answers = 0
-        # How many answers there will be, None until that is known.
+        # Expected number of answers, None until it is known.
         self._expected: int | None = None
         self.error: PixyError | None = None
 
@@ -405,7 +411,7 @@ class _PartitionAppend:
         self._maybe_end()
 
     def expect(self, answers: int) -> None:
-        """So many batches were handed over."""
+        """Set the number of batches that were appended."""
         self._expected = answers
         self._maybe_end()
 

@@ -1,8 +1,8 @@
-"""One configured cluster as every door sees it: produce, consume, ack, offsets, topics.
+"""One configured cluster as the API layer sees it: produce, consume, ack, offsets, topics.
 
-Checks what clients send, and decides nothing about records or offsets: that is the business of `consume` and of the backend.
-`produce`, `consume` and `ack` work by callback, with no task, future or timer where nothing has to wait, because they are called a
-hundred thousand times a second; the rest are coroutines.
+Validates requests, and decides nothing about records or offsets, which belong to `consume` and the
+backend. `produce`, `consume` and `ack` work by callback, without a task, future or timer unless they have
+to wait, because they are called a hundred thousand times a second; all others are coroutines.
 """
 
 import asyncio
@@ -39,7 +39,15 @@ _GROUP_CHARACTERS_MAX = 255
 
 
 class PartitionOffsets(NamedTuple):
-    """What a partition holds, and how far a consumer group is in it. `offset` is -1 if it has committed nothing."""
+    """The offsets of a partition, and the position of a consumer group in it.
+
+    Attributes:
+        begin, end: of the log.
+        offset: the committed offset, -1 if there is none.
+        lag: records between `offset` and `end`.
+        metadata: of the commit.
+        sparse_acks: acked ranges above `offset`, in readable form.
+    """
 
     partition: int
     begin: int
@@ -51,7 +59,7 @@ class PartitionOffsets(NamedTuple):
 
 
 class _Deferred:
-    """A request that waits for its topic to be created, and then for whatever it waits for next."""
+    """A request that waits for the creation of its topic, and then for its own answer."""
 
     __slots__ = ("cancelled", "next")
 
@@ -69,16 +77,16 @@ class Proxy:
     """One cluster.
 
     Args:
-        name: what the configuration calls it.
-        config: its section.
+        name: its name in the configuration.
+        config: its section of the configuration.
         backend: the cluster; the proxy owns it from here on.
-        client_id: what this process is called in consumer groups.
+        client_id: the name of this process in consumer groups.
         clock, rng: time and randomness.
         on_fault: called with an exception that is a bug.
 
     Attributes:
-        log: the same cluster in bulk.
-        staging: staged writes to it.
+        log: bulk access to the cluster.
+        staging: staged writes to the cluster.
     """
 
     def __init__(
@@ -116,10 +124,10 @@ class Proxy:
         )
         self._draining = False
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Make the cluster ready for requests.
+        """Start the backend.
 
         Raises:
             StartError, CorruptData: it cannot serve.
@@ -127,17 +135,17 @@ class Proxy:
         await self._backend.start()
 
     def begin_drain(self) -> None:
-        """Take no more messages and offer none, at once; acks are still taken."""
+        """Accept and offer no more messages; acks are still accepted."""
         self._draining = True
         self.log.begin_drain()
         self.staging.begin_drain()
         self._consumers.stop_offering()
 
     async def drain(self, timeout: float) -> int:
-        """Wait at most `timeout` seconds for the acks of what is offered, commit, and write what is buffered.
+        """Wait at most `timeout` seconds for outstanding acks, commit, and write the buffers.
 
         Returns:
-            how many messages are not known to be written; 0 if all is well.
+            The number of messages that are not known to be written.
         """
         self.begin_drain()
         await self._topics.stop()
@@ -157,7 +165,7 @@ class Proxy:
         await self._backend.stop()
 
     def counts(self) -> dict[str, int]:
-        """What is kept for callers at the moment, by name."""
+        """Current sizes of buffers and queues, by name."""
         accumulators = self._accumulators
         return {
             "buffered_messages": accumulators.buffered,
@@ -186,17 +194,18 @@ class Proxy:
         """Append one message to a topic.
 
         Args:
-            topic: created if it is missing and the configuration says so.
+            topic: created if it is missing and `auto_create_topics` is set.
             key: None for a message without a key.
             value: the body.
             headers: name and value of each.
-            done: called once for `waiter`, and perhaps for other waiters with it, with partition and offset when the message is durable
-                (-1, -1 when it is buffered, if not `sync`), or with an error. See `ProduceDone`.
-            waiter: the caller, as `done` knows it.
-            sync: whether to wait for the disk.
+            done: called once for `waiter`, perhaps together with other waiters, with partition and
+                offset when the message is durable (-1, -1 when it is buffered, if not `sync`), or with
+                an error. See `ProduceDone`.
+            waiter: the caller, passed to `done`.
+            sync: True to answer when the message is durable.
 
         Returns:
-            what cancels the request while it waits for a place in the buffer, None if it does not wait.
+            The pending request while it is queued for room in the buffer, None if it is not.
 
         Raises:
             InvalidArgument, Unavailable: of the classes below them; `done` is not called.
@@ -232,7 +241,7 @@ class Proxy:
         ack_if_offered: bool = False,
         deadline: float | None = None,
     ) -> PendingRequest | None:
-        """Ask for the next message of a topic, for a consumer group, as `Consumers.consume` does.
+        """Ask for the next message of a topic, for a consumer group, as `Consumers.consume`.
 
         Raises:
             InvalidArgument: of the classes below it; `done` is not called.
@@ -256,7 +265,7 @@ class Proxy:
         request: Callable[[TopicDescription], PendingRequest | None],
         fail: Callable[[PixyError], None],
     ) -> PendingRequest:
-        """Create a missing topic and then make a request of `size` bytes on it."""
+        """Create a missing topic, then send a request of `size` bytes."""
         deferred = _Deferred()
 
         def go_on() -> None:
@@ -275,7 +284,7 @@ class Proxy:
         return deferred
 
     def _create_again(self, topic: str, fail: Callable[[PixyError], None]) -> None:
-        """A topic was deleted while somebody waits for its messages: do what is done for who asks for a missing topic."""
+        """A topic was deleted while requests wait for its messages: treat it like a missing topic."""
         try:
             self._topics.create(topic, 0, lambda: None, fail)
         except PixyError as error:
@@ -293,7 +302,7 @@ class Proxy:
     # --- offsets ------------------------------------------------------------------------------------------------
 
     async def get_offsets(self, group: str, topic: str) -> list[PartitionOffsets]:
-        """What each partition of a topic holds and how far a consumer group is.
+        """The offsets of each partition of a topic and the position of a consumer group.
 
         Raises:
             InvalidGroup, InvalidTopic, UnknownTopic.
@@ -307,7 +316,7 @@ class Proxy:
         ]
 
     async def set_offsets(self, group: str, topic: str, offsets: Sequence[tuple[int, OffsetCommit]]) -> None:
-        """Move a consumer group, all partitions or none, as `Consumers.set_offsets` does.
+        """Set the offsets of a consumer group, for all partitions or none, as `Consumers.set_offsets`.
 
         Raises:
             InvalidGroup, InvalidTopic, UnknownTopic, UnknownPartition, InvalidOffset.
@@ -334,7 +343,7 @@ class Proxy:
         return await self._backend.describe_topic(name)
 
     async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
-        """What each partition of a topic serves.
+        """Begin and end of the log of each partition of a topic.
 
         Raises:
             InvalidTopic, UnknownTopic.
@@ -345,7 +354,7 @@ class Proxy:
     async def create_topic(
         self, name: str, partitions: int | None, config: Mapping[str, str]
     ) -> TopicDescription:
-        """Create a topic as `Backend.create_topic` does; with `default_partitions` if `partitions` is None.
+        """Create a topic as `Backend.create_topic`, with `default_partitions` if `partitions` is None.
 
         Raises:
             InvalidTopic, InvalidArgument, TopicExists, ShuttingDown.
@@ -357,7 +366,7 @@ class Proxy:
     async def alter_topic(
         self, name: str, partitions: int | None, config: Mapping[str, str | None]
     ) -> TopicDescription:
-        """Change a topic as `Backend.alter_topic` does.
+        """Change a topic as `Backend.alter_topic`.
 
         Raises:
             InvalidTopic, UnknownTopic, InvalidArgument, ShuttingDown.
@@ -366,7 +375,7 @@ class Proxy:
         return await self._backend.alter_topic(name, partitions=partitions, config=config)
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
-        """Delete a topic as `Backend.delete_topic` does.
+        """Delete a topic as `Backend.delete_topic`.
 
         Raises:
             InvalidTopic, UnknownTopic, FailedPrecondition, ShuttingDown.
@@ -375,7 +384,7 @@ class Proxy:
         await self._backend.delete_topic(name, force=force)
 
     async def list_consumers(self, topic: str, group: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
-        """Consumer group -> client id -> partitions, of all groups that consume a topic, or of `group` if it is not empty.
+        """Consumer group -> client id -> partitions, of the groups that consume a topic, or of `group` unless it is empty.
 
         Raises:
             InvalidTopic, UnknownTopic, UnknownGroup, NotConsumed.
@@ -394,7 +403,7 @@ class Proxy:
     # --- checks -------------------------------------------------------------------------------------------------
 
     def _check_change(self, topic: str) -> None:
-        """A change to a topic begins: not while messages of it are being handed over, and not under an impossible name."""
+        """Check the name of a topic that is to be changed, and that the drain has not begun."""
         check_topic_name(topic)
         if self._draining:
             raise ShuttingDown
@@ -406,7 +415,7 @@ class Proxy:
             raise UnknownTopic(f"unknown topic {topic}")
 
     async def _know(self, group: str, topic: str) -> None:
-        """As `_check`, and asks the cluster for a topic that is not known: others create topics too."""
+        """As `_check`, but asks the cluster for an unknown topic, which another process may have created."""
         _check_group(group)
         check_topic_name(topic)
         if self._backend.topic(topic) is None:

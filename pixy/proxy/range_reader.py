@@ -1,19 +1,20 @@
-"""Reads one range of a partition's offsets, whole stored batches at a time and none of them decoded.
+"""Reads a range of offsets of one partition, in whole stored batches that are never decoded.
 
-It is driven: `wait` returns when there may be something to read, `read` gives it. So whoever passes the batches on decides when the next
-ones are read, and makes room for them before they are in memory. Between two calls a reader holds one batch at most.
+The caller drives it: `wait` returns when there may be batches, `read` returns them. So the caller decides
+when the next batches are read, and acquires memory for them first. Between two calls a reader holds one
+batch at most.
 
-How a range ends (pixy_log.proto: RangeState):
+The end of a range (pixy_log.proto: RangeState):
 
-    its `to_offset` is reached                                           END_OF_RANGE
-    the log's end is reached and nothing came for `max_wait`, and
-        the range has no end of its own                                  END_OF_RANGE
-        its end is further on                                            END_OF_LOG
-    the next offset is not served (any more)                             OFFSET_OUT_OF_RANGE
-    no such partition, or a topic with another id than asked for, or
-    than the range began with                                            UNKNOWN_PARTITION
+    `to_offset` is reached                                               END_OF_RANGE
+    the end of the log is reached, no batch came for `max_wait`, and
+        the range has no `to_offset`                                     END_OF_RANGE
+        `to_offset` is beyond                                            END_OF_LOG
+    the next offset is not in the log (any more)                         OFFSET_OUT_OF_RANGE
+    no such partition, or the topic has another id than requested, or
+    than at the beginning of the range                                   UNKNOWN_PARTITION
 
-Offsets may have gaps, at which a fetch gives no batches and a next offset further on.
+Offsets may have gaps; a fetch at a gap returns no batches and a next offset behind it.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ _OPEN_END = -1
 
 
 class RangeState(Enum):
-    """Whether a range goes on, or how it has ended."""
+    """The state of a range behind a read; all but MORE are final."""
 
     MORE = auto()
     END_OF_RANGE = auto()
@@ -45,10 +46,10 @@ class Range(NamedTuple):
     """Offsets of a partition.
 
     Attributes:
-        partition: whose.
-        from_offset: first offset to read; >= 0.
-        to_offset: offset to stop before, or -1 for the end of the log.
-        topic_id: what the topic must have, b"" for any.
+        partition: the partition.
+        from_offset: first offset, >= 0.
+        to_offset: end, exclusive; -1 for the end of the log.
+        topic_id: required id of the topic, b"" for any.
     """
 
     partition: TopicPartition
@@ -57,10 +58,10 @@ class Range(NamedTuple):
     topic_id: bytes = b""
 
     def check(self) -> None:
-        """Prove that it makes sense.
+        """Validate the range.
 
         Raises:
-            InvalidTopic, InvalidArgument: what does not, and what is allowed.
+            InvalidTopic, InvalidArgument: a field is invalid.
         """
         (topic, number), begin, end, topic_id = self
         check_topic_name(topic)
@@ -81,10 +82,10 @@ class Fetched(NamedTuple):
     """Consecutive batches of a range.
 
     Attributes:
-        batches: may begin before the range and end behind it, and may be none.
-        next_offset: where the range goes on.
-        log_begin_offset, log_end_offset: what the partition serves; 0 and 0 if there is none.
-        state: of the range behind these batches.
+        batches: may begin before the range and end behind it; may be empty.
+        next_offset: the offset of the next read.
+        log_begin_offset, log_end_offset: of the partition; 0 and 0 if there is none.
+        state: the state of the range behind these batches.
     """
 
     batches: Sequence[Batch]
@@ -98,10 +99,10 @@ class RangeReader:
     """Reads one range.
 
     Args:
-        backend, clock: what it stands on.
-        wanted: has been checked.
-        max_bytes: of batches in one `Fetched`, but at least one whole batch.
-        max_wait: seconds that it waits at the end of the log, since something has last come.
+        backend, clock: the cluster and the time.
+        wanted: the range, validated.
+        max_bytes: limit of the batches in one `Fetched`, which has one whole batch at least.
+        max_wait: seconds to wait at the end of the log since the last batch.
     """
 
     def __init__(
@@ -111,15 +112,15 @@ class RangeReader:
         self._clock = clock
         self._partition = wanted.partition
         self._to_offset = wanted.to_offset
-        # What the topic must have; once something was read, what it had then.
+        # The required id; from the first read on, the id at that time.
         self._topic_id = wanted.topic_id
         self._max_bytes = max_bytes
         self._max_wait = max_wait
         self._offset = wanted.from_offset
-        # Whether the last fetch has seen the end of the log, and until when it is waited for more.
+        # The last fetch reached the end of the log; end of the wait for more.
         self._at_end = False
         self._wait_until = clock.monotonic() + max_wait
-        # What came while it waited.
+        # The result of a fetch in `wait`.
         self._ahead: Fetched | None = None
 
     async def wait(self) -> None:
@@ -134,7 +135,7 @@ class RangeReader:
             self._ahead = await self._fetch(1, seconds)
 
     async def read(self) -> Fetched:
-        """What is there; nothing more may be asked of it if the state is any but MORE.
+        """The next batches; the last call if the state is any but MORE.
 
         Raises:
             PixyError: as `wait`.
@@ -159,7 +160,7 @@ class RangeReader:
             if not await self._is_known():
                 return self._unknown()
             return Fetched((), self._offset, error.begin, error.end, RangeState.OFFSET_OUT_OF_RANGE)
-        # The topic may have been deleted and created again meanwhile.
+        # The topic may have been recreated meanwhile.
         return self._found(result) if await self._is_known() else self._unknown()
 
     def _found(self, result: FetchResult) -> Fetched:
@@ -169,7 +170,7 @@ class RangeReader:
         if came:
             self._offset = next_offset
             self._wait_until = now + self._max_wait
-        # A backend that gives nothing has nothing for now, whatever it says of its end.
+        # A fetch without batches is the end for now, whatever its high watermark.
         self._at_end = not came or next_offset >= result.high_watermark
         state = RangeState.MORE
         if 0 <= self._to_offset <= self._offset:
@@ -179,7 +180,7 @@ class RangeReader:
         return Fetched(batches, self._offset, result.log_begin_offset, result.high_watermark, state)
 
     def _within(self, result: FetchResult) -> tuple[Sequence[Batch], int]:
-        """The batches that begin before the end of the range, and where it goes on behind them."""
+        """The batches that begin before the end of the range, and the offset behind them."""
         batches, next_offset = result.batches, result.next_offset
         if not 0 <= self._to_offset < next_offset:
             return batches, next_offset
@@ -190,7 +191,7 @@ class RangeReader:
         return batches[:count], next_offset
 
     async def _read_nothing(self) -> Fetched:
-        """The answer to a range without offsets."""
+        """The result for an empty range."""
         topic, number = self._partition
         try:
             served = (
@@ -203,7 +204,7 @@ class RangeReader:
         return Fetched((), self._offset, served.begin, served.end, RangeState.END_OF_RANGE)
 
     async def _is_known(self) -> bool:
-        """Whether the topic is there and is the one that is read."""
+        """True if the topic exists and has the id of the range."""
         name = self._partition.topic
         topic = self._backend.topic(name)
         try:

@@ -1,7 +1,7 @@
-"""Staged writes to one cluster: checks what clients send, and leaves the rest to the backend.
+"""Staged writes to one cluster: validates requests and passes them to the backend.
 
-What is being written is bounded by `producer.buffer_bytes`, apart from what other ways to write may hold: more than that waits for
-room, and as much again may wait.
+Writes in progress are bounded by `producer.buffer_bytes`, separate from the limits of other writes;
+requests beyond it queue, as many bytes again at most.
 """
 
 import re
@@ -23,19 +23,19 @@ from pixy.proxy.log import Log, PartitionBatches, TopicVersion
 __all__ = ["STAGES_PER_CALL_MAX", "StagedWrites"]
 
 STAGES_PER_CALL_MAX = 10_000
-"""Stages that one call may publish or discard."""
+"""Limit of the stages in one call to publish or discard."""
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PIECE_MAX = 2**31 - 1
 
 
 class StagedWrites:
-    """Staged writes to one cluster; see `Backend.stage` for what they are.
+    """Staged writes to one cluster; `Backend.stage` explains them.
 
     Args:
         backend: the cluster.
         config: its section of the configuration.
-        log: checks batches and versions.
+        log: validates batches and versions.
     """
 
     def __init__(self, backend: Backend, config: ProxyConfig, log: Log) -> None:
@@ -46,7 +46,7 @@ class StagedWrites:
         self._draining = False
 
     def begin_drain(self) -> None:
-        """Take nothing more."""
+        """Accept no more requests."""
         self._draining = True
 
     async def stage(
@@ -58,12 +58,13 @@ class StagedWrites:
         versions: Sequence[TopicVersion],
         seal: StageSeal | None,
     ) -> int:
-        """Take a piece of a stage, or seal it, or both; returns the bytes that the stage has.
+        """Accept a piece of a stage, seal the stage, or both; returns the size of the stage.
 
         Raises:
-            InvalidArgument: of the classes below it; nothing was taken.
+            InvalidArgument: of the classes below it; nothing was accepted.
             PartitionNotFound: no such topic or partition.
-            FailedPrecondition, ResourceExhausted, Unavailable, ShuttingDown: as the backend says, or the versions.
+            FailedPrecondition, ResourceExhausted, Unavailable, ShuttingDown: as the backend or the check
+                of versions raise them.
         """
         _check_name("sink_id", sink_id)
         _check_name("stage_id", stage_id)
@@ -113,7 +114,8 @@ class StagedWrites:
 
         Raises:
             InvalidArgument: a name or number that is not allowed, or a stage that is named twice.
-            FailedPrecondition, CorruptData, ResourceExhausted, Unavailable, ShuttingDown: as the backend says.
+            FailedPrecondition, CorruptData, ResourceExhausted, Unavailable, ShuttingDown: as the backend
+                raises them.
         """
         _check_name("sink_id", sink_id)
         if epoch < 0:

@@ -1,7 +1,8 @@
-"""Topics that come into being when somebody first uses them.
+"""Creation of topics on first use.
 
-A produce or a consume that names a missing topic waits here until the topic is there, together with everybody else who
-names it meanwhile: one task and one creation for each topic. The cluster is asked first, because others create topics too.
+Produce and consume requests for a missing topic wait here for its creation: one task and one creation for
+each topic, however many requests wait. The cluster is asked first, because another process may have
+created the topic.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ __all__ = ["TopicCreator"]
 
 
 class _Creation:
-    """A topic that is being created, and whom to tell."""
+    """A topic under creation, with the requests that wait for it."""
 
     __slots__ = ("size", "waiting")
 
@@ -32,7 +33,7 @@ class TopicCreator:
 
     Args:
         backend: the cluster.
-        config: whether topics are created on first use, with how many partitions; and how much may wait for that.
+        config: whether topics are created on first use, their partitions, and the limits of waiting requests.
         on_fault: called with an exception that is a bug.
     """
 
@@ -41,21 +42,24 @@ class TopicCreator:
         self._config = config
         self._on_fault = on_fault
         self._tasks = Tasks(on_fault)
-        # Who waits for any topic, and what they hold.
+        # Number and size of the requests that wait for any topic.
         self._waiting = 0
         self._waiting_bytes = 0
         self._creations: dict[str, _Creation] = {}
 
     def __len__(self) -> int:
-        """How many topics are being created."""
+        """Number of topics under creation."""
         return len(self._creations)
 
     def create(
         self, name: str, size: int, then: Callable[[], None], fail: Callable[[PixyError], None]
     ) -> None:
-        """Create a missing topic, then call `then`, or `fail` with the reason. `size` is what the request holds in bytes.
+        """Create a missing topic, then call `then`, or `fail` with the error.
 
-        The reason is `TopicMissing` if topics are not created on first use.
+        The error is `TopicMissing` if topics are not created on first use.
+
+        Args:
+            size: bytes that the waiting request holds.
 
         Raises:
             InvalidTopic: no topic may have that name.
@@ -81,7 +85,7 @@ class TopicCreator:
         self._waiting_bytes += size
 
     async def stop(self) -> None:
-        """End what is under way; who waits is told that the service is shutting down."""
+        """Cancel all creations; waiting requests get `ShuttingDown`."""
         creations = list(self._creations.items())
         await self._tasks.cancel_all()
         for name, creation in creations:
@@ -106,11 +110,11 @@ class TopicCreator:
             raise TopicMissing(f"topic {name} does not exist, and auto_create_topics is off")
         try:
             await self._backend.create_topic(name, self._config.default_partitions)
-        except TopicExists:  # somebody was quicker
+        except TopicExists:  # another process was faster
             await self._backend.describe_topic(name)
 
     def _end(self, name: str, creation: _Creation, error: PixyError | None) -> None:
-        """Tell everybody who waits; nobody is told twice."""
+        """Answer all waiting requests, each once."""
         self._creations.pop(name, None)
         waiting, creation.waiting = creation.waiting, []
         self._waiting -= len(waiting)

@@ -49,9 +49,9 @@ async def test_a_lone_record_goes_out_at_the_end_of_the_turn() -> None:
     await answers.wait(1)
 
 
-async def test_in_company_a_flush_waits_for_as_many_records_as_came_before() -> None:
+async def test_concurrent_records_linger_until_as_many_are_there_as_were_outstanding() -> None:
     accumulators, backend, answers = await make()
-    accumulators._gather_s = 1000.0
+    accumulators._linger_s = 1000.0
     for value in (b"a", b"b", b"c"):
         append(accumulators, value, answers)
     await answers.wait(3)
@@ -68,7 +68,7 @@ async def test_in_company_a_flush_waits_for_as_many_records_as_came_before() -> 
     assert await batches(backend) == [[b"a", b"b", b"c"], [b"d", b"e", b"f"]]
 
 
-async def test_company_that_does_not_come_again_is_not_waited_for_long_and_not_twice() -> None:
+async def test_a_linger_target_that_is_not_reached_delays_one_flush_for_a_short_time() -> None:
     accumulators, backend, answers = await make()
     for value in (b"a", b"b", b"c"):
         append(accumulators, value, answers)
