@@ -1,4 +1,8 @@
-"""The site: Sphinx reads the Markdown pages with MyST. `make docs` builds it and treats every warning as an error."""
+"""The site: Sphinx reads the Markdown pages with MyST. `make docs` treats every warning as an error.
+
+The road not taken: MkDocs. It is unmaintained, its theme Material is in maintenance mode, and their
+successor Zensical is not at 1.0 yet.
+"""
 
 project = "pixy"
 author = "the pixy authors"
