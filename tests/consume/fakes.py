@@ -1,4 +1,4 @@
-"""A cluster in memory and a clock that is moved by hand, for the tests of this folder."""
+"""An in-memory cluster and a manual clock for the tests of this directory."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -30,13 +30,15 @@ def make_batch(base: int, values: Sequence[bytes], key: bytes | None = None) -> 
 def fed(
     batches: Sequence[bytes], next_offset: int | None = None, high_watermark: int | None = None
 ) -> FetchResult:
-    """What a fetch answers."""
+    """A fetch result."""
     end = next_offset if next_offset is not None else read_header(batches[-1]).next_offset
     return FetchResult(batches, end, 0, high_watermark if high_watermark is not None else end)
 
 
 class Answers:
-    """Collects what consume requests are answered. Offers are delivered at once, except those that are acked by that, and all if `slow`."""
+    """Collects the answers of consume requests. Offers are delivered at once, except with auto ack,
+    and none if `slow`.
+    """
 
     def __init__(self, *, slow: bool = False) -> None:
         self.slow = slow
@@ -70,16 +72,17 @@ class World:
         self.backend = backend
         self.clock = FakeClock()
         self.faults: list[BaseException] = []
-        # The sizes of the batches that were unpacked on a thread.
+        # Sizes of the batches unpacked on a thread.
         self.unpacked: list[int] = []
-        # The topics that were deleted while somebody waited; with how many partitions they are created again, 0: not at all.
+        # Topics deleted while requests waited, and the number of partitions to recreate them with;
+        # 0: not at all.
         self.missed: list[str] = []
         self.created_again = 0
         self.options = ConsumerConfig(**options)
         self.consumers = self.restarted()
 
     def restarted(self) -> Consumers:
-        """A process that starts with what the cluster has."""
+        """A restarted process with the cluster's data."""
         self.consumers = Consumers(
             self.backend,
             self.options,
@@ -92,7 +95,7 @@ class World:
         return self.consumers
 
     async def _unpack(self, batch: Batch) -> Iterator[Record]:
-        """In place, instead of on a thread."""
+        """Unpacks in place instead of on a thread."""
         self.unpacked.append(len(batch))
         await self.backend.step("unpack")
         return unpack_records(batch)
@@ -110,7 +113,7 @@ class World:
     async def consume(
         self, count: int = 1, group: str = "g", topic: str = "t", *, slow: bool = False, **options: Any
     ) -> Answers:
-        """Make requests and let the answers come that come without time passing."""
+        """Make requests and collect the answers that need no time to pass."""
         answers = Answers(slow=slow)
         for _ in range(count):
             waits = self.consumers.consume(group, topic, answers, **options)

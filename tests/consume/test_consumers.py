@@ -28,7 +28,7 @@ async def test_groups_get_every_record_each(make_world: MakeWorld) -> None:
     assert world.consumers.counters().offered == 4
 
 
-async def test_auto_ack_happens_on_delivery(make_world: MakeWorld) -> None:
+async def test_auto_ack_acks_on_delivery(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a")
     answers = await world.consume(auto_ack=True)
@@ -40,14 +40,14 @@ async def test_auto_ack_happens_on_delivery(make_world: MakeWorld) -> None:
     assert world.consumers.counters().acked == 1
 
 
-async def test_a_service_that_is_switched_off_says_so(make_world: MakeWorld) -> None:
+async def test_a_disabled_consumer_reports_it(make_world: MakeWorld) -> None:
     world = make_world(disabled=True)
     assert [type(error) for error in (await world.consume()).errors] == [ServiceDisabled]
     assert [type(error) for error in await world.ack(0, 0)] == [ServiceDisabled]
     assert world.backend.groups.events == []
 
 
-async def test_after_a_restart_only_what_was_not_committed_comes_again(make_world: MakeWorld) -> None:
+async def test_after_a_restart_only_uncommitted_records_are_redelivered(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(*[b"x"] * 6)
     await world.consume(6)
@@ -58,7 +58,7 @@ async def test_after_a_restart_only_what_was_not_committed_comes_again(make_worl
     assert (await world.consume(3)).offsets == [1, 3, 5]
 
 
-async def test_what_happens_does_not_depend_on_the_wall_clock(make_world: MakeWorld) -> None:
+async def test_behaviour_does_not_depend_on_the_wall_clock(make_world: MakeWorld) -> None:
     world = make_world()
 
     def broken() -> int:
@@ -76,7 +76,7 @@ async def broken(*_: object, **__: object) -> Any:
 
 
 @pytest.mark.parametrize("method", ["join_consumer_group", "committed_offsets", "fetch"])
-async def test_a_job_with_a_bug_is_tried_again_and_who_waits_is_told(
+async def test_a_job_with_a_bug_is_retried_and_waiting_requests_get_the_error(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     world = make_world()
@@ -113,11 +113,11 @@ async def test_offsets_that_meet_a_bug_are_answered_with_its_id(
     assert world.consumers._groups == {}
 
 
-# --- offsets -------------------------------------------------------------------------------------------------------
+# --- offsets --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("offset", "committed"), [(OLDEST, 4), (NEWEST, 9), (0, 0), (9, 9), (6, 6)])
-async def test_offsets_are_set_by_number_or_by_name(
+async def test_offsets_are_set_by_number_or_by_word(
     make_world: MakeWorld, offset: int, committed: int
 ) -> None:
     world = make_world()
@@ -136,7 +136,7 @@ async def test_offsets_are_set_by_number_or_by_name(
         (1, OffsetCommit(-3), InvalidOffset),
     ],
 )
-async def test_one_bad_offset_refuses_them_all(
+async def test_one_bad_offset_rejects_them_all(
     make_world: MakeWorld, partition: int, commit: OffsetCommit, error: type[Exception]
 ) -> None:
     world = make_world(2)
@@ -168,7 +168,7 @@ async def test_offsets_of_all_partitions_are_one_commit(make_world: MakeWorld) -
     ],
 )
 @pytest.mark.parametrize("consumed", [False, True])
-async def test_what_kafka_pixy_accepts_is_committed_as_it_is(
+async def test_values_accepted_by_kafka_pixy_are_committed_unchanged(
     make_world: MakeWorld, commit: OffsetCommit, consumed: bool
 ) -> None:
     world = make_world()
@@ -189,7 +189,7 @@ async def test_metadata_that_encodes_no_acks_acks_nothing(make_world: MakeWorld)
 
 
 @pytest.mark.parametrize("consumed", [False, True])
-async def test_beyond_the_end_a_group_goes_on_at_the_end(make_world: MakeWorld, consumed: bool) -> None:
+async def test_a_group_set_beyond_the_end_continues_at_the_end(make_world: MakeWorld, consumed: bool) -> None:
     world = make_world()
     log = world.log()
     log.append(*[b"x"] * 5)
@@ -207,7 +207,7 @@ async def test_beyond_the_end_a_group_goes_on_at_the_end(make_world: MakeWorld, 
     assert world.committed() == OffsetCommit(6)
 
 
-async def test_when_the_log_has_got_there_a_group_starts_at_the_offset_that_was_set(
+async def test_a_group_starts_at_an_offset_beyond_the_end_once_the_log_has_reached_it(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()
@@ -217,10 +217,10 @@ async def test_when_the_log_has_got_there_a_group_starts_at_the_offset_that_was_
     assert (await world.consume(3)).offsets == [8, 9]
 
 
-# --- bounds --------------------------------------------------------------------------------------------------------
+# --- bounds ---------------------------------------------------------------------------------------
 
 
-async def test_groups_are_bounded_and_a_group_that_ends_makes_room(make_world: MakeWorld) -> None:
+async def test_groups_are_bounded_and_a_finished_group_frees_its_slot(make_world: MakeWorld) -> None:
     world = make_world(max_groups=2)
     world.log().append(b"a")
     for group in "gh":
@@ -253,10 +253,10 @@ async def test_subscriptions_are_bounded_over_all_groups(make_world: MakeWorld) 
     assert list(world.consumers._groups) == ["g"]
 
 
-# --- the end -------------------------------------------------------------------------------------------------------
+# --- the end --------------------------------------------------------------------------------------
 
 
-async def test_draining_answers_everybody_at_once(make_world: MakeWorld) -> None:
+async def test_draining_answers_all_requests_at_once(make_world: MakeWorld) -> None:
     world = make_world()
     waiting = await world.consume(3)
     world.consumers.stop_offering()
@@ -266,7 +266,7 @@ async def test_draining_answers_everybody_at_once(make_world: MakeWorld) -> None
     assert [type(error) for error in later.errors] == [ShuttingDown]
 
 
-async def test_draining_takes_acks_while_offers_are_out(make_world: MakeWorld) -> None:
+async def test_draining_accepts_acks_while_offers_are_outstanding(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a", b"b", b"c")
     answers = await world.consume(3, auto_ack=True)
@@ -298,7 +298,7 @@ async def test_draining_is_bounded(make_world: MakeWorld) -> None:
     assert world.committed() == OffsetCommit(0, "BB")
 
 
-async def test_draining_does_not_wait_for_what_has_expired(make_world: MakeWorld) -> None:
+async def test_draining_does_not_wait_for_expired_offers(make_world: MakeWorld) -> None:
     world = make_world(ack_timeout=5.0)
     world.log().append(b"a")
     await world.consume()
@@ -307,7 +307,7 @@ async def test_draining_does_not_wait_for_what_has_expired(make_world: MakeWorld
     await draining
 
 
-async def test_draining_while_a_group_is_joining_ends(make_world: MakeWorld) -> None:
+async def test_draining_ends_while_a_group_is_joining(make_world: MakeWorld) -> None:
     world = make_world()
     world.backend.gates["join"] = asyncio.Event()
     world.log().append(b"a")

@@ -11,7 +11,7 @@ from tests.consume.fakes import Answers, fed, make_batch
 
 
 class Partition:
-    """A partition that always may offer everything it has."""
+    """A partition that may always offer all its records."""
 
     def __init__(self, partition: int, records: int = 0) -> None:
         self.topic = "t"
@@ -69,7 +69,7 @@ def test_requests_are_served_first_come_first_served() -> None:
     assert dispatcher.waiting == 1
 
 
-def test_partitions_take_turns() -> None:
+def test_partitions_are_served_round_robin() -> None:
     dispatcher, answers = Dispatcher(10, 3.0), Answers()
     for number, records in enumerate((50, 50, 5)):
         dispatcher.wake(Partition(number, records))
@@ -81,7 +81,7 @@ def test_partitions_take_turns() -> None:
     assert Counter(offer.partition for offer in answers.offers) == {0: 15, 1: 15, 2: 5}
 
 
-def test_partitions_without_records_are_not_looked_at() -> None:
+def test_partitions_without_records_are_not_visited() -> None:
     dispatcher, answers = Dispatcher(10, 3.0), Answers()
     idle = [Partition(number) for number in range(100)]
     dispatcher.wake(Partition(200, 50))
@@ -91,7 +91,7 @@ def test_partitions_without_records_are_not_looked_at() -> None:
     assert len(answers.offers) == 50
 
 
-def test_a_partition_that_has_nothing_after_all_is_passed() -> None:
+def test_a_partition_that_turns_out_empty_is_skipped() -> None:
     dispatcher, answers = Dispatcher(10, 3.0), Answers()
     empty = Partition(0, 1)
     dispatcher.wake(empty)
@@ -102,7 +102,7 @@ def test_a_partition_that_has_nothing_after_all_is_passed() -> None:
     assert not empty.queued
 
 
-def test_too_many_requests_are_refused_with_what_to_change() -> None:
+def test_too_many_requests_are_rejected_with_the_option_to_change() -> None:
     dispatcher, answers = Dispatcher(2, 3.0), Answers()
     waits(dispatcher, answers)
     first = waits(dispatcher, answers)
@@ -127,7 +127,7 @@ def test_a_request_waits_for_the_long_polling_timeout() -> None:
     assert dispatcher.next_deadline() == 5.0
 
 
-def test_who_waits_in_vain_is_told_what_keeps_records_from_coming() -> None:
+def test_a_timed_out_request_gets_the_reason_for_missing_records() -> None:
     dispatcher, answers = Dispatcher(10, 3.0), Answers()
     dispatcher.faults["partition 0"] = CorruptData("file x is corrupt at byte 7")
     waits(dispatcher, answers, 1.0)
@@ -140,7 +140,7 @@ def test_who_waits_in_vain_is_told_what_keeps_records_from_coming() -> None:
     assert str(answers.errors[1]) == "long polling timeout"
 
 
-def test_an_earlier_deadline_of_the_caller_counts() -> None:
+def test_an_earlier_deadline_of_the_caller_applies() -> None:
     dispatcher, answers, early = Dispatcher(10, 3.0), Answers(), Answers()
     waits(dispatcher, answers, 0.0)
     waits(dispatcher, early, 0.0, deadline=1.0)
@@ -194,7 +194,7 @@ def test_ten_thousand_requests_wait_and_are_answered_in_order() -> None:
     assert dispatcher.waiting == 0
 
 
-def test_a_request_made_while_serving_waits_its_turn() -> None:
+def test_a_request_made_while_serving_is_queued() -> None:
     dispatcher, later = Dispatcher(10, 3.0), Answers()
     order: list[str] = []
 
@@ -209,7 +209,7 @@ def test_a_request_made_while_serving_waits_its_turn() -> None:
     assert later.errors == []
 
 
-def test_failing_all_answers_everybody() -> None:
+def test_failing_all_answers_all_requests() -> None:
     dispatcher, answers = Dispatcher(10, 3.0), Answers()
     waits(dispatcher, answers)
     waits(dispatcher, answers, deadline=1.0)
@@ -218,7 +218,7 @@ def test_failing_all_answers_everybody() -> None:
     assert dispatcher.next_deadline() is None
 
 
-def test_a_callback_that_fails_does_not_block_the_others() -> None:
+def test_a_failing_callback_does_not_block_the_others() -> None:
     dispatcher, answers = Dispatcher(10, 3.0), Answers()
 
     def fail(offer: Offer | None, error: PixyError | None) -> None:

@@ -12,7 +12,7 @@ from tests.consume.test_offers import patch_crc
 from tests.fakes.batches import bomb
 
 
-async def test_waiting_for_records_asks_once(make_world: MakeWorld) -> None:
+async def test_waiting_for_records_takes_one_fetch(make_world: MakeWorld) -> None:
     world = make_world()
     answers = await world.consume()
     await world.pass_time(2.0)
@@ -56,7 +56,7 @@ async def test_a_record_larger_than_a_fetch_is_delivered(make_world: MakeWorld) 
     assert (await world.consume()).offsets == [0]
 
 
-async def test_records_that_are_gone_are_passed_and_said_once(make_world: MakeWorld) -> None:
+async def test_deleted_records_are_skipped_and_logged_once(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"old")
     assert (await world.consume()).offsets == [0]
@@ -71,7 +71,7 @@ async def test_records_that_are_gone_are_passed_and_said_once(make_world: MakeWo
     assert world.committed() == OffsetCommit(20)
 
 
-async def test_a_log_that_ends_earlier_is_followed_and_said_once(make_world: MakeWorld) -> None:
+async def test_a_truncated_log_is_followed_and_logged_once(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a", b"b")
     world.log().append(b"c", b"d", b"e")
@@ -90,7 +90,9 @@ async def test_a_log_that_ends_earlier_is_followed_and_said_once(make_world: Mak
     assert (await world.consume()).values == [b"new"]
 
 
-async def test_a_failing_fetch_is_said_once_and_tried_with_increasing_delay(make_world: MakeWorld) -> None:
+async def test_a_failing_fetch_is_logged_once_and_retried_with_increasing_delay(
+    make_world: MakeWorld,
+) -> None:
     world = make_world(subscription_timeout=60.0)
     world.log().append(b"a")
     world.backend.failures["fetch"] = Unavailable("no leader")
@@ -107,7 +109,7 @@ async def test_a_failing_fetch_is_said_once_and_tried_with_increasing_delay(make
     assert (await world.consume()).values == [b"a"]
 
 
-async def test_who_polls_is_told_of_a_failing_partition_until_it_can_be_read_also_if_it_is_empty(
+async def test_polls_report_a_failing_partition_until_it_can_be_read_even_if_it_is_empty(
     make_world: MakeWorld,
 ) -> None:
     world = make_world(subscription_timeout=60.0, long_polling_timeout=3.0)
@@ -122,7 +124,7 @@ async def test_who_polls_is_told_of_a_failing_partition_until_it_can_be_read_als
     assert [type(error) for error in answers.errors] == [LongPollTimeout]
 
 
-async def test_the_end_of_a_deleted_topic_is_not_said_before_the_assignment_says_it(
+async def test_a_deleted_topic_is_not_reported_before_the_assignment_changes(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()
@@ -137,7 +139,7 @@ async def test_the_end_of_a_deleted_topic_is_not_said_before_the_assignment_says
     assert (len(world.backend.fetched), len(answers.errors)) == (fetches, 1)
 
 
-async def test_damaged_data_stops_there_and_heals(make_world: MakeWorld) -> None:
+async def test_damaged_data_stops_the_fetcher_there_until_it_is_repaired(make_world: MakeWorld) -> None:
     world = make_world()
     good = make_batch(0, [b"abc"] * 4)
     bad = bytearray(good)
@@ -172,7 +174,7 @@ async def test_damage_found_while_the_fetcher_waits_at_the_end_is_fetched_again(
     assert answers.offsets == [1, 2, 3]
 
 
-async def test_a_batch_that_unpacks_too_far_stops_its_partition_alone_and_says_where(
+async def test_a_batch_that_decompresses_too_far_stops_only_its_partition_and_is_reported_with_its_offset(
     make_world: MakeWorld,
 ) -> None:
     world = make_world(2)
@@ -202,13 +204,13 @@ async def test_a_batch_that_unpacks_too_far_stops_its_partition_alone_and_says_w
 
 
 def large_batch(base: int) -> bytes:
-    """A compressed batch of three records that is not unpacked in place."""
+    """A compressed batch of three records, too large to unpack in place."""
     batch = build_batch([NewRecord(None, b"x" * 200_000, (), 1)] * 3, COMPRESSION["zstd"])
     patch_batch(batch, base, 0)
     return bytes(batch)
 
 
-async def test_a_large_batch_is_unpacked_elsewhere_and_nothing_overtakes_it(make_world: MakeWorld) -> None:
+async def test_a_large_batch_is_unpacked_on_a_thread_and_nothing_overtakes_it(make_world: MakeWorld) -> None:
     world = make_world(2)
     log, other = world.log(0), world.log(1)
     log.append(b"before")
@@ -228,7 +230,7 @@ async def test_a_large_batch_is_unpacked_elsewhere_and_nothing_overtakes_it(make
 
 
 @pytest.mark.parametrize("behind", [0, 3000], ids=["for records", "for room"])
-async def test_a_large_batch_that_is_reached_while_the_fetcher_waits_is_unpacked_then(
+async def test_a_large_batch_reached_while_the_fetcher_waits_is_unpacked_then(
     make_world: MakeWorld, behind: int
 ) -> None:
     world = make_world(fetch_max_bytes=4000)
@@ -242,7 +244,7 @@ async def test_a_large_batch_that_is_reached_while_the_fetcher_waits_is_unpacked
     assert (await world.consume(3)).offsets == [1, 2, 3]
 
 
-async def test_a_reset_while_a_large_batch_is_unpacked_makes_it_void(make_world: MakeWorld) -> None:
+async def test_a_reset_while_a_large_batch_is_unpacked_discards_it(make_world: MakeWorld) -> None:
     world = make_world()
     log = world.log()
     log.batches.append(large_batch(0))

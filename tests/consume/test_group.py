@@ -11,11 +11,11 @@ from tests.fakes.waiting import settle
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-# --- where a group begins ------------------------------------------------------------------------------------------
+# --- where a group begins -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("initial_offset", "offset"), [("oldest", 4), ("newest", 9)])
-async def test_a_new_group_begins_where_the_options_say_and_commits_that(
+async def test_a_new_group_begins_at_the_initial_offset_and_commits_it(
     make_world: MakeWorld, initial_offset: str, offset: int
 ) -> None:
     world = make_world(2, initial_offset=initial_offset)
@@ -42,7 +42,7 @@ async def test_only_partitions_without_a_commit_get_one(make_world: MakeWorld) -
     assert world.backend.commit_calls == [{T1: OffsetCommit(0)}]
 
 
-async def test_a_group_begins_in_few_partitions_at_a_time(make_world: MakeWorld) -> None:
+async def test_a_group_starts_few_partitions_at_a_time(make_world: MakeWorld) -> None:
     world = make_world(450)
     await world.consume()
     await settle()
@@ -92,7 +92,7 @@ async def test_a_new_group_does_not_overwrite_offsets_set_meanwhile(make_world: 
     assert answers.offsets[-1] == 7
 
 
-async def test_a_cluster_that_does_not_answer_is_tried_again(make_world: MakeWorld) -> None:
+async def test_an_unavailable_cluster_is_retried(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a")
     world.backend.failures["join"] = Unavailable("no coordinator")
@@ -105,7 +105,7 @@ async def test_a_cluster_that_does_not_answer_is_tried_again(make_world: MakeWor
     assert answers.values == [b"a"]
 
 
-async def test_who_waits_for_a_group_that_cannot_start_is_told_why(make_world: MakeWorld) -> None:
+async def test_requests_of_a_group_that_cannot_start_get_the_reason(make_world: MakeWorld) -> None:
     world = make_world()
     world.backend.failures["join"] = Unavailable("no coordinator")
     with capture_logs():
@@ -119,7 +119,7 @@ async def test_who_waits_for_a_group_that_cannot_start_is_told_why(make_world: M
     assert [str(error) for error in answers.errors] == ["long polling timeout"]
 
 
-# --- assignment ----------------------------------------------------------------------------------------------------
+# --- assignment -----------------------------------------------------------------------------------
 
 
 async def test_a_second_topic_is_added_to_the_membership(make_world: MakeWorld) -> None:
@@ -134,7 +134,7 @@ async def test_a_second_topic_is_added_to_the_membership(make_world: MakeWorld) 
     assert events == [("join", "g", "t"), ("subscribe", "g", "t", "u"), ("subscribe", "g", "u")]
 
 
-async def test_a_revoked_partition_commits_what_was_acked_and_offers_no_more(make_world: MakeWorld) -> None:
+async def test_a_revoked_partition_commits_its_acks_and_offers_no_more(make_world: MakeWorld) -> None:
     world = make_world(2)
     world.log(0).append(b"a", b"b")
     answers = await world.consume()
@@ -162,7 +162,7 @@ async def test_an_offer_of_a_revoked_partition_is_void(make_world: MakeWorld) ->
     assert world.committed() == OffsetCommit(0)
 
 
-async def test_partitions_that_are_added_are_consumed(make_world: MakeWorld) -> None:
+async def test_added_partitions_are_consumed(make_world: MakeWorld) -> None:
     world = make_world()
     await world.consume()
     world.backend.grow("t", 2, silently=True)
@@ -172,10 +172,10 @@ async def test_partitions_that_are_added_are_consumed(make_world: MakeWorld) -> 
     assert world.consumers.outstanding == 1
 
 
-# --- commits -------------------------------------------------------------------------------------------------------
+# --- commits --------------------------------------------------------------------------------------
 
 
-async def test_commits_are_gathered(make_world: MakeWorld) -> None:
+async def test_commits_are_batched(make_world: MakeWorld) -> None:
     world = make_world(2)
     for partition in range(2):
         world.log(partition).append(*[b"x"] * 50)
@@ -191,7 +191,7 @@ async def test_commits_are_gathered(make_world: MakeWorld) -> None:
     assert len(world.backend.commit_calls) == 1
 
 
-async def test_a_failed_commit_is_said_once_and_done_again(make_world: MakeWorld) -> None:
+async def test_a_failed_commit_is_logged_once_and_retried(make_world: MakeWorld) -> None:
     world = make_world(subscription_timeout=100.0)
     world.log().append(b"a", b"b")
     answers = await world.consume(2, auto_ack=True)
@@ -228,7 +228,7 @@ async def test_a_deleted_topic_does_not_block_the_others(make_world: MakeWorld) 
     assert world.committed() == OffsetCommit(1)
 
 
-async def test_a_never_acking_consumer_holds_a_bounded_amount(make_world: MakeWorld) -> None:
+async def test_a_consumer_that_never_acks_holds_bounded_memory(make_world: MakeWorld) -> None:
     world = make_world(ack_timeout=5.0, max_pending_messages=10, fetch_max_bytes=2000)
     for _ in range(100):
         world.log().append(*[b"x" * 50] * 10)
@@ -241,10 +241,10 @@ async def test_a_never_acking_consumer_holds_a_bounded_amount(make_world: MakeWo
     assert live.offers.pending == 10
 
 
-# --- offsets set by hand -------------------------------------------------------------------------------------------
+# --- offsets set by hand --------------------------------------------------------------------------
 
 
-async def test_setting_offsets_voids_what_is_out(make_world: MakeWorld) -> None:
+async def test_setting_offsets_voids_outstanding_offers(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(*[b"x"] * 10)
     old = await world.consume(5, auto_ack=True)
@@ -258,7 +258,7 @@ async def test_setting_offsets_voids_what_is_out(make_world: MakeWorld) -> None:
     assert world.committed() == OffsetCommit(5)
 
 
-async def test_offsets_set_win_over_an_older_commit_under_way(make_world: MakeWorld) -> None:
+async def test_set_offsets_win_over_an_older_commit_in_flight(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(*[b"x"] * 10)
     answers = await world.consume(5, auto_ack=True)
@@ -275,7 +275,7 @@ async def test_offsets_set_win_over_an_older_commit_under_way(make_world: MakeWo
     assert (await world.consume()).offsets == [2]
 
 
-async def test_after_offsets_were_set_acks_count_for_a_group_that_never_consumed(
+async def test_after_set_offsets_acks_count_for_a_group_that_never_consumed(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()
@@ -288,7 +288,7 @@ async def test_after_offsets_were_set_acks_count_for_a_group_that_never_consumed
     assert world.committed() == OffsetCommit(3, "BB")
 
 
-async def test_after_offsets_were_set_acks_count_again_when_the_subscription_is_over(
+async def test_after_set_offsets_acks_count_again_when_the_subscription_has_ended(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()
@@ -305,7 +305,7 @@ async def test_after_offsets_were_set_acks_count_again_when_the_subscription_is_
     assert world.committed() == OffsetCommit(2, "FB")
 
 
-async def test_what_was_out_when_offsets_were_set_is_acked_only_after_it_came_again(
+async def test_offers_voided_by_set_offsets_are_acked_only_after_redelivery(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()
@@ -336,7 +336,7 @@ async def test_offsets_that_cannot_be_committed_change_nothing(make_world: MakeW
     assert world.committed() == OffsetCommit(1)
 
 
-async def test_a_caller_that_leaves_does_not_split_the_change(make_world: MakeWorld) -> None:
+async def test_a_cancelled_caller_does_not_split_the_change(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(*[b"x"] * 10)
     await world.consume(5)
@@ -351,7 +351,7 @@ async def test_a_caller_that_leaves_does_not_split_the_change(make_world: MakeWo
     assert (await world.consume()).offsets == [7]
 
 
-async def test_offsets_set_win_over_what_a_given_up_partition_has_left_to_commit(
+async def test_set_offsets_win_over_the_last_commit_of_a_revoked_partition(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()

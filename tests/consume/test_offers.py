@@ -42,7 +42,7 @@ def offers_from(
     size: int = 10,
     voided: VoidedOffsets = NOTHING_VOIDED,
 ) -> PartitionOffers:
-    """Offers that begin at `base` and have been fed `records` records."""
+    """Offers from `base` on, fed with `records` records."""
     offers = PartitionOffers(Owner(), limits, OffsetTracker(base, ranges), base, voided=voided)
     if records:
         offers.feed(fed([make_batch(base, [b"x" * size] * records)]))
@@ -50,7 +50,7 @@ def offers_from(
 
 
 def take(offers: PartitionOffers, now: float = 0.0) -> int:
-    """Hand out the next record, and deliver it at once."""
+    """Offer the next record, and deliver it at once."""
     offer = offers.take()
     assert offer is not None
     offers.delivered(offer, now)
@@ -66,14 +66,14 @@ def take_all(offers: PartitionOffers, now: float = 0.0) -> list[int]:
     return taken
 
 
-# --- what is offered, and how much ---------------------------------------------------------------------------------
+# --- what is offered, and how much ----------------------------------------------------------------
 
 
 def test_records_are_offered_in_order_of_offset() -> None:
     assert take_all(offers_from(5, 4)) == [5, 6, 7, 8]
 
 
-def test_exactly_as_many_are_pending_as_allowed() -> None:
+def test_pending_messages_are_bounded_exactly() -> None:
     offers = offers_from(0, 1000)
     assert len(take_all(offers)) == 300
     assert offers.ack(17)
@@ -87,7 +87,7 @@ def test_pending_bytes_are_bounded() -> None:
     assert take_all(offers) == [3]
 
 
-def test_a_record_larger_than_everything_allowed_goes_out_alone() -> None:
+def test_a_record_larger_than_the_limit_is_offered_alone() -> None:
     offers = offers_from(0, 3, size=1000, limits=replace(LIMITS, pending_bytes_max=10, buffer_bytes_max=100))
     assert take_all(offers) == [0]
     offers.ack(0)
@@ -111,7 +111,7 @@ def test_a_record_without_value_is_offered() -> None:
     assert take_all(offers) == [0]
 
 
-def test_records_below_the_asked_offset_are_passed() -> None:
+def test_records_below_the_requested_offset_are_skipped() -> None:
     offers = offers_from(3)
     offers.feed(fed([make_batch(0, [b"x"] * 6)]))
     assert take_all(offers) == [3, 4, 5]
@@ -122,7 +122,7 @@ def test_records_acked_in_a_previous_life_are_not_offered() -> None:
     assert take_all(offers_from(0, 8, ranges=[AckRange(2, 4), AckRange(6, 8)])) == [0, 1, 4, 5]
 
 
-def test_a_record_acked_while_it_was_the_next_is_not_offered() -> None:
+def test_the_next_record_is_not_offered_once_acked() -> None:
     offers = offers_from(0, 3)
     assert offers.ack(0)
     assert offers.ack(1)
@@ -146,7 +146,7 @@ def test_a_fetch_without_records_moves_on() -> None:
     assert not offers.ready
 
 
-def test_a_control_batch_is_passed() -> None:
+def test_a_control_batch_is_skipped() -> None:
     batch = bytearray(build_batch([NewRecord(b"\0\0\0\0", b"\0" * 6, (), 1)]))
     batch[22] |= 0x20
     patch_crc(batch)
@@ -160,7 +160,7 @@ def patch_crc(batch: bytearray) -> None:
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
 
 
-def test_more_is_wanted_until_half_of_the_buffer_waits() -> None:
+def test_fetching_continues_until_half_of_the_buffer_is_full() -> None:
     offers = offers_from(0, limits=replace(LIMITS, buffer_bytes_max=1000))
     wanted = [offers.wants_more]
     offers.feed(fed([make_batch(0, [b"x" * 100] * 2)]))  # becomes the head's batch
@@ -179,7 +179,7 @@ def test_more_is_wanted_until_half_of_the_buffer_waits() -> None:
     assert wanted == [True, True, False, True]
 
 
-def test_a_damaged_batch_ends_what_is_taken_over() -> None:
+def test_records_after_a_damaged_batch_are_not_taken() -> None:
     bad = bytearray(make_batch(2, [b"x"]))
     bad[-1] ^= 1
     offers = offers_from()
@@ -203,10 +203,10 @@ def test_a_record_that_cannot_be_decoded_stops_there() -> None:
     offers.check_invariants()
 
 
-# --- what comes back -----------------------------------------------------------------------------------------------
+# --- what comes back ------------------------------------------------------------------------------
 
 
-def test_an_offer_expires_with_its_deadline_and_goes_out_again_first() -> None:
+def test_an_offer_expires_at_its_deadline_and_is_redelivered_first() -> None:
     offers = offers_from(0, 5)
     assert [take(offers, 0.0), take(offers, 1.0)] == [0, 1]
     assert offers.next_deadline() == 30.0
@@ -222,7 +222,7 @@ def test_an_offer_expires_with_its_deadline_and_goes_out_again_first() -> None:
     assert offers.expired == 1
 
 
-def test_what_expired_goes_out_in_order_of_offset() -> None:
+def test_expired_offers_are_redelivered_in_order_of_offset() -> None:
     offers = offers_from(0, 5)
     take_all(offers, 0.0)
     offers.expire(30.0)
@@ -231,7 +231,7 @@ def test_what_expired_goes_out_in_order_of_offset() -> None:
     assert take_all(offers, 61.0) == [0, 2, 3, 4]
 
 
-def test_at_the_limit_only_what_expired_goes_out() -> None:
+def test_at_the_limit_only_expired_offers_are_redelivered() -> None:
     offers = offers_from(0, 5, limits=replace(LIMITS, pending_max=2))
     assert take_all(offers, 0.0) == [0, 1]
     offers.expire(30.0)
@@ -249,7 +249,7 @@ def test_an_expired_record_can_still_be_acked() -> None:
 
 
 @pytest.mark.parametrize(("retries_max", "times"), [(0, 1), (1, 2), (3, 4)])
-def test_a_record_is_given_up_after_the_last_retry(retries_max: int, times: int) -> None:
+def test_a_record_is_dropped_after_the_last_retry(retries_max: int, times: int) -> None:
     offers = offers_from(0, 1, limits=replace(LIMITS, retries_max=retries_max))
     now = 0.0
     for offered in range(1, times + 1):
@@ -260,7 +260,7 @@ def test_a_record_is_given_up_after_the_last_retry(retries_max: int, times: int)
     assert not offers.ready
 
 
-def test_retries_without_a_limit_never_end() -> None:
+def test_unlimited_retries_never_end() -> None:
     offers = offers_from(0, 1, limits=replace(LIMITS, retries_max=-1))
     for times in range(50):
         assert take(offers, times * 30.0) == 0
@@ -285,7 +285,7 @@ def test_an_offer_expires_only_after_it_was_delivered() -> None:
     assert offers.expire(1030.0) == [0]
 
 
-def test_offers_that_wait_to_be_delivered_are_bounded_like_others() -> None:
+def test_undelivered_offers_count_towards_the_limit() -> None:
     offers = offers_from(0, 9, limits=replace(LIMITS, pending_max=4))
     taken = [offers.take() for _ in range(4)]
     assert offers.take() is None
@@ -308,7 +308,7 @@ def test_a_void_offer_is_not_delivered() -> None:
     assert (offers.next_deadline(), offers.outstanding) == (None, 1)
 
 
-def test_what_was_not_delivered_is_next_and_costs_no_retry() -> None:
+def test_an_undelivered_record_is_next_and_costs_no_retry() -> None:
     offers = offers_from(0, 4, limits=replace(LIMITS, retries_max=0))
     take(offers, 0.0)
     second = offers.take()
@@ -320,7 +320,7 @@ def test_what_was_not_delivered_is_next_and_costs_no_retry() -> None:
     assert (again.record.offset, again.retries) == (1, 0)
 
 
-def test_what_was_not_delivered_goes_before_what_expired() -> None:
+def test_undelivered_records_go_before_expired_ones() -> None:
     offers = offers_from(0, 3)
     take(offers, 0.0)
     second = offers.take()
@@ -330,7 +330,7 @@ def test_what_was_not_delivered_goes_before_what_expired() -> None:
     assert take_all(offers, 30.0) == [1, 0, 2]
 
 
-def test_an_expired_offer_cannot_be_put_back() -> None:
+def test_an_expired_offer_cannot_be_returned() -> None:
     offers = offers_from(0, 1)
     first = offers.take()
     assert first is not None
@@ -341,7 +341,7 @@ def test_an_expired_offer_cannot_be_put_back() -> None:
     assert not offers.put_back(first)
 
 
-def test_memory_is_bounded_while_the_oldest_is_never_acked() -> None:
+def test_memory_is_bounded_while_the_oldest_offer_is_never_acked() -> None:
     offers = offers_from(0, limits=replace(LIMITS, pending_max=5))
     for base in range(0, 5000, 10):
         offers.feed(fed([make_batch(base, [b"x"] * 10)]))
@@ -363,7 +363,7 @@ def test_expired_and_acked_records_leave_nothing_behind() -> None:
     assert not offers._again_order
 
 
-# --- acks ----------------------------------------------------------------------------------------------------------
+# --- acks -----------------------------------------------------------------------------------------
 
 
 def test_an_ack_below_the_base_has_no_effect() -> None:
@@ -372,13 +372,13 @@ def test_an_ack_below_the_base_has_no_effect() -> None:
     assert offers.tracker.base == 5
 
 
-def test_an_ack_of_what_another_process_offered_counts() -> None:
+def test_an_ack_of_a_record_offered_by_another_process_counts() -> None:
     offers = offers_from(0, 3)
     assert offers.ack(2)
     assert take_all(offers) == [0, 1]
 
 
-def test_an_ack_at_the_end_is_refused_with_what_is_allowed() -> None:
+def test_an_ack_at_the_end_is_rejected_with_the_allowed_range() -> None:
     offers = offers_from(0, 3)
     with pytest.raises(AckBeyondEnd, match="bad offset: 3: t/3 ends at 3"):
         offers.ack(3)
@@ -397,7 +397,7 @@ def test_an_ack_only_if_offered_needs_an_outstanding_offer() -> None:
     assert offers.ack(1, only_if_offered=True)
 
 
-def test_an_ack_only_if_offered_ignores_what_was_never_delivered() -> None:
+def test_an_ack_only_if_offered_ignores_undelivered_offers() -> None:
     offers = offers_from(0, 1)
     offer = offers.take()
     assert offer is not None
@@ -406,7 +406,7 @@ def test_an_ack_only_if_offered_ignores_what_was_never_delivered() -> None:
     assert offers.ack(0)
 
 
-def test_a_reset_voids_the_offers_that_are_out_until_they_are_made_again() -> None:
+def test_a_reset_voids_outstanding_offers_until_they_are_redelivered() -> None:
     offers = offers_from(0, 6)
     take_all(offers)
     offers.ack(3)
@@ -422,7 +422,7 @@ def test_a_reset_voids_the_offers_that_are_out_until_they_are_made_again() -> No
         offers.ack(6)
 
 
-def test_after_a_reset_acks_of_what_was_not_out_count_as_always() -> None:
+def test_after_a_reset_acks_of_other_records_count_as_usual() -> None:
     offers = offers_from(0, 8)
     for _ in range(5):
         take(offers, 0.0)
@@ -435,7 +435,7 @@ def test_after_a_reset_acks_of_what_was_not_out_count_as_always() -> None:
     assert [offset for offset in range(8) if offers.ack(offset)] == [1, 5, 6, 7]
 
 
-def test_offers_are_void_until_they_are_made_again_however_often_the_partition_starts_over() -> None:
+def test_voided_offers_stay_void_until_redelivery_however_often_the_partition_restarts() -> None:
     offers = offers_from(0, 4)
     take_all(offers)
     offers.reset(OffsetTracker(2), 4)
@@ -453,7 +453,7 @@ def test_offers_are_void_until_they_are_made_again_however_often_the_partition_s
     assert later.voided == VoidedOffsets(frozenset({1, 3}))
 
 
-def test_every_offset_of_a_topic_that_was_replaced_is_voided_until_it_is_offered() -> None:
+def test_all_offsets_of_a_recreated_topic_are_void_until_offered() -> None:
     offers = offers_from(0, 5)
     take(offers)
     offers.ack(0)
@@ -468,7 +468,7 @@ def test_every_offset_of_a_topic_that_was_replaced_is_voided_until_it_is_offered
     assert later.voided == VoidedOffsets(replaced=range(1, 5))
 
 
-def test_a_commit_beyond_the_end_is_replaced_when_there_are_records_in_between() -> None:
+def test_a_commit_beyond_the_end_is_replaced_once_there_are_records_below() -> None:
     offers = offers_from(0, 3)
     offers.reset(OffsetTracker(3), 3, behind_commit=True)
     offers.feed(fed([], 3))
@@ -477,7 +477,7 @@ def test_a_commit_beyond_the_end_is_replaced_when_there_are_records_in_between()
     assert (offers.changed, offers.tracker.base) == (True, 3)
 
 
-def test_an_offer_from_before_a_reset_cannot_be_put_back() -> None:
+def test_an_offer_from_before_a_reset_cannot_be_returned() -> None:
     offers = offers_from(0, 1)
     offer = offers.take()
     assert offer is not None
@@ -487,7 +487,7 @@ def test_an_offer_from_before_a_reset_cannot_be_put_back() -> None:
     assert not offers.ready
 
 
-def test_where_the_log_begins_everything_below_is_dropped() -> None:
+def test_records_below_the_log_begin_offset_are_dropped() -> None:
     offers = offers_from(0, 5)
     take(offers)
     take(offers)
@@ -497,7 +497,7 @@ def test_where_the_log_begins_everything_below_is_dropped() -> None:
     assert take_all(offers) == [20]
 
 
-def test_what_was_fetched_from_the_new_begin_on_stays_when_the_log_is_cut_below() -> None:
+def test_records_from_the_new_begin_on_are_kept_when_the_log_begin_offset_moves() -> None:
     offers = offers_from(0, 10)
     taken = [offers.take() for _ in range(4)]
     offers.ack(1)
@@ -514,7 +514,7 @@ def test_what_was_fetched_from_the_new_begin_on_stays_when_the_log_is_cut_below(
     assert (offers.tracker.base, offers.outstanding, offers.fetch_offset) == (8, 2, 10)
 
 
-def test_a_record_that_was_next_goes_with_what_is_below_the_new_begin() -> None:
+def test_the_next_record_is_dropped_if_below_the_new_begin() -> None:
     offers = offers_from(0, 10, ranges=[AckRange(6, 8)])
     assert offers.begin_at(6) == 0
     offers.check_invariants()
@@ -529,7 +529,7 @@ def test_an_ack_below_the_new_begin_is_no_ack_beyond_the_end() -> None:
         offers.ack(20)
 
 
-def test_where_the_log_ends_what_still_exists_is_offered_again() -> None:
+def test_existing_records_are_redelivered_after_the_log_is_truncated() -> None:
     offers = offers_from(0, 9)
     take_all(offers)
     for offset in (2, 7):
@@ -540,10 +540,10 @@ def test_where_the_log_ends_what_still_exists_is_offered_again() -> None:
     assert take_all(offers) == [0, 1, 3, 4]
 
 
-# --- offers ----------------------------------------------------------------------------------------------------------
+# --- offers ---------------------------------------------------------------------------------------
 
 
-def test_an_offer_tells_its_owner_what_became_of_it() -> None:
+def test_an_offer_reports_its_outcome_to_its_owner() -> None:
     offers = offers_from(0, 2)
     first, second = offers.take(), offers.take()
     assert first is not None
@@ -561,7 +561,7 @@ def test_an_offer_tells_its_owner_what_became_of_it() -> None:
 )
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("ttttdddaaupf"), st.integers(0, 30)), max_size=120))
-def test_no_record_is_lost_and_none_is_out_twice(steps: list[tuple[str, int]]) -> None:
+def test_no_record_is_lost_and_none_is_offered_twice_at_a_time(steps: list[tuple[str, int]]) -> None:
     offers = offers_from(0, 3, limits=replace(LIMITS, pending_max=7))
     end, now = 3, 0.0
     acked: set[int] = set()

@@ -1,4 +1,4 @@
-"""pixy/consume/offers.py: batches that are unpacked elsewhere keep their place."""
+"""pixy/consume/offers.py: batches unpacked on a thread keep their place."""
 
 from pixy.consume import OffsetTracker
 from pixy.errors import CorruptData
@@ -8,7 +8,7 @@ from tests.consume.test_offers import offers_from, take_all
 
 
 def large_batch(base: int, records: int = 3) -> bytes:
-    """A compressed batch that unpacks to more than is unpacked in place."""
+    """A compressed batch, too large to unpack in place."""
     batch = build_batch([NewRecord(None, b"x" * 200_000, (), 1) for _ in range(records)], COMPRESSION["zstd"])
     patch_batch(batch, base, 0)
     return bytes(batch)
@@ -37,7 +37,7 @@ def test_a_small_compressed_batch_is_unpacked_in_place() -> None:
     assert take_all(offers) == [0]
 
 
-def test_what_was_unpacked_for_an_earlier_generation_is_not_offered() -> None:
+def test_records_unpacked_for_an_earlier_generation_are_not_offered() -> None:
     offers = offers_from()
     large = large_batch(0)
     offers.feed(fed([large]))

@@ -20,7 +20,7 @@ def test_the_reference_sequence_of_kafka_pixy() -> None:
     assert (tracker.base, human(tracker), tracker.metadata()) == (312, "", "")
 
 
-def test_an_ack_that_comes_twice_changes_nothing() -> None:
+def test_a_repeated_ack_changes_nothing() -> None:
     tracker = OffsetTracker(0)
     assert tracker.ack(5)
     assert not tracker.ack(5)
@@ -55,7 +55,7 @@ def test_ranges_that_touch_the_base_move_it() -> None:
     assert OffsetTracker(10, [AckRange(10, 12), AckRange(12, 13)]).base == 13
 
 
-def test_top_is_above_everything_acked() -> None:
+def test_top_is_above_all_acked_offsets() -> None:
     assert OffsetTracker(10).top == 10
     assert OffsetTracker(10, [AckRange(12, 14), AckRange(16, 17)]).top == 17
 

@@ -1,4 +1,4 @@
-"""pixy/consume/partition.py: one live partition, with a host, a cluster and a clock of its own."""
+"""pixy/consume/partition.py: one live partition with its own host, cluster and clock."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ ACK_TIMEOUT = 30.0
 
 
 class Host:
-    """A subscription that remembers what it is told. Also owns what the partition needs."""
+    """A subscription that records its notifications, and owns the partition's dependencies."""
 
     def __init__(self) -> None:
         self.group_name = "g"
@@ -65,7 +65,7 @@ class Host:
         self.looks += 1
 
     def make(self, base: int = 0) -> LivePartition:
-        """A partition where everything below `base` is acked, fetching."""
+        """A fetching partition with all offsets below `base` acked."""
         topic_id = self.backend.topic_id("t")
         self.live = LivePartition(self.environment, self, 0, OffsetTracker(base), base, topic_id)
         self.live.start()
@@ -96,10 +96,10 @@ async def host() -> AsyncIterator[Host]:
     assert host.clock.timers == 0
 
 
-# --- acks ---------------------------------------------------------------------------------------------------------
+# --- acks -----------------------------------------------------------------------------------------
 
 
-async def test_acks_tell_the_host_once_until_it_has_committed(host: Host) -> None:
+async def test_acks_notify_the_host_once_until_it_has_committed(host: Host) -> None:
     host.log.append(b"a", b"b", b"c")
     live = host.make()
     await host.take(live, 3)
@@ -113,7 +113,7 @@ async def test_acks_tell_the_host_once_until_it_has_committed(host: Host) -> Non
     assert live.commit() == OffsetCommit(3)
 
 
-async def test_an_ack_that_changes_nothing_is_not_told(host: Host) -> None:
+async def test_an_ack_without_effect_does_not_notify_the_host(host: Host) -> None:
     host.log.append(b"a", b"b")
     live = host.make(base=1)
     await host.take(live)
@@ -123,7 +123,7 @@ async def test_an_ack_that_changes_nothing_is_not_told(host: Host) -> None:
     assert host.dirty == [live]
 
 
-async def test_an_ack_that_cannot_be_is_refused(host: Host) -> None:
+async def test_an_impossible_ack_is_rejected(host: Host) -> None:
     host.log.append(b"a")
     live = host.make()
     await settle()
@@ -147,7 +147,7 @@ async def test_a_delivered_offer_with_auto_ack_acks_unless_it_is_void(host: Host
     assert live.commit() == OffsetCommit(1)
 
 
-async def test_room_that_an_ack_makes_is_offered_to_who_waits(host: Host) -> None:
+async def test_an_ack_lets_the_next_record_go_to_a_waiting_request(host: Host) -> None:
     host.log.append(b"a", b"b", b"c", b"d")
     live = host.make()
     await host.take(live, 3)
@@ -158,10 +158,10 @@ async def test_room_that_an_ack_makes_is_offered_to_who_waits(host: Host) -> Non
     assert answers.values == [b"d"]
 
 
-# --- what comes back ------------------------------------------------------------------------------------------------
+# --- what comes back ------------------------------------------------------------------------------
 
 
-async def test_an_undelivered_offer_goes_to_who_waits(host: Host) -> None:
+async def test_an_undelivered_offer_goes_to_a_waiting_request(host: Host) -> None:
     host.log.append(b"a")
     live = host.make()
     (offer,) = await host.take(live, deliver=False)
@@ -173,7 +173,7 @@ async def test_an_undelivered_offer_goes_to_who_waits(host: Host) -> None:
     assert live.offers.outstanding == 1
 
 
-async def test_an_offer_that_is_not_acked_in_time_goes_to_who_waits(host: Host) -> None:
+async def test_an_offer_not_acked_in_time_goes_to_a_waiting_request(host: Host) -> None:
     host.log.append(b"a")
     live = host.make()
     await host.take(live)
@@ -186,7 +186,7 @@ async def test_an_offer_that_is_not_acked_in_time_goes_to_who_waits(host: Host) 
     assert answers.values == [b"a"]
 
 
-async def test_the_ack_timeout_runs_from_the_delivery(host: Host) -> None:
+async def test_the_ack_timeout_starts_at_delivery(host: Host) -> None:
     host.log.append(b"a", b"b")
     live = host.make()
     slow, quick = await host.take(live, 2, deliver=False)
@@ -212,7 +212,7 @@ async def test_every_offer_has_its_own_deadline(host: Host) -> None:
     assert live.offers.outstanding == 0
 
 
-async def test_a_record_that_is_never_acked_is_given_up_after_the_last_retry_and_said(host: Host) -> None:
+async def test_a_record_never_acked_is_dropped_after_the_last_retry_and_logged(host: Host) -> None:
     host.log.append(b"a")
     live = host.make()
     with capture_logs() as logs:
@@ -224,10 +224,10 @@ async def test_a_record_that_is_never_acked_is_given_up_after_the_last_retry_and
     assert host.dirty == [live]
 
 
-# --- who waits until nothing is outstanding -----------------------------------------------------------------------------
+# --- who waits until nothing is outstanding -------------------------------------------------------
 
 
-async def test_a_host_that_watches_is_told_whenever_there_may_be_fewer_offers(host: Host) -> None:
+async def test_a_watching_host_is_notified_whenever_offers_may_have_decreased(host: Host) -> None:
     host.log.append(b"a", b"b", b"c")
     live = host.make()
     first, _, _ = await host.take(live, 3, deliver=False)
@@ -245,10 +245,10 @@ async def test_a_host_that_watches_is_told_whenever_there_may_be_fewer_offers(ho
     assert host.looks == 4
 
 
-# --- what the log brings ----------------------------------------------------------------------------------------------
+# --- what the log brings --------------------------------------------------------------------------
 
 
-async def test_records_that_arrive_go_to_who_waits(host: Host) -> None:
+async def test_arriving_records_go_to_waiting_requests(host: Host) -> None:
     host.make()
     answers = Answers()
     host.dispatcher.consume(answers, False, None, host.clock.monotonic())
@@ -258,7 +258,7 @@ async def test_records_that_arrive_go_to_who_waits(host: Host) -> None:
     assert answers.values == [b"a"]
 
 
-async def test_a_gap_that_is_passed_is_committed(host: Host) -> None:
+async def test_a_skipped_gap_is_committed(host: Host) -> None:
     live = host.make()
     host.log.add_gap(5)
     await settle()
@@ -266,7 +266,7 @@ async def test_a_gap_that_is_passed_is_committed(host: Host) -> None:
     assert live.commit() == OffsetCommit(5)
 
 
-async def test_what_keeps_records_from_coming_is_told_until_it_is_over(host: Host) -> None:
+async def test_the_reason_for_missing_records_is_reported_until_it_is_gone(host: Host) -> None:
     live = host.make()
     live.stop_fetching()
     host.backend.failures["fetch"] = Unavailable("no leader")
@@ -280,10 +280,10 @@ async def test_what_keeps_records_from_coming_is_told_until_it_is_over(host: Hos
     assert host.dispatcher.faults == {}
 
 
-# --- starting over, and the end -----------------------------------------------------------------------------------------
+# --- starting over, and the end -------------------------------------------------------------------
 
 
-async def test_after_a_reset_records_come_again_and_old_acks_do_not_count(host: Host) -> None:
+async def test_after_a_reset_records_are_redelivered_and_old_acks_do_not_count(host: Host) -> None:
     host.log.append(b"a", b"b")
     live = host.make()
     await host.take(live, 2)
@@ -295,7 +295,7 @@ async def test_after_a_reset_records_come_again_and_old_acks_do_not_count(host: 
     assert [offer.record.offset for offer in await host.take(live, 2)] == [0, 1]
 
 
-async def test_a_closed_partition_still_says_where_the_group_was_and_does_nothing_else(host: Host) -> None:
+async def test_a_closed_partition_still_reports_its_position_and_does_nothing_else(host: Host) -> None:
     host.log.append(b"a", b"b", b"c")
     live = host.make()
     first, second, third = await host.take(live, 3, deliver=False)
@@ -313,7 +313,7 @@ async def test_a_closed_partition_still_says_where_the_group_was_and_does_nothin
     assert len(host.environment.tasks) == 0
 
 
-async def test_closing_takes_its_fault_back(host: Host) -> None:
+async def test_closing_clears_its_fault(host: Host) -> None:
     host.backend.failures["fetch"] = Unavailable("no leader")
     with capture_logs():
         live = host.make()
@@ -323,7 +323,7 @@ async def test_closing_takes_its_fault_back(host: Host) -> None:
     assert host.dispatcher.faults == {}
 
 
-async def test_what_a_reset_voids_is_remembered_for_the_next_life_of_the_partition(host: Host) -> None:
+async def test_offers_voided_by_a_reset_are_remembered_across_restarts_of_the_partition(host: Host) -> None:
     host.log.append(b"a", b"b", b"c")
     live = host.make()
     await host.take(live, 2)
@@ -340,7 +340,7 @@ async def test_what_a_reset_voids_is_remembered_for_the_next_life_of_the_partiti
     assert live.commit() == OffsetCommit(1, "BB")
 
 
-async def test_acks_of_a_topic_that_was_replaced_have_no_effect_wherever_they_are(host: Host) -> None:
+async def test_acks_of_a_replaced_topic_have_no_effect_at_any_offset(host: Host) -> None:
     host.environment.voided.put("g", T0, VoidedOffsets(replaced=range(1001)))
     host.log.append(b"a", b"b")
     live = host.make()

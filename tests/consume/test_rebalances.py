@@ -1,4 +1,6 @@
-"""Rebalances: what was handed out is settled before partitions go elsewhere, and what stays goes on as it was."""
+"""Rebalances: outstanding offers are settled before partitions move, and kept partitions continue
+unchanged.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +22,7 @@ def rebalance(world: World, seconds: float = 10.0) -> "asyncio.Task[None]":
     return asyncio.create_task(world.backend.rebalance("g", seconds))
 
 
-async def test_nothing_is_handed_out_while_acks_are_waited_for(make_world: MakeWorld) -> None:
+async def test_nothing_is_offered_while_a_rebalance_waits_for_acks(make_world: MakeWorld) -> None:
     world = make_world(2)
     world.log(0).append(b"a", b"b")
     await world.consume()
@@ -38,7 +40,7 @@ async def test_nothing_is_handed_out_while_acks_are_waited_for(make_world: MakeW
     assert answers.values in ([b"b"], [b"c"])
 
 
-async def test_the_wait_for_acks_ends_when_the_time_is_up(make_world: MakeWorld) -> None:
+async def test_the_wait_for_acks_ends_at_its_timeout(make_world: MakeWorld) -> None:
     world = make_world(2)
     world.log(0).append(b"a")
     world.log(1).append(b"b")
@@ -52,7 +54,7 @@ async def test_the_wait_for_acks_ends_when_the_time_is_up(make_world: MakeWorld)
     assert (world.committed(0), world.committed(1)) == (OffsetCommit(0), OffsetCommit(1))
 
 
-async def test_an_offer_of_a_partition_that_stays_is_good_after_the_rebalance(make_world: MakeWorld) -> None:
+async def test_an_offer_of_a_kept_partition_is_valid_after_the_rebalance(make_world: MakeWorld) -> None:
     world = make_world(2)
     world.log(0).append(b"a", b"b")
     (offer,) = (await world.consume(auto_ack=True)).offers
@@ -88,7 +90,7 @@ async def test_an_ack_between_the_last_commit_and_the_assignment_waits_for_it(ma
     assert (world.committed(0), world.committed(1)) == (OffsetCommit(1), OffsetCommit(0))
 
 
-async def test_an_ack_that_rides_on_a_request_waits_too(make_world: MakeWorld) -> None:
+async def test_an_ack_sent_with_a_request_waits_too(make_world: MakeWorld) -> None:
     world = make_world()
     world.log(0).append(b"a", b"b")
     await world.consume()
@@ -104,7 +106,7 @@ async def test_an_ack_that_rides_on_a_request_waits_too(make_world: MakeWorld) -
     assert world.committed() == OffsetCommit(1)
 
 
-async def test_a_commit_that_fails_before_the_rebalance_is_tried_again(make_world: MakeWorld) -> None:
+async def test_a_commit_that_fails_before_the_rebalance_is_retried(make_world: MakeWorld) -> None:
     world = make_world()
     world.log(0).append(b"a")
     await world.consume()
@@ -119,7 +121,7 @@ async def test_a_commit_that_fails_before_the_rebalance_is_tried_again(make_worl
     assert world.committed() == OffsetCommit(1)
 
 
-async def test_nothing_is_committed_for_a_partition_that_was_taken_away_without_a_word(
+async def test_nothing_is_committed_for_a_partition_lost_without_revocation(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()
@@ -140,7 +142,7 @@ async def test_nothing_is_committed_for_a_partition_that_was_taken_away_without_
     assert (await world.consume()).values == [b"a"]
 
 
-async def test_a_commit_that_fails_after_its_partition_went_elsewhere_is_not_tried_again(
+async def test_a_commit_that_fails_after_its_partition_moved_is_not_retried(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()
@@ -163,7 +165,7 @@ async def test_a_commit_that_fails_after_its_partition_went_elsewhere_is_not_tri
     assert (await world.consume()).values == [b"a"]
 
 
-async def test_an_ack_of_a_partition_that_may_be_coming_waits(make_world: MakeWorld) -> None:
+async def test_an_ack_of_a_partition_that_may_be_assigned_waits(make_world: MakeWorld) -> None:
     world = make_world(2)
     world.log(1).append(b"x")
     world.backend.groups.withheld.add(T1)
@@ -180,7 +182,7 @@ async def test_an_ack_of_a_partition_that_may_be_coming_waits(make_world: MakeWo
     assert outcome == [None]
 
 
-async def test_an_ack_here_of_what_another_process_has_names_it(make_world: MakeWorld) -> None:
+async def test_an_ack_of_a_partition_of_another_process_names_the_owner(make_world: MakeWorld) -> None:
     world = make_world(2)
     world.log(1).append(b"x")
     world.backend.groups.withheld.add(T1)
@@ -191,7 +193,7 @@ async def test_an_ack_here_of_what_another_process_has_names_it(make_world: Make
     assert str(outcome) == "ack not accepted: t/1 of g is consumed by pixy-b; ack it there"
 
 
-async def test_the_owner_is_named_also_where_no_partition_was_got(make_world: MakeWorld) -> None:
+async def test_the_owner_is_named_also_by_a_member_without_partitions(make_world: MakeWorld) -> None:
     world = make_world()
     world.log(0).append(b"x")
     world.backend.groups.withheld.add(T0)
@@ -202,7 +204,7 @@ async def test_the_owner_is_named_also_where_no_partition_was_got(make_world: Ma
     assert "consumed by pixy-b" in str(outcome)
 
 
-async def test_an_ack_without_a_member_here_waits_while_the_owner_is_being_decided(
+async def test_an_ack_without_a_local_member_waits_while_the_owner_is_undecided(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()
@@ -218,7 +220,7 @@ async def test_an_ack_without_a_member_here_waits_while_the_owner_is_being_decid
     assert world.backend.groups.members == {}
 
 
-async def test_an_ack_without_a_member_here_is_refused_if_the_owner_stays_undecided(
+async def test_an_ack_without_a_local_member_is_rejected_if_the_owner_stays_undecided(
     make_world: MakeWorld,
 ) -> None:
     world = make_world(long_polling_timeout=3.0)
@@ -231,7 +233,7 @@ async def test_an_ack_without_a_member_here_is_refused_if_the_owner_stays_undeci
     assert world.backend.groups.members == {}
 
 
-async def test_an_ack_counts_here_if_the_topic_is_consumed_before_its_owner_is_decided(
+async def test_an_ack_counts_if_the_topic_is_consumed_here_before_its_owner_is_decided(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()
@@ -243,19 +245,19 @@ async def test_an_ack_counts_here_if_the_topic_is_consumed_before_its_owner_is_d
     assert outcome == [None]
 
 
-async def test_a_start_that_loses_its_partition_and_gets_it_back_commits_nothing_that_it_read_before(
+async def test_a_start_that_loses_and_regains_its_partition_commits_nothing_read_before(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()
     world.log(0).append(b"a", b"b", b"c")
     world.backend.groups.of("g").commits = {
         T0: OffsetCommit(9)
-    }  # beyond the end: a start commits where it goes on
+    }  # beyond the end: a start commits its position
     gate = world.backend.gates["offset_ranges"] = asyncio.Event()
     answers = await world.consume()
     world.backend.groups.withheld.add(T0)
     world.backend.groups.assign("g", again=True)
-    world.backend.groups.of("g").commits = {T0: OffsetCommit(1)}  # by whoever had it in between
+    world.backend.groups.of("g").commits = {T0: OffsetCommit(1)}  # by the owner in between
     world.backend.groups.withheld.clear()
     world.backend.groups.assign("g", again=True)
     gate.set()
@@ -282,7 +284,9 @@ async def test_a_start_that_a_rebalance_overtakes_commits_nothing(make_world: Ma
     assert answers.offsets == [0]
 
 
-async def test_an_ack_of_what_another_process_has_does_not_join_the_group(make_world: MakeWorld) -> None:
+async def test_an_ack_of_a_partition_of_another_process_does_not_join_the_group(
+    make_world: MakeWorld,
+) -> None:
     world = make_world()
     world.log(0).append(b"x")
     world.backend.groups.owners[T0] = "pixy-b"
@@ -291,7 +295,7 @@ async def test_an_ack_of_what_another_process_has_does_not_join_the_group(make_w
     assert world.backend.groups.members == {}
 
 
-async def test_an_ack_of_what_nobody_has_joins_and_counts(make_world: MakeWorld) -> None:
+async def test_an_ack_of_an_unassigned_partition_joins_and_counts(make_world: MakeWorld) -> None:
     world = make_world()
     world.log(0).append(b"x")
     assert await world.ack(0, 0) == [None]
@@ -310,10 +314,10 @@ async def test_a_subscription_does_not_end_in_the_middle_of_a_rebalance(make_wor
     await change
     await world.pass_time(1)
     assert world.committed() == OffsetCommit(1)
-    assert world.backend.groups.members == {}  # and ends then
+    assert world.backend.groups.members == {}  # and then ends
 
 
-async def test_the_last_ack_is_seen_though_the_subscription_was_looked_at_meanwhile(
+async def test_the_last_ack_is_noticed_although_the_subscription_was_checked_meanwhile(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()

@@ -30,7 +30,7 @@ SERVED = OffsetRange(10, 20)
         ),
     ],
 )
-def test_a_group_continues_where_it_was_as_far_as_that_is_still_there(
+def test_a_group_continues_at_its_commit_as_far_as_it_still_exists(
     offset: int, metadata: str, base: int, after: str, said: list[str]
 ) -> None:
     remarks: list[Remark] = []

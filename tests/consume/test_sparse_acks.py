@@ -14,7 +14,7 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("base", "ranges", "metadata"), VECTORS)
-def test_ranges_are_written_and_read_as_kafka_pixy_does(
+def test_ranges_are_encoded_and_decoded_as_by_kafka_pixy(
     base: int, ranges: list[tuple[int, int]], metadata: str
 ) -> None:
     acked = [AckRange(*pair) for pair in ranges]
@@ -22,11 +22,11 @@ def test_ranges_are_written_and_read_as_kafka_pixy_does(
     assert decode(base, metadata) == acked
 
 
-def test_what_kafka_pixy_accepts_is_read() -> None:
+def test_encodings_accepted_by_kafka_pixy_are_decoded() -> None:
     assert len(decode(0, "abra1234+/P")) == 2
 
 
-def test_a_range_that_touches_the_base_is_read() -> None:
+def test_a_range_that_touches_the_base_is_decoded() -> None:
     assert decode(10, "AB") == [AckRange(10, 11)]
 
 
@@ -43,7 +43,7 @@ def test_a_range_that_touches_the_base_is_read() -> None:
         ("BggggggggggggP", "bad range: "),
     ],
 )
-def test_what_cannot_be_read_is_refused(metadata: str, message: str) -> None:
+def test_invalid_encodings_are_rejected(metadata: str, message: str) -> None:
     with pytest.raises(InvalidOffset, match=message):
         decode(0, metadata)
 
@@ -52,7 +52,7 @@ def test_thirteen_characters_are_the_longest_number() -> None:
     assert decode(1, "ggggggggggggAB") == [AckRange(1, 2)]
 
 
-def test_the_form_for_people_is_relative_to_the_base() -> None:
+def test_the_readable_form_is_relative_to_the_base() -> None:
     assert describe(300, [AckRange(301, 302), AckRange(309, 311)]) == "1-2,9-11"
     assert describe(300, []) == ""
 
@@ -61,7 +61,7 @@ def test_the_form_for_people_is_relative_to_the_base() -> None:
     st.integers(0, 2**40),
     st.lists(st.tuples(st.integers(1, 2**20), st.integers(1, 2**20)), max_size=20),
 )
-def test_whatever_is_written_is_read_back(base: int, steps: list[tuple[int, int]]) -> None:
+def test_encoded_acks_decode_to_themselves(base: int, steps: list[tuple[int, int]]) -> None:
     ranges, at = [], base
     for gap, count in steps:
         ranges.append(AckRange(at + gap, at + gap + count))
@@ -70,7 +70,7 @@ def test_whatever_is_written_is_read_back(base: int, steps: list[tuple[int, int]
 
 
 @given(st.integers(0, 2**40), st.text("ABCgh/+9@", max_size=30))
-def test_any_text_is_read_or_refused(base: int, metadata: str) -> None:
+def test_any_text_is_decoded_or_rejected(base: int, metadata: str) -> None:
     try:
         ranges = decode(base, metadata)
     except InvalidOffset:

@@ -17,10 +17,10 @@ from tests.consume.fakes import Answers
 NEVER = 10_000.0
 
 
-# --- requests and the clock ----------------------------------------------------------------------------------------
+# --- requests and the clock -----------------------------------------------------------------------
 
 
-async def test_a_request_that_gets_nothing_times_out(make_world: MakeWorld) -> None:
+async def test_a_request_without_a_record_times_out(make_world: MakeWorld) -> None:
     world = make_world()
     answers = await world.consume(2)
     await world.pass_time(2.9)
@@ -29,7 +29,7 @@ async def test_a_request_that_gets_nothing_times_out(make_world: MakeWorld) -> N
     assert [type(error) for error in answers.errors] == [LongPollTimeout] * 2
 
 
-async def test_an_earlier_deadline_of_the_caller_is_kept(make_world: MakeWorld) -> None:
+async def test_an_earlier_deadline_of_the_caller_is_honoured(make_world: MakeWorld) -> None:
     world = make_world()
     late = await world.consume()
     early = await world.consume(deadline=world.clock.monotonic() + 1)
@@ -57,7 +57,7 @@ async def test_a_cancelled_request_takes_nothing(make_world: MakeWorld) -> None:
     assert (gone.offers, gone.errors) == ([], [])
 
 
-async def test_an_offer_that_is_not_acked_comes_again(make_world: MakeWorld) -> None:
+async def test_an_unacked_offer_is_redelivered(make_world: MakeWorld) -> None:
     world = make_world(ack_timeout=10.0)
     world.log().append(b"a")
     await world.consume()
@@ -80,7 +80,7 @@ async def test_a_record_is_dropped_after_its_last_retry(make_world: MakeWorld) -
     assert world.consumers.counters().dropped == 1
 
 
-async def test_what_was_not_delivered_goes_to_who_waits(make_world: MakeWorld) -> None:
+async def test_an_undelivered_record_goes_to_a_waiting_request(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a")
     first = await world.consume(slow=True)
@@ -89,7 +89,7 @@ async def test_what_was_not_delivered_goes_to_who_waits(make_world: MakeWorld) -
     assert second.values == [b"a"]
 
 
-async def test_an_ack_makes_room_for_who_waits(make_world: MakeWorld) -> None:
+async def test_an_ack_lets_a_waiting_request_proceed(make_world: MakeWorld) -> None:
     world = make_world(max_pending_messages=1)
     world.log().append(b"a", b"b")
     answers = await world.consume(2)
@@ -114,10 +114,12 @@ async def test_partitions_are_served_in_turn(make_world: MakeWorld) -> None:
     assert sorted(offer.partition for offer in answers.offers) == [0] * 4 + [1] * 4 + [2] * 4
 
 
-# --- acks ----------------------------------------------------------------------------------------------------------
+# --- acks -----------------------------------------------------------------------------------------
 
 
-async def test_a_riding_ack_comes_before_the_record(make_world: MakeWorld) -> None:
+async def test_an_ack_sent_with_a_request_is_applied_before_the_record_is_offered(
+    make_world: MakeWorld,
+) -> None:
     world = make_world(max_pending_messages=1)
     world.log().append(b"a", b"b")
     await world.consume()
@@ -125,7 +127,9 @@ async def test_a_riding_ack_comes_before_the_record(make_world: MakeWorld) -> No
 
 
 @pytest.mark.parametrize("ack", [(0, -1), (-1, 0), (1, 0), (7, -1)])
-async def test_a_riding_ack_that_cannot_be_is_raised(make_world: MakeWorld, ack: tuple[int, int]) -> None:
+async def test_an_impossible_ack_sent_with_a_request_is_raised(
+    make_world: MakeWorld, ack: tuple[int, int]
+) -> None:
     world = make_world()
     world.log().append(b"a")
     await world.consume()
@@ -135,7 +139,9 @@ async def test_a_riding_ack_that_cannot_be_is_raised(make_world: MakeWorld, ack:
     assert (answers.offers, answers.errors) == ([], [])
 
 
-async def test_a_riding_ack_beyond_the_end_is_answered_and_nothing_is_taken(make_world: MakeWorld) -> None:
+async def test_an_ack_beyond_the_end_sent_with_a_request_is_answered_without_a_record(
+    make_world: MakeWorld,
+) -> None:
     world = make_world()
     world.log().append(b"a", b"b")
     await world.consume()
@@ -145,12 +151,12 @@ async def test_a_riding_ack_beyond_the_end_is_answered_and_nothing_is_taken(make
     assert world.consumers.outstanding == 1
 
 
-async def test_a_riding_ack_ahead_of_the_known_end_is_checked_with_the_cluster(make_world: MakeWorld) -> None:
+async def test_an_ack_ahead_of_the_known_end_is_checked_with_the_cluster(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a", b"b")
     await world.consume(2)
     log = world.log()
-    log.end += 3  # The fetch that waits is not told.
+    log.end += 3  # The waiting fetch is not notified.
     answers = await world.consume(ack=(0, 4))
     assert answers.errors == []
     await world.pass_time(1)
@@ -184,7 +190,7 @@ async def test_the_accidental_ack_counts_only_if_offered(make_world: MakeWorld) 
     assert world.committed() == OffsetCommit(1)
 
 
-async def test_an_ack_of_what_nobody_here_offered_starts_the_subscription(make_world: MakeWorld) -> None:
+async def test_an_ack_of_a_record_not_offered_here_starts_the_subscription(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a", b"b")
     assert await world.ack(0, 1) == [None]
@@ -193,7 +199,7 @@ async def test_an_ack_of_what_nobody_here_offered_starts_the_subscription(make_w
     assert (await world.consume(2)).offsets == [0]
 
 
-async def test_an_ack_below_the_committed_offset_is_fine(make_world: MakeWorld) -> None:
+async def test_an_ack_below_the_committed_offset_is_accepted(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(*[b"x"] * 5)
     world.backend.groups.of("g").commits = {TopicPartition("t", 0): OffsetCommit(3)}
@@ -214,7 +220,7 @@ async def test_an_ack_below_the_committed_offset_is_fine(make_world: MakeWorld) 
     ],
 )
 @pytest.mark.parametrize("live", [True, False])
-async def test_an_ack_that_cannot_be_is_refused(
+async def test_an_impossible_ack_is_rejected(
     make_world: MakeWorld, partition: int, offset: int, error: type[Exception], live: bool
 ) -> None:
     world = make_world()
@@ -236,7 +242,7 @@ async def test_an_ack_for_a_partition_of_another_process_ends_after_the_timeout(
     assert isinstance(outcome[0], Unavailable)
 
 
-async def test_a_riding_ack_for_a_partition_of_another_process_does_not_hold_up(
+async def test_a_request_with_an_ack_for_a_partition_of_another_process_is_not_delayed(
     make_world: MakeWorld,
 ) -> None:
     world = make_world(2)
@@ -247,7 +253,7 @@ async def test_a_riding_ack_for_a_partition_of_another_process_does_not_hold_up(
     assert (await world.consume(ack=(1, 0))).values == [b"y"]
 
 
-async def test_acks_that_wait_are_bounded(make_world: MakeWorld) -> None:
+async def test_waiting_acks_are_bounded(make_world: MakeWorld) -> None:
     world = make_world(channel_buffer_size=2)
     world.backend.gates["join"] = asyncio.Event()
     world.log().append(b"x")
@@ -257,7 +263,7 @@ async def test_acks_that_wait_are_bounded(make_world: MakeWorld) -> None:
     assert isinstance((await world.consume(ack=(0, 0))).errors[0], TooManyRequests)
 
 
-# --- the end -------------------------------------------------------------------------------------------------------
+# --- the end --------------------------------------------------------------------------------------
 
 
 async def test_without_requests_and_offers_the_subscription_ends(make_world: MakeWorld) -> None:
@@ -271,7 +277,7 @@ async def test_without_requests_and_offers_the_subscription_ends(make_world: Mak
     assert world.clock.timers == 0
 
 
-async def test_a_request_puts_the_end_off(make_world: MakeWorld) -> None:
+async def test_a_request_postpones_the_end(make_world: MakeWorld) -> None:
     world = make_world(long_polling_timeout=1.0)
     for _ in range(5):
         await world.consume()
@@ -279,7 +285,7 @@ async def test_a_request_puts_the_end_off(make_world: MakeWorld) -> None:
     assert "leave" not in [event[0] for event in world.backend.groups.events]
 
 
-async def test_a_request_that_waits_puts_the_end_off(make_world: MakeWorld) -> None:
+async def test_a_waiting_request_postpones_the_end(make_world: MakeWorld) -> None:
     world = make_world(long_polling_timeout=100.0)
     answers = await world.consume()
     await world.pass_time(50)
@@ -288,7 +294,7 @@ async def test_a_request_that_waits_puts_the_end_off(make_world: MakeWorld) -> N
     assert answers.values == [b"a"]
 
 
-async def test_with_an_offer_out_it_ends_with_the_last_ack(make_world: MakeWorld) -> None:
+async def test_with_an_outstanding_offer_it_ends_at_the_last_ack(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a", b"b")
     await world.consume(2)
@@ -300,7 +306,7 @@ async def test_with_an_offer_out_it_ends_with_the_last_ack(make_world: MakeWorld
     assert world.committed() == OffsetCommit(2)
 
 
-async def test_with_an_offer_out_it_ends_when_that_is_returned(make_world: MakeWorld) -> None:
+async def test_with_an_outstanding_offer_it_ends_when_that_is_returned(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a")
     answers = await world.consume(slow=True)
@@ -327,7 +333,7 @@ async def test_an_offer_in_the_queue_of_a_slow_reader_spends_no_retry_and_is_off
     assert world.committed() == OffsetCommit(1)
 
 
-async def test_an_offer_never_acked_ends_it_after_the_ack_timeout(make_world: MakeWorld) -> None:
+async def test_with_an_offer_never_acked_it_ends_after_the_ack_timeout(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a")
     await world.consume()
@@ -338,7 +344,7 @@ async def test_an_offer_never_acked_ends_it_after_the_ack_timeout(make_world: Ma
     assert (await world.consume()).values == [b"a"]
 
 
-async def test_the_end_says_how_many_records_are_not_acked(make_world: MakeWorld) -> None:
+async def test_the_end_reports_the_number_of_unacked_records(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a", b"b")
     await world.consume(2)
@@ -349,7 +355,7 @@ async def test_the_end_says_how_many_records_are_not_acked(make_world: MakeWorld
     ]
 
 
-async def test_a_request_near_the_end_keeps_it(make_world: MakeWorld) -> None:
+async def test_a_request_near_the_end_keeps_the_subscription(make_world: MakeWorld) -> None:
     world = make_world(long_polling_timeout=1.0)
     world.log().append(b"a")
     await world.consume()
@@ -365,7 +371,7 @@ async def test_a_request_near_the_end_keeps_it(make_world: MakeWorld) -> None:
     assert world.backend.groups.events[-1] == ("leave", "g")
 
 
-async def test_a_request_while_it_ends_is_served_by_the_next(make_world: MakeWorld) -> None:
+async def test_a_request_while_it_ends_is_served_by_the_next_subscription(make_world: MakeWorld) -> None:
     world = make_world(long_polling_timeout=1.0)
     world.log().append(b"a", b"b")
     answers = await world.consume(auto_ack=True)

@@ -29,7 +29,7 @@ def after(*events: SubscriptionEvent) -> SubscriptionState:
         ([E.DRAIN, E.CLOSE], S.CLOSED),
     ],
 )
-def test_events_lead_to_a_state(events: list[SubscriptionEvent], expected: SubscriptionState) -> None:
+def test_events_lead_to_states(events: list[SubscriptionEvent], expected: SubscriptionState) -> None:
     assert after(*events) is expected
 
 

@@ -12,7 +12,7 @@ def alarm_on(clock: FakeClock) -> tuple[Alarm, list[float]]:
     return Alarm(Timers(clock, clock.call_later), calls.append), calls
 
 
-def test_an_alarm_goes_off_once_at_the_earliest_time_asked_for() -> None:
+def test_an_alarm_fires_once_at_the_earliest_requested_time() -> None:
     clock = FakeClock()
     alarm, calls = alarm_on(clock)
     for when in (1005.0, 1003.0, 1009.0):
@@ -23,7 +23,7 @@ def test_an_alarm_goes_off_once_at_the_earliest_time_asked_for() -> None:
     assert alarm.when == inf
 
 
-def test_a_cancelled_alarm_does_not_go_off() -> None:
+def test_a_cancelled_alarm_does_not_fire() -> None:
     clock = FakeClock()
     alarm, calls = alarm_on(clock)
     alarm.at(1001.0)

@@ -1,4 +1,6 @@
-"""What consumer groups make of topics that grow, are deleted and created again, and of logs that are cut at the front."""
+"""Consumer groups of topics that grow, are deleted and recreated, and of logs truncated at the
+front.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,7 +29,7 @@ def warnings(logs: list[EventDict]) -> list[str]:
     return [entry["event"] for entry in logs if entry["log_level"] in ("warning", "error")]
 
 
-# --- growth -------------------------------------------------------------------------------------------------------
+# --- growth ---------------------------------------------------------------------------------------
 
 
 async def test_new_partitions_are_consumed_and_nothing_is_offered_twice(make_world: MakeWorld) -> None:
@@ -44,7 +46,7 @@ async def test_new_partitions_are_consumed_and_nothing_is_offered_twice(make_wor
 
 
 @pytest.mark.parametrize("initial_offset", ["oldest", "newest"])
-async def test_a_partition_that_is_added_is_consumed_from_its_beginning(
+async def test_an_added_partition_is_consumed_from_its_beginning(
     make_world: MakeWorld, initial_offset: str
 ) -> None:
     world = make_world(initial_offset=initial_offset)
@@ -56,7 +58,7 @@ async def test_a_partition_that_is_added_is_consumed_from_its_beginning(
     assert sorted(answers.values, key=str) == [b"a", b"first of all"]
 
 
-# --- deletion -----------------------------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------
 
 
 async def test_offers_of_a_deleted_topic_are_void_and_nothing_is_fetched_or_committed(
@@ -80,7 +82,7 @@ async def test_offers_of_a_deleted_topic_are_void_and_nothing_is_fetched_or_comm
     assert len(world.consumers._environment.tasks) == 1  # the keeper of the group
 
 
-async def test_requests_that_wait_for_a_deleted_topic_are_answered_at_once(make_world: MakeWorld) -> None:
+async def test_requests_waiting_for_a_deleted_topic_are_answered_at_once(make_world: MakeWorld) -> None:
     world = make_world()
     answers = await world.consume(3)
     world.backend.delete("t")
@@ -89,7 +91,7 @@ async def test_requests_that_wait_for_a_deleted_topic_are_answered_at_once(make_
     assert world.missed == ["t"]
 
 
-async def test_nobody_misses_a_topic_that_is_deleted_while_nobody_waits(make_world: MakeWorld) -> None:
+async def test_a_topic_deleted_without_waiting_requests_causes_no_error(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(b"a")
     await world.consume()
@@ -98,7 +100,7 @@ async def test_nobody_misses_a_topic_that_is_deleted_while_nobody_waits(make_wor
     assert world.missed == []
 
 
-async def test_requests_go_on_waiting_if_the_topic_is_created_again(make_world: MakeWorld) -> None:
+async def test_requests_keep_waiting_if_the_topic_is_recreated(make_world: MakeWorld) -> None:
     world = make_world()
     world.created_again = 2
     answers = await world.consume(2)
@@ -111,7 +113,7 @@ async def test_requests_go_on_waiting_if_the_topic_is_created_again(make_world: 
     assert len(answers.errors) == 1
 
 
-async def test_an_ack_that_waits_is_answered_as_for_an_unknown_topic(make_world: MakeWorld) -> None:
+async def test_a_waiting_ack_is_answered_as_for_an_unknown_topic(make_world: MakeWorld) -> None:
     world = make_world()
     world.backend.groups.withheld.add(T0)
     outcome = await world.ack(0, 0)
@@ -121,7 +123,7 @@ async def test_an_ack_that_waits_is_answered_as_for_an_unknown_topic(make_world:
     assert [type(error) for error in outcome] == [UnknownTopic]
 
 
-async def test_a_request_whose_ack_waits_becomes_one_that_waits_for_a_missing_topic(
+async def test_a_request_with_a_waiting_ack_becomes_one_for_a_missing_topic(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()
@@ -136,7 +138,7 @@ async def test_a_request_whose_ack_waits_becomes_one_that_waits_for_a_missing_to
 
 
 @pytest.mark.parametrize("silently", [False, True])
-async def test_the_commits_of_other_topics_go_on_and_those_of_the_deleted_one_end(
+async def test_commits_of_other_topics_continue_and_those_of_the_deleted_one_end(
     make_world: MakeWorld, silently: bool
 ) -> None:
     world = make_world()
@@ -150,7 +152,7 @@ async def test_the_commits_of_other_topics_go_on_and_those_of_the_deleted_one_en
     assert world.backend.commit_calls == [{T0: OffsetCommit(1)}]
 
 
-async def test_a_topic_that_is_deleted_while_a_commit_is_under_way_does_not_hold_up_the_others(
+async def test_a_topic_deleted_during_a_commit_does_not_block_the_others(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()
@@ -168,7 +170,7 @@ async def test_a_topic_that_is_deleted_while_a_commit_is_under_way_does_not_hold
     assert world.backend.commit_calls[1:] == [{T0: OffsetCommit(1)}]
 
 
-async def test_a_topic_that_is_deleted_while_its_partitions_start_is_no_fault(make_world: MakeWorld) -> None:
+async def test_a_topic_deleted_while_its_partitions_start_is_not_a_fault(make_world: MakeWorld) -> None:
     world = make_world()
     gate = world.backend.gates["offset_ranges"] = asyncio.Event()
     await world.consume()
@@ -182,10 +184,10 @@ async def test_a_topic_that_is_deleted_while_its_partitions_start_is_no_fault(ma
     assert warnings(logs) == []
 
 
-async def test_where_the_group_was_in_the_old_topic_is_not_where_it_starts_in_the_new_one(
+async def test_the_position_in_the_old_topic_is_not_used_in_the_new_one(
     make_world: MakeWorld,
 ) -> None:
-    """The topic is replaced between the reading of what was committed and the start of its partitions."""
+    """The topic is replaced between reading its commits and starting its partitions."""
     world = make_world()
     world.log().append(*[b"old"] * 5)
     world.backend.groups.of("g").commits = {T0: OffsetCommit(2, "sparse acks that have to be rewritten")}
@@ -203,11 +205,11 @@ async def test_where_the_group_was_in_the_old_topic_is_not_where_it_starts_in_th
     assert world.committed() == OffsetCommit(3)
 
 
-# --- the same name again --------------------------------------------------------------------------------------------
+# --- the same name again --------------------------------------------------------------------------
 
 
 async def replaced_after_acks(world: World, *, silently: bool = False) -> None:
-    """Three records of five are acked and not committed when the topic is deleted and created again."""
+    """Three of five records are acked but not committed when the topic is deleted and recreated."""
     answers = await world.consume(5)
     world.log().append(*[b"old"] * 5)
     await settle()
@@ -218,7 +220,7 @@ async def replaced_after_acks(world: World, *, silently: bool = False) -> None:
 
 @pytest.mark.parametrize("initial_offset", ["oldest", "newest"])
 @pytest.mark.parametrize("silently", [False, True])
-async def test_a_topic_that_is_created_again_is_consumed_from_its_beginning(
+async def test_a_recreated_topic_is_consumed_from_its_beginning(
     make_world: MakeWorld, initial_offset: str, silently: bool
 ) -> None:
     world = make_world(initial_offset=initial_offset)
@@ -245,7 +247,7 @@ async def test_acks_of_the_old_topic_have_no_effect_on_the_new_one(make_world: M
     assert world.committed() == OffsetCommit(1)
 
 
-async def test_acks_that_could_not_be_committed_are_not_kept_for_the_new_topic(make_world: MakeWorld) -> None:
+async def test_uncommitted_acks_are_not_kept_for_the_new_topic(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(*[b"old"] * 5)
     deliver((await world.consume(3)).offers)
@@ -278,7 +280,7 @@ async def test_a_new_topic_does_not_wait_for_the_backoff_of_an_earlier_failure(m
     assert (await world.consume()).values == [b"new"]
 
 
-async def test_a_partition_that_is_not_there_yet_does_not_hold_up_the_others(make_world: MakeWorld) -> None:
+async def test_a_missing_partition_does_not_block_the_others(make_world: MakeWorld) -> None:
     world = make_world(2)
     world.log(0).append(b"a")
     world.backend.unready.add(TopicPartition("t", 1))
@@ -294,7 +296,7 @@ async def test_a_partition_that_is_not_there_yet_does_not_hold_up_the_others(mak
     assert waiting.values == [b"b"]
 
 
-async def test_a_topic_that_cannot_start_is_no_fault_of_the_others(make_world: MakeWorld) -> None:
+async def test_a_topic_that_cannot_start_does_not_affect_the_others(make_world: MakeWorld) -> None:
     world = make_world()
     world.backend.create("u", 1)
     world.backend.unready.add(TopicPartition("u", 0))
@@ -306,7 +308,7 @@ async def test_a_topic_that_cannot_start_is_no_fault_of_the_others(make_world: M
     ]
 
 
-# --- retention ----------------------------------------------------------------------------------------------------
+# --- retention ------------------------------------------------------------------------------------
 
 
 def cuts(logs: list[EventDict]) -> list[tuple[int, int, int]]:
@@ -317,7 +319,7 @@ def cuts(logs: list[EventDict]) -> list[tuple[int, int, int]]:
     ]
 
 
-async def test_offers_below_the_new_begin_are_dropped_and_the_others_stay(make_world: MakeWorld) -> None:
+async def test_offers_below_the_new_begin_are_dropped_and_the_others_kept(make_world: MakeWorld) -> None:
     world = make_world(ack_timeout=60.0)
     world.log().append(*[b"a"] * 5)
     world.log().append(*[b"b"] * 5)
@@ -338,7 +340,7 @@ async def test_offers_below_the_new_begin_are_dropped_and_the_others_stay(make_w
     assert world.committed() == OffsetCommit(5)
 
 
-async def test_every_cut_is_said_once_however_often_is_fetched(make_world: MakeWorld) -> None:
+async def test_every_truncation_is_logged_once(make_world: MakeWorld) -> None:
     world = make_world(subscription_timeout=1000.0)
     world.log().append(*[b"a"] * 5)
     await world.consume(5)
@@ -355,7 +357,7 @@ async def test_every_cut_is_said_once_however_often_is_fetched(make_world: MakeW
     assert [(offset, begin) for offset, begin, _ in cuts(logs)] == [(0, 2), (2, 4), (4, 11)]
 
 
-async def test_a_cut_while_the_fetcher_waits_for_room_is_followed_when_there_is_room(
+async def test_a_truncation_while_the_fetcher_waits_for_space_is_followed_later(
     make_world: MakeWorld,
 ) -> None:
     world = make_world(fetch_max_bytes=2000, ack_timeout=60.0)
@@ -381,7 +383,7 @@ async def test_a_cut_while_the_fetcher_waits_for_room_is_followed_when_there_is_
     assert (await world.consume()).offsets == [max(seen) + 1]
 
 
-async def test_a_cut_below_what_was_acked_without_being_fetched_is_none(make_world: MakeWorld) -> None:
+async def test_a_truncation_below_acked_records_is_ignored(make_world: MakeWorld) -> None:
     world = make_world()
     world.log().append(*[b"a"] * 5)
     gate = world.backend.gates["fetch"] = asyncio.Event()
@@ -397,7 +399,7 @@ async def test_a_cut_below_what_was_acked_without_being_fetched_is_none(make_wor
     assert (cuts(logs), world.consumers.outstanding, world.committed()) == ([], 1, OffsetCommit(5))
 
 
-async def test_a_group_that_starts_below_the_begin_is_told_once_however_often_it_has_to_try(
+async def test_a_start_below_the_log_begin_offset_is_logged_once_however_often_it_is_retried(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()

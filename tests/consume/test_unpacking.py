@@ -14,12 +14,12 @@ from tests.fakes.batches import batch_of, bomb
 PATIENCE_S = 60.0
 
 
-async def test_the_records_come_unpacked() -> None:
+async def test_records_are_unpacked() -> None:
     batch = batch_of(b"a" * 100, b"b" * 100, compression=COMPRESSION["lz4"])
     assert [record.value for record in await BatchUnpacker()(batch)] == [b"a" * 100, b"b" * 100]
 
 
-async def test_a_batch_that_unpacks_too_far_is_told() -> None:
+async def test_a_batch_that_decompresses_too_far_is_reported() -> None:
     with pytest.raises(UnpackedTooLarge, match="record batch at offset 0 cannot be decoded"):
         await BatchUnpacker()(bomb())
 

@@ -14,7 +14,7 @@ def test_offsets_of_offers_and_of_a_replaced_topic_are_voided() -> None:
     assert not NOTHING_VOIDED
 
 
-def test_what_was_offered_again_is_not_voided_any_more() -> None:
+def test_redelivered_offsets_are_no_longer_voided() -> None:
     voided = VoidedOffsets(frozenset({7, 9}), range(3))
     assert voided.after({7}, 2) == VoidedOffsets(frozenset({9}), range(2, 3))
     assert not voided.after({7, 9}, 100)
@@ -29,7 +29,7 @@ def test_voided_offsets_are_remembered_per_group_and_partition() -> None:
     assert voided.of("g", T1) == NOTHING_VOIDED
 
 
-def test_those_of_the_partition_that_was_changed_first_are_forgotten_at_the_bound() -> None:
+def test_at_the_limit_the_least_recently_changed_partition_is_forgotten() -> None:
     voided = VoidedByPartition(limit=6)
     voided.put("g", T0, offers(1))
     voided.put("g", T1, offers(1))

@@ -1,4 +1,6 @@
-"""What the tests of the producer's buffer share: accumulators on a cluster in memory, records, answers."""
+"""Shared parts of the tests of the producer's buffer: accumulators on an in-memory cluster,
+records, answers.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +22,7 @@ TOPIC = "letters"
 
 
 class Answers:
-    """Collects what `done` was called with, in order, one entry for each caller that it answers."""
+    """Collects the calls of `done` in order, one entry per answered caller."""
 
     def __init__(self) -> None:
         self.all: list[tuple[int, int, PixyError | None]] = []

@@ -1,4 +1,4 @@
-"""pixy/proxy/accumulator.py: batching, the bounded buffer, what happens to what cannot be written."""
+"""pixy/proxy/accumulator.py: batching, the bounded buffer, failed writes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from tests.fakes.waiting import settle, until
 from tests.proxy.producing import TOPIC, Answers, append, batches, flat, make
 
 
-async def test_records_of_one_turn_share_a_batch_and_get_consecutive_offsets() -> None:
+async def test_records_of_one_loop_iteration_share_a_batch_with_consecutive_offsets() -> None:
     accumulators, backend, answers = await make()
     for value in (b"a", b"b", b"c"):
         append(accumulators, value, answers)
@@ -39,7 +39,7 @@ async def test_records_gather_while_a_batch_of_their_partition_is_in_flight() ->
     assert await batches(backend) == [[b"first"], [b"a", b"b"]]
 
 
-async def test_a_lone_record_goes_out_at_the_end_of_the_turn() -> None:
+async def test_a_lone_record_is_sent_at_the_end_of_the_loop_iteration() -> None:
     accumulators, backend, answers = await make()
     backend.hold_appends()
     append(accumulators, b"a", answers)
@@ -84,7 +84,7 @@ async def test_a_linger_target_that_is_not_reached_delays_one_flush_for_a_short_
 
 
 async def rounds_without_a_key(options: ProducerConfig) -> list[list[int]]:
-    """The partitions of ten records that come together, 20 times."""
+    """Partitions of ten records that arrive together, 20 times."""
     accumulators, _, _ = await make(options, partitions=4)
     rounds = []
     for _ in range(20):
@@ -97,7 +97,7 @@ async def rounds_without_a_key(options: ProducerConfig) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("partitioner", ["hash", "murmur2"])
-async def test_records_without_a_key_that_come_together_share_a_partition_chosen_anew(
+async def test_records_without_a_key_that_arrive_together_share_a_newly_chosen_partition(
     partitioner: str,
 ) -> None:
     rounds = await rounds_without_a_key(ProducerConfig(partitioner=partitioner))
@@ -111,7 +111,7 @@ async def test_random_and_roundrobin_choose_for_each_record(partitioner: str) ->
     assert all(len(set(partitions)) > 1 for partitions in rounds)
 
 
-async def test_records_with_a_key_do_not_move_for_those_without() -> None:
+async def test_records_with_a_key_keep_their_partition_beside_those_without() -> None:
     async def where(keys: list[bytes | None]) -> dict[bytes | None, int]:
         accumulators, backend, answers = await make(partitions=4)
         for key in keys:
@@ -126,7 +126,7 @@ async def test_records_with_a_key_do_not_move_for_those_without() -> None:
     assert mixed == await where([b"foo", b"bar", b"A"])
 
 
-async def test_a_batch_is_cut_at_flush_bytes() -> None:
+async def test_a_batch_is_closed_at_flush_bytes() -> None:
     accumulators, backend, answers = await make(ProducerConfig(flush_bytes=220))
     for _ in range(5):
         append(accumulators, b"x" * 39, answers)
@@ -137,7 +137,9 @@ async def test_a_batch_is_cut_at_flush_bytes() -> None:
 @pytest.mark.parametrize("headers", [0, 1, 50])
 @pytest.mark.parametrize("size", [0, 1, 100, 10_000])
 async def test_no_batch_of_several_records_is_larger_than_flush_bytes(size: int, headers: int) -> None:
-    """Brokers refuse a batch that is, with all records in it, and they count its header and its numbers too."""
+    """Brokers reject larger batches as a whole, and count the header and the numbers of records
+    too.
+    """
     limit = 20_000
     accumulators, backend, answers = await make(ProducerConfig(flush_bytes=limit))
     topic = await backend.describe_topic(TOPIC)
@@ -148,7 +150,7 @@ async def test_no_batch_of_several_records_is_larger_than_flush_bytes(size: int,
     stored = (await backend.fetch(TopicPartition(TOPIC, 0), 0, max_bytes=1 << 30)).batches
     assert sum(read_header(batch).records for batch in stored) == 2000
     assert max(len(batch) for batch in stored) <= limit
-    # And not much smaller, but for what is counted too carefully.
+    # And not much smaller, except for overestimated sizes.
     assert len(stored) == 1 or len(stored[0]) > limit / 7
 
 
@@ -159,7 +161,7 @@ async def test_one_record_larger_than_flush_bytes_is_a_batch_of_its_own() -> Non
     assert [len(batch) for batch in await batches(backend)] == [1]
 
 
-async def test_flush_frequency_lets_records_of_several_turns_gather() -> None:
+async def test_flush_frequency_batches_records_of_several_loop_iterations() -> None:
     accumulators, backend, answers = await make(ProducerConfig(flush_frequency=0.2))
     for value in (b"a", b"b", b"c"):
         append(accumulators, value, answers)
@@ -170,7 +172,7 @@ async def test_flush_frequency_lets_records_of_several_turns_gather() -> None:
     assert await batches(backend) == [[b"a", b"b", b"c"]]
 
 
-async def test_a_full_buffer_makes_requests_wait_in_order_and_go_on_when_there_is_room() -> None:
+async def test_a_full_buffer_queues_requests_in_order_until_there_is_space() -> None:
     accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=2))
     backend.hold_appends()
     waiting = [append(accumulators, b"%d" % n, answers) for n in range(5)]
@@ -182,7 +184,7 @@ async def test_a_full_buffer_makes_requests_wait_in_order_and_go_on_when_there_i
     assert flat(await batches(backend)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_a_batch_is_as_old_as_its_oldest_record_wherever_that_has_waited() -> None:
+async def test_the_age_of_a_batch_is_that_of_its_oldest_record_wherever_it_waited() -> None:
     clock = FakeClock()
     accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=3), clock=clock)
     backend.hold_appends()
@@ -204,7 +206,7 @@ async def test_a_batch_is_as_old_as_its_oldest_record_wherever_that_has_waited()
     assert backend.ages == [0.0, 9.0, 3.0]
 
 
-async def test_the_buffer_is_bounded_in_bytes_too_but_takes_one_record_of_any_size() -> None:
+async def test_the_buffer_is_bounded_in_bytes_too_but_accepts_one_record_of_any_size() -> None:
     accumulators, backend, answers = await make(ProducerConfig(buffer_bytes=1_000_000))
     backend.hold_appends()
     assert append(accumulators, b"x" * 2_000_000, answers) is None
@@ -213,7 +215,7 @@ async def test_the_buffer_is_bounded_in_bytes_too_but_takes_one_record_of_any_si
     await answers.wait(2)
 
 
-async def test_a_request_that_is_cancelled_while_it_waits_is_not_written() -> None:
+async def test_a_request_cancelled_while_queued_is_not_written() -> None:
     accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=1))
     backend.hold_appends()
     append(accumulators, b"a", answers)
@@ -237,7 +239,7 @@ async def test_a_cancelled_request_gives_its_place_in_the_queue_back_at_once() -
     assert flat(await batches(backend)) == [b"a", b"b"]
 
 
-async def test_the_buffer_is_empty_again_after_batches_were_cut() -> None:
+async def test_the_buffer_is_empty_again_after_batches_are_split() -> None:
     accumulators, backend, answers = await make(ProducerConfig(flush_bytes=100))
     topic = await backend.describe_topic(TOPIC)
     for _ in range(7):
@@ -246,7 +248,7 @@ async def test_the_buffer_is_empty_again_after_batches_were_cut() -> None:
     assert (accumulators.buffered, accumulators.buffered_bytes) == (0, 0)
 
 
-async def test_more_waiting_requests_than_configured_are_unavailable_and_change_nothing() -> None:
+async def test_requests_beyond_the_configured_queue_are_unavailable_and_change_nothing() -> None:
     accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=1, waiting_requests=1))
     backend.hold_appends()
     append(accumulators, b"a", answers)
@@ -268,7 +270,7 @@ async def test_an_asynchronous_record_is_answered_at_once_with_minus_one_and_wri
     assert await batches(backend) == [[b"a"]]
 
 
-async def test_an_asynchronous_record_waits_for_room_before_it_is_answered() -> None:
+async def test_an_asynchronous_record_waits_for_space_before_it_is_answered() -> None:
     accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=1))
     backend.hold_appends()
     append(accumulators, b"a", answers, sync=False)
@@ -294,7 +296,7 @@ async def test_a_failed_append_fails_every_record_of_the_batch() -> None:
     assert accumulators.buffered == accumulators.buffered_bytes == 0
 
 
-async def test_asynchronous_records_that_cannot_be_written_are_counted_and_logged_but_not_each() -> None:
+async def test_failed_asynchronous_records_are_counted_and_logged_together() -> None:
     accumulators, backend, answers = await make()
     backend.fail_appends(Unavailable("no disk"), 3)
     with structlog.testing.capture_logs() as logs:
@@ -307,7 +309,7 @@ async def test_asynchronous_records_that_cannot_be_written_are_counted_and_logge
     ]
 
 
-async def test_compression_applies_to_what_is_stored() -> None:
+async def test_stored_batches_are_compressed() -> None:
     for number, name in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         accumulators, backend, answers = await make(replace(ProducerConfig(), compression=name))
         append(accumulators, b"x" * 1000, answers)
@@ -317,7 +319,7 @@ async def test_compression_applies_to_what_is_stored() -> None:
         assert await batches(backend) == [[b"x" * 1000]]
 
 
-async def test_records_go_to_the_partition_that_the_partitioner_says() -> None:
+async def test_records_go_to_the_partition_of_the_partitioner() -> None:
     accumulators, backend, answers = await make(partitions=4)
     for key in (b"", b"foo", b"bar", b"A"):
         append(accumulators, b"v-" + key, answers, key=key)
@@ -338,7 +340,7 @@ async def test_drained_waits_until_everything_is_answered() -> None:
     assert accumulators.buffered == 0
 
 
-async def test_drained_waits_for_a_record_that_came_after_a_refusal() -> None:
+async def test_drained_waits_for_a_record_that_arrived_after_a_rejection() -> None:
     accumulators, backend, answers = await make()
     backend.fail_appends(Unavailable("no disk"), 1)
     append(accumulators, b"a", answers)
@@ -348,7 +350,7 @@ async def test_drained_waits_for_a_record_that_came_after_a_refusal() -> None:
     assert await batches(backend) == [[b"b"]]
 
 
-async def test_giving_up_says_how_many_messages_nobody_can_vouch_for() -> None:
+async def test_giving_up_reports_the_number_of_messages_in_doubt() -> None:
     accumulators, backend, answers = await make()
     backend.hold_appends()
     append(accumulators, b"a", answers, sync=False)
@@ -359,7 +361,7 @@ async def test_giving_up_says_how_many_messages_nobody_can_vouch_for() -> None:
     await accumulators.drained()
 
 
-async def test_a_turn_of_the_loop_sends_so_many_batches_and_leaves_the_rest_to_the_next() -> None:
+async def test_a_loop_iteration_sends_a_bounded_number_of_batches() -> None:
     accumulators, backend, answers = await make(ProducerConfig(partitioner="roundrobin"), partitions=100)
     for number in range(100):
         append(accumulators, b"%d" % number, answers, key=None)
@@ -370,7 +372,7 @@ async def test_a_turn_of_the_loop_sends_so_many_batches_and_leaves_the_rest_to_t
     assert sorted(answers.all) == [(number, 0, None) for number in range(100)]
 
 
-async def test_a_turn_of_the_loop_answers_so_many_records_of_a_batch() -> None:
+async def test_a_loop_iteration_answers_a_bounded_number_of_records() -> None:
     accumulators, backend, answers = await make()
     for number in range(1200):
         append(accumulators, b"%d" % number, answers)
@@ -412,7 +414,7 @@ async def test_the_wall_clock_may_step_backwards_between_two_records() -> None:
 
 
 async def told(*, fails: bool) -> dict[str, list[tuple[list[object], int, int, bool]]]:
-    """The calls of two `done`s for one batch of records: a a b, an asynchronous one, b a."""
+    """The calls of two `done` callbacks for one batch of records: a a b, an asynchronous one, b a."""
     accumulators, backend, answers = await make()
     description = backend.topic(TOPIC)
     assert description is not None
@@ -435,7 +437,7 @@ async def told(*, fails: bool) -> dict[str, list[tuple[list[object], int, int, b
     return calls
 
 
-async def test_callers_next_to_each_other_in_a_batch_are_answered_by_one_call() -> None:
+async def test_adjacent_callers_in_a_batch_are_answered_by_one_call() -> None:
     calls = await told(fails=False)
     assert calls == {
         "a": [([1, 2], 0, 0, False), ([5], 0, 5, False)],
@@ -443,7 +445,7 @@ async def test_callers_next_to_each_other_in_a_batch_are_answered_by_one_call() 
     }
 
 
-async def test_callers_next_to_each_other_in_a_batch_that_fails_get_the_error_by_one_call() -> None:
+async def test_adjacent_callers_in_a_failed_batch_get_the_error_by_one_call() -> None:
     calls = await told(fails=True)
     assert calls == {
         "a": [([1, 2], -1, -1, True), ([5], -1, -1, True)],

@@ -1,4 +1,6 @@
-"""pixy/proxy/accumulator.py: topics that grow, lose leaders, are deleted and come back while records are on their way."""
+"""pixy/proxy/accumulator.py: topics that grow, lose leaders, are deleted and recreated while
+records are in flight.
+"""
 
 from dataclasses import replace
 
@@ -21,7 +23,7 @@ async def described(backend: FakeBackend, partition: int, leader: int) -> None:
 async def partitions_of(
     accumulators: Accumulators, count: int, *, key: bytes | None = None, topic: str = TOPIC
 ) -> list[int]:
-    """The partitions that the next records go to, if one comes after the other."""
+    """Partitions of the next records, produced one after the other."""
     answers = Answers()
     for number in range(count):
         append(accumulators, b"v", answers, key=key, topic=topic)
@@ -34,7 +36,7 @@ def in_turn(options: ProducerConfig | None = None) -> ProducerConfig:
     return replace(options or ProducerConfig(), partitioner="roundrobin")
 
 
-async def test_partitions_that_are_added_are_used_by_the_next_record() -> None:
+async def test_added_partitions_are_used_by_the_next_record() -> None:
     accumulators, backend, _ = await make(in_turn(), partitions=2)
     assert sorted(await partitions_of(accumulators, 4)) == [0, 0, 1, 1]
     await backend.alter_topic(TOPIC, partitions=3)
@@ -56,7 +58,7 @@ async def test_keys_are_hashed_over_the_new_number_of_partitions() -> None:
     }
 
 
-async def test_growth_keeps_what_has_gathered_and_its_order() -> None:
+async def test_growth_keeps_gathered_records_and_their_order() -> None:
     accumulators, backend, answers = await make(partitions=1)
     backend.hold_appends()
     append(accumulators, b"0", answers, key=b"A")
@@ -69,7 +71,7 @@ async def test_growth_keeps_what_has_gathered_and_its_order() -> None:
     assert flat(await batches(backend)) == [b"0", b"1", b"2"]
 
 
-async def test_every_topic_takes_its_own_turns() -> None:
+async def test_every_topic_has_its_own_rotation() -> None:
     accumulators, backend, answers = await make(in_turn(), partitions=2)
     await backend.create_topic("other", 2)
     for _ in range(2):
@@ -117,7 +119,7 @@ async def test_records_go_anywhere_if_no_partition_has_a_leader() -> None:
     assert set(await partitions_of(accumulators, 200)) == {0, 1}
 
 
-async def test_everything_of_a_deleted_topic_is_answered() -> None:
+async def test_all_records_of_a_deleted_topic_are_answered() -> None:
     accumulators, backend, answers = await make(ProducerConfig(channel_buffer_size=3))
     backend.hold_appends()
     append(accumulators, b"in flight", answers)
@@ -141,7 +143,7 @@ async def test_everything_of_a_deleted_topic_is_answered() -> None:
     assert backend.topic(TOPIC) is None
 
 
-async def test_what_gathered_for_a_topic_goes_into_the_one_that_replaced_it_in_order() -> None:
+async def test_records_gathered_for_a_topic_go_to_its_replacement_in_order() -> None:
     accumulators, backend, answers = await make()
     backend.hold_appends()
     append(accumulators, b"in flight", answers)
@@ -156,7 +158,7 @@ async def test_what_gathered_for_a_topic_goes_into_the_one_that_replaced_it_in_o
     assert flat(await batches(backend)) == [b"before", b"after"]
 
 
-async def test_a_topic_that_comes_back_smaller_is_used_as_it_is_and_nothing_hangs() -> None:
+async def test_a_topic_recreated_with_fewer_partitions_is_used_and_nothing_hangs() -> None:
     accumulators, backend, answers = await make(in_turn(ProducerConfig(flush_frequency=3600.0)), partitions=4)
     for value in (b"0", b"1", b"2", b"3"):
         append(accumulators, value, answers)
@@ -172,7 +174,7 @@ async def test_a_topic_that_comes_back_smaller_is_used_as_it_is_and_nothing_hang
     assert [type(error) for error in refused] == [UnknownPartition] * 2
 
 
-async def test_topics_that_are_gone_are_forgotten() -> None:
+async def test_deleted_topics_are_forgotten() -> None:
     accumulators, backend, answers = await make()
     for number in range(500):
         await backend.create_topic(f"t-{number}", 1)
@@ -182,7 +184,7 @@ async def test_topics_that_are_gone_are_forgotten() -> None:
     assert len(accumulators._topics) <= _TOPICS_MIN
 
 
-async def test_topics_that_are_there_are_not_forgotten() -> None:
+async def test_existing_topics_are_not_forgotten() -> None:
     accumulators, backend, answers = await make()
     names = [f"t-{number}" for number in range(3 * _TOPICS_MIN)]
     for at, name in enumerate(names):

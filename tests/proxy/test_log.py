@@ -1,4 +1,6 @@
-"""pixy/proxy/log.py: what is being written is bounded, held until it is answered, and right when it is handed over."""
+"""pixy/proxy/log.py: appends in flight are bounded, held until answered, and validated when handed
+over.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -35,7 +37,7 @@ def fault(error: BaseException) -> None:
 async def make(
     backend: FakeBackend | None = None, *, room: int = 64 << 20, auto_create: bool = True
 ) -> tuple[Log, FakeBackend]:
-    """A log with room for so many bytes, on a cluster with a topic `t` of two partitions."""
+    """A log with a limit in bytes, on a cluster with a topic `t` of two partitions."""
     backend = backend or FakeBackend()
     await backend.start()
     await backend.create_topic("t", 2)
@@ -49,7 +51,7 @@ def append(log: Log, batches: int = 1, version: int | None = None) -> "asyncio.T
     return asyncio.create_task(log.append([PartitionBatches(T0, BATCH * batches)], versions))
 
 
-async def test_what_is_written_at_a_time_is_bounded_and_so_is_what_waits() -> None:
+async def test_appends_in_flight_and_queued_are_bounded() -> None:
     log, backend = await make(room=2 * SIZE)
     backend.hold_appends()
     first, second, third = append(log, 2), append(log), append(log)
@@ -67,12 +69,12 @@ async def test_what_is_written_at_a_time_is_bounded_and_so_is_what_waits() -> No
     assert await append(log) == [Appended(4, None)]
 
 
-async def test_a_request_larger_than_all_room_is_written_when_it_is_alone() -> None:
+async def test_a_request_larger_than_the_limit_is_written_when_it_is_alone() -> None:
     log, _ = await make(room=SIZE)
     assert await append(log, 5) == [Appended(0, None)]
 
 
-async def test_who_gives_up_while_it_is_written_frees_no_room_before_that_has_ended() -> None:
+async def test_a_request_cancelled_in_flight_frees_its_bytes_only_when_it_ends() -> None:
     log, backend = await make(room=2 * SIZE)
     backend.hold_appends()
     first, second = append(log, 2), append(log)
@@ -84,7 +86,7 @@ async def test_who_gives_up_while_it_is_written_frees_no_room_before_that_has_en
     assert await second == [Appended(2, None)]
 
 
-async def test_who_gives_up_while_it_waits_writes_nothing() -> None:
+async def test_a_request_cancelled_in_the_queue_writes_nothing() -> None:
     log, backend = await make(room=SIZE)
     backend.hold_appends()
     first, second = append(log), append(log)
@@ -97,7 +99,7 @@ async def test_who_gives_up_while_it_waits_writes_nothing() -> None:
     assert await append(log) == [Appended(1, None)]
 
 
-async def test_the_version_that_counts_is_that_of_the_moment_of_writing() -> None:
+async def test_the_version_at_the_time_of_writing_applies() -> None:
     log, backend = await make(room=SIZE)
     version = (await backend.describe_topic("t")).version
     backend.hold_appends()
@@ -111,7 +113,7 @@ async def test_the_version_that_counts_is_that_of_the_moment_of_writing() -> Non
     assert await append(log) == [Appended(1, None)]
 
 
-async def test_a_drain_waits_for_what_was_taken_and_refuses_what_waits() -> None:
+async def test_a_drain_waits_for_accepted_requests_and_rejects_queued_ones() -> None:
     log, backend = await make(room=SIZE)
     backend.hold_appends()
     first, second = append(log), append(log)
@@ -128,13 +130,13 @@ async def test_a_drain_waits_for_what_was_taken_and_refuses_what_waits() -> None
     await log.drained()
 
 
-async def test_the_drain_of_the_cluster_waits_for_it_as_long_as_it_may() -> None:
+async def test_the_drain_of_the_cluster_waits_for_appends_up_to_its_timeout() -> None:
     async with serve_cluster() as served:
         await served.backend.create_topic("t", 1)
         served.backend.hold_appends()
         appending = append(served.proxy.log)
         await settle()
-        # One record is not known to be written when the time is over.
+        # One record is in doubt at the timeout.
         assert await served.proxy.drain(0.05) == 1
         assert not appending.done()
         drain = asyncio.create_task(served.proxy.drain(60))
@@ -143,7 +145,7 @@ async def test_the_drain_of_the_cluster_waits_for_it_as_long_as_it_may() -> None
         assert (await drain, await appending) == (0, [Appended(0, None)])
 
 
-async def test_a_topic_that_is_deleted_while_it_is_written_to_is_not_found() -> None:
+async def test_a_topic_deleted_during_a_write_is_not_found() -> None:
     log, backend = await make()
     backend.hold_appends()
     appending = append(log)
@@ -154,7 +156,7 @@ async def test_a_topic_that_is_deleted_while_it_is_written_to_is_not_found() -> 
 
 
 class _Refusing(FakeBackend):
-    """A cluster that refuses a batch while it is handed over."""
+    """A cluster that rejects a batch as it is handed over."""
 
     refused = 0
 
@@ -173,7 +175,7 @@ class _Refusing(FakeBackend):
             super().append(partition, batch, records, done)
 
 
-async def test_behind_a_batch_that_is_refused_none_of_its_partition_is_written() -> None:
+async def test_after_a_rejected_batch_no_later_one_of_its_partition_is_written() -> None:
     backend = _Refusing()
     log, _ = await make(backend)
     backend.refused = 1
@@ -194,7 +196,7 @@ async def test_a_batch_that_fails_fails_its_partition() -> None:
     assert (base_offset, type(error)) == (-1, PartitionNotFound)
 
 
-async def test_missing_topics_are_not_created_if_the_configuration_says_so() -> None:
+async def test_missing_topics_are_not_created_if_disabled() -> None:
     log, backend = await make(auto_create=False)
     with pytest.raises(TopicMissing, match="topic new does not exist, and auto_create_topics is off"):
         await log.describe_topics(["new"], create_missing=True)
@@ -202,7 +204,7 @@ async def test_missing_topics_are_not_created_if_the_configuration_says_so() -> 
     assert backend.topic("new") is None
 
 
-async def test_a_range_has_all_of_its_time_to_wait_however_long_those_before_it_took() -> None:
+async def test_each_range_has_its_full_wait_time() -> None:
     backend, clock = FakeBackend(), FakeClock()
     await backend.start()
     await backend.create_topic("t", 1)
@@ -214,7 +216,7 @@ async def test_a_range_has_all_of_its_time_to_wait_however_long_those_before_it_
         assert (await reader.read()).state is RangeState.END_OF_RANGE
 
 
-async def test_an_answer_has_a_size_that_clients_take_and_room_for_a_whole_batch() -> None:
+async def test_a_response_has_a_size_that_clients_accept_and_space_for_a_whole_batch() -> None:
     log, _ = await make()
     assert [log.fetch_bytes(size) for size in (0, 1, 4 << 20, 2**31 - 1)] == [1 << 20, 1, 4 << 20, 4 << 20]
     assert [log.held_bytes(size) for size in (1, 4 << 20)] == [1_000_000, 4 << 20]

@@ -1,4 +1,4 @@
-"""pixy/proxy/proxy.py: what every door calls, on a real embedded log."""
+"""pixy/proxy/proxy.py: the operations of all APIs, on a real embedded log."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -70,7 +70,7 @@ async def open_proxy(tmp_path: Path) -> AsyncIterator[Open]:
 
 @pytest.fixture
 async def fake_proxy() -> AsyncIterator[Proxy]:
-    """A proxy on a cluster in memory."""
+    """A proxy on an in-memory cluster."""
     proxy = Proxy(
         "test",
         ProxyConfig(),
@@ -154,7 +154,7 @@ async def committed(proxy: Proxy, offset: int, group: str = "g") -> None:
     await until(is_committed)
 
 
-async def test_a_message_comes_back_with_key_value_and_place(open_proxy: Open) -> None:
+async def test_a_message_is_consumed_with_key_value_and_position(open_proxy: Open) -> None:
     proxy = await open_proxy()
     assert await produce(proxy, b"hello", key=b"k") == (0, 0)
     offer = await consume(proxy)
@@ -166,7 +166,7 @@ async def test_a_message_comes_back_with_key_value_and_place(open_proxy: Open) -
     )
 
 
-async def test_a_missing_key_and_an_empty_key_stay_what_they_are(open_proxy: Open) -> None:
+async def test_a_missing_key_and_an_empty_key_stay_distinct(open_proxy: Open) -> None:
     proxy = await open_proxy()
     await produce(proxy, b"1", key=None)
     await produce(proxy, b"2", key=b"")
@@ -197,7 +197,7 @@ async def test_without_auto_creation_a_missing_topic_is_bad_input_for_produce_an
     assert await proxy.list_topics() == []
 
 
-async def test_what_only_reads_never_creates_a_topic(open_proxy: Open) -> None:
+async def test_read_only_calls_never_create_a_topic(open_proxy: Open) -> None:
     proxy = await open_proxy()
     for call in (
         proxy.get_offsets("g", "t"),
@@ -225,7 +225,7 @@ async def test_a_group_must_have_a_name_of_bounded_length(open_proxy: Open) -> N
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250])
-async def test_impossible_topic_names_are_bad_input_everywhere(open_proxy: Open, name: str) -> None:
+async def test_invalid_topic_names_are_rejected_everywhere(open_proxy: Open, name: str) -> None:
     proxy = await open_proxy()
     for call in (
         produce(proxy, b"x", topic=name),
@@ -243,7 +243,7 @@ async def test_impossible_topic_names_are_bad_input_everywhere(open_proxy: Open,
             await call
 
 
-async def test_a_topic_is_created_with_the_partitions_that_are_asked_for_or_the_default(
+async def test_a_topic_is_created_with_the_requested_partitions_or_the_default(
     open_proxy: Open,
 ) -> None:
     proxy = await open_proxy(default_partitions=4)
@@ -253,7 +253,7 @@ async def test_a_topic_is_created_with_the_partitions_that_are_asked_for_or_the_
         await proxy.create_topic("two", 2, {})
 
 
-async def test_a_topic_grows_and_goes(fake_proxy: Proxy) -> None:
+async def test_a_topic_grows_and_is_deleted(fake_proxy: Proxy) -> None:
     proxy = fake_proxy
     await proxy.create_topic("t", 1, {"retention_ms": "1", "segment_ms": "2"})
     await produce(proxy, b"x")
@@ -267,7 +267,7 @@ async def test_a_topic_grows_and_goes(fake_proxy: Proxy) -> None:
             await call
 
 
-async def test_a_drain_refuses_changes_to_topics(open_proxy: Open) -> None:
+async def test_a_drain_rejects_changes_to_topics(open_proxy: Open) -> None:
     proxy = await open_proxy()
     created = await proxy.create_topic("t", 1, {})
     proxy.begin_drain()
@@ -277,7 +277,7 @@ async def test_a_drain_refuses_changes_to_topics(open_proxy: Open) -> None:
     assert await proxy.list_topics() == [created]
 
 
-async def test_a_message_of_exactly_the_limit_is_taken_and_one_byte_more_is_not(open_proxy: Open) -> None:
+async def test_a_message_of_exactly_the_limit_is_accepted_and_one_byte_more_is_not(open_proxy: Open) -> None:
     proxy = await open_proxy(producer=replace(ProducerConfig(), max_message_bytes=100))
     assert await produce(proxy, b"x" * 97, key=b"key") == (0, 0)
     with pytest.raises(MessageTooLarge, match=r"the message has 101 bytes.*allows 100"):
@@ -305,7 +305,7 @@ async def test_a_new_group_starts_at_the_oldest_message_and_commits_that(open_pr
     await committed(proxy, 0)
 
 
-async def test_a_new_group_starts_at_the_newest_if_the_configuration_says_so(open_proxy: Open) -> None:
+async def test_a_new_group_starts_at_the_newest_message_if_configured(open_proxy: Open) -> None:
     proxy = await open_proxy(consumer=replace(CONSUMER, initial_offset="newest"))
     await produce(proxy, b"x")
     with pytest.raises(LongPollTimeout):
@@ -331,7 +331,7 @@ async def test_acks_are_committed_with_sparse_acks_and_lag(open_proxy: Open) -> 
     )
 
 
-async def test_bad_acks_are_refused_and_good_ones_repeat_without_effect(open_proxy: Open) -> None:
+async def test_bad_acks_are_rejected_and_good_ones_are_idempotent(open_proxy: Open) -> None:
     proxy = await open_proxy()
     await produce(proxy, b"x")
     await ack(proxy, 0)
@@ -391,7 +391,7 @@ async def test_list_consumers_tells_group_client_and_partitions(open_proxy: Open
         await proxy.list_consumers("t", "h")
 
 
-async def test_consuming_can_be_disabled_and_producing_goes_on(open_proxy: Open) -> None:
+async def test_consuming_can_be_disabled_while_producing_continues(open_proxy: Open) -> None:
     proxy = await open_proxy(consumer=replace(CONSUMER, disabled=True))
     with pytest.raises(ServiceDisabled):
         await consume(proxy)
@@ -400,7 +400,7 @@ async def test_consuming_can_be_disabled_and_producing_goes_on(open_proxy: Open)
         await consume(proxy)
 
 
-async def test_a_drain_refuses_work_takes_acks_and_writes_what_is_buffered(open_proxy: Open) -> None:
+async def test_a_drain_rejects_new_work_accepts_acks_and_writes_buffered_messages(open_proxy: Open) -> None:
     proxy = await open_proxy(producer=replace(ProducerConfig(), flush_frequency=3600.0))
     await produce(proxy, b"x", sync=False)
     draining = asyncio.create_task(proxy.drain(5))
@@ -412,7 +412,7 @@ async def test_a_drain_refuses_work_takes_acks_and_writes_what_is_buffered(open_
         await consume(proxy)
 
 
-async def test_a_drain_waits_for_the_ack_of_what_is_offered_and_commits_it(
+async def test_a_drain_waits_for_acks_of_outstanding_offers_and_commits_them(
     open_proxy: Open, tmp_path: Path
 ) -> None:
     proxy = await open_proxy()
@@ -441,7 +441,7 @@ async def test_a_cancelled_consume_takes_no_message(open_proxy: Open) -> None:
     assert (await consume(proxy)).record.offset == 0
 
 
-async def test_a_drain_that_cannot_write_says_how_many_messages_are_in_doubt(
+async def test_a_drain_that_cannot_write_reports_the_number_of_messages_in_doubt(
     open_proxy: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = await open_proxy()
@@ -459,7 +459,7 @@ async def test_a_drain_that_cannot_write_says_how_many_messages_are_in_doubt(
     await proxy._accumulators.drained()
 
 
-async def test_a_drain_answers_those_who_wait_for_a_topic(
+async def test_a_drain_answers_requests_waiting_for_a_topic(
     open_proxy: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = await open_proxy()

@@ -1,4 +1,4 @@
-"""pixy/proxy/range_reader.py: when a range waits, when it ends, and what it holds meanwhile."""
+"""pixy/proxy/range_reader.py: waits and ends of ranges, and their memory."""
 
 from collections import deque
 
@@ -19,7 +19,7 @@ ONE = FetchResult((BATCH,), 1, 0, 1)
 
 
 class Scripted(FakeBackend):
-    """A cluster whose fetches take their time and give what a test wants. `asked` is max_bytes and max_wait of each."""
+    """A cluster with slow, scripted fetches. `asked` has max_bytes and max_wait of each."""
 
     def __init__(self, clock: FakeClock, *script: tuple[float, FetchResult | PixyError]) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ async def scripted(
 
 
 async def states(reader: RangeReader) -> list[RangeState]:
-    """The states of all that is read, to the end."""
+    """The states of all reads, to the end."""
     found: list[RangeState] = []
     while not found or found[-1] is RangeState.MORE:
         await reader.wait()
@@ -58,25 +58,25 @@ async def states(reader: RangeReader) -> list[RangeState]:
     return found
 
 
-async def test_what_is_there_is_read_without_waiting_and_then_it_waits_for_one_batch() -> None:
+async def test_existing_records_are_read_without_waiting_and_then_one_batch_is_awaited() -> None:
     reader, backend = await scripted((0, ONE), (3, NOTHING), (7, NOTHING))
     assert await states(reader) == [RangeState.MORE, RangeState.MORE, RangeState.END_OF_RANGE]
     assert backend.asked == [(1000, 0), (1, 10), (1, 7)]
 
 
-async def test_a_wait_that_ends_early_goes_on_for_the_rest_of_the_time() -> None:
+async def test_a_wait_that_ends_early_continues_for_the_remaining_time() -> None:
     reader, backend = await scripted((0, NOTHING), (1, NOTHING), (2, NOTHING), (7, NOTHING), to_offset=5)
     assert await states(reader) == [*[RangeState.MORE] * 3, RangeState.END_OF_LOG]
     assert [wait for _, wait in backend.asked] == [0, 10, 9, 7]
 
 
-async def test_the_time_to_wait_begins_anew_when_something_comes() -> None:
+async def test_the_wait_time_restarts_when_records_arrive() -> None:
     reader, backend = await scripted((0, NOTHING), (9, ONE), (10, ONE))
     assert (await states(reader))[-1] is RangeState.END_OF_RANGE
     assert [wait for _, wait in backend.asked] == [0, 10, 10]
 
 
-async def test_what_came_while_it_waited_is_read_next() -> None:
+async def test_records_that_arrived_during_the_wait_are_read_next() -> None:
     reader, _ = await scripted((0, NOTHING), (1, ONE))
     await reader.read()
     await reader.wait()
@@ -84,7 +84,7 @@ async def test_what_came_while_it_waited_is_read_next() -> None:
     assert (list(fetched.batches), fetched.next_offset, fetched.state) == ([BATCH], 1, RangeState.MORE)
 
 
-async def test_a_cluster_that_gives_nothing_and_says_that_there_is_more_is_not_asked_without_end() -> None:
+async def test_empty_fetches_below_the_end_are_not_repeated_without_limit() -> None:
     stuck = FetchResult((), 0, 0, 5)
     reader, backend = await scripted((0, stuck), max_wait=0)
     assert await states(reader) == [RangeState.END_OF_RANGE]
@@ -94,7 +94,7 @@ async def test_a_cluster_that_gives_nothing_and_says_that_there_is_more_is_not_a
 
 
 async def replaced(backend: FakeBackend, *batches: bytes) -> None:
-    """The topic is deleted, and one of the same name has these batches."""
+    """Replace the topic with one of the same name with these batches."""
     await backend.delete_topic("t")
     await backend.create_topic("t", 1)
     for batch in batches:
@@ -103,7 +103,9 @@ async def replaced(backend: FakeBackend, *batches: bytes) -> None:
 
 
 class Replacing(FakeBackend):
-    """A cluster whose topic is replaced by another of its name while it is fetched from; that one has these batches."""
+    """A cluster whose topic is replaced, during a fetch, by another one of its name with these
+    batches.
+    """
 
     batches: tuple[bytes, ...] = ()
 
@@ -115,7 +117,7 @@ class Replacing(FakeBackend):
 
 
 @pytest.mark.parametrize("batches", [(BATCH, BATCH), ()])
-async def test_what_was_read_of_a_topic_that_came_meanwhile_is_not_given(batches: tuple[bytes, ...]) -> None:
+async def test_records_of_a_topic_created_meanwhile_are_not_returned(batches: tuple[bytes, ...]) -> None:
     backend = Replacing()
     await backend.start()
     await backend.create_topic("t", 1)
@@ -125,7 +127,7 @@ async def test_what_was_read_of_a_topic_that_came_meanwhile_is_not_given(batches
     assert (list(fetched.batches), fetched.state) == ([], RangeState.UNKNOWN_PARTITION)
 
 
-async def test_a_range_does_not_go_on_in_a_topic_that_came_between_two_reads() -> None:
+async def test_a_range_does_not_continue_in_a_topic_created_between_two_reads() -> None:
     backend = FakeBackend()
     await backend.start()
     await backend.create_topic("t", 1)
@@ -137,7 +139,7 @@ async def test_a_range_does_not_go_on_in_a_topic_that_came_between_two_reads() -
     assert (list(fetched.batches), fetched.state) == ([], RangeState.UNKNOWN_PARTITION)
 
 
-async def test_what_a_cluster_cannot_do_at_the_moment_is_not_an_end_of_the_range() -> None:
+async def test_a_temporary_error_does_not_end_the_range() -> None:
     reader, _ = await scripted((0, Unavailable("no leader")))
     with pytest.raises(Unavailable, match="no leader"):
         await reader.read()
@@ -153,12 +155,12 @@ async def test_what_a_cluster_cannot_do_at_the_moment_is_not_an_end_of_the_range
         (Range(T0, 0, 1, b"x"), InvalidArgument, "topic_id of t-0 has 1 bytes, expected none or 16"),
     ],
 )
-def test_a_range_that_makes_no_sense_is_named(wanted: Range, error: type[PixyError], text: str) -> None:
+def test_an_invalid_range_is_named(wanted: Range, error: type[PixyError], text: str) -> None:
     with pytest.raises(error) as caught:
         wanted.check()
     assert text in str(caught.value)
 
 
-def test_empty_ranges_and_open_ones_make_sense() -> None:
+def test_empty_and_open_ranges_are_valid() -> None:
     for wanted in (Range(T0, 5, 5), Range(T0, 5, -1), Range(T0, 0, 2**63 - 1, bytes(16))):
         wanted.check()

@@ -1,4 +1,4 @@
-"""Staged writes as doors call them: what is checked is proven at the door; here is what is bounded."""
+"""Staged writes as called by the APIs: limits only; checks are tested in tests/api."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ T0 = TopicPartition("t", 0)
 
 
 class SlowBackend(FakeBackend):
-    """Takes a piece when it is told to."""
+    """Accepts a piece when told to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def ask(staging: StagedWrites, piece: int) -> "asyncio.Task[int]":
     return asyncio.create_task(staging.stage("sink", "stage", piece, partitions, [], None))
 
 
-async def test_pieces_wait_for_room_and_too_many_are_refused() -> None:
+async def test_pieces_wait_for_space_and_too_many_are_rejected() -> None:
     size = len(batch_of(b"1"))
     staging, backend = await make(2 * size)
     asked = [ask(staging, piece) for piece in range(5)]
@@ -66,7 +66,7 @@ async def test_pieces_wait_for_room_and_too_many_are_refused() -> None:
     assert await ask(staging, 9) == 5 * size
 
 
-async def test_what_waits_for_room_when_a_drain_begins_is_not_taken() -> None:
+async def test_pieces_queued_when_a_drain_begins_are_rejected() -> None:
     staging, backend = await make(len(batch_of(b"1")))
     first, second = ask(staging, 0), ask(staging, 1)
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A proxy while its topics grow, are deleted, come back, and lose partitions to damage."""
+"""A proxy while its topics grow, are deleted, recreated, and lose partitions to damage."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -27,7 +27,7 @@ def _fault(error: BaseException) -> None:
 
 
 class Daemon:
-    """A proxy, with its messages as values that can be awaited."""
+    """A proxy with awaitable calls."""
 
     def __init__(self, backend: Backend, **changes: object) -> None:
         fields: dict[str, object] = {"default_partitions": 2, "consumer": CONSUMER, **changes}
@@ -38,7 +38,7 @@ class Daemon:
         )
 
     def produce(self, value: bytes, key: bytes | None = None) -> Awaitable[tuple[int, int]]:
-        """Hand over a message; the answer is awaited with patience."""
+        """Produce a message; the answer is awaited with a long timeout."""
         answer: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
 
         def done(_: object, partition: int, offset: int, error: PixyError | None) -> None:
@@ -51,7 +51,9 @@ class Daemon:
         return asyncio.wait_for(answer, PATIENCE)
 
     def consume(self, *, ack: tuple[int, int] | None = None, poll_s: float = PATIENCE) -> Awaitable[Offer]:
-        """Ask for a message, with auto ack unless another one is acked; the answer is awaited with patience."""
+        """Consume a message, with auto ack unless another one is acked; the answer is awaited with
+        a long timeout.
+        """
         answer: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
 
         def done(offer: Offer | None, error: PixyError | None) -> None:
@@ -87,7 +89,7 @@ async def daemon(backend: Backend) -> AsyncIterator[Daemon]:
 
 @pytest.fixture
 async def strict_daemon(backend: Backend) -> AsyncIterator[Daemon]:
-    """A proxy that does not create topics; `t` is there, with one partition."""
+    """A proxy that does not create topics, with `t` of one partition."""
     daemon = Daemon(backend, auto_create_topics=False)
     await daemon.proxy.start()
     await backend.create_topic("t", 1)
@@ -100,13 +102,13 @@ async def test_a_topic_that_grows_is_written_and_consumed_in_every_partition(str
     await strict_daemon.produce(b"0")
     assert await strict_daemon.values(1) == [b"0"]
     await strict_daemon.backend.alter_topic("t", partitions=3)
-    # One after the other, because those that come together share a partition.
+    # One after the other, because messages that arrive together share a partition.
     answers = [await strict_daemon.produce(b"%03d" % at) for at in range(100)]
     assert {partition for partition, _ in answers} == {0, 1, 2}
     assert await strict_daemon.values(100) == [b"%03d" % at for at in range(100)]
 
 
-async def test_a_produce_after_the_deletion_creates_the_topic_anew(daemon: Daemon) -> None:
+async def test_a_produce_after_the_deletion_recreates_the_topic(daemon: Daemon) -> None:
     await daemon.produce(b"old")
     await daemon.backend.delete_topic("t")
     assert (await daemon.produce(b"new"))[1] == 0
@@ -114,7 +116,7 @@ async def test_a_produce_after_the_deletion_creates_the_topic_anew(daemon: Daemo
 
 
 class FickleBackend(FakeBackend):
-    """Somebody deletes topics as soon as they are created, so many times."""
+    """A cluster that deletes topics as soon as they are created, a number of times."""
 
     deletions = 2
 
@@ -128,7 +130,7 @@ class FickleBackend(FakeBackend):
         return created
 
 
-async def test_a_topic_that_is_deleted_as_soon_as_it_is_created_is_created_again() -> None:
+async def test_a_topic_deleted_as_soon_as_it_is_created_is_recreated() -> None:
     backend = FickleBackend()
     daemon = Daemon(backend)
     await daemon.proxy.start()
@@ -140,7 +142,7 @@ async def test_a_topic_that_is_deleted_as_soon_as_it_is_created_is_created_again
     await daemon.proxy.stop()
 
 
-async def test_a_drain_ends_the_creation_of_topics_that_somebody_deletes() -> None:
+async def test_a_drain_ends_the_creation_of_topics_that_others_delete() -> None:
     backend = FickleBackend()
     backend.deletions = 1_000_000
     daemon = Daemon(backend)
@@ -170,7 +172,7 @@ async def test_without_automatic_creation_a_deleted_topic_is_missing(strict_daem
         await strict_daemon.proxy.get_offsets("g", "t")
 
 
-async def test_who_waits_for_a_deleted_topic_gets_the_first_message_of_the_one_that_replaces_it(
+async def test_a_request_waiting_for_a_deleted_topic_gets_the_first_message_of_its_replacement(
     daemon: Daemon,
 ) -> None:
     await daemon.produce(b"old")
@@ -198,7 +200,7 @@ async def test_the_last_ack_of_a_deleted_topic_neither_fails_the_next_poll_nor_a
     assert [first.record.value, second.record.value] == [b"new-0", b"new-1"]
 
 
-async def test_offsets_begin_anew_with_the_topic(daemon: Daemon) -> None:
+async def test_offsets_restart_with_a_recreated_topic(daemon: Daemon) -> None:
     for at in range(5):
         await daemon.produce(b"%d" % at, key=b"k")
     await daemon.values(5)
@@ -214,7 +216,7 @@ async def test_offsets_begin_anew_with_the_topic(daemon: Daemon) -> None:
     await until(is_committed)
 
 
-async def test_offsets_that_are_set_go_with_the_topic(daemon: Daemon) -> None:
+async def test_set_offsets_are_deleted_with_the_topic(daemon: Daemon) -> None:
     await daemon.produce(b"0", key=b"k")
     partition = (await daemon.produce(b"1", key=b"k"))[0]
     await daemon.proxy.set_offsets("g", "t", [(partition, OffsetCommit(2))])
@@ -225,7 +227,7 @@ async def test_offsets_that_are_set_go_with_the_topic(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-async def test_while_a_topic_is_deleted_again_and_again_everybody_is_answered_and_nothing_newer_is_lost(
+async def test_while_a_topic_is_deleted_repeatedly_all_requests_are_answered_and_nothing_newer_is_lost(
     daemon: Daemon, seed: int
 ) -> None:
     rng = Random(seed)
@@ -253,7 +255,7 @@ async def test_while_a_topic_is_deleted_again_and_again_everybody_is_answered_an
             progress.set()
 
     async def answers(count: int) -> None:
-        """Return when so many more are there."""
+        """Wait for `count` further answers."""
         before = answered
         async with asyncio.timeout(PATIENCE):
             while answered < before + count:
@@ -292,12 +294,12 @@ async def test_while_a_topic_is_deleted_again_and_again_everybody_is_answered_an
     assert len(written) > 100
 
 
-# --- a partition that is damaged ------------------------------------------------------------------------------------
+# --- a partition that is damaged ------------------------------------------------------------------
 
 
 @pytest.fixture
 async def damaged() -> AsyncIterator[Daemon]:
-    """Of two partitions with a message each, the first is damaged."""
+    """A topic with two partitions with a message each, the first one damaged."""
     backend = FakeBackend()
     daemon = Daemon(backend)
     await daemon.proxy.start()
@@ -311,7 +313,7 @@ async def damaged() -> AsyncIterator[Daemon]:
     await daemon.proxy.stop()
 
 
-async def test_other_partitions_are_consumed_and_polls_in_vain_name_the_damage(damaged: Daemon) -> None:
+async def test_other_partitions_are_consumed_and_timed_out_polls_name_the_damage(damaged: Daemon) -> None:
     taken: set[int] = set()
     error: PixyError | None = None
     async with asyncio.timeout(PATIENCE):
@@ -332,7 +334,7 @@ async def test_messages_without_a_key_go_to_the_other_partitions_and_are_consume
         found.add((await damaged.consume()).record.value)
 
 
-async def test_a_message_whose_key_belongs_to_the_damaged_partition_is_answered_with_the_damage(
+async def test_a_message_with_a_key_of_the_damaged_partition_is_answered_with_the_damage(
     damaged: Daemon,
 ) -> None:
     answers = await asyncio.gather(

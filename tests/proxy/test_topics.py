@@ -1,4 +1,4 @@
-"""pixy/proxy/topics.py: topics that are created on first use."""
+"""pixy/proxy/topics.py: creation of topics on first use."""
 
 import asyncio
 from dataclasses import replace
@@ -13,7 +13,7 @@ from tests.fakes.backend import FakeBackend
 
 
 class SlowBackend(FakeBackend):
-    """Creates topics when it is told to."""
+    """Creates topics when told to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ async def make(
     return TopicCreator(backend, config, outcomes.fault), backend, outcomes
 
 
-async def test_everybody_who_names_a_missing_topic_waits_for_one_creation() -> None:
+async def test_all_requests_for_a_missing_topic_wait_for_one_creation() -> None:
     creator, backend, outcomes = await make()
     for _ in range(5):
         creator.create("t", 0, outcomes.then, outcomes.fail)
@@ -68,7 +68,7 @@ async def test_everybody_who_names_a_missing_topic_waits_for_one_creation() -> N
     assert len((await backend.describe_topic("t")).partitions) == 3
 
 
-async def test_somebody_else_being_quicker_is_as_good() -> None:
+async def test_a_topic_created_concurrently_by_others_is_used() -> None:
     creator, backend, outcomes = await make()
     creator.create("t", 0, outcomes.then, outcomes.fail)
     await FakeBackend.create_topic(backend, "t", 1)
@@ -77,7 +77,7 @@ async def test_somebody_else_being_quicker_is_as_good() -> None:
     assert outcomes.all == [None]
 
 
-async def test_a_refused_creation_is_told_to_everybody_and_may_be_tried_again() -> None:
+async def test_a_rejected_creation_is_reported_to_all_waiters_and_may_be_retried() -> None:
     creator, backend, outcomes = await make()
     backend.error = Unavailable("no room")
     creator.create("t", 0, outcomes.then, outcomes.fail)
@@ -92,7 +92,7 @@ async def test_a_refused_creation_is_told_to_everybody_and_may_be_tried_again() 
     assert outcomes.all[-1] is None
 
 
-async def test_a_bug_in_the_backend_is_a_fault_and_nobody_is_left_waiting() -> None:
+async def test_a_bug_in_the_backend_is_a_fault_and_all_waiters_are_answered() -> None:
     creator, backend, outcomes = await make()
     backend.error = ZeroDivisionError("bug")
     creator.create("t", 0, outcomes.then, outcomes.fail)
@@ -102,7 +102,7 @@ async def test_a_bug_in_the_backend_is_a_fault_and_nobody_is_left_waiting() -> N
     assert str(outcomes.all[0]) == str(internal_error(outcomes.faults[0]))
 
 
-async def test_topics_are_not_created_when_that_is_switched_off() -> None:
+async def test_topics_are_not_created_if_disabled() -> None:
     creator, backend, outcomes = await make(enabled=False)
     creator.create("t", 0, outcomes.then, outcomes.fail)
     await outcomes.arrived.wait()
@@ -113,8 +113,8 @@ async def test_topics_are_not_created_when_that_is_switched_off() -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-async def test_a_topic_that_somebody_else_created_is_found_and_not_created(enabled: bool) -> None:
-    """What a process knows of a cluster may be older than a topic."""
+async def test_a_topic_created_by_others_is_found_and_not_created(enabled: bool) -> None:
+    """The metadata of a process may be older than a topic."""
     creator, backend, outcomes = await make(enabled=enabled)
     await FakeBackend.create_topic(backend, "t", 1)
     creator.create("t", 0, outcomes.then, outcomes.fail)
@@ -124,14 +124,14 @@ async def test_a_topic_that_somebody_else_created_is_found_and_not_created(enabl
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "é", "x" * 250])
-async def test_an_impossible_name_is_refused_before_anything_happens(name: str) -> None:
+async def test_an_invalid_name_is_rejected_before_anything_happens(name: str) -> None:
     creator, backend, outcomes = await make()
     with pytest.raises(InvalidTopic):
         creator.create(name, 0, outcomes.then, outcomes.fail)
     assert backend.calls == 0
 
 
-async def test_stopping_tells_everybody_who_waits() -> None:
+async def test_stopping_answers_all_waiters() -> None:
     creator, _, outcomes = await make()
     creator.create("t", 0, outcomes.then, outcomes.fail)
     await asyncio.sleep(0)
@@ -139,7 +139,7 @@ async def test_stopping_tells_everybody_who_waits() -> None:
     assert isinstance(outcomes.all[0], ShuttingDown)
 
 
-async def test_stopping_at_once_tells_them_too() -> None:
+async def test_stopping_at_once_answers_them_too() -> None:
     creator, _, outcomes = await make()
     creator.create("t", 0, outcomes.then, outcomes.fail)
     await creator.stop()
@@ -164,7 +164,7 @@ async def test_requests_that_wait_for_topics_are_bounded_in_number_and_size() ->
     await creator.stop()
 
 
-async def test_a_callback_that_raises_is_a_fault_and_the_others_are_told() -> None:
+async def test_a_callback_that_raises_is_a_fault_and_the_others_are_answered() -> None:
     creator, backend, outcomes = await make()
 
     def broken() -> None:
