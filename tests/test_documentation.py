@@ -3,13 +3,16 @@ pages are short.
 """
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
+import click
 import pytest
 
 from docs.generate import PAGES
+from pixy.cli import main as pixy_command
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -69,6 +72,32 @@ def missing_paths(text: str) -> list[str]:
     return missing
 
 
+def unknown_words(command_line: str) -> list[str]:
+    """Subcommands and options of a command line of `pixy` that do not exist."""
+    words = shlex.split(command_line, comments=True)[1:]
+    command: click.Command = pixy_command
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name = words.pop(0)
+        found = command.commands.get(name)
+        if found is None:
+            return [name]
+        command = found
+    known = {
+        option
+        for each in command.get_params(click.Context(command))
+        for option in each.opts + each.secondary_opts
+    }
+    return [word for word in words if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known]
+
+
+def command_lines_of(text: str) -> list[str]:
+    """The command lines of `pixy` in blocks of code and in code spans, up to a pipe."""
+    blocks = "\n".join(block.group() for block in _FENCE.finditer(text))
+    lines = re.findall(r"(?:^(?:\$ )?|[|] )(pixy [a-z][^|\n]*)", blocks, re.MULTILINE)
+    spans = re.findall(r"`(pixy [a-z][^`]*)`", prose_of(text))
+    return [line for line in lines + spans if not line.startswith("pixy ready")]
+
+
 def long_lines(text: str) -> list[str]:
     lines = prose_of(text).splitlines()
     return [line for line in lines if len(line) > COLUMNS_MAX and not line.lstrip().startswith(("|", "<!--"))]
@@ -87,6 +116,11 @@ def test_every_relative_link_resolves_to_a_page_and_a_heading(path: Path) -> Non
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
 def test_every_file_that_a_page_names_exists(path: Path) -> None:
     assert missing_paths(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", PAGES_IN_MARKDOWN, ids=lambda path: path.name)
+def test_every_command_that_a_page_shows_exists(path: Path) -> None:
+    assert [line for line in command_lines_of(path.read_text()) if unknown_words(line)] == []
 
 
 @pytest.mark.parametrize("path", PAGES_IN_MARKDOWN, ids=lambda path: path.name)
@@ -114,6 +148,12 @@ def test_a_broken_link_and_a_long_line_are_detected(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A `b` (c)\n\n[x](#a-b-c) [y](#a) [z](none.md) `[w](gone.md)` [u](https://x.y)\n")
     assert broken_links(page) == ["#a", "none.md"]
+    assert command_lines_of("`pixy a`\n```sh\n$ seq 1 | pixy b --c  # d\npixy ready e\n```\npixy is\n") == [
+        "pixy b --c  # d",
+        "pixy a",
+    ]
+    assert unknown_words("pixy topics show t --json --gone=1 # x") == ["--gone=1"]
+    assert unknown_words("pixy topics drop t") == ["drop"]
     assert missing_paths("`storage/journal` `storage/gone` `docs/gone.md` `a/b`") == [
         "storage/gone",
         "docs/gone.md",
