@@ -1,14 +1,13 @@
-"""A call: what is known of it, its deadline, and its end. `UnaryCall` is the one kind that costs no task.
+"""A call: its head, its deadline and its end. `UnaryCall` is the kind that costs no task.
 
-A call runs from its request until one of these, whichever is first:
+A call runs from its request until the first of these:
 
-    answer, fail           its handler has spoken
+    answer, fail           by its handler
     deadline exceeded      the client is told, the handler's work is cancelled
     reset or connection    the client is gone, the handler's work is cancelled
     lost
 
-What a handler says afterwards is ignored. A receipt that it gives with its answer is called exactly once: `delivered` when the whole
-answer was handed to the transport, `undelivered` when the stream or the connection was gone before.
+Later answers are ignored. The receipt of an answer is told exactly once, see `receipts`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,11 +44,11 @@ class Call:
     """A call of a method.
 
     Args:
-        connection: where it came from.
+        connection: of the client.
         stream_id: its stream.
-        head: what its header section says, among that the method.
+        head: its header section, which names the method.
         timeout_s: seconds from its arrival to its deadline, None without one.
-        deadline: the same on the server's clock.
+        deadline: seconds on the server's clock, None without one.
     """
 
     __slots__ = (
@@ -63,17 +62,18 @@ class Call:
         "timeout_s",
     )
 
-    # What few calls use is no slot but a default of the class: filling it in would take a tenth of the constructor's time each.
+    # Fields that few calls use are no slots but defaults of the class: each slot would take a tenth
+    # of the constructor's time.
     timed = False
-    """`Deadlines` has been told of the deadline."""
+    """`Deadlines` knows the deadline."""
     compress = False
-    """Messages of the answer are compressed, if the client takes that."""
+    """Compress messages of the answer, if the client accepts that."""
     request_compressed = False
-    """The message of the request that was received last had been compressed."""
+    """The last message of the request was compressed."""
     _partial: MessageReader | None = None
-    """The request of a unary call, as far as it has come, if that is not in one piece."""
+    """The incomplete request of a unary call that does not come in one piece."""
     _additions: tuple[list[Field], list[Field]] | None = None
-    """Metadata of the answer: of its header section and of its trailers. None as long as there is none."""
+    """Metadata of the answer, in its header section and its trailers; None while there is none."""
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class Call:
         self.running = True
         self.timeout_s = timeout_s
         self.deadline = deadline
-        # What is cancelled if the call ends before its handler has spoken.
+        # Cancelled if the call ends before its handler has answered.
         self._work: Cancellable | None = None
 
     # --- for handlers -----------------------------------------------------------------------------------------------
 
     @property
     def method(self) -> Method:
-        """The method that is called."""
+        """The method."""
         method = self.head.method
         assert method is not None
         return method
@@ -106,7 +106,7 @@ class Call:
         """The client's metadata.
 
         Raises:
-            GrpcError: INTERNAL, binary metadata that cannot be read.
+            GrpcError: INTERNAL, malformed binary metadata.
         """
         try:
             return decode_metadata(self.head.fields)
@@ -114,7 +114,7 @@ class Call:
             raise GrpcError(Status.INTERNAL, str(error)) from error
 
     def add_initial_metadata(self, key: str, value: str | bytes) -> None:
-        """Send metadata in front of the answer, of which nothing has been sent yet.
+        """Send metadata before the answer, of which nothing has been sent yet.
 
         Raises:
             ValueError: as `encode_metadata`.
@@ -122,7 +122,7 @@ class Call:
         self._added()[0].extend(encode_metadata([(key, value)]))
 
     def add_trailing_metadata(self, key: str, value: str | bytes) -> None:
-        """Send metadata behind the answer.
+        """Send metadata after the answer.
 
         Raises:
             ValueError: as `encode_metadata`.
@@ -131,7 +131,7 @@ class Call:
 
     @property
     def principal(self) -> str:
-        """Who calls, as the server's interceptor says; "" for nobody in particular."""
+        """The caller's principal, see `interception`; "" for an anonymous caller."""
         return self.head.principal
 
     @property
@@ -140,10 +140,11 @@ class Call:
         return self._connection.link.peer
 
     def fail(self, error: Exception, receipt: Receipt | None = None) -> None:
-        """End the call with the status of an error, as the service translates it; with INTERNAL if it is a bug.
+        """End the call with the status of an error, as its service translates it; INTERNAL for a bug.
 
         Args:
-            receipt: of the answer that cannot be made.
+            error: of the handler.
+            receipt: of the answer that could not be made.
         """
         translated = self._connection.environment.status_of(error, self.method)
         if receipt is not None:
@@ -153,22 +154,22 @@ class Call:
 
     # --- for the connection -----------------------------------------------------------------------------------------
 
-    def received(self, source: bytes, begin: int, end: int, *, ended: bool, credit: bool) -> None:
-        """The request goes on with `source` from `begin` to `end`.
+    def received(self, source: bytes, begin: int, end: int, *, ended: bool, windowed: bool) -> None:
+        """The request continues with `source` from `begin` to `end`.
 
         Args:
-            source, begin, end: a span of what the transport brought.
+            source, begin, end: a span of a chunk of the transport.
             ended: the request is complete.
-            credit: the span takes up room in the client's windows until it is consumed.
+            windowed: the span occupies the client's flow-control windows until they are replenished.
         """
         raise NotImplementedError
 
     def unpacked(self, result: bytes | GrpcError) -> None:
-        """The message that was given to `GrpcConnection.unpack`, while the call runs."""
+        """The result of `GrpcConnection.unpack`, while the call runs."""
         raise NotImplementedError
 
     def sent(self) -> None:
-        """What was QUEUED is in the output."""
+        """All QUEUED data are in the output."""
 
     def gone(self) -> None:
         """The stream was reset, or the connection lost."""
@@ -177,13 +178,13 @@ class Call:
         self._cancel_work()
 
     def incomplete(self) -> None:
-        """The client has had its time to complete the request."""
+        """The client's time to complete the request is over."""
         limit = self._connection.environment.options.request_s
         reason = f"the request did not become complete within grpc.request_timeout, {limit:g} s"
         self._abort(GrpcError(Status.DEADLINE_EXCEEDED, reason))
 
     def deadline_exceeded(self) -> None:
-        """The deadline has come: the call ends in its connection's turn."""
+        """The deadline has come: end the call in a step of its connection."""
         self._connection.workload.run(self._end_at_deadline)
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -199,16 +200,16 @@ class Call:
         return self._additions
 
     def _refuse(self, error: GrpcError) -> None:
-        """Tell the client how the call has ended."""
+        """Send the status of a call that has ended."""
         self._connection.refuse(self.stream_id, self._header_fields(), self._trailers(status_fields(error)))
 
     def _abort(self, error: GrpcError) -> None:
-        """The call ends here with a status that is not its handler's."""
+        """End the call with a status that is not its handler's."""
         self._abandon(error)
         self._cancel_work()
 
     def _abandon(self, error: GrpcError) -> None:
-        """The call ends here with a status."""
+        """End the call with a status."""
         try:
             self._settle()
             self._refuse(error)
@@ -216,7 +217,7 @@ class Call:
             self._connection.broken(bug)
 
     def _cancel_work(self) -> None:
-        """What the handler does is in vain."""
+        """Cancel what the handler left behind."""
         work, self._work = self._work, None
         if work is not None:
             try:
@@ -225,7 +226,7 @@ class Call:
                 self._connection.environment.note(bug)
 
     def _settle(self) -> None:
-        """The call ends here."""
+        """Mark the end of the call."""
         self.running = False
         self._connection.forget(self)
 
@@ -243,7 +244,7 @@ class Call:
 
 
 class UnaryCall(Call):
-    """A call with one message there and one back. Its handler answers with `answer` or `fail`, once, whenever it likes."""
+    """A call with one request and one response. Its handler answers once, with `answer` or `fail`, at any time."""
 
     __slots__ = ()
 
@@ -251,19 +252,19 @@ class UnaryCall(Call):
         """End the call with status OK.
 
         Args:
-            message: the answer, of the class that the method's descriptor names. It is not kept.
-            receipt: learns what became of it.
+            message: the response, of the class that the method's descriptor names. It is not kept.
+            receipt: told what became of the answer.
         """
         try:
             body = pack_message(message.SerializeToString())
         except Exception as bug:
-            # Whoever answers may have others to answer.
+            # The caller may have other calls to answer.
             self.fail(bug, receipt)
             return
         self.answer_packed(body, receipt)
 
     def answer_packed(self, body: bytes, receipt: Receipt | None = None) -> None:
-        """As `answer`, with a message that is serialized and has its prefix (`pack_message`, not compressed)."""
+        """As `answer`, for a message in its wire format (`pack_message`, not compressed)."""
         connection = self._connection
         if not self.running:
             if receipt is not None:
@@ -271,7 +272,7 @@ class UnaryCall(Call):
             return
         try:
             if self._additions is None and not self.compress:
-                # The fast path: as below, without what a plain answer does not need.
+                # Fast path: as below, for an answer without additions.
                 self.running = False
                 connection.respond(self, _OK, body, receipt)
                 return
@@ -283,16 +284,16 @@ class UnaryCall(Call):
                 connection.receipts.undelivered(receipt)
 
     def received_whole(self, source: bytes, begin: int, end: int) -> None:
-        """As `received`, of a request that came with its head. The fast path: one message that is not compressed."""
+        """As `received`, for a request that came with its head. Fast path: one message, not compressed."""
         size = end - begin - PREFIX_BYTES
         if size >= 0:
             flag, length = unpack_prefix(source, begin)
             if not flag and length == size <= self._connection.message_bytes_max:
                 self._run(source[begin + PREFIX_BYTES : end])
                 return
-        self.received(source, begin, end, ended=True, credit=False)
+        self.received(source, begin, end, ended=True, windowed=False)
 
-    def received(self, source: bytes, begin: int, end: int, *, ended: bool, credit: bool) -> None:
+    def received(self, source: bytes, begin: int, end: int, *, ended: bool, windowed: bool) -> None:
         """See `Call.received`."""
         connection = self._connection
         reader = self._partial
@@ -304,18 +305,18 @@ class UnaryCall(Call):
             connection.hold(self.stream_id, reader.size)
             if not ended:
                 reader.check_only()
-                if credit:
+                if windowed:
                     connection.receive_part(self.stream_id, reader.expected, end - begin)
                 return
-            if credit:
-                connection.consumed(self.stream_id, end - begin)
+            if windowed:
+                connection.replenish(self.stream_id, end - begin)
             message = reader.take_only()
         except GrpcError as error:
             self._abort(error)
             return
         self.request_compressed = reader.compressed
         if isinstance(message, Unpacker):
-            # It is held until it is unpacked.
+            # It is held until it is decompressed.
             connection.unpack(self, message)
         else:
             connection.hold(self.stream_id, 0)
@@ -330,7 +331,7 @@ class UnaryCall(Call):
             self._run(result)
 
     def _run(self, body: bytes | bytearray) -> None:
-        """Hand the request to its handler."""
+        """Run the handler."""
         method = self.head.method
         assert method is not None
         try:
@@ -349,11 +350,15 @@ class UnaryCall(Call):
         except Exception as error:
             self.fail(error)
         else:
-            # A handler that has spoken already, and works on, is not disturbed.
+            # Work that goes on after the answer is not cancelled.
             self._work = work if self.running else None
 
     async def _answer_with(self, request: Message) -> None:
-        """Run a coroutine. It is made here, because nobody would await it if this is cancelled before its first step."""
+        """Run a coroutine.
+
+        The coroutine is made here: made earlier, nobody would await it if the task is cancelled before
+        its first step.
+        """
         assert self.method.coroutine is not None
         try:
             answer = await self.method.coroutine(request, self)
@@ -375,7 +380,7 @@ class UnaryCall(Call):
 
 
 def answer_all(calls: Sequence[UnaryCall], bodies: Iterable[bytes]) -> None:
-    """End many calls with status OK, of any connections; each as `UnaryCall.answer_packed` does."""
+    """End calls of any connections with status OK, each as `UnaryCall.answer_packed` does."""
     for call, body in zip(calls, bodies, strict=True):
         if not call.running or call._additions is not None or call.compress:
             call.answer_packed(body)

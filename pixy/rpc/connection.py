@@ -259,7 +259,7 @@ class GrpcConnection:
 
     # --- requests that are not complete -----------------------------------------------------------------------------
 
-    def consumed(self, stream_id: int, size: int) -> None:
+    def replenish(self, stream_id: int, size: int) -> None:
         """Replenish the client's flow-control windows."""
         self.core.replenish(stream_id, size)
         self.touch()
@@ -291,7 +291,7 @@ class GrpcConnection:
         """
         self._incomplete.setdefault(stream_id, self.workload.now)
         if size <= self.environment.options.http2.stream_window_bytes:
-            self.consumed(stream_id, part)
+            self.replenish(stream_id, part)
             return
         if self._uploads is None:
             room = self.environment.options.request_bytes_max // _UPLOADS_PART
@@ -470,12 +470,12 @@ class GrpcConnection:
             if ended:
                 call.received_whole(buffer, begin, end)
             elif end:
-                call.received(buffer, begin, end, ended=False, credit=False)
+                call.received(buffer, begin, end, ended=False, windowed=False)
             return method.unary is None
         streaming = self._calls[stream_id] = StreamCall(self, stream_id, head, timeout_s, deadline)
         streaming.start()
         if end or ended:
-            streaming.received(buffer, begin, end, ended=ended, credit=False)
+            streaming.received(buffer, begin, end, ended=ended, windowed=False)
         return True
 
     def _read_head(self, headers: RequestHeaders) -> CallHeaders:
@@ -528,7 +528,7 @@ class GrpcConnection:
             self._incomplete.pop(stream_id, None)
         call = self._calls.get(stream_id)
         if call is not None:
-            call.received(buffer, begin, end, ended=ended, credit=True)
+            call.received(buffer, begin, end, ended=ended, windowed=True)
             return
         # A call that is refused, or that was answered before its request was complete.
         self.core.replenish(stream_id, end - begin)
@@ -539,7 +539,7 @@ class GrpcConnection:
         self._incomplete.pop(event.stream_id, None)
         call = self._calls.get(event.stream_id)
         if call is not None:
-            call.received(b"", 0, 0, ended=True, credit=False)
+            call.received(b"", 0, 0, ended=True, windowed=False)
         else:
             self._maybe_reject(event.stream_id)
 

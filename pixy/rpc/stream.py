@@ -1,12 +1,12 @@
-"""A call of a streaming method: its handler is a coroutine that receives and sends as it likes, with back-pressure both ways.
+"""A call of a streaming method: its handler is a coroutine that receives and sends, with back-pressure both ways.
 
-In: what the client has sent waits in one buffer. It is consumed, which opens the client's windows, when the handler takes a message;
-while the handler waits for one, everything is consumed as it comes, or a message larger than the window could never be complete; such
-a message is admitted first (`uploads`).
+In: received bytes wait in one buffer. The client's flow-control windows are replenished when the
+handler takes a message. While the handler waits for one, they are replenished as bytes come: otherwise
+a message larger than the window would never be complete. Such a message is admitted first (`uploads`).
 
-Out: `send` returns when the message is with the transport, or would be if the transport took it: it waits for the client's windows, for
-a transport that is full, and for the end of the turn once this turn has enough to write. So a handler that sends without end is
-no faster than its client, and lets the others have their turn.
+Out: `send` suspends for the client's windows, for a transport that is full, and, once the connection
+has sent enough, for the end of this iteration of the loop. So a handler that sends without end is no
+faster than its client, and yields to others.
 """
 
 import asyncio
@@ -34,7 +34,15 @@ __all__ = ["StreamCall"]
 class StreamCall(Call):
     """A call with any number of messages in at least one direction."""
 
-    __slots__ = ("_arrived", "_credit", "_ended", "_headers_sent", "_left", "_reader", "_unpacked")
+    __slots__ = (
+        "_ended",
+        "_headers_sent",
+        "_reader",
+        "_receiving",
+        "_sending",
+        "_unpacking",
+        "_windowed_bytes",
+    )
 
     def __init__(
         self,
@@ -46,16 +54,15 @@ class StreamCall(Call):
     ) -> None:
         super().__init__(connection, stream_id, head, timeout_s, deadline)
         self._reader = MessageReader(head.encoding, connection.environment.options.message_bytes_max)
-        # Bytes of the buffer that were not consumed. Invariant: at most all of it.
-        self._credit = 0
-        # Whether the request is complete.
+        # Bytes of the buffer that occupy the client's windows. Invariant: at most all of it.
+        self._windowed_bytes = 0
+        # The request is complete.
         self._ended = False
         self._headers_sent = False
-        # What the handler waits on: that something arrives, and that something that was QUEUED leaves.
-        self._arrived: asyncio.Future[None] | None = None
-        self._left: asyncio.Future[None] | None = None
-        # The message that is being unpacked.
-        self._unpacked: asyncio.Future[bytes] | None = None
+        # The handler waits for bytes, for QUEUED data to be sent, or for a decompressed message.
+        self._receiving: asyncio.Future[None] | None = None
+        self._sending: asyncio.Future[None] | None = None
+        self._unpacking: asyncio.Future[bytes] | None = None
 
     def start(self) -> None:
         """Run the handler."""
@@ -64,7 +71,7 @@ class StreamCall(Call):
     # --- for handlers -----------------------------------------------------------------------------------------------
 
     def __aiter__(self) -> "StreamCall":
-        """The messages of the request."""
+        """Iterate over the requests."""
         return self
 
     async def __anext__(self) -> Message:
@@ -74,10 +81,10 @@ class StreamCall(Call):
         return message
 
     async def receive(self) -> Message | None:
-        """The next message of the request, None at its end. One at a time.
+        """The next request, None at the end. One task at a time.
 
         Raises:
-            GrpcError: the request breaks a rule or a limit; let it pass.
+            GrpcError: the request breaks a rule or a limit. It ends the call if the handler lets it pass.
         """
         await self._connection.pause()
         body = self._take()
@@ -91,11 +98,11 @@ class StreamCall(Call):
         return await self._parse(body)
 
     def reserve_output(self, size: int) -> AbstractAsyncContextManager[None]:
-        """Have room for an answer of `size` bytes that is still to be made, until it is sent.
+        """Acquire output for a response of `size` bytes before it is made; hold it until it is sent.
 
-        Without it, calls of one connection that make large answers at the same time may make more than the connection accepts, and then
-        streams are reset. With it they wait in line, also for clients that do not read: these hold what they have until they are
-        cut off.
+        Without it, the calls of one connection that make large responses at the same time may exceed
+        what the connection accepts, which resets their streams. With it they queue, also behind clients
+        that do not read: these hold their output until they are cut off.
         """
         return self._connection.output_semaphore.holding(size)
 
@@ -107,9 +114,10 @@ class StreamCall(Call):
             self._connection.touch()
 
     async def wait_drain(self) -> None:
-        """Return when the client is to open new streams elsewhere, because the server drains or stops, or the connection is old.
+        """Return when the client should open new streams elsewhere: the server drains or stops, or the connection has reached its age.
 
-        A handler that would run for ever ends its call then. One that does not is cancelled at the end of the grace.
+        A handler without an end of its own should end the call then. Otherwise it is cancelled when the
+        grace is over.
         """
         await self._connection.drain.wait()
 
@@ -118,7 +126,7 @@ class StreamCall(Call):
 
         Args:
             message: of the class that the method's descriptor names.
-            receipt: told what became of the message, once, perhaps before this returns.
+            receipt: told what became of the message, possibly before this returns.
         """
         try:
             serialized = message.SerializeToString()
@@ -129,11 +137,11 @@ class StreamCall(Call):
         await self.send_serialized([serialized], receipt)
 
     async def send_serialized(self, message: Serialized, receipt: Receipt | None = None) -> None:
-        """Send a message that is serialized already; as `send`.
+        """Send a serialized response; as `send`.
 
         Args:
-            message: its bytes. They are not copied, and must not change any more.
-            receipt: as of `send`.
+            message: its bytes, which are not copied and must not change any more.
+            receipt: as for `send`.
         """
         connection, delivery = self._connection, Delivery.GONE
         try:
@@ -142,31 +150,31 @@ class StreamCall(Call):
             if receipt is not None:
                 connection.receipts.answered(self.stream_id, delivery, receipt)
         if delivery is Delivery.GONE:
-            # So little is taken that the stream was reset.
+            # The client takes too little: the stream was reset.
             if self.running:
                 self.gone()
-            # The cancellation of this task arrives here.
+            # This task's cancellation arrives here.
             await asyncio.sleep(0)
         elif delivery is Delivery.QUEUED:
-            self._left = asyncio.get_running_loop().create_future()
+            self._sending = asyncio.get_running_loop().create_future()
             try:
-                await self._left
+                await self._sending
             finally:
-                self._left = None
+                self._sending = None
         await connection.link.wait_sendable(size)
         await connection.pause()
 
     # --- for the connection -----------------------------------------------------------------------------------------
 
-    def received(self, source: bytes, begin: int, end: int, *, ended: bool, credit: bool) -> None:
+    def received(self, source: bytes, begin: int, end: int, *, ended: bool, windowed: bool) -> None:
         """See `Call.received`."""
         self._reader.feed(source, begin, end)
         self._ended = ended
-        if credit:
-            self._credit += end - begin
-        if self._arrived is not None:
-            self._let_on()
-            resolve(self._arrived, None)
+        if windowed:
+            self._windowed_bytes += end - begin
+        if self._receiving is not None:
+            self._accept_rest()
+            resolve(self._receiving, None)
         try:
             self._hold()
         except GrpcError as error:
@@ -174,17 +182,17 @@ class StreamCall(Call):
 
     def unpacked(self, result: bytes | GrpcError) -> None:
         """See `Call.unpacked`."""
-        if self._unpacked is None:
+        if self._unpacking is None:
             return
         if isinstance(result, GrpcError):
-            reject(self._unpacked, result)
+            reject(self._unpacking, result)
         else:
-            resolve(self._unpacked, result)
+            resolve(self._unpacking, result)
 
     def sent(self) -> None:
         """See `Call.sent`."""
-        if self._left is not None:
-            resolve(self._left, None)
+        if self._sending is not None:
+            resolve(self._sending, None)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -193,7 +201,7 @@ class StreamCall(Call):
         body = self._reader.take()
         if body is not None:
             self.request_compressed = self._reader.compressed
-            self._consume(min(self._credit, before - self._reader.size))
+            self._replenish(min(self._windowed_bytes, before - self._reader.size))
             self._connection.end_part(self.stream_id)
             self._hold()
         return body
@@ -208,13 +216,13 @@ class StreamCall(Call):
             self._reader.check_only()
             await self._wait()
         body = self._reader.take_only()
-        self._consume(self._credit)
+        self._replenish(self._windowed_bytes)
         self._hold()
         self.request_compressed = self._reader.compressed
         return await self._parse(body)
 
     def _begin_send(self, message: Serialized) -> tuple[int, Delivery]:
-        """Give a message to the core; returns its size, and what became of it."""
+        """Give a message to the core; returns its size and the delivery of its last byte."""
         self.send_headers()
         connection = self._connection
         size, delivery = 0, Delivery.SENT
@@ -236,40 +244,40 @@ class StreamCall(Call):
             raise NOT_A_MESSAGE from None
 
     async def _unpack(self, packed: Unpacker) -> bytes:
-        """Unpack a message, in the turns of the connection."""
-        self._unpacked = asyncio.get_running_loop().create_future()
+        """Decompress a message, as a job of the connection."""
+        self._unpacking = asyncio.get_running_loop().create_future()
         self._connection.unpack(self, packed)
         try:
-            return await self._unpacked
+            return await self._unpacking
         finally:
-            self._unpacked = None
+            self._unpacking = None
 
     async def _wait(self) -> None:
-        """Wait until something arrives; everything that has is consumed."""
-        assert self._arrived is None, "one receives at a time"
-        self._let_on()
+        """Wait for bytes, and let the client send them."""
+        assert self._receiving is None, "one task receives at a time"
+        self._accept_rest()
         self._hold()
-        self._arrived = asyncio.get_running_loop().create_future()
+        self._receiving = asyncio.get_running_loop().create_future()
         try:
-            await self._arrived
+            await self._receiving
         finally:
-            self._arrived = None
+            self._receiving = None
 
-    def _let_on(self) -> None:
-        """The handler waits for the rest of a message: let the client send it, when it is admitted."""
+    def _accept_rest(self) -> None:
+        """The handler waits for the rest of a message: let the client send it, once it is admitted."""
         if self._reader.size and self.running:
-            size, self._credit = self._credit, 0
+            size, self._windowed_bytes = self._windowed_bytes, 0
             self._connection.receive_part(self.stream_id, self._reader.expected, size)
 
-    def _consume(self, size: int) -> None:
+    def _replenish(self, size: int) -> None:
         if size and self.running:
-            self._credit -= size
-            self._connection.consumed(self.stream_id, size)
+            self._windowed_bytes -= size
+            self._connection.replenish(self.stream_id, size)
 
     def _hold(self) -> None:
-        """What is in the buffer and does not take up room in the client's windows is held against a limit of its own."""
+        """Count buffered bytes outside the client's windows against the connection's limit."""
         if self.running:
-            self._connection.hold(self.stream_id, self._reader.size - self._credit)
+            self._connection.hold(self.stream_id, self._reader.size - self._windowed_bytes)
 
     async def _serve(self) -> None:
         method = self.method
@@ -288,7 +296,7 @@ class StreamCall(Call):
                 self._finish()
 
     def _finish(self) -> None:
-        """The answer is complete."""
+        """End the call with status OK."""
         connection, trailers = self._connection, self._trailers(OK_TRAILERS)
         try:
             self._settle()
