@@ -294,8 +294,8 @@ class GrpcConnection:
             self.replenish(stream_id, part)
             return
         if self._uploads is None:
-            room = self.environment.options.request_bytes_max // _UPLOADS_PART
-            self._uploads = Uploads(room, self.environment.upload_room, self._admitted)
+            size = self.environment.options.request_bytes_max // _UPLOADS_PART
+            self._uploads = Uploads(size, self.environment.upload_quota, self._admitted)
         self.core.replenish_connection(stream_id, part)
         if self._uploads.receive(stream_id, size, part):
             self.core.replenish_stream(stream_id, part)

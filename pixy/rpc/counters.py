@@ -1,7 +1,7 @@
-"""What a server counts: per connection while it is open, and in all.
+"""Counters of a server and of its open connections.
 
-A connection counts by itself, in its own slots, which costs the fast path no more than one count for all would. What it has counted is
-added to the server's totals when it is gone; a snapshot adds those that are open.
+A connection counts in its own slots, which costs the fast path no more than one counter for all. Its
+counts are added to the server's totals when it is gone; a snapshot adds those of open connections.
 """
 
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ __all__ = ["ConnectionCounters", "Counters", "Totals"]
 
 
 class ConnectionCounters(NamedTuple):
-    """What happened on one connection that is open, and how much it holds.
+    """Counts of one open connection, and what it holds.
 
     Attributes:
         peer: the client's address.
         age_s: seconds since it was accepted.
-        calls: requests that had a handler.
-        running: streams that are open.
-        resets_received: streams that the client has reset while they were open.
-        resets_sent: streams that were reset because the client broke a rule or a limit, or did not read.
-        bytes_in, bytes_out: what was received and written.
-        request_bytes: of requests that are not complete.
-        queued_bytes: of answers that wait for the client's windows.
-        waits: times that it had used up its share of the event loop and stood in line.
+        calls: requests with a handler.
+        running: open streams.
+        resets_received: open streams that the client has reset.
+        resets_sent: streams reset because the client broke a rule or a limit, or did not read.
+        bytes_in, bytes_out: bytes received and written.
+        request_bytes: bytes of incomplete requests.
+        queued_bytes: bytes of answers that wait for the client's windows.
+        waits: times that it had used up its share of the event loop and queued.
     """
 
     peer: str
@@ -40,19 +40,20 @@ class ConnectionCounters(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """What happened since the start of a server.
+    """Counts since the start of a server.
 
     Attributes:
-        accepted, refused: connections that were served; that were too many, or did not choose HTTP/2.
+        accepted: connections that were served.
+        refused: connections beyond the limit, or without HTTP/2.
         open: connections that are open, or in their handshake.
-        handshakes_failed: connections that ended in the handshake of TLS.
-        calls: requests that had a handler.
-        rejected: requests that had none, or broke a rule of gRPC.
-        deadlines: calls that were ended by their deadline.
+        handshakes_failed: connections that ended in their TLS handshake.
+        calls: requests with a handler.
+        rejected: requests without one, refused by the interceptor, or in breach of gRPC's rules.
+        deadlines: calls ended by their deadline.
         gone: calls whose client was gone before the answer.
-        faulty: connections that ended because the client broke the protocol or a limit.
-        bugs: exceptions that nobody expected, each of which ended a call or a connection.
-        resets_received, resets_sent, bytes_in, bytes_out, waits: of all connections; see `ConnectionCounters`.
+        faulty: connections ended because the client broke the protocol or a limit.
+        bugs: unexpected exceptions, each of which ended a call or a connection.
+        resets_received, resets_sent, bytes_in, bytes_out, waits: see `ConnectionCounters`.
     """
 
     accepted: int
@@ -74,7 +75,7 @@ class Counters(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """What a server counts as it happens, and of connections that are gone. See `Counters`."""
+    """Running counts of a server, with those of connections that are gone. See `Counters`."""
 
     accepted: int = 0
     refused: int = 0
@@ -92,7 +93,7 @@ class Totals:
     waits: int = 0
 
     def add(self, connection: ConnectionCounters) -> None:
-        """A connection is gone."""
+        """Add the counts of a connection that is gone."""
         self.calls += connection.calls
         self.resets_received += connection.resets_received
         self.resets_sent += connection.resets_sent
@@ -101,7 +102,7 @@ class Totals:
         self.waits += connection.waits
 
     def snapshot(self, connections: list[ConnectionCounters]) -> Counters:
-        """Everything, with these connections that are open."""
+        """All counts, with those of open connections."""
 
         def total(name: str) -> int:
             counted: list[int] = [getattr(each, name) for each in (self, *connections)]

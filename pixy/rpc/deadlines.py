@@ -1,14 +1,14 @@
-"""When calls end that have a deadline: a heap and two timers for all connections.
+"""Deadlines of calls: one heap and two timers for all connections.
 
-Most calls are over in a few milliseconds, long before their deadline. So nothing is noted of a call when it begins but that its
-connection has one. Every `GRAIN_S` such connections are asked which calls of theirs are still running, and those go into the heap. Nobody
-takes a call out when it ends.
+Most calls are over in a few milliseconds, long before their deadline. So the beginning of a call only
+notes that its connection has one. Every `GRAIN_S` such connections are asked for the calls that still
+run, and those go into the heap. A call that ends is not taken out.
 
-A deadline is never early. It is late by what the event loop is, by a millisecond of its timers, and by `GRAIN_S` if it comes before its
-connection is asked.
+A deadline is never early. It is late by the delay of the event loop, by a millisecond of its timers,
+and by `GRAIN_S` if it comes before its connection is asked.
 
-The roads not taken: a heap for every call costs as much as the decoding of its header block, and a list of all that have begun a third of
-that.
+The roads not taken: to put every call into the heap costs as much as decoding its header block, and to
+list all that have begun a third of that.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ __all__ = ["GRAIN_S", "Deadlines", "HasCalls", "HasDeadline"]
 
 GRAIN_S = 0.004
 _TIMER_S_MIN = 0.001
-"""The loop's timers count milliseconds: one that fired early and was set for less would fire again and again."""
+"""The loop's timers count milliseconds: one that fired early and was set again for less would spin."""
 _STALE_MAX = 64
 
 
 class HasDeadline(Protocol):
-    """A call. `running` until it has ended; `deadline` in seconds on the clock, which never changes."""
+    """A call: `running` until it has ended, with a `deadline` in seconds on the clock that never changes."""
 
     running: bool
     deadline: float | None
@@ -40,44 +40,45 @@ class HasCalls(Protocol):
     """A connection."""
 
     def take_fresh(self) -> Iterable[HasDeadline]:
-        """The running calls with a deadline that have begun since this was last asked."""
+        """Running calls with a deadline that have begun since the last call of this."""
 
 
 class Deadlines:
-    """The deadlines of all calls of a server.
+    """Deadlines of all calls of a server.
 
     Args:
-        clock: what they are measured on.
+        clock: on which they are measured.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._monotonic = clock.monotonic
         self._loop = asyncio.get_running_loop()
-        # Connections with calls that are not in the heap. Invariant: while there are any, a timer is set for them.
+        # Connections with calls that are not in the heap. Invariant: a timer is set while there are any.
         self._watched: list[HasCalls] = []
         self._ask_timer: asyncio.TimerHandle | None = None
-        # Ascending: deadline, arrival, call. Invariant: every running call with a deadline is here, or of a connection in `_watched`; there
-        # are at most `_heap_max`, which is twice as many as were running when those that are over were last thrown out, and some.
+        # Heap of (deadline, arrival, call). Invariant: every running call with a deadline is in it, or
+        # of a connection in `_watched`. It has at most `_heap_max` members: twice as many as were
+        # running when ended calls were last removed, and `_STALE_MAX`.
         self._heap: list[tuple[float, int, HasDeadline]] = []
         self._heap_max = _STALE_MAX
         self._arrivals = count()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        """How many calls are remembered, running or not."""
+        """Number of calls in the heap, running or not."""
         return len(self._heap)
 
     def watch(self, connection: HasCalls) -> None:
-        """`deadline_exceeded` is called at the deadlines of the calls that begin there, or at most `GRAIN_S` later, unless they have ended.
+        """Ask a connection for new calls within `GRAIN_S`, and end those that reach their deadline.
 
-        This holds until the connection is asked for them, once; then it says it anew with the next call.
+        The connection is asked once, and calls this again with its next call.
         """
         self._watched.append(connection)
         if self._ask_timer is None:
             self._ask_timer = self._loop.call_later(GRAIN_S, self._ask)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Forget all calls."""
         self._watched.clear()
         self._heap.clear()
         for timer in (self._ask_timer, self._timer):
@@ -99,7 +100,7 @@ class Deadlines:
         self._fire()
 
     def _fire(self) -> None:
-        """End the calls whose deadline has come, and wait for the next one."""
+        """End the calls whose deadline has come, and set the timer for the next one."""
         heap, now = self._heap, self._monotonic()
         while heap and (heap[0][0] <= now or not heap[0][2].running):
             call = heappop(heap)[2]

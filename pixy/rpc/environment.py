@@ -1,4 +1,4 @@
-"""What all connections of one server share: methods, limits, time, turns, tasks, and what is counted of all."""
+"""State that all connections of one server share: methods, limits, time, scheduler, tasks, counters."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -17,7 +17,7 @@ from pixy.rpc.interception import Interceptor
 from pixy.rpc.memory import Memory
 from pixy.rpc.methods import Method
 from pixy.rpc.status import GrpcError, Status
-from pixy.rpc.uploads import UploadRoom
+from pixy.rpc.uploads import UploadQuota
 
 __all__ = ["Environment", "Flushable", "ServerOptions"]
 
@@ -33,14 +33,14 @@ class ServerOptions:
     Attributes:
         http2: of each connection.
         message_bytes_max: largest message that a client may send, compressed or not.
-        request_bytes_max: bytes of requests that are not complete, per connection.
-        buffer_bytes: of all connections together: requests that are not complete, and answers that are not read.
-        request_s: until a request that has begun must be complete, and a message on a stream for which the handler waits.
+        request_bytes_max: bytes of incomplete requests, per connection.
+        buffer_bytes: bytes of incomplete requests and unread answers, of all connections.
+        request_s: time to complete a request that has begun, or a message for which a handler waits.
         connections_max: connections in all; more are closed at once.
-        turn_bytes: what is served of one connection before the others have their turn, see `Connection.receive`.
-        age_s: a connection that is older is closed gracefully, a tenth earlier or later.
-        age_grace_s: how long the calls of such a connection may still run.
-        linger_s: how long a client may take to read the last bytes of a connection that has ended.
+        turn_bytes: input of one connection in a slice of its work, see `Http2Connection.receive`.
+        age_s: older connections are drained, a tenth earlier or later.
+        age_grace_s: time for the running calls of such a connection.
+        linger_s: time for a client to read the last bytes of a connection that has ended.
     """
 
     http2: Options = field(default_factory=Options)
@@ -56,7 +56,7 @@ class ServerOptions:
 
 
 class Flushable(Protocol):
-    """A connection that has something to write."""
+    """A connection with output."""
 
     def flush(self) -> None: ...
 
@@ -69,13 +69,14 @@ class Environment:
     Args:
         methods: by path.
         options: limits.
-        clock: what all times are measured on.
-        rng: spreads what would happen to all connections at once.
-        on_fault: called with each exception that is a bug of a handler or of this layer.
-        intercept: decides whether a call may begin, and who its caller is.
+        clock: the one source of time of all connections.
+        rng: spreads events that would hit all connections at once.
+        on_fault: called with each bug of a handler or of this package.
+        intercept: sees each call before its handler.
 
     Attributes:
-        draining: the server drains; connections that are new are served nevertheless.
+        monotonic: seconds on `clock`.
+        draining: the server drains; new connections are served nevertheless.
     """
 
     def __init__(
@@ -98,23 +99,23 @@ class Environment:
         self.counters = Totals()
         self.scheduler = FairScheduler(clock.monotonic)
         self.memory = Memory(options.buffer_bytes)
-        self.upload_room = UploadRoom(options.buffer_bytes // 2)
+        self.upload_quota = UploadQuota(options.buffer_bytes // 2)
         self.tasks: set[asyncio.Task[None]] = set()
-        # Where every connection reads into, one at a time: the first part of it, which bounds what one read can bring, unless all that
-        # comes is known to be data.
+        # Every connection reads into this buffer, one at a time: into its first part, which bounds a
+        # read, unless all that comes is known to be data.
         self.data_buffer = memoryview(bytearray(_DATA_READ_BYTES))
         self.read_buffer = self.data_buffer[:_READ_BYTES]
         self._loop = asyncio.get_running_loop()
-        # Connections that have something to write when this turn of the loop is over.
+        # Connections with output that is written at the end of this iteration of the loop.
         self._unflushed: list[Flushable] = []
 
     def note(self, bug: BaseException) -> None:
-        """Count and report an exception that nobody expected. It must end nothing but a call or a connection."""
+        """Count and report a bug. It must end nothing but a call or a connection."""
         self.counters.bugs += 1
         self._on_fault(bug)
 
     def status_of(self, error: Exception, method: Method) -> GrpcError:
-        """The status for an error that ends a call of a method, as its service translates it; INTERNAL for a bug, which is noted."""
+        """The status of an error of a method, as its service translates it; INTERNAL for a bug, which is noted."""
         translated = error if isinstance(error, GrpcError) else method.translate(error)
         if translated is None:
             self.note(error)
@@ -122,7 +123,7 @@ class Environment:
         return translated
 
     def flush_later(self, connection: Flushable) -> None:
-        """Let a connection write once, behind everything that happens in this turn of the loop."""
+        """Flush a connection at the end of this iteration of the loop."""
         if not self._unflushed:
             self._loop.call_soon(self._flush)
         self._unflushed.append(connection)
@@ -137,7 +138,7 @@ class Environment:
             begun = ended
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a handler in a task that the server owns. It must not raise."""
+        """Run a handler in a task of the server. It must not raise."""
         task = self._loop.create_task(work, name=name)
         self.tasks.add(task)
         task.add_done_callback(self._ended)

@@ -1,15 +1,15 @@
-"""What gRPC makes of the header section of a request (PROTOCOL-HTTP2.md, Requests).
+"""Header sections of requests (PROTOCOL-HTTP2.md, Requests).
 
-Clients repeat the same section for call after call, and the HTTP/2 core then hands out the same `RequestHeaders`. So what is read from
-it is kept in its `memo`, and a usual call pays for one look. Of a section that differs from an earlier one in its grpc-timeout, that
-alone is read.
+Clients repeat the same section for call after call, and the HTTP/2 core then returns the same
+`RequestHeaders`. So its meaning is kept in `memo`, and a usual call pays for one look-up. Of a section
+that differs from an earlier one only in its grpc-timeout, that alone is read.
 
-    found                                              the call is answered
+    found                                              answer
     content-type is not application/grpc, or +proto    HTTP status 415 and a text, when the request is complete
     :method is not POST                                HTTP status 405, the same
-    grpc-timeout that cannot be read                   INTERNAL
-    :path that names no method                         UNIMPLEMENTED
-    grpc-encoding that is unknown                      UNIMPLEMENTED, with grpc-accept-encoding
+    malformed grpc-timeout                             INTERNAL
+    :path of no method                                 UNIMPLEMENTED
+    unknown grpc-encoding                              UNIMPLEMENTED, with grpc-accept-encoding
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,10 +32,10 @@ __all__ = [
 ]
 
 ANSWER_HEADERS: list[Field] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
-"""The header section of every answer, in front of what its handler adds."""
+"""Header section of every answer, before the metadata of its handler."""
 
 TIMEOUT = b"grpc-timeout"
-"""The field that usually differs from call to call."""
+"""The field that varies from call to call."""
 
 _ACCEPT_ENCODING: Field = (b"grpc-accept-encoding", b"identity,gzip")
 _CONTENT_TYPE = b"application/grpc"
@@ -46,11 +46,11 @@ _TIMEOUT_DIGITS_MAX = 8
 
 
 class Refusal(NamedTuple):
-    """The answer to a call that is not served.
+    """Answer to a call that is not served.
 
     Attributes:
-        fields: of its header section.
-        text: its body, for who does not speak gRPC; b"" for who does, and needs no more than the fields.
+        fields: its header section.
+        text: its body, for a client that does not speak gRPC; otherwise b"".
     """
 
     fields: list[Field]
@@ -58,17 +58,17 @@ class Refusal(NamedTuple):
 
 
 class CallHeaders:
-    """How to serve a call.
+    """Meaning of a header section.
 
     Attributes:
-        method: what to call, None if the call is refused.
-        refusal: the answer of a call that is refused, else None.
+        method: None if the call is refused.
+        refusal: the answer to a refused call, else None.
         timeout_s: seconds from its arrival to its deadline, None without one.
-        encoding: how its messages may be compressed.
-        accepts_gzip: whether its answer may be.
-        fields: all that may be metadata.
+        encoding: compression of its messages.
+        accepts_gzip: the answer may be compressed.
+        fields: all fields that may be metadata.
         authority: the host that the client called.
-        principal: of the caller, as the interceptor says.
+        principal: of the caller, by the interceptor.
     """
 
     __slots__ = (
@@ -94,12 +94,12 @@ class CallHeaders:
 
 
 def read_call_headers(headers: RequestHeaders, methods: Mapping[bytes, Method]) -> CallHeaders:
-    """Read a header section that HTTP/2 has found to be right."""
+    """Read a header section that is well-formed HTTP/2."""
     return _read(headers, headers.fields, methods)
 
 
 def read_varying(headers: RequestHeaders, varying: Field, methods: Mapping[bytes, Method]) -> CallHeaders:
-    """Read a header section that has one field more than `headers`. If that is a timeout, `read_timeout` is enough."""
+    """Read a section that has one field more than `headers`. For a timeout, `read_timeout` is enough."""
     return _read(headers, [*headers.fields, varying], methods)
 
 
@@ -152,12 +152,12 @@ def _http_refusal(status: bytes, text: str, *fields: Field) -> Refusal:
 
 
 def refusal_fields(error: GrpcError) -> list[Field]:
-    """The one section of an answer that has nothing but a status (Trailers-Only)."""
+    """The only section of an answer that is a status alone (Trailers-Only)."""
     return [*ANSWER_HEADERS, *status_fields(error)]
 
 
 def read_timeout(value: bytes) -> float | None:
-    """The seconds that a grpc-timeout means, None if it means nothing (PROTOCOL-HTTP2.md, Timeout)."""
+    """A grpc-timeout in seconds, None if it is malformed (PROTOCOL-HTTP2.md, Timeout)."""
     digits = value[:-1]
     if len(digits) > _TIMEOUT_DIGITS_MAX or not digits.isdigit():
         return None

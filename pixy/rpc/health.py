@@ -1,4 +1,4 @@
-"""The service `grpc.health.v1.Health` (grpc's health checking protocol): Check, and Watch as a stream of changes."""
+"""The service `grpc.health.v1.Health` (gRPC Health Checking Protocol): `Check`, and `Watch` as a stream of changes."""
 
 import asyncio
 from collections.abc import Iterable
@@ -19,25 +19,25 @@ HEALTH: ServiceDescriptor = cast(Any, pb.DESCRIPTOR).services_by_name["Health"]
 
 
 class Health:
-    """The health of a server and of its services.
+    """Health of a server and of its services.
 
     Args:
-        services: their full names; "", the server as a whole, is added. All begin as NOT_SERVING.
+        services: full names; "" is added for the server as a whole. All begin as NOT_SERVING.
     """
 
     def __init__(self, services: Iterable[str]) -> None:
         self._serving = dict.fromkeys(("", *services), False)
-        # Set, and replaced by a new one, when something changes.
+        # Set, and replaced by a new one, at each change.
         self._changed = asyncio.Event()
 
     def set_all(self, serving: bool) -> None:
-        """The server, and every service of it, serves or not."""
+        """Set the health of the server and of all services."""
         self._serving = dict.fromkeys(self._serving, serving)
         self._changed.set()
         self._changed = asyncio.Event()
 
     def service(self) -> Service:
-        """What serves this."""
+        """The service with its handlers."""
         return Service(HEALTH, {"Check": self.check, "Watch": self.watch})
 
     def check(self, request: pb.HealthCheckRequest, call: UnaryCall) -> None:

@@ -1,7 +1,7 @@
-"""Large fields of messages, such as record batches, past protobuf: it copies a field on its way into a message, and once more on its way
-out of it.
+"""Large fields of messages, such as record batches, that bypass protobuf.
 
-What is not large, or not as every client writes it, is protobuf's business, so no rule is decided in two ways.
+Protobuf copies a field when it parses a message, and once more when the field is read. It still parses
+small messages, and any encoding that clients do not usually write, so no rule is decided in two ways.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,17 +18,17 @@ _VARINT, _I64, _LENGTH_DELIMITED, _I32 = 0, 1, 2, 5
 """Wire types (protobuf.dev, Encoding)."""
 _LENGTH_BYTES_MAX, _VARINT_BYTES_MAX = 5, 10
 _PIECE_BYTES = 16_384
-"""A smaller buffer is cheaper to copy than to send on its own: it fills no frame."""
+"""A smaller buffer is cheaper to copy than to send on its own, because it fills no frame."""
 _PARTED_BYTES_MIN = 65_536
-"""A smaller message is parsed sooner by protobuf alone."""
+"""Protobuf alone parses smaller messages faster."""
 
 
 class Parted(NamedTuple):
-    """A message of which a field was not parsed.
+    """A message without one of its fields.
 
     Attributes:
-        message: what else it says. The field may be there, too, and is of no concern.
-        fields: the field of each of the messages that have it, in order; a part of what was parsed, which it keeps in memory.
+        message: its other fields. The field may be set, too, and must be ignored.
+        fields: the field of each repeated message, in order; views that keep the request in memory.
     """
 
     message: Message
@@ -36,15 +36,15 @@ class Parted(NamedTuple):
 
 
 class _UnusualError(Exception):
-    """Not as every client writes it."""
+    """An encoding that is left to protobuf."""
 
 
 def parse_with(
     message_class: Any, repeated: str, field: str, bytes_min: int = _PARTED_BYTES_MIN
 ) -> Callable[[bytes | bytearray], Parted]:
-    """What parses messages of a class, but for the bytes in `field` of each of the messages in the field `repeated`.
+    """A parser of a message class that leaves out the bytes `field` of each message in the field `repeated`.
 
-    Messages below `bytes_min` are left to protobuf. What it returns raises `DecodeError` as the class does.
+    Messages below `bytes_min` are left to protobuf. The parser raises `DecodeError` as the class does.
     """
     outer = message_class.DESCRIPTOR.fields_by_name[repeated]
     outer_tag, inner_tag = (
@@ -65,7 +65,7 @@ def parse_with(
 
 
 def _part(body: memoryview, outer_tag: int, inner_tag: int) -> tuple[bytes, list[memoryview]]:
-    """A message without a field of its repeated messages, and the field of each of them."""
+    """Part a message into all but a field of its repeated messages, and that field of each."""
     rest = bytearray()
     fields: list[memoryview] = []
     for tag, begin, value, end in _fields(body, 0, len(body)):
@@ -89,10 +89,10 @@ def _part(body: memoryview, outer_tag: int, inner_tag: int) -> tuple[bytes, list
 
 
 def _fields(body: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of a message: tag, where the field, its value, and what follows it begin.
+    """Fields of a message: the tag, the begin of the field and of its value, and the end.
 
     Raises:
-        _UnusualError: it is no message, or none that is known.
+        _UnusualError: the encoding is malformed or unusual.
     """
     while at < end:
         begin, tag = at, body[at]
@@ -115,7 +115,7 @@ def _fields(body: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int
 
 
 def _read_varint(body: memoryview, at: int, end: int, bytes_max: int) -> tuple[int, int]:
-    """A number, and what begins behind it."""
+    """A number, and the position after it."""
     number = 0
     for shift, place in enumerate(range(at, min(at + bytes_max, end))):
         byte = body[place]
@@ -126,9 +126,9 @@ def _read_varint(body: memoryview, at: int, end: int, bytes_max: int) -> tuple[i
 
 
 def serialize_with(message: Any, field: str, buffers: Sequence[bytes | bytearray | memoryview]) -> Serialized:
-    """A message with the bytes of `buffers` back to back in one of its fields, which is empty; large buffers are not copied.
+    """Serialize a message with the bytes of `buffers` back to back in an empty field; large buffers are not copied.
 
-    Fields may come in any order (protobuf.dev, Encoding), so this one follows all others.
+    Fields may come in any order (protobuf.dev, Encoding), so this one is the last.
     """
     size = sum(map(len, buffers))
     head: bytes = message.SerializeToString()
@@ -151,7 +151,7 @@ def serialize_with(message: Any, field: str, buffers: Sequence[bytes | bytearray
 
 
 def _varint(number: int) -> bytes:
-    """A number as protobuf writes it: seven bits a byte, the lowest first."""
+    """A number as protobuf encodes it: seven bits a byte, the lowest first."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)

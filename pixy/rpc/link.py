@@ -387,7 +387,7 @@ class Link(asyncio.BufferedProtocol):
             self._layer.flush()
 
     @_contained
-    def give_up(self) -> None:
+    def evict(self) -> None:
         """See `Holder`."""
         self._noted_bytes = 0
         if self._phase in _LIVE:
@@ -398,7 +398,7 @@ class Link(asyncio.BufferedProtocol):
             self._layer.drop()
             self._layer.flush()
         if not self.transport.writable:
-            # The transport holds it, and would for as long as the client does not read.
+            # The transport would hold it for as long as the client does not read.
             self.abort()
 
     def abort(self) -> None:

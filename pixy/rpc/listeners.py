@@ -1,10 +1,10 @@
-"""Where a server listens: TCP, TCP with TLS, unix sockets.
+"""Listeners on TCP, TLS and unix sockets.
 
-A listener owns its socket and accepts by itself, because asyncio's servers take all that there are: some connections in a turn of the
-loop, so that a storm of them delays nobody; none beyond the limit, and one in its handshake counts like any other from the moment it is
-accepted. The certificates of a new connection are those of the moment, so changed ones take effect without a word to anybody.
-
-Who has not finished the handshake of TLS within `handshake_s` is cut off, and does not count any more.
+A listener owns its socket and accepts by itself: asyncio's servers accept everything that waits. It
+accepts a few connections in an iteration of the loop, so that a storm of them delays no calls, and none
+beyond the limit. A connection counts from the moment that it is accepted, in its TLS handshake too; one
+that has not finished that within `handshake_s` is cut off. New connections use the certificates that
+are on disk.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ log = structlog.get_logger(__name__)
 
 _BACKLOG = 4096
 _ACCEPTS_PER_TURN = 4
-"""Accepting one and greeting it takes about 0.2 ms."""
+"""Accepting and greeting a connection takes about 0.2 ms."""
 _ACCEPT_RETRY_S = 1.0
 _NO_LIMIT_S = 365 * 86_400.0
-"""For loops that take 0 for their default."""
+"""For event loops that take 0 for their default."""
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: what RFC 9113 §9.2.2 leaves. Those of TLS 1.3 are all allowed."""
+"""Ciphers of TLS 1.2 that RFC 9113 §9.2.2 leaves. All those of TLS 1.3 are allowed."""
 
 
 class TlsFiles:
-    """The certificates of a server, as they are on disk.
+    """Certificates of a server on disk.
 
     Args:
-        config: the paths.
+        config: their paths.
     """
 
     def __init__(self, config: TlsConfig) -> None:
@@ -52,10 +52,10 @@ class TlsFiles:
         self._seen = self._versions()
 
     def context(self) -> ssl.SSLContext:
-        """A context of what the files say.
+        """A context with the files' contents.
 
         Raises:
-            StartError: they cannot be read, or do not belong together.
+            StartError: a file cannot be read, or they do not belong together.
         """
         config = self._config
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -79,7 +79,7 @@ class TlsFiles:
         return context
 
     def changed(self) -> bool:
-        """Whether a file is another one than when this was last asked."""
+        """True if a file has changed since the last call."""
         seen = self._versions()
         changed, self._seen = seen != self._seen, seen
         return changed
@@ -94,13 +94,13 @@ class TlsFiles:
 
 
 class Opener(Protocol):
-    """What serves the connections of a listener."""
+    """Opens the connections of a listener."""
 
     @property
     def options(self) -> ServerOptions: ...
 
     def maybe_open(self, *, secure: bool) -> Link | None:
-        """What serves a connection, None if there are too many."""
+        """Open a connection, None if there are too many."""
 
 
 class Listener:
@@ -108,10 +108,10 @@ class Listener:
 
     Args:
         sock: bound.
-        address: as the operator is told.
-        opener: serves the connections.
-        tls: None for connections in the clear.
-        context: what `tls` says.
+        address: for the operator.
+        opener: opens the connections.
+        tls: certificates, None for plain text.
+        context: made of `tls`.
     """
 
     def __init__(
@@ -127,9 +127,10 @@ class Listener:
         self._opener = opener
         self._tls = tls
         self._context = context
-        # Connections that were accepted and are not made yet: some for a turn of the loop, some for a handshake.
+        # Connections that were accepted and are not made: for an iteration of the loop, or for a
+        # handshake.
         self._opening: set[asyncio.Task[None]] = set()
-        # Accepts again after the system had no room for another one.
+        # Resumes accepting after the system was out of descriptors.
         self._retry: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -139,7 +140,7 @@ class Listener:
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
     def maybe_reload(self) -> None:
-        """Use the certificates that are on disk, if they have changed. If they cannot be used, the old ones stay."""
+        """Load certificates that have changed on disk. The old ones stay if they cannot be used."""
         if self._tls is None:
             return
         try:
@@ -154,7 +155,7 @@ class Listener:
             log.info("certificates have changed and are used", address=self.address)
 
     async def close(self) -> None:
-        """Accept no more connections, and give up handshakes. A unix socket's file goes."""
+        """Stop accepting, abandon handshakes, and remove a unix socket's file."""
         if self._socket.fileno() < 0:
             return
         if self._retry is not None:
@@ -165,7 +166,7 @@ class Listener:
         if path:
             with suppress(FileNotFoundError):
                 os.unlink(path)
-        # Those that were accepted in this turn must begin, or their cancellation would tell nobody.
+        # Tasks of this iteration must start, or their cancellation would not reach `never_made`.
         await asyncio.sleep(0)
         opening = set(self._opening)
         for task in opening:
@@ -174,7 +175,7 @@ class Listener:
             await asyncio.wait(opening)
 
     def _accept(self) -> None:
-        """Accept some of those who wait; the loop calls again if there are more."""
+        """Accept some connections; the loop calls again if more wait."""
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 accepted, _address = self._socket.accept()
@@ -192,14 +193,14 @@ class Listener:
                 opening.add_done_callback(self._opening.discard)
 
     def _accept_later(self, error: OSError) -> None:
-        """The system has no room for another connection, most likely no file descriptor."""
+        """Pause accepting: the system is out of something, most likely of file descriptors."""
         log.error("no connections can be accepted for a while", address=self.address, reason=str(error))
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket.fileno())
         self._retry = loop.call_later(_ACCEPT_RETRY_S, self.start)
 
     async def _open(self, link: Link, accepted: socket.socket) -> None:
-        """Make a connection of a socket, behind the handshake of TLS if there is one."""
+        """Make a connection of a socket, after the TLS handshake if there is one."""
         options, secure = self._opener.options, self._context is not None
         try:
             accepted.setblocking(False)
@@ -213,7 +214,7 @@ class Listener:
                 ssl_shutdown_timeout=options.linger_s if secure else None,
             )
         except OSError as error:
-            # ssl.SSLError and TimeoutError are such errors too.
+            # ssl.SSLError and TimeoutError are subclasses.
             log.debug("a connection ended in its handshake", address=self.address, reason=str(error))
             link.never_made()
         except asyncio.CancelledError:
@@ -222,7 +223,7 @@ class Listener:
 
 
 def bind_tcp(address: str) -> tuple[socket.socket, str]:
-    """A socket on host:port, and that address with the real port.
+    """Bind a socket to host:port; returns it with the real address.
 
     Raises:
         StartError: the address cannot be used.
@@ -245,7 +246,7 @@ def bind_tcp(address: str) -> tuple[socket.socket, str]:
 
 
 def bind_unix(path: str) -> tuple[socket.socket, str]:
-    """A unix socket at a path, in the place of one that is there.
+    """Bind a unix socket to a path, replacing a socket that is there; returns it with its address.
 
     Raises:
         StartError: the path cannot be used.

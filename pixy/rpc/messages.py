@@ -1,15 +1,17 @@
-"""Messages inside the body of a request or an answer (PROTOCOL-HTTP2.md, Length-Prefixed-Message).
+"""Messages in the body of a request or an answer (PROTOCOL-HTTP2.md, Length-Prefixed-Message).
 
     byte  size  field
-    0     1     0: plain, 1: compressed as grpc-encoding says
-    1     4     length of what follows, big-endian
+    0     1     0: plain, 1: compressed by grpc-encoding
+    1     4     length of the message, big-endian
     5           the message
 
-A body is cut into DATA frames without regard to messages. `MessageReader` keeps what the transport brought until a message is whole,
-puts that together in one copy, and hands out one message at a time when it is asked. What it keeps is never more than twice the bytes
-that have come: so a client that sends a great many tiny messages, or large ones in crumbs, costs us little beyond what it has sent.
+DATA frames cut a body without regard to messages. `MessageReader` keeps the transport's chunks until a
+message is complete, joins it in one copy, and returns one message at a time on demand. It keeps at most
+twice the bytes received: a client that sends a great many tiny messages, or large ones in crumbs, costs
+little more memory than it sends.
 
-The road not taken: appending each piece to one buffer. It has to grow a great many times, and every time may copy what has come so far.
+The road not taken: appending each piece to one buffer. It would grow a great many times, and each time
+may copy everything received so far.
 """
 
 import struct
@@ -37,27 +39,27 @@ PREFIX_BYTES = _PREFIX.size
 unpack_prefix = _PREFIX.unpack_from
 """The flag and the length at a position of a buffer."""
 pack_prefix = _PREFIX.pack
-"""What goes in front of a message, of its flag and its length."""
+"""The prefix of a message, of its flag and its length."""
 
 _GZIP_WINDOW = 31
 _GZIP_LEVEL = 1
 
 _KEPT_BYTES = 4096
-"""A smaller piece of a message is copied when it comes: many of them, each an object of its own, would take more than they bring."""
+"""Smaller pieces of a message are copied when they come: as objects of their own they would take more memory than they have bytes."""
 
 Serialized = list[bytes | bytearray | memoryview]
 """The bytes of a message, in pieces that follow each other."""
 
 
 class Encoding(Enum):
-    """How a message may be compressed; the value is its name on the wire."""
+    """Compression of messages; the value is the name on the wire."""
 
     IDENTITY = b"identity"
     GZIP = b"gzip"
 
 
 def pack_message(message: bytes, *, compressed: bool = False) -> bytes:
-    """A message as it travels; gzip if `compressed`."""
+    """A message in its wire format; gzip if `compressed`."""
     if compressed:
         packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
         message = packer.compress(message) + packer.flush()
@@ -65,7 +67,7 @@ def pack_message(message: bytes, *, compressed: bool = False) -> bytes:
 
 
 def pack_pieces(message: Serialized, *, compressed: bool) -> Serialized:
-    """A message in pieces as it travels, none of them copied but the first, which must be small."""
+    """A message in pieces in its wire format. Only the first piece is copied, which must be small."""
     if compressed:
         return [pack_message(b"".join(message), compressed=True)]
     first, *rest = message
@@ -73,7 +75,7 @@ def pack_pieces(message: Serialized, *, compressed: bool) -> Serialized:
 
 
 def check_length(length: int, most: int) -> None:
-    """Hold the length of a message against the limit.
+    """Check the length of a message.
 
     Raises:
         GrpcError: RESOURCE_EXHAUSTED.
@@ -96,15 +98,15 @@ class MessageReader:
     def __init__(self, encoding: Encoding, message_bytes_max: int) -> None:
         self._encoding = encoding
         self._message_bytes_max = message_bytes_max
-        # What has come and was not taken, none of it empty, and how many bytes that are. Invariant: a memoryview has at least
-        # _KEPT_BYTES, and half of what it keeps in memory.
+        # Received pieces that were not taken, none of them empty, and their bytes. Invariant: a
+        # memoryview has at least _KEPT_BYTES, and half of the buffer that it keeps in memory.
         self._pieces: list[bytearray | memoryview] = []
         self.size = 0
-        # Whether the message that was taken last had been compressed.
+        # The last message taken was compressed.
         self.compressed = False
 
     def feed(self, source: bytes, begin: int, end: int) -> None:
-        """The body goes on with `source` from `begin` to `end`; `source` is kept and never changed."""
+        """The body continues with `source` from `begin` to `end`; `source` is kept, and must never change."""
         if begin == end:
             return
         self.size += end - begin
@@ -118,10 +120,10 @@ class MessageReader:
             pieces.append(bytearray(piece))
 
     def take(self) -> bytearray | Unpacker | None:
-        """The next message, or what unpacks it, None if it is not whole.
+        """The next message, or its decompressor; None if it is not complete.
 
         Raises:
-            GrpcError: RESOURCE_EXHAUSTED, it is too large; INTERNAL, it is not what it says.
+            GrpcError: RESOURCE_EXHAUSTED, it is too large; INTERNAL, its flag is wrong.
         """
         if self.size < PREFIX_BYTES:
             return None
@@ -133,7 +135,7 @@ class MessageReader:
         first = self._joined(end)
         self.size -= end
         if len(first) == end and isinstance(first, bytearray):
-            # The usual case of a large one, without another copy.
+            # The usual case of a large message, without another copy.
             del self._pieces[0], first[:PREFIX_BYTES]
             message = first
         else:
@@ -143,7 +145,7 @@ class MessageReader:
         return self._unpacker(message, flag) if flag else message
 
     def _joined(self, size: int) -> bytearray | memoryview:
-        """The first pieces as one that has at least so many bytes, which must have come."""
+        """Join the first pieces to one of at least `size` bytes, which must have come."""
         pieces = self._pieces
         joined = count = 0
         while joined < size:
@@ -154,7 +156,7 @@ class MessageReader:
         return pieces[0]
 
     def _forget(self, size: int) -> None:
-        """So many bytes of the first piece were taken."""
+        """Remove the first `size` bytes of the first piece."""
         first = self._pieces[0]
         if len(first) == size:
             del self._pieces[0]
@@ -166,11 +168,11 @@ class MessageReader:
 
     @property
     def expected(self) -> int:
-        """Bytes of the first message with its prefix, 0 if that has not come."""
+        """Bytes of the first message with its prefix, 0 if the prefix has not come."""
         return PREFIX_BYTES + unpack_prefix(self._joined(PREFIX_BYTES))[1] if self.size >= PREFIX_BYTES else 0
 
     def check_only(self) -> None:
-        """Hold what has come against a request of one message, before it is complete.
+        """Check the incomplete request of a method that takes one message.
 
         Raises:
             GrpcError: RESOURCE_EXHAUSTED, the message is too large; UNIMPLEMENTED, there is more than one.
@@ -182,10 +184,10 @@ class MessageReader:
                 raise _wrong_number("more than one message")
 
     def take_only(self) -> bytearray | Unpacker:
-        """The message, or what unpacks it, of a request that is complete and must have exactly one.
+        """The message, or its decompressor, of a complete request that must have exactly one.
 
         Raises:
-            GrpcError: UNIMPLEMENTED, it has another number of them (statuscodes.md); as `take`.
+            GrpcError: UNIMPLEMENTED, it has none or several (statuscodes.md); as `take`.
         """
         self.check_only()
         message = self.take()
@@ -194,7 +196,7 @@ class MessageReader:
         return message
 
     def cut_off(self) -> GrpcError:
-        """What is wrong with a request that is complete, while its last message is not."""
+        """The error of a complete request whose last message is not complete."""
         return GrpcError(Status.INTERNAL, "the request ends inside a message")
 
     def _unpacker(self, message: bytearray, flag: int) -> Unpacker:
@@ -206,7 +208,7 @@ class MessageReader:
 
 
 def _is_kept(piece: memoryview, kept_bytes: int) -> bool:
-    """Whether a piece of a buffer of `kept_bytes` stays as it is; a copy of any other takes less memory."""
+    """True if a piece keeps its buffer of `kept_bytes`; a copy of any other takes less memory."""
     return len(piece) >= _KEPT_BYTES and 2 * len(piece) >= kept_bytes
 
 

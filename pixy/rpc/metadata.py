@@ -1,8 +1,8 @@
-"""Custom metadata: fields of header and trailer sections that belong to the application (PROTOCOL-HTTP2.md, Custom-Metadata).
+"""Custom metadata: the application's fields in header and trailer sections (PROTOCOL-HTTP2.md, Custom-Metadata).
 
-A name that ends in `-bin` has a value of any bytes, which travels as base64, with or without padding, perhaps several joined by
-commas. Any other value is printable ASCII without spaces at its ends. What begins with `grpc-`, and the fields of HTTP itself, are
-not metadata.
+A name that ends in `-bin` has a value of any bytes, in base64 on the wire, with or without padding;
+several values may be joined by commas. Any other value is printable ASCII without spaces at its ends.
+Names that begin with `grpc-`, and the fields of HTTP itself, are not metadata.
 """
 
 import binascii
@@ -26,11 +26,11 @@ _RESERVED = frozenset((b"content-type", b"te", b"host", b"content-length"))
 
 
 def encode_metadata(metadata: Metadata) -> list[Field]:
-    """Fields to send.
+    """Metadata as fields to send.
 
     Raises:
-        ValueError: a name is reserved or has other characters than names may have, a value has not the type that its name demands, or
-            is text that cannot be sent.
+        ValueError: a name is reserved or malformed; a value has another type than its name demands, or is
+            text that cannot be sent.
     """
     fields: list[Field] = []
     for key, value in metadata:
@@ -52,7 +52,7 @@ def encode_metadata(metadata: Metadata) -> list[Field]:
 
 
 def encode_binary(value: bytes) -> bytes:
-    """A value of any bytes as it travels."""
+    """A value of any bytes in its wire format."""
     return b64encode(value).rstrip(b"=")
 
 

@@ -1,7 +1,7 @@
-"""The service `ServerReflection` of grpc.reflection.v1 and v1alpha: clients learn what is served, without the .proto files.
+"""The service `ServerReflection` of grpc.reflection.v1 and v1alpha: clients discover services without .proto files.
 
-It knows the files of the services that are served and what these import, and nothing else of the process. The two versions differ in
-their package's name only.
+It knows the files of the given services and their imports, and nothing else of the process. The two
+versions differ in the name of their package only.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,10 +25,10 @@ _V1_FILE = "grpc/reflection/v1/reflection.proto"
 
 
 class Reflection:
-    """What a server tells of its services and of itself.
+    """Descriptions of services, and of reflection itself.
 
     Args:
-        services: the others.
+        services: all others of the server.
     """
 
     def __init__(self, services: Iterable[ServiceDescriptor]) -> None:
@@ -38,7 +38,7 @@ class Reflection:
         self._files: dict[str, FileDescriptor] = {}
         for service in served:
             self._add(service.file)
-        # Where a symbol or an extension, by the extended message and its number, is defined.
+        # Files that define a symbol, or an extension by its extended message and number.
         self._symbols: dict[str, FileDescriptor] = {}
         self._extensions: dict[tuple[str, int], FileDescriptor] = {}
         for file in self._files.values():
@@ -49,7 +49,7 @@ class Reflection:
                 self._extensions[extended.full_name, extension.number] = file
 
     def services(self) -> list[Service]:
-        """What serves this, in both versions."""
+        """The service with its handler, in both versions."""
         return [Service(version, {"ServerReflectionInfo": self.info}) for version in self._versions]
 
     async def info(self, call: StreamCall) -> None:
@@ -93,7 +93,7 @@ class Reflection:
 
 
 def _v1_service() -> ServiceDescriptor:
-    """The service of version 1. In a pool of its own, because the default one may get it from somebody else."""
+    """The service of version 1, in a pool of its own: another library may add it to the default one."""
     alpha = FileDescriptorProto.FromString(pb.DESCRIPTOR.serialized_pb)
     text = text_format.MessageToString(alpha).replace("grpc.reflection.v1alpha", "grpc.reflection.v1")
     file = text_format.Parse(text, FileDescriptorProto())
@@ -129,7 +129,7 @@ def _extensions(file: FileDescriptor) -> Iterator[FieldDescriptor]:
 
 
 def _file_answer(file: FileDescriptor | None) -> pb.ServerReflectionResponse:
-    """The file and all that it imports."""
+    """The file and its imports, transitively."""
     if file is None:
         return _not_found()
     found: dict[str, bytes] = {}

@@ -1,11 +1,13 @@
 """A gRPC server: any services, any number of listeners, and the life of their connections.
 
     start    listeners accept
-    drain    each connection is told that it is to open no more streams; those that come are served, and new connections too
-    stop     listeners close; each connection is told to go, twice (RFC 9113 §6.8); calls that run may finish within the grace; what is
-             left is cut off
+    drain    every client is told to open no more streams (GOAWAY); streams that come nevertheless
+             are served, and so are new connections
+    stop     listeners close; every client gets a second, final GOAWAY (RFC 9113 §6.8); running
+             calls may finish within the grace; the rest is cut off
 
-One timer looks after all connections: ten times a second at a tenth of them, so that a great many make no long turn.
+One timer ticks all connections: a tenth of them ten times a second, so that a great many do not
+block the loop for long.
 """
 
 import asyncio
@@ -29,19 +31,19 @@ __all__ = ["RpcServer"]
 _TICK_S = 1.0
 _TICK_PARTS = 10
 _CUT_OFF_S = 1.0
-"""What the last bytes and the cancellation of the last handlers may take."""
+"""Time for the last bytes, and for the cancellation of the last handlers."""
 
 
 class RpcServer:
     """A server in the running event loop.
 
     Args:
-        services: what it serves.
+        services: with their handlers.
         options: limits.
-        clock: what all times are measured on.
-        on_fault: called with each exception that is a bug; it has ended a call or a connection.
+        clock: the one source of time of all connections.
+        on_fault: called with each bug, which has ended a call or a connection.
         rng: spreads the ages of connections.
-        intercept: decides whether a call may begin, and who its caller is.
+        intercept: sees each call before its handler, see `interception`.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class RpcServer:
         )
         self._connections: set[GrpcConnection] = set()
         self._listeners: list[Listener] = []
-        # Connections that are still to be looked at in this second.
+        # Connections that were not ticked in this second.
         self._unticked: list[GrpcConnection] = []
         self._ticks = 0
         self._ticker: asyncio.TimerHandle | None = None
@@ -68,22 +70,22 @@ class RpcServer:
 
     @property
     def counters(self) -> Counters:
-        """What happened since the start, as of now."""
+        """Counts since the start."""
         return self._environment.counters.snapshot(self.connection_counters)
 
     @property
     def connection_counters(self) -> list[ConnectionCounters]:
-        """What happened on each connection that is open, as of now."""
+        """Counts of each open connection."""
         return [connection.counters for connection in self._connections]
 
     @property
     def memory(self) -> Memory:
-        """What connections hold together."""
+        """Memory that connections hold together."""
         return self._environment.memory
 
     @property
     def connections(self) -> int:
-        """How many are open, or in their handshake."""
+        """Number of connections that are open, or in their handshake."""
         return len(self._connections)
 
     async def listen(self, address: str, tls: TlsConfig | None = None) -> str:
@@ -91,7 +93,7 @@ class RpcServer:
 
         Args:
             address: port 0 takes a free one.
-            tls: its certificates, None for connections in the clear.
+            tls: certificates, None for plain text.
 
         Returns:
             The address with the real port.
@@ -120,8 +122,10 @@ class RpcServer:
         return address
 
     def begin_drain(self) -> None:
-        """Tell the clients that are connected to make new calls elsewhere (GOAWAY). Everything is served as before, on new connections too,
-        until `stop`."""
+        """Tell connected clients to make new calls elsewhere (GOAWAY), and handlers that a drain has begun.
+
+        Until `stop`, everything is served as before, new connections too.
+        """
         self._environment.draining = True
         for connection in self._connections:
             connection.link.announce_drain()
@@ -159,7 +163,7 @@ class RpcServer:
         return self._environment.options
 
     def maybe_open(self, *, secure: bool) -> Link | None:
-        """What serves a connection that was accepted, None if there are too many. It counts from here on until it is gone."""
+        """Open a connection that was accepted, None if there are too many. It counts from here on until it is gone."""
         if len(self._connections) >= self._environment.options.connections_max:
             self._environment.counters.refused += 1
             return None
@@ -204,7 +208,7 @@ class RpcServer:
             self._ticker = loop.call_later(_TICK_S / _TICK_PARTS, self._tick)
 
     def _tick(self) -> None:
-        """Look after a tenth of the connections."""
+        """Tick a tenth of the connections."""
         self._ticker = None
         self._tick_later()
         if not self._ticks:

@@ -17,11 +17,11 @@ _MESSAGE_CHARACTERS_MAX = 1024
 _SAFE = "".join(character for character in printable if character.isprintable() and character != "%")
 
 OK_TRAILERS: list[Field] = [(b"grpc-status", b"0")]
-"""The trailer section of a call that succeeded, if its handler adds nothing."""
+"""Trailer section of a call that succeeded, before the metadata of its handler."""
 
 
 class Status(IntEnum):
-    """The codes of gRPC (statuscodes.md)."""
+    """Status codes of gRPC (statuscodes.md)."""
 
     OK = 0
     CANCELLED = 1
@@ -43,13 +43,13 @@ class Status(IntEnum):
 
 
 class GrpcError(Exception):
-    """A call ends with another status than OK.
+    """Ends a call with another status than OK.
 
     Args:
         status: the code; any number is sent as it is.
-        message: what the client is told.
+        message: for the client.
         details: a serialized google.rpc.Status, b"" for none.
-        metadata: more fields behind the answer.
+        metadata: sent in the trailer section.
 
     Raises:
         ValueError: the metadata cannot be sent.
@@ -64,7 +64,7 @@ class GrpcError(Exception):
 
 
 def status_fields(error: GrpcError) -> list[Field]:
-    """The trailer section of a call that failed."""
+    """Trailer section of a call that failed."""
     fields: list[Field] = [(b"grpc-status", b"%d" % error.status)]
     if error.message:
         fields.append((b"grpc-message", _encode_message(error.message)))

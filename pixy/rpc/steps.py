@@ -1,14 +1,15 @@
-"""A handler's coroutine, driven so that each of its steps is taken in its connection's turn and charged to it.
+"""Fair scheduling of a handler's coroutine: each step runs in its connection's share of the loop and is charged to it.
 
-A step is what runs between two awaits that suspend. The task of the handler calls `send` and `throw` here as it would on the coroutine
-itself. When it is not the connection's turn, the task is given a `Turn` to wait for, and the step follows when that comes, inside the slice
-that the line serves, so its time is the slice's time. A cancellation waits for its turn like any other step.
+A step is the code between two awaits that suspend. The handler's task calls `send` and `throw` here as
+it would on the coroutine itself. If the connection has to queue, the task gets a `QueuedStep` to wait
+for, and the step runs later, inside a slice of the connection, whose time it takes. A cancellation
+queues like any other step.
 
-The traceback of an error has the frames that it passed. So none of them keeps the error: that would be a cycle, and all that the handler
-held would stay until cycles are collected.
+The traceback of an error has the frames that it passed. So none of them keeps the error: that would be
+a cycle, and everything that the handler held would stay until cycles are collected.
 
-The road not taken: a future that is set when the turn comes. The task would go on in the next turn of the loop, together with all
-others whose turn came, and nobody could end the slice.
+The road not taken: a future that is set when the slice begins. The task would continue in the next
+iteration of the loop, together with all others that were set, and nothing could end the slice.
 """
 
 import asyncio
@@ -24,28 +25,28 @@ __all__ = ["Steps"]
 Step = Callable[[Any], Any]
 
 
-class Turn(asyncio.Future[None]):
-    """The wait of one task for its turn. `come` runs the task's step at once instead of in a later turn of the loop."""
+class QueuedStep(asyncio.Future[None]):
+    """The wait of one task for its step. `run` takes the step at once, not in a later iteration of the loop."""
 
     def __init__(self) -> None:
         super().__init__()
         self._wake: Callable[[Any], object] | None = None
         self._context: Context | None = None
         self._is_cancelled = False
-        # What `Future.__await__` tells the task that it waits.
+        # Set by `Future.__await__` of a future that a task waits for.
         self._asyncio_future_blocking = True
 
     def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
-        """See `asyncio.Future`. Called once, by the task that waits."""
+        """See `asyncio.Future`. Called once, by the waiting task."""
         self._wake, self._context = fn, context
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Let the task be cancelled when its turn comes."""
+        """Cancel the task when its step runs."""
         self._is_cancelled = True
         return True
 
-    def come(self) -> None:
-        """Run the step."""
+    def run(self) -> None:
+        """Take the step."""
         if self._is_cancelled:
             super().cancel()
         else:
@@ -54,18 +55,18 @@ class Turn(asyncio.Future[None]):
         self._context.run(self._take_wake(), self)
 
     def _take_wake(self) -> Callable[[Any], object]:
-        # A traceback of the step has this object in its frames. With the task it would be a cycle.
+        # A traceback of the step has this object in its frames: with the task it would be a cycle.
         wake, self._wake = self._wake, None
         assert wake is not None
         return wake
 
 
 class Steps(Coroutine[Any, Any, None]):
-    """A coroutine in the turns of a connection.
+    """A coroutine whose steps a connection's workload schedules.
 
     Args:
         work: the handler's coroutine.
-        workload: of the connection, which is charged.
+        workload: is charged.
     """
 
     __slots__ = ("_next", "_work", "_workload")
@@ -73,7 +74,7 @@ class Steps(Coroutine[Any, Any, None]):
     def __init__(self, work: Coroutine[Any, Any, None], workload: Workload) -> None:
         self._work = work
         self._workload = workload
-        # The step that waits for its turn, and its argument.
+        # The queued step and its argument.
         self._next: tuple[Step, Any] | None = None
 
     def send(self, value: Any, /) -> Any:
@@ -101,17 +102,17 @@ class Steps(Coroutine[Any, Any, None]):
         self._work.close()
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """See `Coroutine`. It is the outermost one of its task."""
+        """See `Coroutine`. Never called: this is the outermost coroutine of its task."""
         raise NotImplementedError
 
     def _take(self, step: Step, argument: Any) -> Any:
-        """Take a step, or wait for its turn."""
+        """Take a step, or queue it."""
         workload = self._workload
         if not workload.maybe_begin_step():
             self._next = step, argument
-            turn = Turn()
-            workload.queue(turn.come)
-            return turn
+            queued = QueuedStep()
+            workload.queue(queued.run)
+            return queued
         try:
             return step(argument)
         finally:

@@ -1,7 +1,7 @@
-"""A compressed message that is unpacked step by step, because a few thousand bytes can stand for millions.
+"""Decompression of messages in steps, because a few thousand bytes can expand to millions.
 
-Each step makes at most `STEP_BYTES`, a fraction of a millisecond of work, and the limit holds at every step: what is made of a message is
-never more than one byte beyond what a message may have. Who waits for it gives the others their turn in between.
+A step makes at most `STEP_BYTES`, a fraction of a millisecond of work, so that other connections run in
+between. The limit holds at every step: at most one byte more is made than a message may have.
 """
 
 import zlib
@@ -15,22 +15,22 @@ _GZIP_WINDOW = 31
 
 
 class Unpacker:
-    """A message of gzip.
+    """Decompresses one message of gzip.
 
     Args:
-        packed: the compressed message, kept until it is unpacked.
-        message_bytes_max: largest message.
+        packed: the message, kept until it is decompressed.
+        message_bytes_max: largest message, decompressed.
     """
 
     __slots__ = ("_at", "_message_bytes_max", "_packed", "_parts", "_unpacker", "message", "size")
 
     def __init__(self, packed: bytes | bytearray, message_bytes_max: int) -> None:
         self._packed = packed
-        # What of it was given to zlib.
+        # Bytes of it that were given to zlib.
         self._at = 0
         self._message_bytes_max = message_bytes_max
         self._unpacker = zlib.decompressobj(_GZIP_WINDOW)
-        # What it is unpacked to so far: parts, because one buffer that grows would move through the memory again and again.
+        # The result so far, in parts: one buffer would be copied each time that it grows.
         # Invariant: size is their sum, at most one byte more than the largest message.
         self._parts: list[bytes] = []
         self.size = 0
@@ -38,10 +38,10 @@ class Unpacker:
         self.message = b""
 
     def step(self) -> bool:
-        """Go on; returns whether the message is complete.
+        """Take a step; returns True when the message is complete.
 
         Raises:
-            GrpcError: RESOURCE_EXHAUSTED, it is too large; INTERNAL, it is not gzip, or not one whole message of it.
+            GrpcError: RESOURCE_EXHAUSTED, it is too large; INTERNAL, it is not exactly one member of gzip.
         """
         unpacker = self._unpacker
         part: bytes | bytearray = unpacker.unconsumed_tail
@@ -59,7 +59,7 @@ class Unpacker:
             raise GrpcError(Status.RESOURCE_EXHAUSTED, reason)
         if unpacker.eof:
             if unpacker.unused_data or self._at < len(self._packed):
-                # Another member (RFC 1952 §2.2), which nobody sends; without it the message would be cut short.
+                # Another member (RFC 1952 §2.2), which no client sends; ignored, it would cut the message short.
                 raise GrpcError(Status.INTERNAL, "a message of gzip goes on behind its end")
             self.message = b"".join(self._parts)
             self._parts.clear()

@@ -33,11 +33,11 @@ class Holder:
         self.peer = peer
         self.given_up = False
 
-    def give_up(self) -> None:
+    def evict(self) -> None:
         self.given_up = True
 
 
-async def test_those_that_hold_most_give_up_when_all_together_hold_too_much() -> None:
+async def test_those_that_hold_most_are_evicted_when_all_together_hold_too_much() -> None:
     memory = Memory(100)
     few, most, some = Holder("few"), Holder("most"), Holder("some")
     memory.note(few, 10)

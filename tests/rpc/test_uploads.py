@@ -2,7 +2,7 @@
 
 import pytest
 
-from pixy.rpc.uploads import UploadRoom, Uploads
+from pixy.rpc.uploads import UploadQuota, Uploads
 from tests.fakes.echo import open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client, prefixed
 
@@ -13,9 +13,9 @@ MIB = 1 << 20
 class Connection:
     """The uploads of a connection, and what was granted to each stream."""
 
-    def __init__(self, room: UploadRoom, size: int) -> None:
+    def __init__(self, quota: UploadQuota, size: int) -> None:
         self.granted: dict[int, int] = {}
-        self.uploads = Uploads(size, room, self._admitted)
+        self.uploads = Uploads(size, quota, self._admitted)
 
     def receive(self, stream_id: int, size: int, part: int) -> None:
         if self.uploads.receive(stream_id, size, part):
@@ -26,14 +26,14 @@ class Connection:
 
 
 def test_an_upload_that_fits_is_granted_what_has_come() -> None:
-    connection = Connection(UploadRoom(100), 100)
+    connection = Connection(UploadQuota(100), 100)
     connection.receive(1, 60, 10)
     connection.receive(1, 60, 20)
     assert connection.granted == {1: 30}
 
 
 def test_uploads_beyond_the_room_follow_one_another_and_get_what_was_withheld() -> None:
-    connection = Connection(UploadRoom(1000), 100)
+    connection = Connection(UploadQuota(1000), 100)
     for stream_id in (1, 3, 5):
         connection.receive(stream_id, 60, 10)
         connection.receive(stream_id, 60, 5)
@@ -46,7 +46,7 @@ def test_uploads_beyond_the_room_follow_one_another_and_get_what_was_withheld() 
 
 
 def test_an_upload_larger_than_the_room_is_admitted_alone() -> None:
-    connection = Connection(UploadRoom(100), 50)
+    connection = Connection(UploadQuota(100), 50)
     connection.receive(1, 200, 10)
     connection.receive(3, 10, 10)
     assert connection.granted == {1: 10}
@@ -55,8 +55,8 @@ def test_an_upload_larger_than_the_room_is_admitted_alone() -> None:
 
 
 def test_connections_queue_for_the_room_of_all_with_one_upload_each() -> None:
-    room = UploadRoom(100)
-    first, second, third = (Connection(room, 1000) for _ in range(3))
+    quota = UploadQuota(100)
+    first, second, third = (Connection(quota, 1000) for _ in range(3))
     first.receive(1, 90, 1)
     for stream_id in (1, 3):
         second.receive(stream_id, 90, 1)
@@ -68,17 +68,17 @@ def test_connections_queue_for_the_room_of_all_with_one_upload_each() -> None:
         order[-1] = [dict(granted) for granted in order[-1]]
     assert second.granted == {1: 1, 3: 1}
     assert third.granted == {1: 1}
-    assert room.taken == 0
+    assert quota.acquired == 0
 
 
 def test_an_upload_that_is_given_up_in_line_leaves_its_place() -> None:
-    room = UploadRoom(100)
-    first, second, third = (Connection(room, 1000) for _ in range(3))
+    quota = UploadQuota(100)
+    first, second, third = (Connection(quota, 1000) for _ in range(3))
     for connection in (first, second, third):
         connection.receive(1, 90, 1)
     second.uploads.end(1)
     first.uploads.end(1)
-    assert (second.granted, third.granted, room.taken) == ({}, {1: 1}, 90)
+    assert (second.granted, third.granted, quota.acquired) == ({}, {1: 1}, 90)
 
 
 async def upload_together(client: RawClient, bodies: dict[int, bytes]) -> None:
