@@ -34,7 +34,10 @@ class ByteSemaphore:
         self.queued = 0
 
     def available(self, size: int) -> bool:
-        """True if `acquire` would not suspend. More than the semaphore's size is available while nothing is acquired."""
+        """True if `acquire` would not suspend.
+
+        More than the semaphore's size is available while nothing is acquired.
+        """
         return not self._queue and self._fits(size)
 
     @asynccontextmanager

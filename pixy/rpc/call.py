@@ -140,7 +140,7 @@ class Call:
         return self._connection.link.peer
 
     def fail(self, error: Exception, receipt: Receipt | None = None) -> None:
-        """End the call with the status of an error, as its service translates it; INTERNAL for a bug.
+        """End the call with the status of an error; INTERNAL for a bug.
 
         Args:
             error: of the handler.
@@ -160,7 +160,8 @@ class Call:
         Args:
             source, begin, end: a span of a chunk of the transport.
             ended: the request is complete.
-            windowed: the span occupies the client's flow-control windows until they are replenished.
+            windowed: the span occupies the client's flow-control windows until they are
+                replenished.
         """
         raise NotImplementedError
 
@@ -244,7 +245,10 @@ class Call:
 
 
 class UnaryCall(Call):
-    """A call with one request and one response. Its handler answers once, with `answer` or `fail`, at any time."""
+    """A call with one request and one response.
+
+    Its handler answers once, with `answer` or `fail`, at any time.
+    """
 
     __slots__ = ()
 
@@ -284,7 +288,10 @@ class UnaryCall(Call):
                 connection.receipts.undelivered(receipt)
 
     def received_whole(self, source: bytes, begin: int, end: int) -> None:
-        """As `received`, for a request that came with its head. Fast path: one message, not compressed."""
+        """As `received`, for a request that came with its head.
+
+        Fast path: one message, not compressed.
+        """
         size = end - begin - PREFIX_BYTES
         if size >= 0:
             flag, length = unpack_prefix(source, begin)
@@ -356,8 +363,8 @@ class UnaryCall(Call):
     async def _answer_with(self, request: Message) -> None:
         """Run a coroutine.
 
-        The coroutine is made here: made earlier, nobody would await it if the task is cancelled before
-        its first step.
+        The coroutine is made here: made earlier, nobody would await it if the task is cancelled
+        before its first step.
         """
         assert self.method.coroutine is not None
         try:

@@ -1,10 +1,10 @@
 """The calls of one connection.
 
-Each event of the HTTP/2 core is handed to its call, and what a call answers goes into the core. When
-bytes are received and written is the business of `link`, who runs when that of `workload`, and who
-hears what became of an answer that of `receipts`; here are the calls, and what their requests hold.
+Events of the HTTP/2 core go to their calls, and answers of calls into the core. `link` decides when
+bytes are received and written, `workload` what runs when, and `receipts` reports what became of
+answers; here are the calls, and the memory that their requests hold.
 
-Bytes of requests that are not complete are bounded by `request_bytes_max`; the call that exceeds it is
+Bytes of incomplete requests are bounded by `request_bytes_max`; the call that exceeds it is
 refused.
 """
 
@@ -57,9 +57,12 @@ __all__ = ["GrpcConnection"]
 log = structlog.get_logger(__name__)
 
 _PATIENT_PART = 0.5
-"""A reset costs no token if the call had a deadline, and this part of its time was over."""
+"""A reset costs no token if this part of the time until the call's deadline was over."""
 _UPLOADS_PART = 2
-"""Half of what requests may hold is for admitted large ones. The other half has the first bytes of those that wait."""
+"""Half of `request_bytes_max` is for admitted uploads.
+
+The other half has the first bytes of those that wait.
+"""
 _DROPPED_PER_SLICE = 64
 
 
@@ -119,12 +122,12 @@ class GrpcConnection:
         self.workload = self.link.workload
         self.touched = False
         self._accepted_at = now
-        # Running calls, by stream, in the order of arrival.
+        # Running calls by stream, in the order of arrival.
         self._calls: dict[int, Call] = {}
         self.message_bytes_max = environment.options.message_bytes_max
-        # `Deadlines` is going to ask for the calls that have begun.
+        # `Deadlines` will ask for new calls.
         self._watched = False
-        # Requests without a handler that are answered when they are complete.
+        # Refusals of requests that are answered when they are complete.
         self._rejected: dict[int, Refusal] = {}
         # Set when a drain begins, for handlers that wait for it; None until there is one.
         self._drain: asyncio.Event | None = None
@@ -133,12 +136,14 @@ class GrpcConnection:
         self._dropping = False
         # Bytes of the message that is being decompressed, one at a time.
         self._unpacked_bytes = 0
-        # Bytes of requests that are not complete, by stream. Invariant: _held_bytes is their sum; none is 0.
+        # Bytes of requests that are not complete, by stream. Invariant: _held_bytes is their sum;
+        # none is 0.
         self._held: dict[int, int] = {}
         self._held_bytes = 0
-        # Begin of calls whose client has more to send: requests, or messages for which a handler waits. In that order.
+        # Time since when a client has more to send of a request, or of a message for which a
+        # handler waits, by stream and ascending.
         self._incomplete: dict[int, float] = {}
-        # Requests that are larger than the window of a stream; None until there is one.
+        # Messages larger than the window of a stream; None until there is one.
         self._uploads: Uploads | None = None
         self.calls = self.resets_received = 0
         # Bytes of large answers of streaming calls; None until there is one.
@@ -146,7 +151,7 @@ class GrpcConnection:
 
     @property
     def counters(self) -> ConnectionCounters:
-        """What has happened so far."""
+        """Counts so far."""
         return ConnectionCounters(
             peer=self.link.peer,
             age_s=self.environment.monotonic() - self._accepted_at,
@@ -164,7 +169,7 @@ class GrpcConnection:
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def forget(self, call: Call) -> None:
-        """A call has ended."""
+        """Remove a call that has ended."""
         stream_id = call.stream_id
         del self._calls[stream_id]
         if stream_id in self._held:
@@ -189,7 +194,7 @@ class GrpcConnection:
         self.answered(stream_id, self.core.respond(stream_id, template, body), receipt)
 
     def answered(self, stream_id: int, delivery: Delivery, receipt: Receipt | None) -> None:
-        """A whole answer was given to the core."""
+        """Take the receipt of an answer that was given to the core, and schedule its write."""
         if not self.touched:
             self.touch()
         if receipt is not None:
@@ -201,12 +206,12 @@ class GrpcConnection:
         self.touch()
 
     def make_room(self) -> None:
-        """Write now what there is, because the core does not accept the next answer otherwise."""
+        """Write now, because the core would not accept the next answer otherwise."""
         self.link.flush(tell_receipts=False)
 
     @property
     def output_semaphore(self) -> ByteSemaphore:
-        """Bounds large answers to half of what the core accepts, so that all others are accepted."""
+        """Bounds large answers to half of the core's output, so that all others are accepted."""
         if self._output_semaphore is None:
             self._output_semaphore = ByteSemaphore(self.environment.options.http2.output_bytes // 2)
         return self._output_semaphore
@@ -265,7 +270,7 @@ class GrpcConnection:
         self.touch()
 
     def hold(self, stream_id: int, size: int) -> None:
-        """A call holds so many bytes of a request that is not complete.
+        """Set the bytes that a call holds of an incomplete request.
 
         Raises:
             GrpcError: RESOURCE_EXHAUSTED, all calls of the connection together hold too many.
@@ -282,7 +287,9 @@ class GrpcConnection:
             raise GrpcError(Status.RESOURCE_EXHAUSTED, reason)
 
     def receive_part(self, stream_id: int, size: int, part: int) -> None:
-        """A part of a message has come, which stays until the message is complete: let the client continue, now or once admitted.
+        """Hold a part of a message until it is complete.
+
+        The client may continue at once, or when the message is admitted.
 
         Args:
             stream_id: of the call.
@@ -302,21 +309,21 @@ class GrpcConnection:
         self.touch()
 
     def _admitted(self, stream_id: int, withheld: int) -> None:
-        """A large message is admitted: let the client send it, and count its time from here on."""
+        """Let the client send an admitted message, and count its time from here on."""
         self._incomplete.pop(stream_id, None)
         self._incomplete[stream_id] = self.workload.now
         self.core.replenish_stream(stream_id, withheld)
         self.touch()
 
     def end_part(self, stream_id: int) -> None:
-        """The message is complete, or given up."""
+        """Forget a message that is complete, or abandoned."""
         if self._incomplete:
             self._incomplete.pop(stream_id, None)
         if self._uploads is not None:
             self._uploads.end(stream_id)
 
     def _let_go(self, stream_id: int) -> None:
-        """A request holds nothing any more."""
+        """Release all bytes of a request."""
         self._held_bytes -= self._held.pop(stream_id, 0)
         self.end_part(stream_id)
 
@@ -328,7 +335,10 @@ class GrpcConnection:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def take_fresh(self) -> list[Call]:
-        """See `HasCalls`. Calls begin in the order of `_calls`, so all before a timed one are timed, too."""
+        """See `HasCalls`.
+
+        Calls begin in the order of `_calls`, so all before a timed one are timed, too.
+        """
         self._watched = False
         fresh = []
         for call in reversed(self._calls.values()):
@@ -346,7 +356,7 @@ class GrpcConnection:
             self.workload.run(partial(self._end_incomplete, now - self.environment.options.request_s))
 
     def _end_incomplete(self, since: float) -> None:
-        """End a slice of the calls that began then or before, and are not complete."""
+        """End a slice of the calls that have been incomplete since then or earlier."""
         for _ in range(_DROPPED_PER_SLICE):
             if not self._incomplete:
                 return
@@ -367,7 +377,7 @@ class GrpcConnection:
 
     @property
     def drain(self) -> asyncio.Event:
-        """Set when the client is to open new streams elsewhere: the server drains or stops, or the connection has reached its age."""
+        """Set when a drain begins: of the server, or of a connection that has reached its age."""
         if self._drain is None:
             self._drain = asyncio.Event()
             if self._draining or self.environment.draining:
@@ -397,7 +407,7 @@ class GrpcConnection:
         try:
             for _ in range(_DROPPED_PER_SLICE):
                 if self._calls:
-                    # The last one, because a dictionary is slow to find its first behind many that were taken out.
+                    # The last one: a dictionary is slow to find its first after many removals.
                     next(reversed(self._calls.values())).gone()
                 elif not self.receipts.drop_one():
                     break
@@ -420,13 +430,16 @@ class GrpcConnection:
         if self._act_on(left):
             return
         if type(events[-1]) is ConnectionTerminated:
-            # Nothing that came before is of use.
+            # Earlier events are of no use.
             self._on_terminated(events[-1])
         else:
             self.workload.do_later(partial(self._act_on, left))
 
     def _act_on(self, events: Iterator[Event]) -> bool:
-        """Act on events until the slice is over; returns True if that was all. Plain unary calls are bounded by `turn_bytes` alone."""
+        """Act on events until the slice is over; returns True after the last.
+
+        Only `turn_bytes` bounds plain unary calls.
+        """
         workload = self.workload
         now = workload.now
         for event in events:
@@ -479,7 +492,7 @@ class GrpcConnection:
         return True
 
     def _read_head(self, headers: RequestHeaders) -> CallHeaders:
-        """Read a header section, and keep what it means for the next call with the same one."""
+        """Read a header section, and keep its meaning for calls with the same one."""
         head = read_call_headers(headers, self.environment.methods)
         if self._intercept(head):
             headers.memo = head
@@ -502,7 +515,10 @@ class GrpcConnection:
         return True
 
     def _reject(self, stream_id: int, refusal: Refusal, *, ended: bool) -> None:
-        """Answer a request that has no handler. A client that does not speak gRPC is answered when its request is complete."""
+        """Answer a request that is refused.
+
+        A client that does not speak gRPC is answered when its request is complete.
+        """
         if refusal.text and not ended:
             self._rejected[stream_id] = refusal
             self._incomplete[stream_id] = self.workload.now
@@ -516,7 +532,7 @@ class GrpcConnection:
             self.core.send_trailers(stream_id, refusal.fields)
 
     def _maybe_reject(self, stream_id: int) -> None:
-        """A request without a handler is complete."""
+        """Answer a refused request that is complete."""
         self._incomplete.pop(stream_id, None)
         refusal = self._rejected.pop(stream_id, None)
         if refusal is not None:
@@ -530,7 +546,7 @@ class GrpcConnection:
         if call is not None:
             call.received(buffer, begin, end, ended=ended, windowed=True)
             return
-        # A call that is refused, or that was answered before its request was complete.
+        # The call was refused, or answered before its request was complete.
         self.core.replenish(stream_id, end - begin)
         if ended:
             self._maybe_reject(stream_id)
@@ -564,8 +580,9 @@ class GrpcConnection:
     def _was_patient(self, call: Call) -> bool:
         """True for a call that was reset near its deadline, as every client of gRPC does.
 
-        The client's clock began before ours. However short the deadline, such a call has had a place among the connection's streams
-        for its time, and its work is charged: many of them gain nothing over calls that are answered. No rapid reset lives so long.
+        The client's clock started before ours. However short the deadline, such a call has occupied
+        one of the connection's streams for its time, and its work is charged: many of them gain
+        nothing over answered calls. No rapid reset lives so long.
         """
         timeout_s, deadline = call.timeout_s, call.deadline
         if not timeout_s or deadline is None:

@@ -1,7 +1,8 @@
 """Counters of a server and of its open connections.
 
-A connection counts in its own slots, which costs the fast path no more than one counter for all. Its
-counts are added to the server's totals when it is gone; a snapshot adds those of open connections.
+A connection counts in its own slots, which costs the fast path no more than one counter for all.
+Its counts are added to the server's totals when it is gone; a snapshot adds those of open
+connections.
 """
 
 from dataclasses import dataclass

@@ -1,14 +1,14 @@
 """Deadlines of calls: one heap and two timers for all connections.
 
-Most calls are over in a few milliseconds, long before their deadline. So the beginning of a call only
-notes that its connection has one. Every `GRAIN_S` such connections are asked for the calls that still
-run, and those go into the heap. A call that ends is not taken out.
+Most calls are over in a few milliseconds, long before their deadline. So the beginning of a call
+only notes that its connection has one. Every `GRAIN_S` such connections are asked for the calls
+that still run, and those go into the heap. A call that ends is not taken out.
 
-A deadline is never early. It is late by the delay of the event loop, by a millisecond of its timers,
-and by `GRAIN_S` if it comes before its connection is asked.
+A deadline is never early. It is late by the delay of the event loop, by a millisecond of its
+timers, and by `GRAIN_S` if it comes before its connection is asked.
 
-The roads not taken: to put every call into the heap costs as much as decoding its header block, and to
-list all that have begun a third of that.
+The roads not taken: to put every call into the heap costs as much as decoding its header block, and
+to list all that have begun a third of that.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ __all__ = ["GRAIN_S", "Deadlines", "HasCalls", "HasDeadline"]
 
 GRAIN_S = 0.004
 _TIMER_S_MIN = 0.001
-"""The loop's timers count milliseconds: one that fired early and was set again for less would spin."""
+"""The loop's timers count milliseconds: one that fired early would spin if set again for less."""
 _STALE_MAX = 64
 
 
 class HasDeadline(Protocol):
-    """A call: `running` until it has ended, with a `deadline` in seconds on the clock that never changes."""
+    """A call: `running` until its end, with a constant `deadline` in seconds on the clock."""
 
     running: bool
     deadline: float | None
@@ -53,12 +53,13 @@ class Deadlines:
     def __init__(self, clock: Clock) -> None:
         self._monotonic = clock.monotonic
         self._loop = asyncio.get_running_loop()
-        # Connections with calls that are not in the heap. Invariant: a timer is set while there are any.
+        # Connections with calls that are not in the heap. Invariant: a timer is set while there are
+        # any.
         self._watched: list[HasCalls] = []
         self._ask_timer: asyncio.TimerHandle | None = None
-        # Heap of (deadline, arrival, call). Invariant: every running call with a deadline is in it, or
-        # of a connection in `_watched`. It has at most `_heap_max` members: twice as many as were
-        # running when ended calls were last removed, and `_STALE_MAX`.
+        # Heap of (deadline, arrival, call). Invariant: every running call with a deadline is in it,
+        # or of a connection in `_watched`. It has at most `_heap_max` members: twice as many as
+        # were running when ended calls were last removed, and `_STALE_MAX`.
         self._heap: list[tuple[float, int, HasDeadline]] = []
         self._heap_max = _STALE_MAX
         self._arrivals = count()

@@ -1,4 +1,6 @@
-"""State that all connections of one server share: methods, limits, time, scheduler, tasks, counters."""
+"""State that the connections of a server share: methods, limits, time, scheduler, counters,
+tasks.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -35,7 +37,8 @@ class ServerOptions:
         message_bytes_max: largest message that a client may send, compressed or not.
         request_bytes_max: bytes of incomplete requests, per connection.
         buffer_bytes: bytes of incomplete requests and unread answers, of all connections.
-        request_s: time to complete a request that has begun, or a message for which a handler waits.
+        request_s: time to complete a request that has begun, or a message for which a handler
+            waits.
         connections_max: connections in all; more are closed at once.
         turn_bytes: input of one connection in a slice of its work, see `Http2Connection.receive`.
         age_s: older connections are drained, a tenth earlier or later.
@@ -101,8 +104,8 @@ class Environment:
         self.memory = Memory(options.buffer_bytes)
         self.upload_quota = UploadQuota(options.buffer_bytes // 2)
         self.tasks: set[asyncio.Task[None]] = set()
-        # Every connection reads into this buffer, one at a time: into its first part, which bounds a
-        # read, unless all that comes is known to be data.
+        # Every connection reads into this buffer, one at a time: into its first part, which bounds
+        # a read, unless all that comes is known to be data.
         self.data_buffer = memoryview(bytearray(_DATA_READ_BYTES))
         self.read_buffer = self.data_buffer[:_READ_BYTES]
         self._loop = asyncio.get_running_loop()
@@ -115,7 +118,7 @@ class Environment:
         self._on_fault(bug)
 
     def status_of(self, error: Exception, method: Method) -> GrpcError:
-        """The status of an error of a method, as its service translates it; INTERNAL for a bug, which is noted."""
+        """The status of a handler's error; INTERNAL for a bug, which is noted."""
         translated = error if isinstance(error, GrpcError) else method.translate(error)
         if translated is None:
             self.note(error)

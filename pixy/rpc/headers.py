@@ -1,12 +1,13 @@
 """Header sections of requests (PROTOCOL-HTTP2.md, Requests).
 
 Clients repeat the same section for call after call, and the HTTP/2 core then returns the same
-`RequestHeaders`. So its meaning is kept in `memo`, and a usual call pays for one look-up. Of a section
-that differs from an earlier one only in its grpc-timeout, that alone is read.
+`RequestHeaders`. So its meaning is kept in `memo`, and a usual call pays for one look-up. Of a
+section that differs from an earlier one only in its grpc-timeout, that alone is read.
 
     found                                              answer
-    content-type is not application/grpc, or +proto    HTTP status 415 and a text, when the request is complete
-    :method is not POST                                HTTP status 405, the same
+    content-type is not application/grpc, or +proto    HTTP status 415 and a text, once the
+                                                       request is complete
+    :method is not POST                                HTTP status 405, likewise
     malformed grpc-timeout                             INTERNAL
     :path of no method                                 UNIMPLEMENTED
     unknown grpc-encoding                              UNIMPLEMENTED, with grpc-accept-encoding
@@ -99,7 +100,10 @@ def read_call_headers(headers: RequestHeaders, methods: Mapping[bytes, Method]) 
 
 
 def read_varying(headers: RequestHeaders, varying: Field, methods: Mapping[bytes, Method]) -> CallHeaders:
-    """Read a section that has one field more than `headers`. For a timeout, `read_timeout` is enough."""
+    """Read a section that has one field more than `headers`.
+
+    For a timeout, `read_timeout` is enough.
+    """
     return _read(headers, [*headers.fields, varying], methods)
 
 

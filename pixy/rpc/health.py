@@ -1,4 +1,4 @@
-"""The service `grpc.health.v1.Health` (gRPC Health Checking Protocol): `Check`, and `Watch` as a stream of changes."""
+"""The service `grpc.health.v1.Health` (gRPC Health Checking Protocol)."""
 
 import asyncio
 from collections.abc import Iterable

@@ -1,12 +1,14 @@
-"""The one place between the head of a call and its handler: who calls, and whether the call may begin.
+"""Interception: the one place between the head of a call and its handler.
 
-An interceptor sees the head of a call and returns the principal of its caller, which handlers find in
-`Call.principal`. By default that is the subject of the client's certificate (mutual TLS). A server
-that identifies callers by metadata, or authorises methods, is given an interceptor of its own.
+An interceptor sees the head of a call and returns the principal of its caller, which handlers find
+in `Call.principal`. By default that is the subject of the client's certificate (mutual TLS). A
+server that identifies callers by metadata, or authorises methods, is given an interceptor of its
+own.
 
 A decision holds for all calls of a connection with the same header section, whose deadlines may
-differ: clients repeat their sections, so a usual call pays nothing for it. Refusals are not kept. What
-depends on the request, such as the right to a topic, is the handler's to decide, by the principal.
+differ: clients repeat their sections, so a usual call pays nothing for it. Refusals are not kept.
+What depends on the request, such as the right to a topic, is the handler's to decide, by the
+principal.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +45,8 @@ class CallHead:
     Attributes:
         method: `package.Service/Method`.
         peer: the client's address.
-        certificate: the client's verified certificate as `ssl.SSLSocket.getpeercert` describes it, or None.
+        certificate: the client's verified certificate as `ssl.SSLSocket.getpeercert` describes it,
+            or None.
         fields: the header section, without pseudo-header fields.
     """
 
@@ -70,7 +73,7 @@ Interceptor = Callable[[CallHead], str]
 
 
 def principal_of_certificate(head: CallHead) -> str:
-    """The subject of the client's certificate as a distinguished name (RFC 4514), `ANONYMOUS` without one."""
+    """The subject of the client's certificate (RFC 4514), `ANONYMOUS` without one."""
     if head.certificate is None:
         return ANONYMOUS
     subject = head.certificate.get("subject", ())

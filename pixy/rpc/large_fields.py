@@ -1,7 +1,8 @@
 """Large fields of messages, such as record batches, that bypass protobuf.
 
-Protobuf copies a field when it parses a message, and once more when the field is read. It still parses
-small messages, and any encoding that clients do not usually write, so no rule is decided in two ways.
+Protobuf copies a field when it parses a message, and once more when the field is read. It still
+parses small messages, and any encoding that clients do not usually write, so no rule is decided in
+two ways.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,9 +43,10 @@ class _UnusualError(Exception):
 def parse_with(
     message_class: Any, repeated: str, field: str, bytes_min: int = _PARTED_BYTES_MIN
 ) -> Callable[[bytes | bytearray], Parted]:
-    """A parser of a message class that leaves out the bytes `field` of each message in the field `repeated`.
+    """A parser that leaves out the bytes `field` of each message in the field `repeated`.
 
-    Messages below `bytes_min` are left to protobuf. The parser raises `DecodeError` as the class does.
+    Messages below `bytes_min` are left to protobuf. The parser raises `DecodeError` as the class
+    does.
     """
     outer = message_class.DESCRIPTOR.fields_by_name[repeated]
     outer_tag, inner_tag = (
@@ -126,7 +128,7 @@ def _read_varint(body: memoryview, at: int, end: int, bytes_max: int) -> tuple[i
 
 
 def serialize_with(message: Any, field: str, buffers: Sequence[bytes | bytearray | memoryview]) -> Serialized:
-    """Serialize a message with the bytes of `buffers` back to back in an empty field; large buffers are not copied.
+    """Serialize a message with `buffers` back to back in an empty field; large ones are not copied.
 
     Fields may come in any order (protobuf.dev, Encoding), so this one is the last.
     """

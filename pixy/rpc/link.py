@@ -1,4 +1,4 @@
-"""The life of one connection on its transport: what is read when, written when, and closed how. Knows no gRPC.
+"""The life of a connection on its transport: when to read, to write and to close. Knows no gRPC.
 
 The transport brings a chunk, the core makes events of it, the layer above acts on them, and at the
 end everything that was answered leaves in one write. Later answers are gathered over all
@@ -6,19 +6,20 @@ connections, and each connection writes once.
 
 What keeps one connection from harming the others:
 
-- One read brings at most 32 KiB, or the rest of a DATA frame up to 64 KiB. At most `turn_bytes` of it
-  are served, then the others have their turn. A connection that has used up its share of the loop
-  queues (`workload`, `fair_scheduler`), and nothing is read from it until all its input is served.
+- One read brings at most 32 KiB, or the rest of a DATA frame up to 64 KiB. At most `turn_bytes` of
+  it are served, then the others have their turn. A connection that has used up its share of the
+  loop queues (`workload`, `fair_scheduler`), and nothing is read from it until all its input is
+  served.
 - While the transport is full, nothing is read, served or taken from the core. Output that a client
   does not read counts against the core's `output_bytes` wherever it is.
 - A client that takes nothing for `http2.send_stall_s`, or does not read the last bytes within
   `linger_s`, is cut off.
 
-The end: the output is closed first (see `transport`), and input is discarded until the client closes
-too, or for `linger_s`. At most 1 MiB of it is read in a second, so a client that sends without end
-costs nothing, and still learns why. The road not taken: to cut off a client that has sent that much.
-The system's buffers hold many times a window, and a client that has not come to read yet would lose
-the GOAWAY.
+The end: the output is closed first (see `transport`), and input is discarded until the client
+closes too, or for `linger_s`. At most 1 MiB of it is read in a second, so a client that sends
+without end costs nothing, and still learns why. The road not taken: to cut off a client that has
+sent that much. The system's buffers hold many times a window, and a client that has not come to
+read yet would lose the GOAWAY.
 
 An exception of the core, or while its events are acted on, is a bug that concerns this connection
 alone: it is reported, and the connection ends (`broken`). None reaches the transport, the ticker or
@@ -46,8 +47,11 @@ P = ParamSpec("P")
 _SENT_BYTES_MAX = 65_536
 """Bytes that the streaming calls of a connection send in one iteration of the loop."""
 _DISCARDED_BYTES_MAX = 1 << 20
-"""Input that is discarded in a second after the end. With megabytes, a client with many connections that have ended, each with full
-buffers, would delay the others by milliseconds."""
+"""Input that is discarded in a second after the end.
+
+With megabytes, a client with many connections that have ended, each with full buffers, would delay
+the others by milliseconds.
+"""
 
 
 class _Phase(Enum):
@@ -61,7 +65,10 @@ class _Phase(Enum):
     CLOSED = auto()
     """The transport is gone."""
     RETIRED = auto()
-    """All calls know, too. The link refers to no layer above any more, so reference counts free the connection."""
+    """All calls know, too.
+
+    The link refers to no layer above any more, so reference counts free the connection.
+    """
 
 
 _LIVE = frozenset((_Phase.SERVING, _Phase.DRAINING))
@@ -191,15 +198,18 @@ class Link(asyncio.BufferedProtocol):
             del self._layer, self.workload
 
     async def wait_sendable(self, size: int) -> None:
-        """Return when the transport takes more. Streaming handlers have sent `size` bytes since they last asked."""
+        """Return when the transport takes more.
+
+        Streaming handlers have sent `size` bytes since they last asked.
+        """
         self._unflushed_bytes += size
         while self._phase not in _OVER and (
             not self.transport.writable or self._unflushed_bytes >= _SENT_BYTES_MAX
         ):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._send_waiters.append(waiter)
-            # Output that the client's window has let out may have been written before it was counted here: then nobody else asks for
-            # a flush.
+            # Output that the client's window has let out may have been written before it was
+            # counted here: then nobody else asks for a flush.
             self._layer.touch()
             await waiter
 
@@ -207,8 +217,8 @@ class Link(asyncio.BufferedProtocol):
         """Write everything that can be written, and close behind the last of it.
 
         Args:
-            tell_receipts: False inside a call's answer, whose caller does not expect to hear of other answers meanwhile. The next
-                flush tells them.
+            tell_receipts: False inside a call's answer, whose caller does not expect to hear of
+                other answers meanwhile. The next flush tells them.
         """
         if self.transport.writable and self._phase not in _OVER:
             self._write(tell_receipts)
@@ -347,7 +357,7 @@ class Link(asyncio.BufferedProtocol):
 
     @_contained
     def begin_drain(self, grace_s: float) -> None:
-        """Refuse new calls, and end when the running ones are over, at most `grace_s` seconds from now."""
+        """Refuse new calls, and end with the running ones, at most `grace_s` seconds from now."""
         now = self._environment.monotonic()
         self._end_at = min(self._end_at, now + grace_s)
         if self._phase is _Phase.SERVING:
@@ -379,7 +389,7 @@ class Link(asyncio.BufferedProtocol):
 
     @_contained
     def end(self) -> None:
-        """End now: cancel the calls that still run, and tell the client that the connection is gone."""
+        """End now: cancel running calls, and tell the client that the connection is gone."""
         if self._phase in _LIVE:
             self.core.terminate(ErrorCode.NO_ERROR, "the time to finish is over")
             self._end_at = self._environment.monotonic() + self._environment.options.linger_s
@@ -447,7 +457,9 @@ class Link(asyncio.BufferedProtocol):
             self.regulate()
 
     def _may_read(self) -> bool:
-        """Read while all input is served and the transport is not full; after the end, a bounded amount in a second."""
+        """True while all input is served and the transport takes more; after the end, up to a
+        bound.
+        """
         if self._phase is _Phase.CLOSING:
             return self._discarded_bytes < _DISCARDED_BYTES_MAX
         return self.transport.writable and not self.workload.held_back

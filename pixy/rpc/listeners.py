@@ -1,10 +1,10 @@
 """Listeners on TCP, TLS and unix sockets.
 
 A listener owns its socket and accepts by itself: asyncio's servers accept everything that waits. It
-accepts a few connections in an iteration of the loop, so that a storm of them delays no calls, and none
-beyond the limit. A connection counts from the moment that it is accepted, in its TLS handshake too; one
-that has not finished that within `handshake_s` is cut off. New connections use the certificates that
-are on disk.
+accepts a few connections in an iteration of the loop, so that a storm of them delays no calls, and
+none beyond the limit. A connection counts from the moment that it is accepted, in its TLS handshake
+too; one that has not finished that within `handshake_s` is cut off. New connections use the
+certificates that are on disk.
 """
 
 import asyncio

@@ -5,13 +5,13 @@
     1     4     length of the message, big-endian
     5           the message
 
-DATA frames cut a body without regard to messages. `MessageReader` keeps the transport's chunks until a
-message is complete, joins it in one copy, and returns one message at a time on demand. It keeps at most
-twice the bytes received: a client that sends a great many tiny messages, or large ones in crumbs, costs
-little more memory than it sends.
+DATA frames cut a body without regard to messages. `MessageReader` keeps the transport's chunks
+until a message is complete, joins it in one copy, and returns one message at a time on demand. It
+keeps at most twice the bytes received: a client that sends a great many tiny messages, or large
+ones in crumbs, costs little more memory than it sends.
 
-The road not taken: appending each piece to one buffer. It would grow a great many times, and each time
-may copy everything received so far.
+The road not taken: appending each piece to one buffer. It would grow a great many times, and each
+time may copy everything received so far.
 """
 
 import struct
@@ -45,7 +45,7 @@ _GZIP_WINDOW = 31
 _GZIP_LEVEL = 1
 
 _KEPT_BYTES = 4096
-"""Smaller pieces of a message are copied when they come: as objects of their own they would take more memory than they have bytes."""
+"""Smaller pieces of a message are copied: as objects they would take more memory than bytes."""
 
 Serialized = list[bytes | bytearray | memoryview]
 """The bytes of a message, in pieces that follow each other."""
@@ -67,7 +67,10 @@ def pack_message(message: bytes, *, compressed: bool = False) -> bytes:
 
 
 def pack_pieces(message: Serialized, *, compressed: bool) -> Serialized:
-    """A message in pieces in its wire format. Only the first piece is copied, which must be small."""
+    """A message in pieces in its wire format.
+
+    Only the first piece is copied, which must be small.
+    """
     if compressed:
         return [pack_message(b"".join(message), compressed=True)]
     first, *rest = message
@@ -106,7 +109,7 @@ class MessageReader:
         self.compressed = False
 
     def feed(self, source: bytes, begin: int, end: int) -> None:
-        """The body continues with `source` from `begin` to `end`; `source` is kept, and must never change."""
+        """Continue the body with `source[begin:end]`; `source` is kept, and must never change."""
         if begin == end:
             return
         self.size += end - begin
@@ -175,7 +178,8 @@ class MessageReader:
         """Check the incomplete request of a method that takes one message.
 
         Raises:
-            GrpcError: RESOURCE_EXHAUSTED, the message is too large; UNIMPLEMENTED, there is more than one.
+            GrpcError: RESOURCE_EXHAUSTED, the message is too large; UNIMPLEMENTED, there is more
+                than one.
         """
         if self.size >= PREFIX_BYTES:
             length = unpack_prefix(self._joined(PREFIX_BYTES))[1]

@@ -1,8 +1,8 @@
-"""Custom metadata: the application's fields in header and trailer sections (PROTOCOL-HTTP2.md, Custom-Metadata).
+"""Custom metadata in header and trailer sections (PROTOCOL-HTTP2.md, Custom-Metadata).
 
 A name that ends in `-bin` has a value of any bytes, in base64 on the wire, with or without padding;
-several values may be joined by commas. Any other value is printable ASCII without spaces at its ends.
-Names that begin with `grpc-`, and the fields of HTTP itself, are not metadata.
+several values may be joined by commas. Any other value is printable ASCII without spaces at its
+ends. Names that begin with `grpc-`, and the fields of HTTP itself, are not metadata.
 """
 
 import binascii
@@ -21,7 +21,10 @@ _BINARY = b"-bin"
 _RESERVED_PREFIX = b"grpc-"
 _NAME = re.compile("[a-z0-9_.-]+")
 _TEXT = re.compile("(?:[!-~](?:[ -~]*[!-~])?)?")
-"""ASCII-Value of PROTOCOL-HTTP2.md. White space at the ends would not be a value of HTTP/2 (RFC 9113 §8.2.1)."""
+"""ASCII-Value of PROTOCOL-HTTP2.md.
+
+White space at the ends would not be a value of HTTP/2 (RFC 9113 §8.2.1).
+"""
 _RESERVED = frozenset((b"content-type", b"te", b"host", b"content-length"))
 
 
@@ -29,8 +32,8 @@ def encode_metadata(metadata: Metadata) -> list[Field]:
     """Metadata as fields to send.
 
     Raises:
-        ValueError: a name is reserved or malformed; a value has another type than its name demands, or is
-            text that cannot be sent.
+        ValueError: a name is reserved or malformed; a value has another type than its name demands,
+            or is text that cannot be sent.
     """
     fields: list[Field] = []
     for key, value in metadata:

@@ -1,17 +1,17 @@
 """Services that a server has: descriptors as protoc generates them, and a handler for each method.
 
     method                     handler           takes            answers
-    unary                      plain function    request, call    with `UnaryCall.answer` or `fail`, now or later; returns the
-                                                                  work to cancel if the client goes away first, or None
+    unary                      plain function    request, call    with `UnaryCall.answer` or `fail`
     unary                      coroutine         request, call    returns the response
     server streaming           coroutine         request, call    with `StreamCall.send`
     client streaming           coroutine         call             returns the response
     bidirectional streaming    coroutine         call             with `StreamCall.send`
 
-A plain function costs no task. A request that streams is read from the call: `async for request in call`.
+A plain function costs no task: it answers at once or later, and returns the work to cancel if the
+client goes away first, or None. Streamed requests are read with `async for request in call`.
 
-`Service.translate` maps the errors that handlers raise on purpose to statuses. Any other exception is a bug: the client
-gets INTERNAL with the id under which the log has the traceback.
+`Service.translate` maps the errors that handlers raise on purpose to statuses. Any other exception
+is a bug: the client gets INTERNAL with the id under which the log has the traceback.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -7,10 +7,9 @@
 Invariant of `Receipts`: a receipt that was given to it is in exactly one place until it is told,
 and is removed from there before.
 
-    place            meaning                                                      leaves it by
-    in the output    the whole answer is in the core's output                     `handed_over`, or `drop_one`
-                                                                                  after the connection is lost
-    queued           a part of the answer waits for the client's windows          `sent`, `reset`, `drop_one`
+    place            meaning                                       leaves it by
+    in the output    the whole answer is in the core's output      `handed_over`, `drop_one`
+    queued           a part waits for the client's windows         `sent`, `reset`, `drop_one`
 """
 
 from collections.abc import Callable

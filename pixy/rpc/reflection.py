@@ -1,7 +1,7 @@
-"""The service `ServerReflection` of grpc.reflection.v1 and v1alpha: clients discover services without .proto files.
+"""The service `ServerReflection` of grpc.reflection.v1 and v1alpha.
 
-It knows the files of the given services and their imports, and nothing else of the process. The two
-versions differ in the name of their package only.
+Clients discover services without .proto files. It knows the files of the given services and their
+imports, and nothing else of the process. The two versions differ in the name of their package only.
 """
 
 from collections.abc import Iterable, Iterator
@@ -93,7 +93,7 @@ class Reflection:
 
 
 def _v1_service() -> ServiceDescriptor:
-    """The service of version 1, in a pool of its own: another library may add it to the default one."""
+    """The service of v1, in a pool of its own: another library may add it to the default one."""
     alpha = FileDescriptorProto.FromString(pb.DESCRIPTOR.serialized_pb)
     text = text_format.MessageToString(alpha).replace("grpc.reflection.v1alpha", "grpc.reflection.v1")
     file = text_format.Parse(text, FileDescriptorProto())

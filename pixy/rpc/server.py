@@ -122,7 +122,7 @@ class RpcServer:
         return address
 
     def begin_drain(self) -> None:
-        """Tell connected clients to make new calls elsewhere (GOAWAY), and handlers that a drain has begun.
+        """Tell connected clients to make new calls elsewhere (GOAWAY), and waiting handlers.
 
         Until `stop`, everything is served as before, new connections too.
         """
@@ -163,7 +163,10 @@ class RpcServer:
         return self._environment.options
 
     def maybe_open(self, *, secure: bool) -> Link | None:
-        """Open a connection that was accepted, None if there are too many. It counts from here on until it is gone."""
+        """Open a connection that was accepted, None if there are too many.
+
+        It counts from here on until it is gone.
+        """
         if len(self._connections) >= self._environment.options.connections_max:
             self._environment.counters.refused += 1
             return None

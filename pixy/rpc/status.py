@@ -1,7 +1,7 @@
-"""How a call ends: the status codes of gRPC, the error that carries one, and its fields on the wire.
+"""Status of a call: the codes of gRPC, the error that carries one, and its fields on the wire.
 
-`grpc-message` is UTF-8, percent-encoded where it is not printable ASCII (PROTOCOL-HTTP2.md, Status-Message). It is cut to a size
-that any client takes as a header.
+`grpc-message` is UTF-8, percent-encoded where it is not printable ASCII (PROTOCOL-HTTP2.md,
+Status-Message). It is cut to a size that any client takes as a header.
 """
 
 from enum import IntEnum

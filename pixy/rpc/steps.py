@@ -1,12 +1,12 @@
-"""Fair scheduling of a handler's coroutine: each step runs in its connection's share of the loop and is charged to it.
+"""Fair scheduling of a handler's coroutine, step by step, charged to its connection.
 
-A step is the code between two awaits that suspend. The handler's task calls `send` and `throw` here as
-it would on the coroutine itself. If the connection has to queue, the task gets a `QueuedStep` to wait
-for, and the step runs later, inside a slice of the connection, whose time it takes. A cancellation
-queues like any other step.
+A step is the code between two awaits that suspend. The handler's task calls `send` and `throw` here
+as it would on the coroutine itself. If the connection has to queue, the task gets a `QueuedStep` to
+wait for, and the step runs later, inside a slice of the connection, whose time it takes. A
+cancellation queues like any other step.
 
-The traceback of an error has the frames that it passed. So none of them keeps the error: that would be
-a cycle, and everything that the handler held would stay until cycles are collected.
+The traceback of an error has the frames that it passed. So none of them keeps the error: that would
+be a cycle, and everything that the handler held would stay until cycles are collected.
 
 The road not taken: a future that is set when the slice begins. The task would continue in the next
 iteration of the loop, together with all others that were set, and nothing could end the slice.
@@ -26,7 +26,10 @@ Step = Callable[[Any], Any]
 
 
 class QueuedStep(asyncio.Future[None]):
-    """The wait of one task for its step. `run` takes the step at once, not in a later iteration of the loop."""
+    """The wait of one task for its step.
+
+    `run` takes the step at once, not in a later iteration of the loop.
+    """
 
     def __init__(self) -> None:
         super().__init__()

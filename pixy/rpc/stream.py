@@ -1,12 +1,13 @@
-"""A call of a streaming method: its handler is a coroutine that receives and sends, with back-pressure both ways.
+"""Streaming calls: a handler is a coroutine that receives and sends, with back-pressure both ways.
 
 In: received bytes wait in one buffer. The client's flow-control windows are replenished when the
-handler takes a message. While the handler waits for one, they are replenished as bytes come: otherwise
-a message larger than the window would never be complete. Such a message is admitted first (`uploads`).
+handler takes a message. While the handler waits for one, they are replenished as bytes come:
+otherwise a message larger than the window would never be complete. Such a message is admitted first
+(`uploads`).
 
-Out: `send` suspends for the client's windows, for a transport that is full, and, once the connection
-has sent enough, for the end of this iteration of the loop. So a handler that sends without end is no
-faster than its client, and yields to others.
+Out: `send` suspends for the client's windows, for a transport that is full, and, once the
+connection has sent enough, for the end of this iteration of the loop. So a handler that sends
+without end is no faster than its client, and yields to others.
 """
 
 import asyncio
@@ -84,7 +85,8 @@ class StreamCall(Call):
         """The next request, None at the end. One task at a time.
 
         Raises:
-            GrpcError: the request breaks a rule or a limit. It ends the call if the handler lets it pass.
+            GrpcError: the request breaks a rule or a limit. It ends the call if the handler lets it
+                pass.
         """
         await self._connection.pause()
         body = self._take()
@@ -98,11 +100,11 @@ class StreamCall(Call):
         return await self._parse(body)
 
     def reserve_output(self, size: int) -> AbstractAsyncContextManager[None]:
-        """Acquire output for a response of `size` bytes before it is made; hold it until it is sent.
+        """Acquire output for a response of `size` bytes, from before it is made until it is sent.
 
-        Without it, the calls of one connection that make large responses at the same time may exceed
-        what the connection accepts, which resets their streams. With it they queue, also behind clients
-        that do not read: these hold their output until they are cut off.
+        Without it, the calls of one connection that make large responses at the same time may
+        exceed what the connection accepts, which resets their streams. With it they queue, also
+        behind clients that do not read: these hold their output until they are cut off.
         """
         return self._connection.output_semaphore.holding(size)
 
@@ -114,10 +116,10 @@ class StreamCall(Call):
             self._connection.touch()
 
     async def wait_drain(self) -> None:
-        """Return when the client should open new streams elsewhere: the server drains or stops, or the connection has reached its age.
+        """Return when a drain begins: of the server, or of a connection that has reached its age.
 
-        A handler without an end of its own should end the call then. Otherwise it is cancelled when the
-        grace is over.
+        The client opens new streams elsewhere. A handler without an end of its own should end the
+        call then. Otherwise it is cancelled when the grace is over.
         """
         await self._connection.drain.wait()
 
@@ -264,7 +266,9 @@ class StreamCall(Call):
             self._receiving = None
 
     def _accept_rest(self) -> None:
-        """The handler waits for the rest of a message: let the client send it, once it is admitted."""
+        """Let the client send the rest of a message, once it is admitted: the handler waits for
+        it.
+        """
         if self._reader.size and self.running:
             size, self._windowed_bytes = self._windowed_bytes, 0
             self._connection.receive_part(self.stream_id, self._reader.expected, size)

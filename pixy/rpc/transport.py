@@ -1,8 +1,8 @@
 """asyncio's transport of one connection: writes, reading on and off, and the end. Knows no HTTP/2.
 
-A socket that is closed while input is unread makes TCP discard what was written, so the client would
-not learn why its connection has ended. Therefore `close` ends the output (`write_eof`) and leaves
-the socket open for reading.
+A socket that is closed while input is unread makes TCP discard what was written, so the client
+would not learn why its connection has ended. Therefore `close` ends the output (`write_eof`) and
+leaves the socket open for reading.
 """
 
 import asyncio
@@ -65,7 +65,9 @@ class Transport:
 
     @property
     def certificate(self) -> dict[str, Any] | None:
-        """The client's verified certificate as `ssl.SSLSocket.getpeercert` describes it, or None."""
+        """The client's verified certificate as `ssl.SSLSocket.getpeercert` describes it, or
+        None.
+        """
         return self._transport.get_extra_info("peercert") or None
 
     def write(self, output: bytes) -> None:

@@ -1,7 +1,8 @@
 """Decompression of messages in steps, because a few thousand bytes can expand to millions.
 
-A step makes at most `STEP_BYTES`, a fraction of a millisecond of work, so that other connections run in
-between. The limit holds at every step: at most one byte more is made than a message may have.
+A step makes at most `STEP_BYTES`, a fraction of a millisecond of work, so that other connections
+run in between. The limit holds at every step: at most one byte more is made than a message may
+have.
 """
 
 import zlib
@@ -41,7 +42,8 @@ class Unpacker:
         """Take a step; returns True when the message is complete.
 
         Raises:
-            GrpcError: RESOURCE_EXHAUSTED, it is too large; INTERNAL, it is not exactly one member of gzip.
+            GrpcError: RESOURCE_EXHAUSTED, it is too large; INTERNAL, it is not exactly one member
+                of gzip.
         """
         unpacker = self._unpacker
         part: bytes | bytearray = unpacker.unconsumed_tail
@@ -59,7 +61,8 @@ class Unpacker:
             raise GrpcError(Status.RESOURCE_EXHAUSTED, reason)
         if unpacker.eof:
             if unpacker.unused_data or self._at < len(self._packed):
-                # Another member (RFC 1952 §2.2), which no client sends; ignored, it would cut the message short.
+                # Another member (RFC 1952 §2.2), which no client sends; ignored, it would cut the
+                # message short.
                 raise GrpcError(Status.INTERNAL, "a message of gzip goes on behind its end")
             self.message = b"".join(self._parts)
             self._parts.clear()

@@ -1,15 +1,15 @@
 """Admission of large messages, so that an upload that has begun can be completed.
 
-A message that fits the window of its stream needs no admission. A larger one is admitted when all of it
-fits the quota, in FIFO order. Until then the window of its stream stays closed after its first bytes,
-while the connection's window is replenished for other streams. So too many uploads follow one another
-instead of being refused, and an admitted one waits for no other.
+A message that fits the window of its stream needs no admission. A larger one is admitted when all
+of it fits the quota, in FIFO order. Until then the window of its stream stays closed after its
+first bytes, while the connection's window is replenished for other streams. So too many uploads
+follow one another instead of being refused, and an admitted one waits for no other.
 
-There is a quota per connection (`Uploads`), and one for all connections together (`UploadQuota`), in
-which connections queue in FIFO order with one message each.
+There is a quota per connection (`Uploads`), and one for all connections together (`UploadQuota`),
+in which connections queue in FIFO order with one message each.
 
-The road not taken: to leave the connection's window closed as well. The uploads that wait would fill it,
-and the admitted one among them could not continue.
+The road not taken: to leave the connection's window closed as well. The uploads that wait would
+fill it, and the admitted one among them could not continue.
 """
 
 from collections import deque
@@ -72,8 +72,8 @@ class Uploads:
         self._size = size
         self._quota = quota
         self._tell_admitted = admitted
-        # By stream: the size of each admitted message, whose sum is _acquired; size and withheld bytes
-        # of each waiting one, in the order of arrival.
+        # By stream: the size of each admitted message, whose sum is _acquired; size and withheld
+        # bytes of each waiting one, in the order of arrival.
         self._admitted: dict[int, int] = {}
         self._acquired = 0
         self._waiting: dict[int, tuple[int, int]] = {}
@@ -81,7 +81,7 @@ class Uploads:
         self._queued = False
 
     def receive(self, stream_id: int, size: int, part: int) -> bool:
-        """Count a part of a message; True if the message was admitted before, and the client may send on.
+        """Count a part of a message; True if the message was admitted before.
 
         Args:
             stream_id: of the message.
@@ -118,7 +118,7 @@ class Uploads:
         return size if not self._acquired or self._acquired + size <= self._size else 0
 
     def admit_next(self, *, admitted: bool) -> None:
-        """Leave the quota's queue; if `admitted`, its bytes are acquired for the first waiting message."""
+        """Leave the quota's queue; if `admitted`, with bytes for the first waiting message."""
         self._queued = False
         if admitted:
             stream_id = next(iter(self._waiting))

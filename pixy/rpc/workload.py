@@ -8,9 +8,9 @@ Three kinds of work:
     charges    work done elsewhere, in measured time: writing answers that came later, ticks
 
 Input and steps run at once while the connection has credit, or while the scheduler has time in this
-iteration of the loop. Otherwise they queue here, and the connection queues in the scheduler; each of
-its slices is of one kind, then of the other, so neither starves. The last steps of a lost connection
-queue as well: thousands of calls that lose their client at once stall nobody.
+iteration of the loop. Otherwise they queue here, and the connection queues in the scheduler; each
+of its slices is of one kind, then of the other, so neither starves. The last steps of a lost
+connection queue as well: thousands of calls that lose their client at once stall nobody.
 
 Invariant: the connection is in the scheduler's queue while it has work that nothing prevents.
 """
