@@ -457,9 +457,7 @@ class Link(asyncio.BufferedProtocol):
             self.regulate()
 
     def _may_read(self) -> bool:
-        """True while all input is served and the transport takes more; after the end, up to a
-        bound.
-        """
+        """True while input is served and the transport is not full; after the end, below a bound."""
         if self._phase is _Phase.CLOSING:
             return self._discarded_bytes < _DISCARDED_BYTES_MAX
         return self.transport.writable and not self.workload.held_back
