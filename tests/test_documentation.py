@@ -13,10 +13,14 @@ import pytest
 
 from docs.generate import PAGES
 from pixy.cli import main as pixy_command
+from pixy.config.options import Config, ProxyConfig, leaves
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES_IN_MARKDOWN = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+
+FOREIGN_OPTIONS = re.compile(r"grpc\.(use_local_subchannel_pool|max_receive_message_length)|kafka(\.[a-z]+)+")
+"""Options of grpcio and of Spark's Kafka connector, which are named like sections of ours."""
 
 COLUMNS_MAX = 100
 README_LINES_MAX = 150
@@ -121,6 +125,23 @@ def test_every_file_that_a_page_names_exists(path: Path) -> None:
 @pytest.mark.parametrize("path", PAGES_IN_MARKDOWN, ids=lambda path: path.name)
 def test_every_command_that_a_page_shows_exists(path: Path) -> None:
     assert [line for line in command_lines_of(path.read_text()) if unknown_words(line)] == []
+
+
+@pytest.mark.parametrize("path", PAGES_IN_MARKDOWN, ids=lambda path: path.name)
+def test_every_option_that_a_page_names_exists(path: Path) -> None:
+    options = {leaf.path for table in (Config, ProxyConfig) for leaf in leaves(table)}
+    sections = {option.partition(".")[0] for option in options if "." in option}
+    named = re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", prose_of(path.read_text()))
+    ours = [
+        name for name in named if name.partition(".")[0] in sections and not FOREIGN_OPTIONS.fullmatch(name)
+    ]
+    assert [name for name in ours if name not in options] == []
+
+
+@pytest.mark.parametrize("path", PAGES_IN_MARKDOWN, ids=lambda path: path.name)
+def test_every_make_target_that_a_page_names_exists(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:`|^)make ([a-z-]+)", path.read_text(), re.MULTILINE)) <= targets
 
 
 @pytest.mark.parametrize("path", PAGES_IN_MARKDOWN, ids=lambda path: path.name)
