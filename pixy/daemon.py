@@ -199,7 +199,7 @@ class Daemon:
     def _tell_health(self) -> None:
         assert self._server is not None
         ready = self._ready and not any(backend.fault for backend in self._backends.values())
-        self._server.tell_health(serving=ready)
+        self._server.set_health(serving=ready)
 
     async def wait(self) -> None:
         """Serve until `request_stop` or a fault.

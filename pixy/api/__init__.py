@@ -1,1 +1,1 @@
-"""The doors: each translates one protocol to the calls of `pixy.proxy`, and nothing else."""
+"""APIs of the daemon: each translates one protocol to calls of `pixy.proxy`, and nothing else."""

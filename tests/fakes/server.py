@@ -57,7 +57,7 @@ async def serve_backend(backend: B, config: Config = CONFIG) -> AsyncIterator[Se
     await proxy.start()
     server = GrpcServer(config, {"": proxy, "first": proxy}, clock, faults.append)
     addresses = await server.start()
-    server.tell_health(serving=True)
+    server.set_health(serving=True)
     yield ServedCluster(addresses["grpc"], proxy, backend, faults)
     await proxy.drain(0)
     await server.stop(0)

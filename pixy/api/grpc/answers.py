@@ -1,13 +1,16 @@
-"""Serialized answers of Produce and ConsumeNAck, each with its gRPC prefix, encoded by hand.
+"""Responses of Produce and ConsumeNAck in their wire format, encoded by hand.
 
-These two are answered a hundred thousand times a second. The records of a batch are answered in one turn, and what differs between
-answers that follow each other is one byte of the offset; so the parts of a message are encoded once and joined. The road not taken is
-protobuf's encoder: filling in a message and serializing it takes three times as long. Tests hold the bytes against it.
+There are a hundred thousand of them a second. The records of a batch are answered together, and one
+byte of the offset is the difference between consecutive responses; so the parts of a message are
+encoded once and joined. The road not taken is protobuf's encoder: to fill in and serialize a
+message takes three times as long. Tests compare the bytes with its output.
 
     ProdRs  08 partition, 10 offset
-    ConsRs  08 partition, 10 offset, 1a length key (20 01 instead for a record without one), 2a length message, then headers
+    ConsRs  08 partition, 10 offset, 1a length key (20 01 for a record without one),
+            2a length message, then headers
 
-Numbers are varints. A field that has its default, as partition 0 or an empty message, is left out.
+Numbers are varints. Fields with their default, such as partition 0 or an empty message, are left
+out.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +23,7 @@ from pixy.rpc import pack_message, pack_prefix
 __all__ = ["consumed_message", "produced_messages"]
 
 _BLOCK = 128
-_KEPT_MAX = 4096
+_CACHED_MAX = 4096
 
 
 def _varint(number: int) -> bytes:
@@ -32,34 +35,34 @@ def _varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-class _Kept(dict[int, bytes]):
-    """What a function makes of numbers, kept for the last few thousand."""
+class _EncodingCache(dict[int, bytes]):
+    """Encodings of numbers by a function. A full cache is emptied."""
 
     def __init__(self, make: Callable[[int], bytes]) -> None:
         super().__init__()
         self._make = make
 
     def __missing__(self, number: int) -> bytes:
-        if len(self) >= _KEPT_MAX:
+        if len(self) >= _CACHED_MAX:
             self.clear()
         made = self[number] = self._make(number)
         return made
 
 
-_PARTITION = _Kept(lambda partition: b"\x08" + _varint(partition) if partition else b"")
+_PARTITION = _EncodingCache(lambda partition: b"\x08" + _varint(partition) if partition else b"")
 _LOW = [bytes((0x10, low)) if low else b"" for low in range(_BLOCK)]
 _LOW_AND_MORE = [bytes((0x10, low | _BLOCK)) for low in range(_BLOCK)]
-"""The field of an offset up to its lowest seven bits: of one below 128, and of any other."""
-_HIGH = _Kept(_varint)
-_KEY_LENGTH = _Kept(lambda length: b"\x1a" + _varint(length) if length else b"")
-_MESSAGE_LENGTH = _Kept(lambda length: b"\x2a" + _varint(length) if length else b"")
+"""Field of an offset up to its lowest seven bits: of an offset below 128, and of any other."""
+_HIGH = _EncodingCache(_varint)
+_KEY_LENGTH = _EncodingCache(lambda length: b"\x1a" + _varint(length) if length else b"")
+_MESSAGE_LENGTH = _EncodingCache(lambda length: b"\x2a" + _varint(length) if length else b"")
 _NO_KEY = b"\x20\x01"
-_PREFIX = _Kept(lambda length: pack_prefix(0, length))
+_PREFIX = _EncodingCache(lambda length: pack_prefix(0, length))
 _BUFFERED = pack_message(pb.ProdRs(partition=-1, offset=-1).SerializeToString())
 
 
 def produced_messages(partition: int, first: int, count: int) -> Iterator[bytes]:
-    """The answers of `count` records of a partition, the offset of the first of which is `first`; -1 if they have none yet."""
+    """Responses for `count` records from offset `first` on; -1 for records without offsets yet."""
     if first < 0:
         yield from repeat(_BUFFERED, count)
         return
@@ -78,7 +81,7 @@ def produced_messages(partition: int, first: int, count: int) -> Iterator[bytes]
 
 
 def consumed_message(offer: Offer) -> bytes:
-    """The answer with a record."""
+    """Response with a record."""
     record = offer.record
     key, value, offset = record.key, record.value or b"", record.offset
     if record.headers:

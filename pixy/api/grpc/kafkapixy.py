@@ -1,7 +1,8 @@
-"""The service `KafkaPixy` of kafkapixy.proto: translates requests to calls of a proxy and results to answers.
+"""Service `KafkaPixy` of kafkapixy.proto: translates between requests and calls of a proxy.
 
-Produce, ConsumeNAck and Ack are answered by callback, with no task in between. An offer is the receipt of its answer: it is delivered
-when the answer is with the transport, and goes to somebody else if it never gets there.
+Produce, ConsumeNAck and Ack are answered by callback, without a task. An offer is the receipt of
+its answer: it is delivered when the answer was handed to the transport, and otherwise offered to
+another caller.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,21 +21,21 @@ __all__ = ["KafkaPixyService"]
 
 
 _DEFAULT_ACK = (0, 0)
-"""What a request acks that says nothing of acks: old clients send it by accident."""
+"""The ack in a request that sets no field of acks: old clients send it by accident."""
 
 
 class KafkaPixyService:
-    """Serves `KafkaPixy`.
+    """Handlers of `KafkaPixy`.
 
     Args:
-        proxies: by the name of the cluster; the one named "" is the default.
+        proxies: by name of the cluster; "" is the default cluster.
     """
 
     def __init__(self, proxies: Mapping[str, Proxy]) -> None:
         self._proxies = proxies
 
     def service(self) -> Service:
-        """What serves this."""
+        """The service with its handlers."""
         handlers: dict[str, Handler] = {
             "Produce": self.produce,
             "ConsumeNAck": self.consume_n_ack,
@@ -148,7 +149,7 @@ def _produced(calls: Sequence[UnaryCall], partition: int, offset: int, error: Pi
     try:
         answer_all(calls, produced_messages(partition, offset, len(calls)))
     except Exception as bug:
-        # The producer has others to answer. A call that was answered stays so.
+        # The producer has other calls to answer. Calls that were answered are not affected.
         for call in calls:
             call.fail(bug)
 

@@ -1,7 +1,7 @@
-"""The service `Log` of pixy_log.proto: translates requests to calls of a cluster's bulk access, and results to answers.
+"""Service `Log` of pixy_log.proto: translates between requests and bulk access to a cluster.
 
-What it owns is the way of fetched batches to the client: a range is read only when the transport took what was read before, and when
-the connection has room for more. No record is touched.
+It owns the path of fetched batches to the client: a range is read further only when the transport
+has taken what was read before, and the connection accepts more output. No record is decoded.
 """
 
 from collections.abc import Mapping
@@ -36,17 +36,17 @@ _STATES = {
 
 
 class LogService:
-    """Serves `Log`.
+    """Handlers of `Log`.
 
     Args:
-        proxies: by the name of the cluster; the one named "" is the default.
+        proxies: by name of the cluster; "" is the default cluster.
     """
 
     def __init__(self, proxies: Mapping[str, Proxy]) -> None:
         self._proxies = proxies
 
     def service(self) -> Service:
-        """What serves this."""
+        """The service with its handlers."""
         handlers: dict[str, Handler] = {
             "DescribeTopics": self.describe_topics,
             "ListOffsets": self.list_offsets,
@@ -112,7 +112,7 @@ class LogService:
 
 
 async def _send_some(call: StreamCall, number: int, reader: RangeReader, held_bytes: int) -> bool:
-    """Send what is there of a range; whether there is more to come."""
+    """Send the next batches of a range; returns True if there are more."""
     await reader.wait()
     async with call.reserve_output(held_bytes):
         fetched = await reader.read()
@@ -139,10 +139,10 @@ def _range(each: pb.FetchRange) -> Range:
 
 
 def _query(each: pb.OffsetQuery) -> OffsetQuery:
-    """What a query asks for.
+    """The position of a query.
 
     Raises:
-        InvalidArgument: it asks for nothing.
+        InvalidArgument: the query has none.
     """
     partition = TopicPartition(each.topic, each.partition)
     match each.WhichOneof("at"):

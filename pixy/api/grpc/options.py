@@ -1,4 +1,4 @@
-"""The section `grpc` of the configuration as the limits of a server."""
+"""Limits of the gRPC server, from the section `grpc` of the configuration."""
 
 from dataclasses import replace
 
@@ -12,7 +12,10 @@ _DEFAULT = Options()
 
 
 def server_options(config: GrpcConfig) -> ServerOptions:
-    """The limits that a configuration sets. What a budget earns with each answer is not configured."""
+    """Limits by a configuration.
+
+    Tokens that a bucket earns with each answer are not configurable.
+    """
     http2 = Options(
         max_concurrent_streams=config.max_concurrent_streams,
         max_header_list_bytes=config.max_header_list_bytes,

@@ -1,4 +1,4 @@
-"""What pixy's services have in common: which cluster a request names, and the status of an error."""
+"""Refusals that pixy's services share: an unknown cluster, and the status of an error."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ __all__ = ["proxy_of", "translate"]
 
 
 def translate(error: Exception) -> GrpcError | None:
-    """See `Translate`: by the table in `errors`."""
+    """See `Translate`: the status is an attribute of each error class."""
     return GrpcError(error.grpc_status, str(error)) if isinstance(error, PixyError) else None
 
 

@@ -1,7 +1,7 @@
-"""The gRPC door of a daemon: serves `KafkaPixy`, `Topics` and `Log`, tells of health, answers reflection, where the configuration says.
+"""gRPC server of a daemon: `KafkaPixy`, `Topics`, `Log`, health and reflection.
 
-Health is what the daemon says, the same for the whole server ("") and for each of the three services; NOT_SERVING until it says anything.
-Requests are answered whatever it is.
+The daemon sets the health, which is the same for the server ("") and each of the three services,
+and NOT_SERVING at first. Requests are answered regardless of it.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +19,13 @@ __all__ = ["GrpcServer"]
 
 
 class GrpcServer:
-    """Serves all proxies of a daemon over gRPC.
+    """Serves all clusters of a daemon over gRPC.
 
     Args:
         config: addresses, limits and certificates.
-        proxies: by the name of the cluster; the one named "" is the default.
-        clock: what deadlines are measured on.
-        on_fault: called with each exception that is a bug; it has ended a call or a connection.
+        proxies: by name of the cluster; "" is the default cluster.
+        clock: on which deadlines are measured.
+        on_fault: called with each bug, which has ended a call or a connection.
     """
 
     def __init__(
@@ -48,19 +48,19 @@ class GrpcServer:
 
     @property
     def counters(self) -> Counters:
-        """What happened since the start."""
+        """Counts since the start."""
         return self._server.counters
 
     @property
     def connections(self) -> list[ConnectionCounters]:
-        """What happened on each connection that is open."""
+        """Counts of each open connection."""
         return self._server.connection_counters
 
     async def start(self) -> dict[str, str]:
         """Listen, with health NOT_SERVING.
 
         Returns:
-            The addresses by name of the door, with the real port where the configured one was 0.
+            The addresses by name of the listener, with the real ports.
 
         Raises:
             StartError: an address cannot be used; nothing is left open.
@@ -76,8 +76,8 @@ class GrpcServer:
             raise
         return addresses
 
-    def tell_health(self, *, serving: bool) -> None:
-        """Tell everybody that requests are served, or to go elsewhere."""
+    def set_health(self, *, serving: bool) -> None:
+        """Set the health of the server and of all its services."""
         self._health.set_all(serving)
 
     def begin_drain(self) -> None:

@@ -1,4 +1,4 @@
-"""The methods `Stage`, `Publish` and `Discard` of the service `Log` of pixy_log.proto: translates, and decides nothing."""
+"""Methods `Stage`, `Publish` and `Discard` of the service `Log`: translation only."""
 
 from collections.abc import Iterable, Mapping
 
@@ -14,7 +14,7 @@ __all__ = ["StagingMethods", "partition_batches"]
 def partition_batches(
     partitions: Iterable[pb.PartitionBatches], batches: Iterable[bytes | memoryview]
 ) -> list[PartitionBatches]:
-    """What a request has for each partition; `batches` were taken from its field of that name, in the same order."""
+    """Join the partitions of a request with their batches, which were parsed apart, in order."""
     return [
         PartitionBatches(TopicPartition(each.topic, each.partition), of)
         for each, of in zip(partitions, batches, strict=True)
@@ -22,17 +22,17 @@ def partition_batches(
 
 
 class StagingMethods:
-    """Serves staged writes.
+    """Handlers of staged writes.
 
     Args:
-        proxies: by the name of the cluster; the one named "" is the default.
+        proxies: by name of the cluster; "" is the default cluster.
     """
 
     def __init__(self, proxies: Mapping[str, Proxy]) -> None:
         self._proxies = proxies
 
     def handlers(self) -> dict[str, Handler]:
-        """What serves them, by the method's name."""
+        """The handlers by method name."""
         return {"Stage": self.stage, "Publish": self.publish, "Discard": self.discard}
 
     async def stage(self, parted: Parted, call: UnaryCall) -> pb.StageResponse:

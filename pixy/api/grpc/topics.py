@@ -1,7 +1,7 @@
-"""The service `pixy.topics.v1.Topics` of pixy_topics.proto: translates requests to calls of a proxy and results to answers.
+"""Service `Topics` of pixy_topics.proto: translates between requests and calls of a proxy.
 
-The one thing that it decides is how options may be written: Kafka's dotted names become pixy's here, so that nothing behind the
-door knows two names for one option. What options there are and which values they take is the backend's business.
+Kafka's dotted names of options become pixy's here, so that no layer below knows two names of one
+option. The backend decides which options exist and which values they take.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,17 +20,17 @@ V = TypeVar("V", str, str | None)
 
 
 class TopicsService:
-    """Serves `Topics`.
+    """Handlers of `Topics`.
 
     Args:
-        proxies: by the name of the cluster; the one named "" is the default.
+        proxies: by name of the cluster; "" is the default cluster.
     """
 
     def __init__(self, proxies: Mapping[str, Proxy]) -> None:
         self._proxies = proxies
 
     def service(self) -> Service:
-        """What serves this."""
+        """The service with its handlers."""
         handlers: dict[str, Handler] = {
             "CreateTopic": self.create_topic,
             "AlterTopic": self.alter_topic,
@@ -72,7 +72,7 @@ def _options(named: Iterable[tuple[str, V]]) -> dict[str, V]:
     """Options by pixy's names.
 
     Raises:
-        InvalidArgument: one is named twice, perhaps once in Kafka's way.
+        InvalidArgument: an option is named twice, possibly once by Kafka's name.
     """
     options: dict[str, V] = {}
     for written, value in named:
@@ -86,7 +86,10 @@ def _options(named: Iterable[tuple[str, V]]) -> dict[str, V]:
 def _description(
     topic: TopicDescription, ranges: Mapping[int, OffsetRange] | None = None
 ) -> pb.TopicDescription:
-    """A topic as it is answered. A partition that came or went while its range was asked for has none."""
+    """A topic as a response.
+
+    A partition that came or went during the request has no offset range.
+    """
     description = pb.TopicDescription(
         topic=topic.name, topic_id=topic.topic_id, version=topic.version, config=topic.config
     )

@@ -80,7 +80,7 @@ async def served(tmp_path: Path) -> AsyncIterator[ServedNode]:
     config = replace(CONFIG, unix_addr=str(tmp_path / "pixy.sock"))
     server = GrpcServer(config, {"": proxy, "first": proxy}, clock, faults.append)
     addresses = await server.start()
-    server.tell_health(serving=True)
+    server.set_health(serving=True)
     yield ServedNode(server, proxy, backend, addresses, faults)
     await proxy.drain(0)
     await server.stop(0)

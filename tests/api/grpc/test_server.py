@@ -33,7 +33,7 @@ async def test_health_is_what_was_told_last_for_every_service(
 ) -> None:
     names = ("", "KafkaPixy", "pixy.topics.v1.Topics", "pixy.log.v1.Log")
     assert [await health(channel, name) for name in names] == [SERVING] * 4
-    served.server.tell_health(serving=False)
+    served.server.set_health(serving=False)
     assert [await health(channel, name) for name in names] == [NOT_SERVING] * 4
 
 
