@@ -151,7 +151,7 @@ def layers() -> str:
         (GREEN, (("backend", "one protocol: embedded, Kafka"),)),
         (GREEN, (("cluster", "a node: raft groups, state, stages"),)),
         (GREEN, (("storage", "journal, segments, checkpoints"), ("raft", "one replica, pure"))),
-        (AMBER, (("records · config · errors · clock · proto", "used by all"),)),
+        (AMBER, (("records · kafka_protocol · config · errors · clock · proto", "used by all"),)),
     ]
     parts: list[Box | Arrow | Frame] = []
     for number, (fill, boxes) in enumerate(rows):

@@ -117,6 +117,12 @@ def test_every_relative_link_resolves_to_a_page_and_a_heading(path: Path) -> Non
     assert broken_links(path) == []
 
 
+def test_the_architecture_names_every_package() -> None:
+    packages = {path.stem for path in (ROOT / "pixy").iterdir() if not path.stem.startswith("_")} - {"py"}
+    table = (DOCS / "architecture.md").read_text().partition("## Where things are")[0]
+    assert packages <= {span.partition("/")[0] for span in re.findall(r"`([\w/]+)`", table)}
+
+
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
 def test_every_file_that_a_page_names_exists(path: Path) -> None:
     assert missing_paths(path.read_text()) == []
