@@ -1,4 +1,4 @@
-"""The embedded cluster as a backend: what the conformance tests cannot see from outside."""
+"""The embedded cluster as a backend: internals that the conformance tests cannot see."""
 
 import asyncio
 import errno
@@ -94,7 +94,7 @@ class Embedded:
             return await self.backend.fetch(TOPIC, offset, max_bytes=max_bytes, max_wait=max_wait)
 
     async def write(self) -> None:
-        """Move everything to the segments."""
+        """Write everything to the segments."""
         await self.node._writer.flush()
 
 
@@ -104,7 +104,7 @@ def values(result: FetchResult) -> list[bytes | None]:
 
 @pytest.fixture
 def pace() -> WriterPace:
-    """When segments are written; a test may have another."""
+    """Pace of segment writes; tests may override it."""
     return WriterPace()
 
 
@@ -123,7 +123,7 @@ async def embedded(tmp_path: Path, pace: WriterPace) -> AsyncIterator[Embedded]:
 
 @pytest.fixture
 async def cold(tmp_path: Path) -> AsyncIterator[Embedded]:
-    """One that keeps nothing in memory that is written."""
+    """A cluster that keeps no written records in memory."""
     embedded = Embedded(tmp_path / "data", tail_cache_bytes=0)
     await embedded.backend.start()
     await embedded.backend.create_topic("topic", 1)
@@ -153,7 +153,7 @@ async def test_no_file_is_touched_on_the_event_loop(tmp_path: Path) -> None:
     assert touched == []
 
 
-async def test_what_left_the_memory_is_read_from_the_segments_by_the_files_worker(cold: Embedded) -> None:
+async def test_evicted_records_are_read_from_the_segments_by_the_files_worker(cold: Embedded) -> None:
     for number in range(30):
         await cold.append(b"%d" % number)
     await cold.write()
@@ -166,7 +166,9 @@ async def test_what_left_the_memory_is_read_from_the_segments_by_the_files_worke
     assert got == [b"%d" % number for number in range(30)]
 
 
-async def test_a_damaged_partition_is_not_ready_and_says_where_and_the_others_go_on(cold: Embedded) -> None:
+async def test_a_damaged_partition_is_not_ready_and_names_the_position_while_others_continue(
+    cold: Embedded,
+) -> None:
     await cold.backend.create_topic("other", 1)
     for number in range(3):
         await cold.append(b"value %d" % number)
@@ -194,7 +196,7 @@ async def test_a_damaged_partition_is_not_ready_and_says_where_and_the_others_go
 
 @pytest.mark.parametrize("written", [False, True], ids=["in its stage", "in a segment"])
 @pytest.mark.parametrize("linked", [False, True], ids=["copied", "linked"])
-async def test_whoever_reads_a_damaged_batch_of_a_stage_makes_its_partition_not_ready(
+async def test_reading_a_damaged_staged_batch_makes_its_partition_not_ready(
     cold: Embedded, monkeypatch: pytest.MonkeyPatch, linked: bool, written: bool
 ) -> None:
     monkeypatch.setattr(partition_log, "LINK_BYTES_MIN", 0 if linked else 1 << 40)
@@ -236,13 +238,13 @@ async def test_a_waiting_fetch_is_woken_by_the_append_and_leaves_no_waiter(embed
     assert embedded.replica.waiters is None
 
 
-async def test_a_fetch_that_waited_in_vain_is_empty_and_leaves_no_waiter(embedded: Embedded) -> None:
+async def test_a_timed_out_fetch_is_empty_and_leaves_no_waiter(embedded: Embedded) -> None:
     result = await embedded.fetch(0, max_wait=0.001)
     assert (list(result.batches), result.next_offset) == ([], 0)
     assert embedded.replica.waiters is None
 
 
-async def test_a_cancelled_fetch_leaves_no_waiter_and_the_others_wait_on(embedded: Embedded) -> None:
+async def test_a_cancelled_fetch_leaves_no_waiter_and_the_others_keep_waiting(embedded: Embedded) -> None:
     first, second = (asyncio.create_task(embedded.fetch(0, max_wait=None)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
@@ -265,10 +267,10 @@ async def test_a_cancelled_cold_fetch_disturbs_nothing(cold: Embedded) -> None:
     assert values(await cold.fetch(0)) == [b"value"]
 
 
-# --- topics that change, and records that go ------------------------------------------------------------------------
+# --- changes of topics, and retention -------------------------------------------------------------
 
 
-async def test_a_fetch_that_waits_when_its_topic_is_deleted_ends_also_if_there_is_a_new_one(
+async def test_a_fetch_waiting_when_its_topic_is_deleted_ends_even_if_there_is_a_new_one(
     embedded: Embedded,
 ) -> None:
     waiting = asyncio.create_task(embedded.fetch(0, max_wait=None))
@@ -281,7 +283,7 @@ async def test_a_fetch_that_waits_when_its_topic_is_deleted_ends_also_if_there_i
     assert values(await embedded.fetch(0)) == [b"new"]
 
 
-async def test_a_fetch_that_reads_files_when_its_topic_is_deleted_says_so_and_damages_nothing(
+async def test_a_fetch_reading_files_when_its_topic_is_deleted_reports_it_and_damages_nothing(
     cold: Embedded,
 ) -> None:
     for _ in range(5):
@@ -300,7 +302,7 @@ async def test_a_fetch_that_reads_files_when_its_topic_is_deleted_says_so_and_da
     assert cold.replica.fault is None
 
 
-async def test_a_fetch_below_what_went_meanwhile_is_out_of_range_and_damages_nothing(cold: Embedded) -> None:
+async def test_a_fetch_below_the_moved_begin_is_out_of_range_and_damages_nothing(cold: Embedded) -> None:
     await cold.backend.alter_topic("topic", config={"retention_bytes": "1", "retention_ms": "-1"})
     for _ in range(5):
         await cold.append(b"x" * 900)
@@ -358,7 +360,7 @@ async def test_members_lose_the_partitions_of_a_deleted_topic_before_they_get_th
     await membership.leave()
 
 
-async def test_what_was_committed_in_a_deleted_topic_is_nothing_to_a_new_one(embedded: Embedded) -> None:
+async def test_offsets_committed_in_a_deleted_topic_do_not_apply_to_a_new_one(embedded: Embedded) -> None:
     await embedded.append(b"value")
     await embedded.backend.commit_offsets("group", {TOPIC: OffsetCommit(1, "m")})
     assert await embedded.backend.committed_offsets("group", "topic") == {0: OffsetCommit(1, "m")}
@@ -375,7 +377,7 @@ async def test_after_stop_no_topic_is_changed_or_deleted(embedded: Embedded) -> 
         await embedded.backend.delete_topic("topic")
 
 
-# --- timestamps ---------------------------------------------------------------------------------------------------
+# --- timestamps -----------------------------------------------------------------------------------
 
 
 @seldom_written
@@ -393,7 +395,7 @@ async def test_timestamps_are_found_in_segments_and_in_memory(embedded: Embedded
 
 
 @seldom_written
-async def test_a_batch_that_moves_to_the_segments_during_the_search_is_found(
+async def test_a_batch_written_to_the_segments_during_the_search_is_found(
     embedded: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await embedded.append(b"early", 10)
@@ -435,7 +437,7 @@ async def test_records_are_decoded_by_the_files_worker_while_the_loop_goes_on(
     searching = asyncio.create_task(embedded.backend.offset_for_timestamp(TOPIC, 15))
     async with asyncio.timeout(PATIENCE):
         await decoding.wait()
-    # The search stands still, and what needs only the loop and the journal does not.
+    # The search is blocked, but the loop and the journal are not.
     assert await embedded.append(b"meanwhile", 30) == 2
     assert values(await embedded.fetch(2)) == [b"meanwhile"]
     assert not searching.done()
@@ -444,7 +446,7 @@ async def test_records_are_decoded_by_the_files_worker_while_the_loop_goes_on(
     assert threads == ["pixy-files"]
 
 
-async def test_a_topic_that_is_made_anew_while_its_records_are_decoded_is_not_searched_on(
+async def test_the_search_ends_if_its_topic_is_recreated_while_records_are_decoded(
     embedded: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await embedded.append(b"old", 20)
@@ -467,7 +469,7 @@ async def test_a_topic_that_is_made_anew_while_its_records_are_decoded_is_not_se
         await searching
 
 
-async def test_a_batch_that_unpacks_too_far_fails_the_search_that_needs_it_and_damages_nothing(
+async def test_a_batch_that_decompresses_too_far_fails_only_the_search_that_needs_it(
     embedded: Embedded,
 ) -> None:
     await embedded.append(b"early", 10)
@@ -485,10 +487,10 @@ async def test_a_batch_that_unpacks_too_far_fails_the_search_that_needs_it_and_d
     assert len((await embedded.fetch(0)).batches) == 3
 
 
-# --- blocked and stopped ------------------------------------------------------------------------------------------
+# --- blocked and stopped --------------------------------------------------------------------------
 
 
-async def test_an_append_while_the_disk_is_full_answers_unavailable_and_service_comes_back(
+async def test_an_append_on_a_full_disk_is_unavailable_and_service_recovers(
     embedded: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "_FULL_DISK_RETRY_S", 0.001)
@@ -503,7 +505,7 @@ async def test_an_append_while_the_disk_is_full_answers_unavailable_and_service_
     embedded.disk.before = no_room
     first = embedded.append_nowait(b"x" * 100_000)
     async with asyncio.timeout(PATIENCE):
-        for _ in range(2):  # at the second try the first has been told
+        for _ in range(2):  # the second attempt sees the error of the first
             await tries.acquire()
     with pytest.raises(Unavailable, match="the disk is full"):
         await embedded.append(b"refused")
@@ -514,7 +516,7 @@ async def test_an_append_while_the_disk_is_full_answers_unavailable_and_service_
     assert await embedded.append(b"next") == 1
 
 
-async def test_a_sink_that_is_refused_for_want_of_room_counts_as_active(
+async def test_a_sink_rejected_for_lack_of_space_counts_as_active(
     embedded: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = bytes(build_batch([NewRecord(None, b"staged", (), 1000)]))
@@ -532,7 +534,7 @@ async def test_a_sink_that_is_refused_for_want_of_room_counts_as_active(
         assert embedded.node.publisher.staged_by(embedded.node.metadata.topics["topic"].topic_id) == ["sink"]
 
 
-async def test_after_stop_everything_that_would_wait_or_change_anything_is_refused(cold: Embedded) -> None:
+async def test_after_stop_waits_and_changes_are_rejected(cold: Embedded) -> None:
     await cold.append(b"value")
     await cold.write()
     waiting = asyncio.create_task(cold.fetch(1, max_wait=None))
@@ -553,7 +555,7 @@ async def test_after_stop_everything_that_would_wait_or_change_anything_is_refus
     await cold.backend.stop()
 
 
-async def test_stop_answers_what_was_accepted(embedded: Embedded) -> None:
+async def test_stop_answers_accepted_appends(embedded: Embedded) -> None:
     answers = [embedded.append_nowait(b"%d" % number) for number in range(10)]
     await embedded.backend.stop()
     assert [answer.result() for answer in answers] == list(range(10))

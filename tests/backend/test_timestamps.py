@@ -1,4 +1,4 @@
-"""The first record since a point in time, inside of batches."""
+"""Search for the first record at or after a timestamp, within batches."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.fakes.batches import batch_of, bomb
 
 
 def at(offset: int, batch: bytes) -> bytes:
-    """The batch as it is in a log."""
+    """The batch as stored in a log."""
     patched = bytearray(batch)
     patch_batch(patched, offset, 0)
     return bytes(patched)
@@ -26,16 +26,16 @@ BATCHES = [
     ("timestamp_ms", "offset"),
     [(-1, 5), (1000, 5), (1001, 6), (1002, 7), (1003, 12), (2001, 13), (2002, None)],
 )
-def test_the_first_record_that_is_late_enough_is_found(timestamp_ms: int, offset: int | None) -> None:
+def test_the_first_record_at_or_after_a_timestamp_is_found(timestamp_ms: int, offset: int | None) -> None:
     assert first_since(BATCHES, timestamp_ms, 0) == offset
 
 
 @pytest.mark.parametrize(("begin", "offset"), [(5, 5), (6, 6), (8, 10), (11, 11), (13, 13), (14, None)])
-def test_what_lies_before_the_beginning_does_not_count(begin: int, offset: int | None) -> None:
+def test_records_before_the_begin_do_not_count(begin: int, offset: int | None) -> None:
     assert first_since(BATCHES, 0, begin) == offset
 
 
-def test_a_batch_that_says_it_has_none_is_not_decoded() -> None:
+def test_a_batch_without_a_late_enough_record_is_not_decoded() -> None:
     batches = [at(0, bomb(1000)), *BATCHES]
     assert first_since(batches, 2000, 0) == 12
     with pytest.raises(UnpackedTooLarge):

@@ -1,4 +1,4 @@
-"""What the tests of the log in bulk share: a server for any cluster, ranges, and what came."""
+"""Shared parts of the bulk log tests: a server for any cluster, ranges, and results."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.fakes.batches import batch_of, offsets_in
 from tests.fakes.server import CONFIG, serve_backend
 
 if TYPE_CHECKING:
-    # Exists for type checkers only.
+    # For type checkers only.
     from pixy.proto.pixy_log_pb2_grpc import LogAsyncStub
 
 __all__ = ["PATIENCE", "T0", "ServedBulk", "fails", "offsets", "range_of", "serve"]
 
 T0 = TopicPartition("t", 0)
 PATIENCE = 60.0
-"""Seconds until a test gives up waiting for what must happen."""
+"""Timeout of waits for required events, in seconds."""
 
 
 class ServedBulk(NamedTuple):
-    """A log in bulk, what stands behind it, and the bugs that it met."""
+    """A bulk log server, its backend, and the bugs reported."""
 
     address: str
     log: LogAsyncStub
@@ -48,14 +48,14 @@ class ServedBulk(NamedTuple):
         return result.base_offset
 
     async def fetch(self, *ranges: pb.FetchRange, **fields: Any) -> list[pb.FetchResponse]:
-        """Everything that a fetch answers."""
+        """All responses of a fetch."""
         async with asyncio.timeout(PATIENCE):
             return [answer async for answer in self.log.Fetch(pb.FetchRequest(ranges=ranges, **fields))]
 
 
 @asynccontextmanager
 async def serve(backend: Backend, config: Config = CONFIG) -> AsyncIterator[ServedBulk]:
-    """A server for a cluster that has a topic `t` of two partitions. It must meet no bugs."""
+    """A server for a cluster with a topic `t` of two partitions. It must report no bugs."""
     async with serve_backend(backend, config) as served, grpc.aio.insecure_channel(served.address) as channel:
         await backend.create_topic("t", 2)
         yield ServedBulk(served.address, LogStub(channel), channel, backend, served.proxy, served.faults)
@@ -63,17 +63,17 @@ async def serve(backend: Backend, config: Config = CONFIG) -> AsyncIterator[Serv
 
 
 def range_of(begin: int = 0, end: int = -1, partition: int = 0, topic: str = "t") -> pb.FetchRange:
-    """Offsets to fetch; all of the first partition unless a test says otherwise."""
+    """A range to fetch; by default the whole first partition."""
     return pb.FetchRange(topic=topic, partition=partition, from_offset=begin, to_offset=end)
 
 
 def offsets(answers: Sequence[pb.FetchResponse]) -> list[int]:
-    """The offsets of all records that came."""
+    """Offsets of all records received."""
     return [offset for answer in answers for offset in offsets_in(answer.batches)]
 
 
 async def fails(call: Any, code: grpc.StatusCode, text: str) -> None:
-    """A call is refused with that status, and the reason says so."""
+    """Check that a call fails with a status and a text."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     assert (caught.value.code(), text in (caught.value.details() or "")) == (code, True), (

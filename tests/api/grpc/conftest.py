@@ -22,7 +22,7 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.node import make_embedded
 
 if TYPE_CHECKING:
-    # Exists for type checkers only.
+    # For type checkers only.
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyAsyncStub
 
 CONFIG = Config(
@@ -39,7 +39,7 @@ CONFIG = Config(
 
 
 class ServedNode:
-    """The server, its one proxy with what stands behind it, where it listens, and the bugs that it met."""
+    """The server, its one proxy and backend, its address, and the bugs reported."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ServedNode:
 
 @pytest.fixture(autouse=True)
 def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections are looked after ten times as often, so that what waits for that is quick."""
+    """Tick connections ten times as often, so that waiting for a tick is quick."""
     monkeypatch.setattr("pixy.rpc.server._TICK_S", 0.1)
 
 
@@ -100,7 +100,7 @@ def stub(channel: grpc.aio.Channel) -> KafkaPixyAsyncStub:
 
 @pytest.fixture(params=["fake", "embedded"])
 async def bulk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServedBulk]:
-    """The log in bulk, on every kind of cluster."""
+    """A bulk log server, on every kind of cluster."""
     cluster = FakeBackend() if request.param == "fake" else make_embedded(tmp_path / "data")
     async with serve(cluster) as opened:
         yield opened
@@ -108,7 +108,7 @@ async def bulk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 @pytest.fixture
 async def fake() -> AsyncIterator[tuple[ServedBulk, FakeBackend]]:
-    """The log in bulk on a cluster that does what real ones do at bad moments."""
+    """A bulk log server on a fake cluster with controlled timing."""
     backend = FakeBackend()
     async with serve(backend) as opened:
         yield opened, backend

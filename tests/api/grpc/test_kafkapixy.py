@@ -1,4 +1,4 @@
-"""pixy/api/grpc/kafkapixy.py: every field there and back, every status, and what becomes of an answer that nobody gets."""
+"""pixy/api/grpc/kafkapixy.py: round trips of all fields, every status, and undeliverable answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fakes.grpc_client import open_client
 from tests.fakes.waiting import until
 
 if TYPE_CHECKING:
-    # Exists for type checkers only.
+    # For type checkers only.
     from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyAsyncStub
 
 CODE = grpc.StatusCode
@@ -32,7 +32,7 @@ async def fails(call: Any, code: grpc.StatusCode, text: str) -> None:
     )
 
 
-async def test_key_value_and_headers_come_back_as_they_were_sent(stub: KafkaPixyAsyncStub) -> None:
+async def test_key_value_and_headers_are_consumed_as_they_were_sent(stub: KafkaPixyAsyncStub) -> None:
     headers = [
         pb.RecordHeader(key="a", value=b"1"),
         pb.RecordHeader(key="a", value=b"\xff"),
@@ -44,7 +44,7 @@ async def test_key_value_and_headers_come_back_as_they_were_sent(stub: KafkaPixy
     assert consumed == pb.ConsRs(partition=0, offset=0, key_value=b"k", message=b"m", headers=headers)
 
 
-async def test_an_undefined_key_and_an_empty_key_are_told_apart(stub: KafkaPixyAsyncStub) -> None:
+async def test_an_undefined_key_and_an_empty_key_are_distinct(stub: KafkaPixyAsyncStub) -> None:
     await stub.Produce(pb.ProdRq(topic="t", key_undefined=True, key_value=b"ignored"))
     await stub.Produce(pb.ProdRq(topic="t"))
     answers = [await stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="g", auto_ack=True)) for _ in range(2)]
@@ -56,7 +56,7 @@ async def test_async_mode_answers_minus_one(stub: KafkaPixyAsyncStub) -> None:
     assert (produced.partition, produced.offset) == (-1, -1)
 
 
-async def test_an_ack_rides_on_the_next_request(stub: KafkaPixyAsyncStub) -> None:
+async def test_an_ack_is_sent_with_the_next_request(stub: KafkaPixyAsyncStub) -> None:
     for body in (b"1", b"2"):
         await stub.Produce(pb.ProdRq(topic="t", message=body))
     first = await stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="g", no_ack=True))
@@ -80,7 +80,7 @@ async def committed(stub: KafkaPixyAsyncStub, offset: int) -> pb.PartitionOffset
     return found
 
 
-async def test_a_request_with_every_ack_field_at_its_default_does_not_ack_what_nobody_was_offered(
+async def test_a_request_with_default_ack_fields_does_not_ack_a_record_that_was_not_offered(
     stub: KafkaPixyAsyncStub,
 ) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"first"))
@@ -113,7 +113,7 @@ async def test_consumers_are_listed_by_group_and_client(stub: KafkaPixyAsyncStub
     assert list(answer.groups["g"].consumers["me"].partitions) == [0]
 
 
-async def test_every_error_has_the_status_that_the_proto_promises(stub: KafkaPixyAsyncStub) -> None:
+async def test_every_error_has_the_status_in_the_proto(stub: KafkaPixyAsyncStub) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
     bad, missing = CODE.INVALID_ARGUMENT, CODE.NOT_FOUND
     for call, code, text in [
@@ -148,7 +148,7 @@ async def test_too_many_waiting_consumers_are_resource_exhausted(stub: KafkaPixy
     assert codes == [str(CODE.NOT_FOUND)] * 2 + [str(CODE.RESOURCE_EXHAUSTED)] * 2
 
 
-async def test_while_draining_new_work_is_unavailable_and_acks_are_taken(
+async def test_while_draining_new_work_is_unavailable_and_acks_are_accepted(
     served: ServedNode, stub: KafkaPixyAsyncStub
 ) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
@@ -170,7 +170,7 @@ async def test_no_ack_wins_over_auto_ack(stub: KafkaPixyAsyncStub) -> None:
     assert consumers.offsets[0].offset == 0
 
 
-async def test_the_callers_deadline_ends_the_wait_of_a_produce_and_what_waited_for_room_is_not_written(
+async def test_the_callers_deadline_ends_a_produce_and_a_queued_one_is_not_written(
     served: ServedNode, stub: KafkaPixyAsyncStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"before"))
@@ -229,7 +229,7 @@ async def test_a_damaged_segment_is_internal_with_file_and_byte(
     )
 
 
-async def test_a_caller_that_goes_away_while_it_waits_takes_no_message(
+async def test_a_caller_that_disconnects_while_waiting_takes_no_message(
     served: ServedNode, stub: KafkaPixyAsyncStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting, gone = asyncio.Event(), asyncio.Event()
@@ -266,7 +266,7 @@ CONSUME = "/KafkaPixy/ConsumeNAck"
 AUTO_ACK = pb.ConsNAckRq(topic="t", group="g", auto_ack=True)
 
 
-async def test_an_answer_that_waits_for_a_window_is_delivered_when_the_window_opens(
+async def test_a_response_blocked_by_flow_control_is_delivered_when_the_window_opens(
     served: ServedNode, stub: KafkaPixyAsyncStub
 ) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
@@ -281,7 +281,7 @@ async def test_an_answer_that_waits_for_a_window_is_delivered_when_the_window_op
 
 
 @pytest.mark.parametrize("gone", ["reset", "disconnected"])
-async def test_an_answer_that_never_leaves_puts_the_message_back_even_with_auto_ack(
+async def test_an_unsent_response_returns_the_message_even_with_auto_ack(
     served: ServedNode, stub: KafkaPixyAsyncStub, gone: str
 ) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))
@@ -295,7 +295,7 @@ async def test_an_answer_that_never_leaves_puts_the_message_back_even_with_auto_
         assert (await stub.ConsumeNAck(AUTO_ACK)).message == b"m"
 
 
-async def test_a_message_that_arrives_when_the_caller_has_gone_is_put_back(
+async def test_a_message_that_arrives_after_the_caller_has_gone_is_returned(
     served: ServedNode, stub: KafkaPixyAsyncStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"m"))

@@ -1,4 +1,6 @@
-"""pixy/api/grpc/log.py: topics, offsets and appends over a real gRPC server, on a real embedded log and on one in memory."""
+"""pixy/api/grpc/log.py: topics, offsets and appends over a real gRPC server, on a real embedded log
+and on one in memory.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +21,10 @@ from tests.fakes.node import make_embedded
 CODE = grpc.StatusCode
 
 
-# --- DescribeTopics -------------------------------------------------------------------------------------------------
+# --- DescribeTopics -------------------------------------------------------------------------------
 
 
-async def test_topics_are_described_as_a_writer_needs_them(bulk: ServedBulk) -> None:
+async def test_topics_are_described_for_writers(bulk: ServedBulk) -> None:
     await bulk.backend.create_topic("a", 3)
     described = await bulk.log.DescribeTopics(pb.DescribeTopicsRequest())
     assert [(each.topic, each.partitions, len(each.topic_id)) for each in described.topics] == [
@@ -42,19 +44,19 @@ async def test_a_changed_topic_has_a_greater_version(bulk: ServedBulk) -> None:
     assert after.version > before.version
 
 
-async def test_topics_that_are_asked_for_come_once_sorted_and_the_missing_ones_not(bulk: ServedBulk) -> None:
+async def test_requested_topics_are_listed_once_and_sorted_without_missing_ones(bulk: ServedBulk) -> None:
     await bulk.backend.create_topic("a", 1)
     described = await bulk.log.DescribeTopics(pb.DescribeTopicsRequest(topics=["t", "none", "a", "t"]))
     assert [each.topic for each in described.topics] == ["a", "t"]
 
 
-async def test_missing_topics_are_created_if_that_is_asked_for(bulk: ServedBulk) -> None:
+async def test_missing_topics_are_created_if_requested(bulk: ServedBulk) -> None:
     request = pb.DescribeTopicsRequest(topics=["new", "t"], create_missing=True)
     described = await bulk.log.DescribeTopics(request)
     assert [(each.topic, each.partitions) for each in described.topics] == [("new", 3), ("t", 2)]
 
 
-async def test_an_impossible_name_is_refused_before_anything_is_created(bulk: ServedBulk) -> None:
+async def test_an_invalid_name_is_rejected_before_anything_is_created(bulk: ServedBulk) -> None:
     request = pb.DescribeTopicsRequest(topics=["new", "a b"], create_missing=True)
     await fails(bulk.log.DescribeTopics(request), CODE.INVALID_ARGUMENT, "invalid topic name 'a b'")
     assert bulk.backend.topic("new") is None
@@ -68,10 +70,10 @@ async def test_no_topic_is_created_while_draining(bulk: ServedBulk) -> None:
     assert len((await bulk.log.DescribeTopics(request)).topics) == 1
 
 
-# --- ListOffsets ----------------------------------------------------------------------------------------------------
+# --- ListOffsets ----------------------------------------------------------------------------------
 
 
-async def test_offsets_are_listed_by_place_and_by_timestamp_in_the_order_of_the_queries(
+async def test_offsets_are_listed_by_position_and_by_timestamp_in_the_order_of_the_queries(
     bulk: ServedBulk,
 ) -> None:
     await bulk.append(b"a", b"b", timestamp_ms=1000)
@@ -91,7 +93,7 @@ async def test_offsets_are_listed_by_place_and_by_timestamp_in_the_order_of_the_
     assert not any(each.unknown_partition for each in answers)
 
 
-async def test_a_partition_that_does_not_exist_is_marked_and_spoils_nothing(bulk: ServedBulk) -> None:
+async def test_a_missing_partition_is_marked_and_does_not_affect_others(bulk: ServedBulk) -> None:
     wrong = [("t", 2), ("t", -1), ("none", 0)]
     queries = [
         query
@@ -106,7 +108,7 @@ async def test_a_partition_that_does_not_exist_is_marked_and_spoils_nothing(bulk
     assert [(each.offset, each.unknown_partition) for each in answers] == [(-1, True)] * 6 + [(0, False)]
 
 
-async def test_a_query_that_asks_for_nothing_is_refused(bulk: ServedBulk) -> None:
+async def test_an_empty_query_is_rejected(bulk: ServedBulk) -> None:
     request = pb.ListOffsetsRequest(queries=[pb.OffsetQuery(topic="t", partition=1)])
     text = "partition 1 of topic t asks for nothing, expected one of earliest, latest and timestamp_ms"
     await fails(bulk.log.ListOffsets(request), CODE.INVALID_ARGUMENT, text)
@@ -114,7 +116,7 @@ async def test_a_query_that_asks_for_nothing_is_refused(bulk: ServedBulk) -> Non
     await fails(bulk.log.ListOffsets(request), CODE.INVALID_ARGUMENT, "invalid topic name ''")
 
 
-async def test_the_earliest_offset_is_where_the_log_begins(fake: tuple[ServedBulk, FakeBackend]) -> None:
+async def test_the_earliest_offset_is_the_log_begin_offset(fake: tuple[ServedBulk, FakeBackend]) -> None:
     bulk, backend = fake
     await bulk.append(b"a")
     await bulk.append(b"b")
@@ -124,11 +126,11 @@ async def test_the_earliest_offset_is_where_the_log_begins(fake: tuple[ServedBul
     assert [each.offset for each in answers] == [1, 1]
 
 
-# --- Append ---------------------------------------------------------------------------------------------------------
+# --- Append ---------------------------------------------------------------------------------------
 
 
 async def ends(bulk: ServedBulk) -> list[int]:
-    """Where the partitions of the topic end."""
+    """End offsets of the topic's partitions."""
     return [served.end for _, served in sorted((await bulk.backend.offset_ranges("t")).items())]
 
 
@@ -136,7 +138,7 @@ def batches_for(partition: int, *batches: bytes, topic: str = "t") -> pb.Partiti
     return pb.PartitionBatches(topic=topic, partition=partition, batches=b"".join(batches))
 
 
-async def test_batches_get_offsets_in_order_and_are_there_when_that_is_answered(bulk: ServedBulk) -> None:
+async def test_batches_get_offsets_in_order_and_are_readable_when_answered(bulk: ServedBulk) -> None:
     await bulk.append(b"before")
     request = pb.AppendRequest(
         cluster="first",
@@ -162,11 +164,11 @@ async def test_appended_records_are_consumed_and_produced_ones_fetched(bulk: Ser
     assert values_in(answers[0].batches) == [b"produced"]
 
 
-async def test_an_append_of_nothing_succeeds(bulk: ServedBulk) -> None:
+async def test_an_empty_append_succeeds(bulk: ServedBulk) -> None:
     assert list((await bulk.log.Append(pb.AppendRequest())).results) == []
 
 
-async def test_a_partition_that_does_not_exist_fails_alone(bulk: ServedBulk) -> None:
+async def test_only_the_missing_partition_fails(bulk: ServedBulk) -> None:
     wrong = [
         batches_for(0, batch_of(b"x"), topic="none"),
         batches_for(2, batch_of(b"x"), batch_of(b"y")),
@@ -182,7 +184,7 @@ async def test_a_partition_that_does_not_exist_fails_alone(bulk: ServedBulk) -> 
     assert bulk.backend.topic("none") is None
 
 
-async def test_a_request_with_one_batch_that_is_not_allowed_writes_nothing(bulk: ServedBulk) -> None:
+async def test_a_request_with_one_invalid_batch_writes_nothing(bulk: ServedBulk) -> None:
     good = batch_of(b"good")
     for wrong, text in [
         (b"", "partition 1 of topic t: no record batch"),
@@ -213,7 +215,7 @@ async def test_a_request_larger_than_the_limit_is_rejected(bulk: ServedBulk) -> 
     assert await ends(bulk) == [0, 0]
 
 
-async def test_records_that_were_given_their_partitions_with_another_version_are_refused(
+async def test_records_partitioned_with_another_version_are_rejected(
     bulk: ServedBulk,
 ) -> None:
     described = (await bulk.log.DescribeTopics(pb.DescribeTopicsRequest(topics=["t"]))).topics[0]
@@ -233,7 +235,7 @@ async def test_records_that_were_given_their_partitions_with_another_version_are
     assert await ends(bulk) == [2, 0, 0]
 
 
-async def test_records_that_were_meant_for_a_deleted_topic_of_the_same_name_and_version_are_refused(
+async def test_records_for_a_deleted_topic_of_the_same_name_and_version_are_rejected(
     bulk: ServedBulk,
 ) -> None:
     old = (await bulk.log.DescribeTopics(pb.DescribeTopicsRequest(topics=["t"]))).topics[0]
@@ -249,13 +251,13 @@ async def test_records_that_were_meant_for_a_deleted_topic_of_the_same_name_and_
     assert await ends(bulk) == [0] * 5
     request.versions[0].topic_id = new.topic_id
     await bulk.log.Append(request)
-    # A client that knows no ids is asked for the version alone.
+    # A client without ids is checked by version only.
     request.versions[0].topic_id = b""
     await bulk.log.Append(request)
     assert await ends(bulk) == [2, 0, 0, 0, 0]
 
 
-async def test_an_id_that_no_topic_has_is_refused_with_its_length(bulk: ServedBulk) -> None:
+async def test_an_id_of_a_wrong_length_is_rejected(bulk: ServedBulk) -> None:
     request = pb.AppendRequest(
         partitions=[batches_for(0, batch_of(b"a"))],
         versions=[pb.TopicVersion(topic="t", version=0, topic_id=b"short")],
@@ -265,7 +267,7 @@ async def test_an_id_that_no_topic_has_is_refused_with_its_length(bulk: ServedBu
     assert await ends(bulk) == [0, 0]
 
 
-async def test_a_version_of_a_topic_that_does_not_exist_is_the_business_of_its_partitions(
+async def test_a_version_of_a_missing_topic_fails_its_partitions(
     bulk: ServedBulk,
 ) -> None:
     request = pb.AppendRequest(
@@ -276,7 +278,7 @@ async def test_a_version_of_a_topic_that_does_not_exist_is_the_business_of_its_p
     assert result.code == CODE.NOT_FOUND.value[0]
 
 
-async def test_a_batch_that_unpacks_too_far_is_told_to_those_who_decode_it_and_to_nobody_else(
+async def test_a_batch_that_decompresses_too_far_is_reported_only_to_readers_that_decode_it(
     tmp_path: Path,
 ) -> None:
     consumer = replace(ConsumerConfig(), long_polling_timeout=1)
@@ -306,7 +308,7 @@ async def test_a_batch_that_unpacks_too_far_is_told_to_those_who_decode_it_and_t
         assert (await stub.ConsumeNAck(consume)).message == b"behind"
 
 
-async def test_what_the_backend_refuses_has_its_status_and_the_reason(
+async def test_an_error_of_the_backend_has_its_status_and_reason(
     fake: tuple[ServedBulk, FakeBackend],
 ) -> None:
     bulk, backend = fake
@@ -319,7 +321,7 @@ async def test_what_the_backend_refuses_has_its_status_and_the_reason(
     ]
 
 
-async def test_while_draining_nothing_is_appended_and_everything_can_be_read(bulk: ServedBulk) -> None:
+async def test_while_draining_appends_are_rejected_and_reads_served(bulk: ServedBulk) -> None:
     await bulk.append(b"a")
     bulk.proxy.begin_drain()
     request = pb.AppendRequest(partitions=[batches_for(0, batch_of(b"b"))])

@@ -1,4 +1,6 @@
-"""pixy/api/grpc/log.py: fetches over a real gRPC server, on a real embedded log and on one in memory that has gaps."""
+"""pixy/api/grpc/log.py: fetches over a real gRPC server, on a real embedded log and on one in
+memory that has gaps.
+"""
 
 import asyncio
 
@@ -16,10 +18,10 @@ from tests.fakes.waiting import until
 CODE = grpc.StatusCode
 
 
-# --- Fetch ----------------------------------------------------------------------------------------------------------
+# --- Fetch ----------------------------------------------------------------------------------------
 
 
-async def test_what_was_appended_is_fetched_byte_for_byte_but_for_base_offset_and_leader_epoch(
+async def test_appended_batches_are_fetched_byte_for_byte_except_for_base_offset_and_leader_epoch(
     bulk: ServedBulk,
 ) -> None:
     written = [batch_of(b"a", b"b"), batch_of(b"c", compression=1)]
@@ -39,7 +41,7 @@ async def test_what_was_appended_is_fetched_byte_for_byte_but_for_base_offset_an
     assert (answer.log_begin_offset, answer.log_end_offset) == (0, 3)
 
 
-async def test_ranges_come_one_after_the_other_in_the_order_of_the_request(bulk: ServedBulk) -> None:
+async def test_ranges_are_returned_one_after_the_other_in_the_order_of_the_request(bulk: ServedBulk) -> None:
     await bulk.append(b"a", partition=0)
     await bulk.append(b"b", partition=1)
     answers = await bulk.fetch(range_of(partition=1), range_of(partition=0), range_of(partition=1))
@@ -50,7 +52,7 @@ async def test_ranges_come_one_after_the_other_in_the_order_of_the_request(bulk:
     ]
 
 
-async def test_an_answer_holds_what_was_asked_for_and_one_whole_batch_in_any_case(bulk: ServedBulk) -> None:
+async def test_a_response_holds_max_bytes_and_at_least_one_whole_batch(bulk: ServedBulk) -> None:
     for number in range(4):
         await bulk.append(bytes(1000), str(number).encode())
     one = len(batch_of(bytes(1000), b"0"))
@@ -63,7 +65,7 @@ async def test_an_answer_holds_what_was_asked_for_and_one_whole_batch_in_any_cas
     assert [each.next_offset for each in by_size[1]] == [2, 4, 6, 8]
 
 
-async def test_a_range_is_cut_at_batches(bulk: ServedBulk) -> None:
+async def test_a_range_is_split_at_batches(bulk: ServedBulk) -> None:
     for _ in range(3):
         await bulk.append(b"a", b"b", b"c")
     (answer,) = await bulk.fetch(range_of(1, 5))
@@ -75,7 +77,7 @@ async def test_a_range_is_cut_at_batches(bulk: ServedBulk) -> None:
     assert (offsets([answer]), answer.next_offset) == ([3, 4, 5, 6, 7, 8], 9)
 
 
-async def test_an_empty_range_is_complete_and_tells_what_the_partition_serves(bulk: ServedBulk) -> None:
+async def test_an_empty_range_is_complete_and_has_the_range_of_the_log(bulk: ServedBulk) -> None:
     await bulk.append(b"a", b"b")
     (answer,) = await bulk.fetch(range_of(1, 1))
     assert (answer.batches, answer.next_offset, answer.state) == (b"", 1, pb.END_OF_RANGE)
@@ -85,7 +87,7 @@ async def test_an_empty_range_is_complete_and_tells_what_the_partition_serves(bu
         assert answer.state == pb.UNKNOWN_PARTITION
 
 
-async def test_a_log_that_ends_before_the_range_says_so(bulk: ServedBulk) -> None:
+async def test_a_log_that_ends_before_the_range_is_reported(bulk: ServedBulk) -> None:
     await bulk.append(b"a")
     (answer,) = await bulk.fetch(range_of(0, 5))
     assert (offsets([answer]), answer.next_offset, answer.state) == ([0], 1, pb.END_OF_LOG)
@@ -111,7 +113,7 @@ async def test_a_range_waits_at_the_end_of_the_log_until_its_end_is_written(bulk
         assert [answer async for answer in answers] == []
 
 
-async def test_offsets_that_are_not_served_are_told_with_what_is(
+async def test_offsets_out_of_range_are_reported_with_the_range_of_the_log(
     fake: tuple[ServedBulk, FakeBackend],
 ) -> None:
     bulk, backend = fake
@@ -125,7 +127,7 @@ async def test_offsets_that_are_not_served_are_told_with_what_is(
         assert offsets([after]) == [2, 3]
 
 
-async def test_a_partition_that_does_not_exist_ends_its_range_only(bulk: ServedBulk) -> None:
+async def test_a_missing_partition_ends_only_its_range(bulk: ServedBulk) -> None:
     await bulk.append(b"a")
     answers = await bulk.fetch(
         range_of(partition=2), range_of(partition=-1), range_of(topic="none"), range_of()
@@ -134,7 +136,7 @@ async def test_a_partition_that_does_not_exist_ends_its_range_only(bulk: ServedB
     assert offsets(answers) == [0]
 
 
-async def test_a_topic_with_another_id_is_not_the_one_that_was_asked_for(bulk: ServedBulk) -> None:
+async def test_a_topic_with_another_id_is_not_the_requested_one(bulk: ServedBulk) -> None:
     await bulk.append(b"a")
     known = bulk.backend.topic("t")
     assert known is not None
@@ -153,7 +155,7 @@ async def test_a_topic_with_another_id_is_not_the_one_that_was_asked_for(bulk: S
 
 
 @pytest.mark.parametrize("topic_id", [False, True])
-async def test_a_range_never_goes_on_in_a_later_topic_of_the_same_name(
+async def test_a_range_never_continues_in_a_later_topic_of_the_same_name(
     bulk: ServedBulk, topic_id: bool
 ) -> None:
     await bulk.append(b"a")
@@ -173,7 +175,7 @@ async def test_a_range_never_goes_on_in_a_later_topic_of_the_same_name(
     assert (last.state, last.batches) == (pb.UNKNOWN_PARTITION, b"")
 
 
-async def test_gaps_are_passed_wherever_they_are(fake: tuple[ServedBulk, FakeBackend]) -> None:
+async def test_gaps_are_skipped_wherever_they_are(fake: tuple[ServedBulk, FakeBackend]) -> None:
     bulk, backend = fake
     await bulk.append(b"a", b"b")
     backend.add_gap(T0, 3)
@@ -204,7 +206,7 @@ async def test_a_gap_at_the_end_of_the_log_is_progress(fake: tuple[ServedBulk, F
     assert (last.batches, last.next_offset, last.state) == (b"", 4, pb.END_OF_RANGE)
 
 
-async def test_compacted_and_control_batches_come_as_they_are_stored(
+async def test_compacted_and_control_batches_are_returned_as_stored(
     fake: tuple[ServedBulk, FakeBackend],
 ) -> None:
     bulk, backend = fake
@@ -217,7 +219,7 @@ async def test_compacted_and_control_batches_come_as_they_are_stored(
     assert answer.next_offset == 5
 
 
-async def test_a_fetch_that_makes_no_sense_is_refused(bulk: ServedBulk) -> None:
+async def test_an_invalid_fetch_is_rejected(bulk: ServedBulk) -> None:
     bad = CODE.INVALID_ARGUMENT
     for request, text in [
         (pb.FetchRequest(), "no ranges, expected at least one"),
@@ -258,11 +260,11 @@ async def test_a_cancelled_fetch_leaves_nothing_behind(fake: tuple[ServedBulk, F
         await until(lambda: not backend.waiting_fetches(T0))
 
 
-# --- flow control ---------------------------------------------------------------------------------------------------
+# --- flow control ---------------------------------------------------------------------------------
 
 
 class _Counting(FakeBackend):
-    """A cluster that counts the fetches that it has served."""
+    """A cluster that counts its fetches."""
 
     fetches = 0
 
@@ -277,7 +279,7 @@ class _Counting(FakeBackend):
 FETCH, DESCRIBE = "/pixy.log.v1.Log/Fetch", "/pixy.log.v1.Log/DescribeTopics"
 
 
-async def test_nothing_is_read_before_the_client_has_taken_what_was_read() -> None:
+async def test_nothing_is_read_before_the_client_has_taken_earlier_responses() -> None:
     backend = _Counting()
     async with serve(backend) as bulk, open_client(bulk.address, window=10_000) as client:
         for _ in range(4):
@@ -300,7 +302,7 @@ async def test_nothing_is_read_before_the_client_has_taken_what_was_read() -> No
         assert offsets(responses) == [0, 1, 2, 3]
 
 
-async def test_fetches_of_one_connection_that_nobody_reads_hold_a_bounded_part_and_all_come_through() -> None:
+async def test_unread_fetches_of_one_connection_hold_bounded_memory_and_all_complete() -> None:
     backend = _Counting()
     async with serve(backend) as bulk, open_client(bulk.address, window=1_000) as client:
         for _ in range(3):
@@ -309,7 +311,7 @@ async def test_fetches_of_one_connection_that_nobody_reads_hold_a_bounded_part_a
         streams = [client.request(FETCH, request.SerializeToString()) for _ in range(30)]
         await client.until(lambda: len(client.answers[streams[1]].body) == 1_000)
         await client.call(DESCRIBE, b"")
-        # Half of `grpc.output_buffer_bytes`, for answers of 1 MB each.
+        # Half of `grpc.output_buffer_bytes`, for responses of 1 MB each.
         assert backend.fetches == (8 << 20) // 2 // 1_000_000
         client.open_window(0, 2**30)
         for stream_id in streams:
@@ -322,7 +324,7 @@ async def test_fetches_of_one_connection_that_nobody_reads_hold_a_bounded_part_a
         assert backend.fetches == 30
 
 
-async def test_a_fetch_that_waits_for_records_holds_no_room() -> None:
+async def test_a_fetch_that_waits_for_records_holds_no_buffer_space() -> None:
     async with serve(FakeBackend()) as bulk:
         waiting = [
             bulk.log.Fetch(pb.FetchRequest(ranges=[range_of()], max_bytes=4_000_000, max_wait_ms=600_000))

@@ -1,4 +1,6 @@
-"""pixy/api/grpc/options.py: every limit of the configuration reaches the server, and the defaults are the same on both sides."""
+"""pixy/api/grpc/options.py: every limit of the configuration reaches the server, with the same
+defaults on both sides.
+"""
 
 from dataclasses import fields, replace
 from typing import Any

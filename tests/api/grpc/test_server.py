@@ -28,7 +28,7 @@ async def health(channel: grpc.aio.Channel, service: str) -> int:
     return status
 
 
-async def test_health_is_what_was_told_last_for_every_service(
+async def test_health_is_the_last_status_set_for_every_service(
     served: ServedNode, channel: grpc.aio.Channel
 ) -> None:
     names = ("", "KafkaPixy", "pixy.topics.v1.Topics", "pixy.log.v1.Log")
@@ -55,13 +55,15 @@ async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
     }
 
 
-async def test_port_zero_is_told_as_the_real_port(served: ServedNode) -> None:
+async def test_port_zero_is_reported_as_the_actual_port(served: ServedNode) -> None:
     host, port = served.addresses["grpc"].rsplit(":", 1)
     assert host == "127.0.0.1"
     assert int(port) > 0
 
 
-async def test_the_unix_socket_serves_too_and_is_gone_afterwards(served: ServedNode, tmp_path: Path) -> None:
+async def test_the_unix_socket_is_served_too_and_removed_afterwards(
+    served: ServedNode, tmp_path: Path
+) -> None:
     async with grpc.aio.insecure_channel(served.addresses["grpc-unix"]) as channel:
         await KafkaPixyStub(channel).ListTopics(pb.ListTopicRq())
     await served.server.stop(0)
@@ -78,7 +80,9 @@ async def test_a_taken_port_is_an_error_that_names_the_address(served: ServedNod
     await server.stop(0)
 
 
-async def test_a_file_in_the_place_of_the_socket_is_left_alone(served: ServedNode, tmp_path: Path) -> None:
+async def test_a_regular_file_in_place_of_the_socket_is_left_alone(
+    served: ServedNode, tmp_path: Path
+) -> None:
     path = tmp_path / "precious"
     path.write_text("data")
     server = GrpcServer(

@@ -1,4 +1,6 @@
-"""pixy/api/grpc/staging.py: staged writes over a real gRPC server, on a real embedded log and on one in memory."""
+"""pixy/api/grpc/staging.py: staged writes over a real gRPC server, on a real embedded log and on
+one in memory.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.fakes.node import make_embedded
 from tests.fakes.server import serve_backend
 
 if TYPE_CHECKING:
-    # Exists for type checkers only.
+    # For type checkers only.
     from pixy.backend import Backend
     from pixy.proto.pixy_log_pb2_grpc import LogAsyncStub
     from pixy.proto.pixy_topics_pb2_grpc import TopicsAsyncStub
@@ -30,7 +32,7 @@ CODE = grpc.StatusCode
 
 
 class Client:
-    """A writer that stages."""
+    """A client that stages records."""
 
     def __init__(self, channel: grpc.aio.Channel, backend: Backend, proxy: Any) -> None:
         self.log: LogAsyncStub = LogStub(channel)
@@ -77,7 +79,7 @@ async def fails(call: Any, code: grpc.StatusCode, text: str) -> None:
     )
 
 
-async def test_a_stage_is_published_as_the_contract_says(client: Client) -> None:
+async def test_a_stage_is_published_as_specified_in_the_proto(client: Client) -> None:
     request = stage_of(batches_of(b"1", b"2"), batches_of(b"3", partition=1))
     answer = await client.log.Stage(request)
     assert answer.staged_bytes == sum(len(each.batches) for each in request.partitions)
@@ -99,7 +101,7 @@ async def test_a_sink_is_taken_over_only_by_a_reset(client: Client) -> None:
     assert (await client.log.Publish(request)).published
 
 
-async def test_a_sink_is_taken_over_from_the_query_that_is_named(client: Client) -> None:
+async def test_a_sink_is_taken_over_from_the_named_query(client: Client) -> None:
     await client.log.Publish(publish_of(4))
     request = publish_of(0, query="other")
     request.replaces_query_id = "a third"
@@ -117,7 +119,7 @@ async def test_a_discarded_stage_cannot_be_published(client: Client) -> None:
     assert await client.values() == []
 
 
-async def test_a_stale_version_of_a_topic_is_refused_and_a_new_one_taken(client: Client) -> None:
+async def test_a_stale_version_of_a_topic_is_rejected_and_a_new_one_accepted(client: Client) -> None:
     request = stage_of(batches_of(b"1"), versions=[pb.TopicVersion(topic="t", version=1)])
     await client.backend.alter_topic("t", partitions=3)
     await fails(client.log.Stage(request), CODE.FAILED_PRECONDITION, "version")
@@ -125,7 +127,7 @@ async def test_a_stale_version_of_a_topic_is_refused_and_a_new_one_taken(client:
     await client.log.Stage(request)
 
 
-async def test_a_piece_for_a_deleted_topic_of_the_same_name_and_version_is_refused(client: Client) -> None:
+async def test_a_piece_for_a_deleted_topic_of_the_same_name_and_version_is_rejected(client: Client) -> None:
     old = await client.backend.describe_topic("t")
     await client.backend.delete_topic("t")
     new = await client.backend.create_topic("t", 2)
@@ -139,7 +141,7 @@ async def test_a_piece_for_a_deleted_topic_of_the_same_name_and_version_is_refus
     await client.log.Stage(request)
 
 
-async def test_what_is_not_there_is_not_found(client: Client) -> None:
+async def test_missing_stages_are_not_found(client: Client) -> None:
     await fails(client.log.Stage(stage_of(batches_of(b"1", partition=2))), CODE.NOT_FOUND, "2")
     await fails(client.log.Stage(stage_of(batches_of(b"1", topic="unknown"))), CODE.NOT_FOUND, "unknown")
 
@@ -165,12 +167,12 @@ async def test_what_is_not_there_is_not_found(client: Client) -> None:
         (pb.DiscardRequest(sink_id="a", cluster="unknown"), "unknown"),
     ],
 )
-async def test_bad_input_is_refused_by_name(client: Client, request_: Any, text: str) -> None:
+async def test_bad_input_is_rejected_by_name(client: Client, request_: Any, text: str) -> None:
     method: Any = getattr(client.log, type(request_).__name__.removesuffix("Request"))
     await fails(method(request_), CODE.INVALID_ARGUMENT, text)
 
 
-async def test_too_many_stages_in_one_call_are_refused(client: Client) -> None:
+async def test_too_many_stages_in_one_call_are_rejected(client: Client) -> None:
     await fails(
         client.log.Publish(publish_of(0, *(f"s{number}" for number in range(10_001)))),
         CODE.RESOURCE_EXHAUSTED,
@@ -178,7 +180,7 @@ async def test_too_many_stages_in_one_call_are_refused(client: Client) -> None:
     )
 
 
-async def test_a_topic_with_staged_records_is_deleted_by_force_alone(client: Client) -> None:
+async def test_a_topic_with_staged_records_is_deleted_only_by_force(client: Client) -> None:
     await client.log.Stage(stage_of(batches_of(b"1")))
     request = pixy_topics_pb2.DeleteTopicRequest(topic="t")
     await fails(client.topics.DeleteTopic(request), CODE.FAILED_PRECONDITION, "sink")
@@ -187,7 +189,7 @@ async def test_a_topic_with_staged_records_is_deleted_by_force_alone(client: Cli
     await fails(client.log.Publish(publish_of(0, "stage")), CODE.FAILED_PRECONDITION, "deleted")
 
 
-async def test_a_drain_takes_nothing_more(client: Client) -> None:
+async def test_a_drain_accepts_no_more_stages(client: Client) -> None:
     client.proxy.begin_drain()
     await fails(client.log.Stage(stage_of(batches_of(b"1"))), CODE.UNAVAILABLE, "shutting down")
     await fails(client.log.Publish(publish_of(0)), CODE.UNAVAILABLE, "shutting down")

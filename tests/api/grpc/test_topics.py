@@ -1,4 +1,6 @@
-"""pixy/api/grpc/topics.py: topics come, change and go over a real gRPC server, and every refusal has its status."""
+"""pixy/api/grpc/topics.py: topics are created, altered and deleted over a real gRPC server, and
+every error has its status.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.server import FakeServer, serve_cluster
 
 if TYPE_CHECKING:
-    # Exists for type checkers only.
+    # For type checkers only.
     from pixy.proto.pixy_topics_pb2_grpc import TopicsAsyncStub
 
 CODE = grpc.StatusCode
@@ -56,7 +58,7 @@ async def fails(call: Any, code: grpc.StatusCode, text: str) -> None:
     )
 
 
-async def test_a_created_topic_has_the_partitions_and_options_that_were_asked_for(
+async def test_a_created_topic_has_the_requested_partitions_and_options(
     stub: TopicsAsyncStub,
 ) -> None:
     request = pb.CreateTopicRequest(topic="t", partitions=2, config={"retention_ms": "1000"})
@@ -83,7 +85,7 @@ async def test_options_may_have_kafkas_names_and_are_answered_with_pixys(stub: T
     assert dict(altered.config) == {"segment_ms": "4", "segment_bytes": "2", "retention_bytes": "3"}
 
 
-async def test_an_option_that_is_named_twice_is_refused(stub: TopicsAsyncStub) -> None:
+async def test_an_option_named_twice_is_rejected(stub: TopicsAsyncStub) -> None:
     text = "option retention_ms is named more than once"
     twice = {"retention_ms": "1", "retention.ms": "2"}
     await fails(stub.CreateTopic(pb.CreateTopicRequest(topic="t", config=twice)), CODE.INVALID_ARGUMENT, text)
@@ -107,18 +109,18 @@ async def test_partitions_and_options_change_together_and_the_version_grows(stub
     assert (await describe(stub)).version == altered.version
 
 
-async def test_a_change_of_options_leaves_the_partitions_alone(stub: TopicsAsyncStub) -> None:
+async def test_a_change_of_options_keeps_the_partitions(stub: TopicsAsyncStub) -> None:
     await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=2))
     altered = await stub.AlterTopic(pb.AlterTopicRequest(topic="t", set={"retention_ms": "1"}))
     assert len(altered.partitions) == 2
 
 
-async def test_a_change_of_nothing_succeeds(stub: TopicsAsyncStub) -> None:
+async def test_an_empty_change_succeeds(stub: TopicsAsyncStub) -> None:
     created = await stub.CreateTopic(pb.CreateTopicRequest(topic="t", config={"retention_ms": "1"}))
     assert await stub.AlterTopic(pb.AlterTopicRequest(topic="t")) == created
 
 
-async def test_a_description_tells_what_each_partition_holds(
+async def test_a_description_has_the_offsets_of_each_partition(
     fake_server: FakeServer, channel: grpc.aio.Channel, stub: TopicsAsyncStub
 ) -> None:
     await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=2))
@@ -134,7 +136,7 @@ async def test_a_description_tells_what_each_partition_holds(
     assert all(each.HasField("offsets") for each in described.partitions)
 
 
-async def test_a_deleted_topic_is_gone_and_one_of_its_name_begins_anew(
+async def test_a_deleted_topic_is_unknown_and_a_recreated_one_is_empty(
     channel: grpc.aio.Channel, stub: TopicsAsyncStub
 ) -> None:
     first = await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=1))
@@ -155,7 +157,7 @@ async def test_a_cluster_can_be_named(stub: TopicsAsyncStub) -> None:
     await stub.DeleteTopic(pb.DeleteTopicRequest(cluster="first", topic="t"))
 
 
-async def test_every_refusal_has_its_status_and_says_why(stub: TopicsAsyncStub) -> None:
+async def test_every_error_has_its_status_and_reason(stub: TopicsAsyncStub) -> None:
     await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=2))
     bad, missing = CODE.INVALID_ARGUMENT, CODE.NOT_FOUND
     for call, code, text in [
@@ -210,7 +212,7 @@ class _Odd(FakeBackend):
         raise ZeroDivisionError("a bug")
 
 
-async def test_a_partition_that_came_or_went_meanwhile_has_no_offsets() -> None:
+async def test_a_partition_created_or_deleted_meanwhile_has_no_offsets() -> None:
     async with serve_cluster(_Odd()) as served, grpc.aio.insecure_channel(served.address) as channel:
         stub: TopicsAsyncStub = TopicsStub(channel)
         await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=2))
@@ -219,7 +221,7 @@ async def test_a_partition_that_came_or_went_meanwhile_has_no_offsets() -> None:
         assert described.partitions[0].offsets == pb.OffsetRange(begin=5, end=7)
 
 
-async def test_a_bug_is_answered_internal_without_details_and_told_to_the_daemon() -> None:
+async def test_a_bug_is_answered_internal_without_details_and_reported_to_the_daemon() -> None:
     async with serve_cluster(_Odd()) as served, grpc.aio.insecure_channel(served.address) as channel:
         stub: TopicsAsyncStub = TopicsStub(channel)
         await fails(stub.DeleteTopic(pb.DeleteTopicRequest(topic="t")), CODE.INTERNAL, "internal error")

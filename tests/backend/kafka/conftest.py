@@ -1,4 +1,4 @@
-"""What the tests of the Kafka backend share."""
+"""Shared fixtures of the Kafka backend's tests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -11,13 +11,13 @@ from tests.sim.loop import VirtualLoop
 
 @pytest.fixture
 async def relay() -> AsyncIterator[Relay]:
-    """A place in front of the brokers where connections can be cut, held up, and looked into."""
+    """A relay in front of the brokers that can cut, delay and inspect connections."""
     async with open_relay() as opened:
         yield opened
 
 
 @pytest.fixture
 def virtual() -> Iterator[asyncio.Runner]:
-    """Runs coroutines on a loop whose time passes only while nothing happens: for scripted brokers."""
+    """Runs coroutines on a loop with virtual time, for scripted brokers."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         yield runner

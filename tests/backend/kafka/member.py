@@ -1,4 +1,6 @@
-"""Members of consumer groups on a real cluster: one process's worth of what the backend makes of `groups`, `offsets` and `group_list`."""
+"""Members of consumer groups on a real cluster: `groups`, `offsets` and `group_list` of one
+process.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -20,7 +22,7 @@ __all__ = ["Process", "create_topic", "open_process"]
 
 
 class Process:
-    """What one daemon has for consumer groups."""
+    """Consumer groups of one daemon."""
 
     def __init__(self, client: KafkaClient, options: KafkaOptions) -> None:
         self.client = client
@@ -41,7 +43,7 @@ class Process:
 
 @asynccontextmanager
 async def open_process(cluster: KafkaCluster, **options: Any) -> AsyncIterator[Process]:
-    """A process that is connected, and leaves its groups at the end."""
+    """A connected process, which leaves its groups at the end."""
     defaults = {"session_timeout_s": 3.0, "rebalance_timeout_s": 3.0, "rebalance_delay_s": 0.0}
     kafka_options = KafkaOptions(
         tuple(cluster.addresses), "pixy", metadata_max_age_s=1.0, **{**defaults, **options}
@@ -58,13 +60,13 @@ async def open_process(cluster: KafkaCluster, **options: Any) -> AsyncIterator[P
 
 
 async def create_topic(process: Process, name: str, partitions: int) -> None:
-    """Create a topic, and return when it can be used."""
+    """Create a topic, and wait until it can be used."""
     created = await process.client.send_any(
         CREATE_TOPICS([(name, partitions, -1, [], [], {})], 10_000, False, {})
     )
     assert created.topics[0][2] == 0, created
 
-    async def is_led() -> bool:  # brokers hear of it one after the other
+    async def is_led() -> bool:  # brokers learn of it one after the other
         await process.client.refresh([name])
         return process.client.metadata.leader(name, partitions - 1) >= 0
 

@@ -1,4 +1,4 @@
-"""What the backend itself does between its parts: the search for a point in time."""
+"""The backend itself: the search by timestamp."""
 
 import asyncio
 import threading
@@ -33,7 +33,7 @@ async def partition(backend: KafkaBackend, kafka_name: Callable[[str], str]) -> 
 
 
 class SlowDecoding:
-    """Decoding stands still until it is told to go on, on whatever thread it is."""
+    """A decoder that blocks its thread until released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ class SlowDecoding:
         self._go_on.set()
 
 
-async def test_the_event_loop_goes_on_while_records_are_searched(
+async def test_the_event_loop_runs_while_records_are_searched(
     backend: KafkaBackend, partition: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await append(backend, partition, b"0", b"1", timestamp_ms=10)
@@ -68,7 +68,7 @@ async def test_the_event_loop_goes_on_while_records_are_searched(
     assert await searching == 1
 
 
-async def test_a_search_that_a_stop_overtakes_is_not_answered(
+async def test_a_search_is_not_answered_after_stop(
     backend: KafkaBackend, partition: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await append(backend, partition, b"0", timestamp_ms=10)

@@ -1,4 +1,4 @@
-"""Connections: brokers that cannot be asked are told, and passed over."""
+"""Connections: unreachable brokers are reported and skipped."""
 
 import asyncio
 import socket
@@ -26,7 +26,7 @@ BROKERS = METADATA([], False, False, {})
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of something that takes connections and never says anything."""
+    """Address of a server that accepts connections and never answers."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -35,13 +35,13 @@ def silent() -> Iterator[str]:
 
 @pytest.fixture
 def closed() -> str:
-    """An address where nobody listens."""
+    """An address without a listener."""
     with socket.socket() as once:
         once.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{once.getsockname()[1]}"
 
 
-async def test_any_seed_that_answers_is_enough(kafka: KafkaCluster, silent: str, closed: str) -> None:
+async def test_one_answering_seed_is_enough(kafka: KafkaCluster, silent: str, closed: str) -> None:
     options = kafka_options(kafka, seed_peers=(closed, silent, *kafka.addresses), dial_timeout_s=2.0)
     client = KafkaClient(options)
     try:
@@ -52,7 +52,7 @@ async def test_any_seed_that_answers_is_enough(kafka: KafkaCluster, silent: str,
         await client.stop()
 
 
-async def test_the_reason_of_each_seed_is_told(kafka: KafkaCluster, silent: str, closed: str) -> None:
+async def test_the_error_of_each_seed_is_reported(kafka: KafkaCluster, silent: str, closed: str) -> None:
     client = KafkaClient(kafka_options(kafka, seed_peers=(closed, silent), dial_timeout_s=0.3))
     try:
         await client.start()
@@ -76,12 +76,12 @@ async def test_a_broker_that_cannot_be_connected_to_in_time_was_not_asked(kafka:
             await client.send(1, BROKERS, timeout_s=0.2)
     finally:
         await client.stop()
-    assert not caught.value.sent  # the purpose had no connection yet, and none was made
+    assert not caught.value.sent  # the purpose had no connection yet, and none was opened
     with pytest.raises(ShuttingDown):
         await client.send(1, BROKERS)
 
 
-async def test_an_answer_that_is_late_may_belong_to_something_that_was_done(kafka: KafkaCluster) -> None:
+async def test_a_late_answer_leaves_the_outcome_unknown(kafka: KafkaCluster) -> None:
     client = KafkaClient(kafka_options(kafka))
     await client.start()
     try:
@@ -89,13 +89,15 @@ async def test_an_answer_that_is_late_may_belong_to_something_that_was_done(kafk
         with kafka.paused(1), pytest.raises(BrokerFault) as caught:
             await client.send(1, BROKERS, timeout_s=0.2)
         assert caught.value.sent
-        # The late answer must not be taken for that of the next request.
+        # The late answer must not be matched to the next request.
         assert len((await client.send(1, BROKERS)).brokers) == 1
     finally:
         await client.stop()
 
 
-async def test_each_purpose_has_one_connection_however_many_ask_at_once(kafka: KafkaCluster) -> None:
+async def test_each_purpose_has_one_connection_however_many_requests_are_concurrent(
+    kafka: KafkaCluster,
+) -> None:
     made = 0
 
     async def dial(host: str, port: int, **options: object) -> object:
@@ -114,7 +116,7 @@ async def test_each_purpose_has_one_connection_however_many_ask_at_once(kafka: K
         await client.stop()
 
 
-async def test_a_broker_that_is_too_old_is_told(kafka: KafkaCluster) -> None:
+async def test_a_broker_that_is_too_old_is_reported(kafka: KafkaCluster) -> None:
     client = KafkaClient(kafka_options(kafka))
     await client.start()
     try:
@@ -125,7 +127,7 @@ async def test_a_broker_that_is_too_old_is_told(kafka: KafkaCluster) -> None:
         await client.stop()
 
 
-async def test_what_others_change_is_noticed_in_time(
+async def test_changes_by_others_are_noticed_in_time(
     kafka: KafkaCluster, kafka_name: Callable[[str], str]
 ) -> None:
     name = kafka_name("grows")
@@ -139,17 +141,17 @@ async def test_what_others_change_is_noticed_in_time(
 
 
 async def counted(backend: KafkaBackend, topic: str, partitions: int) -> None:
-    """Return when so many partitions are known."""
+    """Wait until `partitions` partitions are known."""
     await until(lambda: count(backend, topic) == partitions)
 
 
 def count(backend: KafkaBackend, topic: str) -> int:
-    """How many partitions are known."""
+    """Number of known partitions."""
     known = backend.topic(topic)
     return 0 if known is None else len(known.partitions)
 
 
-async def test_many_who_ask_at_once_for_topics_share_a_request_and_none_depends_on_another(
+async def test_concurrent_requests_for_topics_share_a_request_and_are_independent(
     kafka: KafkaCluster, kafka_name: Callable[[str], str], relay: Relay
 ) -> None:
     names = [kafka_name(f"shared-{number}") for number in range(10)]

@@ -1,4 +1,4 @@
-"""pixy/backend/kafka/coordinators.py: a coordinator that is somewhere else is found."""
+"""pixy/backend/kafka/coordinators.py: a moved coordinator is found."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from tests.kafka.cluster import KafkaCluster
 pytestmark = pytest.mark.process
 
 
-async def test_a_broker_that_says_it_is_not_the_coordinator_is_asked_no_more(
+async def test_a_broker_that_is_not_the_coordinator_is_not_asked_again(
     kafka_three: KafkaCluster, kafka_name: Callable[[str], str]
 ) -> None:
     topic, group = kafka_name("t"), kafka_name("g")

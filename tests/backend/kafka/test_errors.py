@@ -1,4 +1,4 @@
-"""Kafka's error codes: what clients are told, and what is worth another attempt."""
+"""Kafka's error codes: errors for clients, and retriable ones."""
 
 import pytest
 
@@ -29,13 +29,13 @@ from pixy.errors import (
         (31_000, Internal),
     ],
 )
-def test_each_code_is_one_of_our_errors_and_is_named(code: int, kind: type[PixyError]) -> None:
+def test_each_code_maps_to_an_error_with_its_name(code: int, kind: type[PixyError]) -> None:
     error = error_for_code(code, "cannot write to orders-0")
     assert type(error) is kind
     assert str(error).startswith(f"cannot write to orders-0: Kafka answered with error {code}, ")
 
 
-def test_what_the_broker_says_comes_before_the_name_of_the_code() -> None:
+def test_the_text_of_the_broker_comes_before_the_name_of_the_code() -> None:
     assert str(error_for_code(40, "cannot", "retention.ms is wrong")).endswith(
         "error 40, retention.ms is wrong"
     )
@@ -43,7 +43,7 @@ def test_what_the_broker_says_comes_before_the_name_of_the_code() -> None:
     assert "max_message_bytes" in str(error_for_code(10, "cannot"))
 
 
-def test_what_passes_is_tried_again_and_what_is_refused_is_not() -> None:
+def test_transient_errors_are_retried_and_rejections_are_not() -> None:
     assert [code for code in (3, 5, 6, 7, 14, 15, 16, 19, 20, 56) if not is_retriable(code)] == []
     assert [code for code in (-1, 2, 10, 17, 29, 36, 37, 40, 42, 45, 87) if is_retriable(code)] == []
 

@@ -1,7 +1,9 @@
-"""Brokers go and come back, one or all, killed, stopped or frozen: nothing that was answered is lost, written twice or out of order.
+"""One or all brokers are killed, stopped or frozen and come back: no answered write is lost,
+duplicated or reordered.
 
-Three brokers, three replicas, two of which must be in sync. Each test looks at the log in the end: what was answered as written is there
-once, at the offset that was told, in the order of the appends; what was answered with an error may be there or not.
+Three brokers, three replicas, two of which must be in sync. Each test checks the log at the end:
+records answered as written exist once, at the answered offset, in the order of the appends; those
+answered with an error may exist or not.
 """
 
 import asyncio
@@ -39,7 +41,9 @@ async def partition(backend: KafkaBackend, kafka_name: Callable[[str], str]) -> 
 
 
 class Writer:
-    """Appends numbered records to one partition all the time, some of them outstanding, and keeps what was answered."""
+    """Appends numbered records to one partition continuously, several in flight, and records the
+    answers.
+    """
 
     def __init__(self, backend: Backend, partition: TopicPartition) -> None:
         self._backend = backend
@@ -57,7 +61,7 @@ class Writer:
         await self.stop()
 
     async def stop(self) -> None:
-        """Append no more, and wait for the answers."""
+        """Stop appending, and wait for the answers."""
         self._task.cancel()
         await asyncio.gather(self._task, *self._answers, return_exceptions=True)
 
@@ -74,7 +78,7 @@ class Writer:
 
     @property
     def written(self) -> dict[int, bytes]:
-        """What was answered as written: offset -> value."""
+        """Values answered as written, by offset."""
         done = [(at, each) for at, each in enumerate(self._answers) if each.done() and not each.exception()]
         assert len({each.result() for _, each in done}) == len(done), "two records were told the same offset"
         return {each.result(): b"%d" % at for at, each in done}
@@ -84,7 +88,7 @@ class Writer:
         return [error for each in self._answers if each.done() and (error := each.exception()) is not None]
 
     async def wait_written(self, more: int) -> None:
-        """Return when so many more records are written."""
+        """Wait until `more` further records are written."""
         await self._wait(lambda: len(self.written), more)
 
     async def wait_errors(self, more: int) -> None:
@@ -99,7 +103,7 @@ class Writer:
 
 
 async def read(backend: Backend, partition: TopicPartition) -> dict[int, bytes | None]:
-    """The whole partition: offset -> value."""
+    """All values of the partition, by offset."""
     found: dict[int, bytes | None] = {}
     async with asyncio.timeout(PATIENCE_S):
         end = (await backend.offset_ranges(partition.topic))[partition.partition].end
@@ -112,7 +116,7 @@ async def read(backend: Backend, partition: TopicPartition) -> dict[int, bytes |
 
 
 async def check(backend: Backend, partition: TopicPartition, writer: Writer) -> None:
-    """The log has what was answered, once and in order, and nothing twice at all."""
+    """Check that the log has the answered records once and in order, and no duplicates."""
     log = await read(backend, partition)
     assert writer.written.items() <= log.items()
     numbers = [int(value or b"-1") for _, value in sorted(log.items())]
@@ -125,7 +129,7 @@ def leader(kafka: KafkaCluster, backend: Backend, partition: TopicPartition) -> 
     return kafka.broker(description.partitions[partition.partition].leader)
 
 
-async def test_writing_goes_on_when_the_leader_is_killed(
+async def test_writes_continue_when_the_leader_is_killed(
     kafka_three: KafkaCluster, backend: KafkaBackend, partition: TopicPartition
 ) -> None:
     async with Writer(backend, partition) as writer:
@@ -137,7 +141,7 @@ async def test_writing_goes_on_when_the_leader_is_killed(
     await check(backend, partition, writer)
 
 
-async def test_writing_goes_on_while_all_brokers_are_restarted_one_by_one(
+async def test_writes_continue_during_a_rolling_restart_of_all_brokers(
     kafka_three: KafkaCluster, backend: KafkaBackend, partition: TopicPartition
 ) -> None:
     async with Writer(backend, partition) as writer:
@@ -150,7 +154,7 @@ async def test_writing_goes_on_while_all_brokers_are_restarted_one_by_one(
     await check(backend, partition, writer)
 
 
-async def test_writing_goes_on_with_the_next_leader_when_one_freezes(
+async def test_writes_continue_with_the_next_leader_when_one_freezes(
     kafka_three: KafkaCluster, backend: KafkaBackend, partition: TopicPartition
 ) -> None:
     async with Writer(backend, partition) as writer:
@@ -158,7 +162,7 @@ async def test_writing_goes_on_with_the_next_leader_when_one_freezes(
         with frozen.paused():
             await writer.wait_written(200)
             assert leader(kafka_three, backend, partition) is not frozen
-        # What it still had in its sockets must not turn up now.
+        # Requests left in its sockets must not be written now.
         await writer.wait_written(200)
     assert writer.errors == []
     await asyncio.to_thread(kafka_three.wait_ready)
@@ -181,12 +185,12 @@ async def test_a_write_is_not_answered_before_other_replicas_have_it(
                 broker.kill()
         with pytest.raises(DeadlineExceeded, match="not known whether"):
             await append(backend, partition, b"of one replica")
-        # The leader itself takes it, as is seen by who asks for no more.
+        # The leader itself accepts it, as a writer with acks=1 sees.
         await append(content, partition, b"of one replica")
     await start_again(kafka_three)
 
 
-async def test_a_fetch_that_waits_gets_what_comes_after_a_change_of_leaders(
+async def test_a_waiting_fetch_gets_records_written_after_a_change_of_leaders(
     kafka_three: KafkaCluster, backend: KafkaBackend, partition: TopicPartition
 ) -> None:
     assert await append(backend, partition, b"before") == 0
@@ -199,7 +203,7 @@ async def test_a_fetch_that_waits_gets_what_comes_after_a_change_of_leaders(
     assert (written, offsets(result), values(result)) == (1, [1], [b"after"])
 
 
-async def test_without_any_broker_writes_end_with_the_reason_and_go_on_afterwards(
+async def test_without_brokers_writes_fail_with_the_reason_and_resume_afterwards(
     kafka_three: KafkaCluster, partition: TopicPartition
 ) -> None:
     async with (
@@ -227,7 +231,9 @@ async def test_without_any_broker_writes_end_with_the_reason_and_go_on_afterward
 
 
 async def follow(backend: Backend, partition: TopicPartition, found: dict[int, bytes | None]) -> None:
-    """Read from the beginning on without end, as a consumer does: only that there is no leader for a while may be said."""
+    """Read from the beginning without end, as a consumer does; only a temporarily missing leader
+    may be reported.
+    """
     offset = 0
     while True:
         try:
@@ -260,7 +266,7 @@ async def test_a_backend_starts_without_brokers_and_becomes_ready_by_itself(
         assert await append(backend, partition, b"v") == 0
 
 
-async def test_what_waits_for_a_frozen_broker_is_bounded_and_told(
+async def test_requests_waiting_for_a_frozen_broker_are_bounded_and_reported(
     kafka_three: KafkaCluster, partition: TopicPartition
 ) -> None:
     size = len(make_batch(b"v" * 1000))
@@ -273,19 +279,19 @@ async def test_what_waits_for_a_frozen_broker_is_bounded_and_told(
             assert all("wait to be written" in str(each.exception()) for each in refused)
             async with asyncio.timeout(PATIENCE_S):
                 outcomes = await asyncio.gather(*answers[:10], return_exceptions=True)
-            # The first was sent; the others were behind it.
+            # The first was sent; the others were queued after it.
             assert [type(each) for each in outcomes] == [DeadlineExceeded, *9 * [Unavailable]]
     await asyncio.to_thread(kafka_three.wait_ready)
 
 
 class Watched(bytearray):
-    """A batch of which can be told whether anybody still holds it."""
+    """A batch that supports weak references."""
 
 
-async def test_a_batch_that_is_written_is_let_go_while_another_partition_stands_still(
+async def test_a_written_batch_is_released_while_another_partition_is_blocked(
     kafka_three: KafkaCluster, backend: KafkaBackend, kafka_name: Callable[[str], str]
 ) -> None:
-    """Memory is bounded by what is not answered, whatever comes and goes beside it."""
+    """Memory is bounded by unanswered batches, whatever else is written."""
     topic = await backend.create_topic(kafka_name("beside"), 6)
     leaders = {each.leader: TopicPartition(topic.name, each.partition) for each in topic.partitions}
     (frozen, stuck), (_, busy), *_ = leaders.items()

@@ -1,4 +1,4 @@
-"""Reading from a real Kafka: what transactions and compaction leave out, and many fetches in few requests."""
+"""Fetches from a real Kafka: gaps of transactions and compaction, and many fetches in few requests."""
 
 import asyncio
 import os
@@ -31,11 +31,11 @@ PATIENCE_S = 60.0
 COMMIT, ABORT = 1, 0
 
 
-# --- the bytes of an answer ---------------------------------------------------------------------------------------
+# --- decoding of responses ------------------------------------------------------------------------
 
 
 def at(offset: int, batch: bytearray, producer_id: int = -1, *, transactional: bool = False) -> bytes:
-    """A batch as it is in a log."""
+    """A batch as stored in a log."""
     if transactional:
         batch[22] |= 0x10
     patch_producer(batch, producer_id, 0, 0)
@@ -44,52 +44,52 @@ def at(offset: int, batch: bytearray, producer_id: int = -1, *, transactional: b
 
 
 def written(offset: int, *contents: bytes, producer_id: int = -1) -> bytes:
-    """A batch of these values; part of a transaction if it has a producer."""
+    """A batch of these values; transactional if it has a producer."""
     return at(offset, make_batch(*contents), producer_id, transactional=producer_id >= 0)
 
 
 def marker(offset: int, kind: int, producer_id: int) -> bytes:
-    """The end of a transaction."""
+    """A transaction marker."""
     return at(offset, build_control_batch(kind, bytes(6), 1000), producer_id, transactional=True)
 
 
 def read(
     records: bytes, offset: int = 0, max_bytes: int = 1 << 20, *aborted: tuple[int, int]
 ) -> tuple[list[int], int]:
-    """Offsets of the records that are handed out, and where the next fetch goes on."""
+    """Offsets of the returned records, and the next fetch offset."""
     found = read_batches(records, offset, max_bytes, [(*each, {}) for each in aborted])
     return [record.offset for batch in found.batches for record in read_records(batch)], found.next_offset
 
 
-def test_nothing_leaves_the_offset_where_it_is() -> None:
+def test_an_empty_response_keeps_the_offset() -> None:
     assert read(b"", 7) == ([], 7)
 
 
-def test_a_batch_that_is_cut_off_is_left_for_the_next_fetch() -> None:
+def test_a_truncated_batch_is_left_for_the_next_fetch() -> None:
     first, second = written(0, b"0", b"1"), written(2, b"2")
     for cut in range(len(second)):
         assert read(first + second[:cut]) == ([0, 1], 2)
     assert read(first + second) == ([0, 1, 2], 3)
 
 
-def test_a_batch_beyond_the_limit_is_left_for_the_next_fetch_but_the_first_one_comes() -> None:
+def test_a_batch_beyond_the_limit_is_left_for_the_next_fetch_except_the_first_one() -> None:
     first, second = written(0, b"0"), written(1, b"1")
     assert read(first + second, 0, len(first) + len(second)) == ([0, 1], 2)
     assert read(first + second, 0, len(first) + len(second) - 1) == ([0], 1)
     assert read(first + second, 0, 1) == ([0], 1)
 
 
-def test_offsets_that_compaction_left_out_are_passed() -> None:
+def test_offsets_removed_by_compaction_are_skipped() -> None:
     assert read(written(5, b"5") + written(9, b"9"), 2) == ([5, 9], 10)
 
 
-def test_the_ends_of_transactions_are_passed() -> None:
+def test_transaction_markers_are_skipped() -> None:
     records = written(0, b"0", producer_id=7) + marker(1, COMMIT, 7) + written(2, b"2")
     assert read(records) == ([0, 2], 3)
     assert read(marker(1, COMMIT, 7), 1) == ([], 2)
 
 
-def test_records_of_aborted_transactions_are_passed_until_their_end_and_no_others() -> None:
+def test_only_records_of_aborted_transactions_are_skipped_up_to_their_end() -> None:
     records = b"".join(
         [
             written(0, b"of 8", producer_id=8),
@@ -119,11 +119,11 @@ def test_one_producer_may_abort_twice() -> None:
     assert read(records, 0, 1 << 20, (7, 4), (7, 0)) == ([2], 6)
 
 
-def test_a_fetch_from_inside_an_aborted_transaction_passes_the_rest_of_it() -> None:
+def test_a_fetch_from_inside_an_aborted_transaction_skips_the_rest_of_it() -> None:
     assert read(written(5, b"5", producer_id=7) + marker(6, ABORT, 7), 5, 1 << 20, (7, 2)) == ([], 7)
 
 
-def test_a_damaged_batch_is_never_handed_out() -> None:
+def test_a_damaged_batch_is_never_returned() -> None:
     first, second = written(0, b"0"), bytearray(written(1, b"1"))
     second[-1] ^= 1
     assert read(first + second) == ([0], 1)
@@ -132,18 +132,18 @@ def test_a_damaged_batch_is_never_handed_out() -> None:
 
 
 @pytest.mark.parametrize("length", [-13, -12, -1, 0, 48])
-def test_a_length_that_no_batch_has_is_corrupt_data(length: int) -> None:
+def test_an_impossible_batch_length_is_corrupt_data(length: int) -> None:
     batch = bytearray(written(0, b"0"))
     batch[8:12] = length.to_bytes(4, "big", signed=True)
     with pytest.raises(CorruptData):
         read(bytes(batch))
 
 
-def test_a_control_batch_that_is_not_transactional_is_passed_too() -> None:
+def test_a_control_batch_that_is_not_transactional_is_skipped_too() -> None:
     assert read(at(0, mark_control(build_control_batch(COMMIT, b"", 0)))) == ([], 1)
 
 
-# --- a real Kafka ---------------------------------------------------------------------------------------------------
+# --- a real Kafka ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ async def topic(backend: KafkaBackend, kafka_name: Callable[[str], str]) -> str:
 
 
 @pytest.mark.process
-async def test_only_what_was_committed_is_read_and_not_before(
+async def test_only_committed_records_are_read(
     kafka: KafkaCluster, backend: KafkaBackend, topic: str
 ) -> None:
     partition = TopicPartition(topic, 0)
@@ -184,13 +184,14 @@ async def test_only_what_was_committed_is_read_and_not_before(
 
 
 @pytest.mark.process
-async def test_what_compaction_took_is_a_gap(backend: KafkaBackend, kafka_name: Callable[[str], str]) -> None:
+async def test_compacted_records_leave_a_gap(backend: KafkaBackend, kafka_name: Callable[[str], str]) -> None:
     partition = TopicPartition(kafka_name("compacted"), 0)
     options = {"cleanup_policy": "compact", "segment_ms": "1", "min_cleanable_dirty_ratio": "0.01"}
     await backend.create_topic(partition.topic, 1, options)
     now = time.time_ns() // 1_000_000
     for number in range(20):
-        record = NewRecord(b"key", b"%d" % number, (), now + 10 * number)  # each in a segment of its own
+        # each record in a segment of its own
+        record = NewRecord(b"key", b"%d" % number, (), now + 10 * number)
         await append_batch(backend, partition, build_batch([record]))
 
     async def is_compacted() -> bool:
@@ -226,12 +227,12 @@ async def test_many_partitions_need_few_connections(backend: KafkaBackend, topic
     async with asyncio.timeout(PATIENCE_S):
         results = await asyncio.gather(*waiting)
     assert [values(each) for each in results] == [[b"%d" % number] for number in range(20)]
-    # To the seed, for metadata, for writing, and those for reading.
+    # To the seed, for metadata, for writing, and for reading.
     assert relay.connections <= 3 + 4
 
 
 @pytest.mark.process
-async def test_fetches_of_one_partition_from_many_offsets_all_come_back(
+async def test_concurrent_fetches_of_one_partition_from_many_offsets_are_answered(
     backend: KafkaBackend, topic: str
 ) -> None:
     partition = TopicPartition(topic, 0)
@@ -247,8 +248,10 @@ async def test_fetches_of_one_partition_from_many_offsets_all_come_back(
 
 
 @pytest.mark.process
-async def test_a_partition_that_is_idle_does_not_hold_up_another_one(kafka: KafkaCluster, topic: str) -> None:
-    """With the broker holding fetches for a minute, whoever had to wait for another fetch to come back would not end in time."""
+async def test_an_idle_partition_does_not_delay_another_one(kafka: KafkaCluster, topic: str) -> None:
+    """The broker holds fetches for a minute, so a fetch that waits for another one would not end in
+    time.
+    """
     async with open_kafka(kafka, fetch_max_wait_s=60.0) as backend:
         idle = asyncio.create_task(backend.fetch(TopicPartition(topic, 1), 0, max_bytes=1000))
         busy = TopicPartition(topic, 0)
@@ -264,7 +267,7 @@ async def test_a_partition_that_is_idle_does_not_hold_up_another_one(kafka: Kafk
 
 
 @pytest.mark.process
-async def test_fetches_that_one_answer_has_no_room_for_get_what_is_there_without_waiting(
+async def test_fetches_beyond_the_size_of_a_response_get_existing_records_without_waiting(
     backend: KafkaBackend, topic: str
 ) -> None:
     partitions = [TopicPartition(topic, number) for number in range(20)]
@@ -279,7 +282,7 @@ async def test_fetches_that_one_answer_has_no_room_for_get_what_is_there_without
 
 
 @pytest.mark.process
-async def test_a_fetch_that_may_wait_no_longer_tells_why_it_has_nothing(
+async def test_a_fetch_at_its_timeout_reports_why_it_is_empty(
     kafka: KafkaCluster, topic: str, backend: KafkaBackend
 ) -> None:
     partition = TopicPartition(topic, 0)

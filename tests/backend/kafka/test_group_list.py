@@ -1,4 +1,4 @@
-"""pixy/backend/kafka/group_list.py: members of groups, whatever program and whatever protocol they are of."""
+"""pixy/backend/kafka/group_list.py: members of groups, of any client and either protocol."""
 
 import subprocess
 from collections.abc import AsyncIterator, Callable
@@ -59,11 +59,11 @@ async def test_members_of_both_of_kafkas_protocols_are_listed(
         consumer.wait()
 
 
-async def test_a_group_that_nobody_knows_has_no_members(process: Process, kafka_name: Name) -> None:
+async def test_an_unknown_group_has_no_members(process: Process, kafka_name: Name) -> None:
     assert not await process.group_list.members(kafka_name("nobody"))
 
 
-async def test_a_member_that_has_nothing_is_listed_too(
+async def test_a_member_without_partitions_is_listed_too(
     process: Process, kafka: KafkaCluster, kafka_name: Name
 ) -> None:
     topic, group = kafka_name("t"), kafka_name("g")
@@ -79,7 +79,9 @@ async def test_a_member_that_has_nothing_is_listed_too(
 async def test_a_group_is_shared_with_a_consumer_of_the_newer_protocol(
     process: Process, kafka: KafkaCluster, kafka_name: Name
 ) -> None:
-    """The broker turns a classic group into one of the newer kind as soon as such a member joins, and back."""
+    """The broker converts a classic group to the newer protocol as soon as such a member joins, and
+    back.
+    """
     topic, group = kafka_name("t"), kafka_name("g")
     await create_topic(process, topic, 2)
     member, assignments = await process.join(group, [topic], "pixy-1")

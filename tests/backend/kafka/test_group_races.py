@@ -1,4 +1,4 @@
-"""pixy/backend/kafka: groups in the middle of a rebalance or of a transaction, on scripted brokers."""
+"""pixy/backend/kafka: groups during a rebalance or a transaction, on scripted brokers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,13 +35,13 @@ async def open_groups(brokers: Brokers) -> AsyncIterator[tuple[GroupList, GroupO
 
 
 def described(state: str) -> tuple[Any, ...]:
-    """A group with one member, that has been told nothing."""
+    """A group with one member without an assignment."""
     member: Any = ("id", None, "pixy-b", "/127.0.0.1", b"", b"", {})
     return 0, [(0, "g", state, "consumer", "range", [member], 0, {})], {}
 
 
 @pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance"])
-def test_the_owner_is_undecided_while_a_group_is_rebalanced(virtual: asyncio.Runner, state: str) -> None:
+def test_the_owner_is_undecided_during_a_rebalance(virtual: asyncio.Runner, state: str) -> None:
     virtual.run(_undecided(state))
 
 
@@ -53,7 +53,7 @@ async def _undecided(state: str) -> None:
             await group_list.owner("g", T0)
 
 
-def test_nobody_owns_what_a_stable_group_has_not_assigned(virtual: asyncio.Runner) -> None:
+def test_partitions_not_assigned_in_a_stable_group_have_no_owner(virtual: asyncio.Runner) -> None:
     virtual.run(_nobody())
 
 
@@ -64,7 +64,7 @@ async def _nobody() -> None:
         assert await group_list.owner("g", T0) is None
 
 
-def test_offsets_that_a_transaction_is_about_to_change_are_waited_for(virtual: asyncio.Runner) -> None:
+def test_pending_transactional_offsets_are_waited_for(virtual: asyncio.Runner) -> None:
     virtual.run(_settled())
 
 
@@ -83,7 +83,7 @@ async def _settled() -> None:
     assert codes == []
 
 
-def test_offsets_of_a_transaction_that_does_not_end_are_not_read(virtual: asyncio.Runner) -> None:
+def test_offsets_of_a_transaction_without_end_are_not_read(virtual: asyncio.Runner) -> None:
     virtual.run(_never_settled())
 
 

@@ -29,7 +29,7 @@ Name = Callable[[str], str]
 async def ordinary_consumer(
     kafka: KafkaCluster, topic: str, group: str, assignor: Any
 ) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer that is not ours, as a member of a group."""
+    """A foreign consumer as a member of a group."""
     consumer = AIOKafkaConsumer(
         topic,
         bootstrap_servers=kafka.addresses,
@@ -59,7 +59,9 @@ async def other(kafka: KafkaCluster) -> AsyncIterator[Process]:
         yield opened
 
 
-async def test_a_single_member_has_everything_when_join_returns(process: Process, kafka_name: Name) -> None:
+async def test_a_single_member_has_all_partitions_when_join_returns(
+    process: Process, kafka_name: Name
+) -> None:
     topic, group = kafka_name("t"), kafka_name("g")
     await create_topic(process, topic, 4)
     member, assignments = await process.join(group, [topic])
@@ -81,7 +83,7 @@ async def test_two_processes_share_the_partitions_in_ranges(
     assert sorted([first.last[topic], second.last[topic]]) == [[0, 1, 2], [3, 4]]
 
 
-async def test_a_member_that_leaves_leaves_its_partitions_to_the_others(
+async def test_partitions_of_a_member_that_leaves_are_reassigned(
     process: Process, other: Process, kafka_name: Name
 ) -> None:
     topic, group = kafka_name("t"), kafka_name("g")
@@ -96,7 +98,7 @@ async def test_a_member_that_leaves_leaves_its_partitions_to_the_others(
 
 
 @pytest.mark.parametrize("assignor", [RangePartitionAssignor, RoundRobinPartitionAssignor])
-async def test_a_group_is_shared_with_an_ordinary_consumer(
+async def test_a_group_is_shared_with_a_foreign_consumer(
     process: Process, kafka: KafkaCluster, kafka_name: Name, assignor: Any
 ) -> None:
     topic, group = kafka_name("t"), kafka_name("g")
@@ -117,7 +119,7 @@ async def test_a_group_is_shared_with_an_ordinary_consumer(
     await assignments.wait({topic: [0, 1, 2, 3]})
 
 
-async def test_what_was_handed_out_is_settled_before_another_member_has_it(
+async def test_offers_are_settled_before_another_member_owns_the_partition(
     process: Process, other: Process, kafka_name: Name
 ) -> None:
     topic, group = kafka_name("t"), kafka_name("g")
@@ -142,10 +144,12 @@ async def test_what_was_handed_out_is_settled_before_another_member_has_it(
     assert await other.offsets.committed(group, topic) == {0: (7, "BB"), 1: (8, "BB")}
 
 
-async def test_a_rebalance_does_not_wait_longer_than_it_may(
+async def test_a_rebalance_waits_no_longer_than_its_timeout(
     process: Process, kafka: KafkaCluster, kafka_name: Name
 ) -> None:
-    """A member that does not settle in time is put out by the coordinator, hears of it, and joins anew."""
+    """A member that does not rejoin in time is removed by the coordinator, notices, and joins
+    again.
+    """
     topic, group = kafka_name("t"), kafka_name("g")
     await create_topic(process, topic, 2)
     cancelled = asyncio.Event()
@@ -182,7 +186,7 @@ async def test_the_only_member_does_not_wait_for_acks_to_get_another_topic(
     assert asked == [0.0]
 
 
-async def test_partitions_that_are_added_are_noticed(process: Process, kafka_name: Name) -> None:
+async def test_added_partitions_are_noticed(process: Process, kafka_name: Name) -> None:
     topic, group = kafka_name("t"), kafka_name("g")
     await create_topic(process, topic, 1)
     _, assignments = await process.join(group, [topic])
@@ -190,7 +194,7 @@ async def test_partitions_that_are_added_are_noticed(process: Process, kafka_nam
     await assignments.wait({topic: [0, 1, 2]})
 
 
-async def test_a_missing_topic_is_assigned_when_it_comes_and_holds_up_nobody(
+async def test_a_missing_topic_is_assigned_when_created_and_delays_no_others(
     process: Process, kafka_name: Name
 ) -> None:
     topic, later, group = kafka_name("t"), kafka_name("later"), kafka_name("g")
@@ -211,11 +215,11 @@ async def test_a_member_that_dies_is_replaced_when_its_session_ends(
         _, assignments = await process.join(group, [topic])
         await assignments.wait_until(lambda owned: len(owned.get(topic, ())) == 1)
         await member._tasks.cancel_all()
-        member._member_id = ""  # so that it does not take leave
+        member._member_id = ""  # so that it does not leave the group
         await assignments.wait({topic: [0, 1]})
 
 
-async def test_a_member_that_was_put_out_loses_everything_and_joins_anew(
+async def test_a_removed_member_loses_all_partitions_and_rejoins(
     process: Process, other: Process, kafka_name: Name
 ) -> None:
     topic, group = kafka_name("t"), kafka_name("g")
@@ -229,7 +233,7 @@ async def test_a_member_that_was_put_out_loses_everything_and_joins_anew(
     assert member.generation.member_id != before
 
 
-async def test_groups_that_others_share_out_differently_are_not_joined(
+async def test_groups_with_another_assignor_are_not_joined(
     process: Process, kafka: KafkaCluster, kafka_name: Name
 ) -> None:
     topic, group = kafka_name("t"), kafka_name("g")
@@ -239,7 +243,7 @@ async def test_groups_that_others_share_out_differently_are_not_joined(
             await process.join(group, [topic])
 
 
-async def test_a_coordinator_that_ends_is_replaced_and_the_member_stays(
+async def test_a_stopped_coordinator_is_replaced_and_the_member_stays(
     kafka_three: KafkaCluster, kafka_name: Name
 ) -> None:
     topic, group = kafka_name("t"), kafka_name("g")

@@ -1,4 +1,4 @@
-"""pixy/backend/kafka: a partition without a leader is said, and its leader is found when there is one."""
+"""pixy/backend/kafka: a partition without a leader is reported, and its new leader is found."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def open_fetcher(brokers: Brokers) -> AsyncIterator[tuple[KafkaFetcher, Ka
 
 
 def empty(request: Any) -> tuple[Any, ...]:
-    """The end of the log, at once."""
+    """An immediate end-of-log response."""
     topics: list[Any] = [
         (topic_id, [(number, 0, 0, 0, 0, [], -1, b"", {}) for number, *_ in partitions], {})
         for topic_id, partitions, _ in request.topics
@@ -42,7 +42,7 @@ def empty(request: Any) -> tuple[Any, ...]:
 
 
 async def fetch_for(fetcher: KafkaFetcher, seconds: float) -> list[str]:
-    """What a consumer does that reads for so long: the errors it was told."""
+    """Read as a consumer for some time; returns the errors."""
     loop = asyncio.get_running_loop()
     until, errors = loop.time() + seconds, []
     async with asyncio.timeout(2 * seconds):
@@ -54,7 +54,7 @@ async def fetch_for(fetcher: KafkaFetcher, seconds: float) -> list[str]:
     return errors
 
 
-def test_a_fetch_without_limit_is_told_that_the_partition_has_no_leader(virtual: asyncio.Runner) -> None:
+def test_a_fetch_reports_that_the_partition_has_no_leader(virtual: asyncio.Runner) -> None:
     virtual.run(_no_leader())
 
 
@@ -70,7 +70,7 @@ async def _no_leader() -> None:
     assert 55 <= asked <= 75, "once a second, after a few quick ones"
 
 
-def test_a_leader_that_comes_is_found_and_said(virtual: asyncio.Runner) -> None:
+def test_a_new_leader_is_found_and_logged(virtual: asyncio.Runner) -> None:
     virtual.run(_leader_comes())
 
 
@@ -86,7 +86,7 @@ async def _leader_comes() -> None:
     assert [each["event"] for each in logs].count("a partition has a leader again") == 1
 
 
-def test_what_is_known_is_asked_for_at_once_again_when_it_was_right_for_a_while(
+def test_metadata_that_was_valid_for_a_while_is_refreshed_at_once(
     virtual: asyncio.Runner,
 ) -> None:
     virtual.run(_rested())

@@ -1,4 +1,6 @@
-"""pixy/backend/kafka/legacy_messages.py: formats 0 and 1 are handed out as record batches, or the damage is told."""
+"""pixy/backend/kafka/legacy_messages.py: formats 0 and 1 are returned as record batches, or
+reported as damaged.
+"""
 
 import asyncio
 import struct
@@ -27,7 +29,7 @@ CODECS = [
 
 
 def written(magic: int, codec: str, offsets: range, base: int = 0) -> bytes:
-    """Messages as a producer of that time wrote them and the broker keeps them."""
+    """Messages as written by an old producer and stored by the broker."""
     builder = LegacyRecordBatchBuilder(magic, COMPRESSION[codec], 1 << 20)
     for offset in offsets:
         relative = offset - offsets[0] if codec != "none" and magic else offset
@@ -52,28 +54,28 @@ def expected(magic: int, offsets: range) -> Found:
 
 
 @pytest.mark.parametrize(("magic", "codec"), CODECS)
-def test_messages_of_the_older_formats_are_handed_out(magic: int, codec: str) -> None:
+def test_messages_of_the_older_formats_are_returned(magic: int, codec: str) -> None:
     entry = written(magic, codec, range(40, 45))
     assert read(entry, 40) == (expected(magic, range(40, 45)), 45)
     assert read(entry, 43) == (expected(magic, range(43, 45)), 45)
 
 
 @pytest.mark.parametrize(("magic", "codec"), CODECS)
-def test_a_message_that_is_cut_off_is_left_for_the_next_fetch(magic: int, codec: str) -> None:
+def test_a_truncated_message_is_left_for_the_next_fetch(magic: int, codec: str) -> None:
     first, second = written(magic, codec, range(3)), written(magic, codec, range(3, 4))
     for end in range(len(second)):
         assert read(first + second[:end]) == (expected(magic, range(3)), 3)
     assert read(second[:-1], 3) == ([], 3)
 
 
-def test_a_message_that_is_shorter_than_a_batch_header_is_handed_out() -> None:
+def test_a_message_shorter_than_a_batch_header_is_returned() -> None:
     builder = LegacyRecordBatchBuilder(0, 0, 1000)
     builder.append(7, None, None, b"v")
     assert len(builder.build()) < 61
     assert read(bytes(builder.build()), 7) == ([(7, 0, None, b"v")], 8)
 
 
-def test_gaps_that_compaction_left_stay_gaps() -> None:
+def test_gaps_of_compaction_stay_gaps() -> None:
     records = b"".join(written(1, "none", range(at, at + 1)) for at in (2, 3, 9))
     assert read(records) == (expected(1, range(2, 4)) + expected(1, range(9, 10)), 10)
 
@@ -87,7 +89,7 @@ def test_batches_follow_messages_in_the_log_of_a_topic_that_was_upgraded() -> No
     assert next_offset == 7
 
 
-def test_an_answer_has_a_bounded_number_of_them_and_the_next_one_goes_on_inside_a_wrapper() -> None:
+def test_a_fetch_returns_a_bounded_number_of_messages_and_the_next_one_continues_inside_a_wrapper() -> None:
     entry = written(1, "gzip", range(2500))
     found: list[Any] = []
     offset, answers = 0, 0
@@ -99,7 +101,7 @@ def test_an_answer_has_a_bounded_number_of_them_and_the_next_one_goes_on_inside_
     assert answers == 3
 
 
-def test_a_time_that_the_broker_gave_counts_for_all_messages_of_a_wrapper() -> None:
+def test_the_append_time_of_a_wrapper_applies_to_all_its_messages() -> None:
     entry = bytearray(written(1, "gzip", range(2)))
     entry[17] |= 0x08
     struct.pack_into(">q", entry, 18, 77)
@@ -108,7 +110,7 @@ def test_a_time_that_the_broker_gave_counts_for_all_messages_of_a_wrapper() -> N
 
 
 @pytest.mark.parametrize(("magic", "codec"), CODECS)
-def test_damage_is_told_wherever_it_is_behind_the_length(magic: int, codec: str) -> None:
+def test_damage_anywhere_after_the_length_is_reported(magic: int, codec: str) -> None:
     entry = written(magic, codec, range(40, 41 if codec == "none" else 42))
     for at in range(12, len(entry)):
         damaged = bytearray(entry)
@@ -117,7 +119,7 @@ def test_damage_is_told_wherever_it_is_behind_the_length(magic: int, codec: str)
             read(bytes(damaged), 40)
 
 
-def test_a_wrapper_that_cannot_be_unpacked_names_its_last_offset() -> None:
+def test_a_wrapper_that_cannot_be_decompressed_names_its_last_offset() -> None:
     entry = bytearray(written(1, "gzip", range(40, 42)))
     entry[40:45] = bytes(5)
     struct.pack_into(">I", entry, 12, crc32(entry[16:]))
@@ -125,7 +127,7 @@ def test_a_wrapper_that_cannot_be_unpacked_names_its_last_offset() -> None:
         read(bytes(entry), 40)
 
 
-def test_a_wrapper_inside_a_wrapper_is_refused() -> None:
+def test_a_nested_wrapper_is_rejected() -> None:
     inner = written(1, "gzip", range(2))
     builder = LegacyRecordBatchBuilder(1, 0, 1 << 20)
     builder.append(9, 0, None, inner)
@@ -137,7 +139,7 @@ def test_a_wrapper_inside_a_wrapper_is_refused() -> None:
 
 
 @pytest.mark.process
-async def test_a_log_that_a_broker_keeps_in_the_older_formats_is_read_to_its_end(
+async def test_a_log_stored_in_the_older_formats_is_read_to_its_end(
     kafka: KafkaCluster, kafka_name: Callable[[str], str]
 ) -> None:
     partition = TopicPartition(kafka_name("old"), 0)

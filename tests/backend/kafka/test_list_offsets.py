@@ -1,4 +1,4 @@
-"""Offsets by position and time, when partitions have several leaders and when those change."""
+"""Offsets by position and timestamp, with several and with changing leaders."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -34,13 +34,13 @@ async def topic(backend: KafkaBackend, kafka_name: Callable[[str], str]) -> str:
     return name
 
 
-async def test_partitions_of_several_leaders_are_told_together(backend: KafkaBackend, topic: str) -> None:
+async def test_partitions_of_several_leaders_are_returned_together(backend: KafkaBackend, topic: str) -> None:
     assert await backend.offset_ranges(topic) == {number: (0, number + 1) for number in range(PARTITIONS)}
     found = [await backend.offset_for_timestamp(TopicPartition(topic, n), 1003) for n in range(PARTITIONS)]
     assert found == [None, None, None, 3, 3, 3]
 
 
-async def test_a_leader_that_is_gone_is_replaced_by_the_next_one(
+async def test_a_dead_leader_is_replaced_by_the_next_one(
     kafka_three: KafkaCluster, backend: KafkaBackend, topic: str
 ) -> None:
     kafka_three.broker(2).kill()
@@ -49,12 +49,12 @@ async def test_a_leader_that_is_gone_is_replaced_by_the_next_one(
             try:
                 ranges = await backend.offset_ranges(topic)
                 break
-            except Unavailable:  # longer than the patience of one call, on a busy machine
+            except Unavailable:  # longer than the timeout of one call, on a busy machine
                 continue
     assert ranges == {number: (0, number + 1) for number in range(PARTITIONS)}
 
 
-async def test_a_topic_that_others_delete_is_told(
+async def test_a_topic_deleted_by_others_is_reported(
     kafka_three: KafkaCluster, kafka_name: Callable[[str], str], backend: KafkaBackend
 ) -> None:
     name = kafka_name("deleted")

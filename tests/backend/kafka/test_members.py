@@ -1,4 +1,4 @@
-"""pixy/backend/kafka/members.py: what members say, and who gets what."""
+"""pixy/backend/kafka/members.py: metadata of members, and their assignments."""
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ def test_members_sorted_by_id_get_contiguous_ranges_and_the_first_ones_get_the_e
     assert assigned("range", wants, {"t": 5}) == {"a": {"t": [0, 1]}, "b": {"t": [2, 3]}, "c": {"t": [4]}}
 
 
-def test_every_topic_is_shared_out_among_those_who_want_it() -> None:
+def test_every_topic_is_shared_among_its_subscribers() -> None:
     wants = {"a": ["one", "two"], "b": ["two"]}
     assert assigned("range", wants, {"one": 3, "two": 2}) == {
         "a": {"one": [0, 1, 2], "two": [0]},
@@ -31,7 +31,7 @@ def test_every_topic_is_shared_out_among_those_who_want_it() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["range", "roundrobin"])
-def test_a_missing_topic_is_passed_over_and_the_others_are_not(protocol: str) -> None:
+def test_a_missing_topic_is_skipped_and_the_others_are_not(protocol: str) -> None:
     wants = {"a": ["missing", "there"], "b": ["missing"]}
     assert assigned(protocol, wants, {"there": 2}) == {"a": {"there": [0, 1]}, "b": {}}
 
@@ -43,7 +43,7 @@ def test_a_missing_topic_is_passed_over_and_the_others_are_not(protocol: str) ->
     ),
     st.dictionaries(st.sampled_from("tuv"), st.integers(1, 7)),
 )
-def test_every_partition_that_somebody_wants_has_one_owner_who_wants_it(
+def test_every_subscribed_partition_has_one_subscribed_owner(
     protocol: str, wants: dict[str, set[str]], counts: dict[str, int]
 ) -> None:
     shared = assigned(protocol, {member: sorted(topics) for member, topics in wants.items()}, counts)

@@ -1,4 +1,4 @@
-"""What is known of a cluster: answers of brokers that lag behind do not undo what is known better."""
+"""Cluster metadata: stale answers of lagging brokers do not replace newer metadata."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,7 @@ A, B = b"a" * 16, b"b" * 16
 
 
 def answer(*topics: Any, brokers: int = 3) -> Any:
-    """An answer with these topics, of a cluster of so many brokers."""
+    """A metadata response with these topics."""
     found: list[Any] = [(number, f"host-{number}", 9092, None, {}) for number in range(1, brokers + 1)]
     return SimpleNamespace(brokers=found, topics=list(topics))
 
@@ -18,7 +18,7 @@ def answer(*topics: Any, brokers: int = 3) -> Any:
 def topic(
     name: str, topic_id: bytes = A, leaders: tuple[int, ...] = (1,), *, error: int = 0, internal: bool = False
 ) -> Any:
-    """A topic whose partitions have these leaders. The broker tells them in any order."""
+    """A topic whose partitions have these leaders, listed in any order."""
     partitions: list[Any] = [
         (0, number, leader, 5, [1, 2], [1], [], {}) for number, leader in enumerate(leaders)
     ]
@@ -65,7 +65,7 @@ def test_the_version_grows_with_partitions_and_options_and_not_with_leaders() ->
 
 
 def test_versions_are_equal_only_of_equal_numbers_of_partitions_in_whatever_process() -> None:
-    """However many changes one has seen, and whatever happened before another one began."""
+    """However many changes a process has seen, and whatever happened before it started."""
     metadata = known(topic("orders", leaders=(1, 1)))
     for number in range(5000):
         metadata.set_config("orders", {"retention_ms": f"{number}"})
@@ -81,24 +81,24 @@ def test_options_stay_when_partitions_change() -> None:
     assert metadata.set_config("other", {}) is None
 
 
-def test_kafkas_own_topics_are_not_known() -> None:
+def test_kafkas_internal_topics_are_unknown() -> None:
     assert known(topic("__consumer_offsets", internal=True)).topics == {}
 
 
-def test_a_topic_that_an_answer_about_all_lacks_is_gone() -> None:
+def test_a_topic_missing_from_a_complete_answer_is_deleted() -> None:
     metadata = known(topic("orders"), topic("bills", B))
     assert metadata.apply(answer(topic("bills", B)), None, 0.0) == {"orders"}
     assert list(metadata.topics) == ["bills"]
     assert metadata.names == {B: "bills"}
 
 
-def test_an_answer_about_some_topics_says_nothing_of_the_others() -> None:
+def test_a_partial_answer_does_not_affect_other_topics() -> None:
     metadata = known(topic("orders"), topic("bills", B))
     assert metadata.apply(answer(topic("orders", error=3)), ["orders"], 0.0) == {"orders"}
     assert list(metadata.topics) == ["bills"]
 
 
-def test_a_topic_whose_leaders_are_being_chosen_stays_as_it_was() -> None:
+def test_a_topic_during_leader_election_is_unchanged() -> None:
     metadata = known(topic("orders"))
     before = metadata.topics["orders"]
     assert metadata.apply(answer(topic("orders", leaders=(), error=5)), ["orders"], 0.0) == set()
@@ -113,7 +113,7 @@ def test_a_topic_with_another_id_is_another_topic() -> None:
     assert metadata.names == {B: "orders"}
 
 
-def test_a_broker_that_has_not_heard_of_a_new_topic_does_not_undo_it_for_some_seconds() -> None:
+def test_a_lagging_broker_does_not_hide_a_new_topic_for_some_seconds() -> None:
     metadata = Metadata()
     metadata.created("orders", 100.0)
     metadata.apply(answer(topic("orders")), ["orders"], 100.1)
@@ -123,7 +123,7 @@ def test_a_broker_that_has_not_heard_of_a_new_topic_does_not_undo_it_for_some_se
     assert metadata.apply(answer(), None, 200.0) == {"orders"}
 
 
-def test_a_broker_that_has_not_heard_of_a_deletion_does_not_bring_the_topic_back() -> None:
+def test_a_lagging_broker_does_not_restore_a_deleted_topic() -> None:
     metadata = known(topic("orders"))
     metadata.deleted("orders")
     assert (metadata.topics, metadata.names) == ({}, {})
@@ -132,7 +132,7 @@ def test_a_broker_that_has_not_heard_of_a_deletion_does_not_bring_the_topic_back
     assert metadata.apply(answer(topic("orders", B)), None, 0.0) == {"orders"}
 
 
-def test_a_topic_that_was_created_and_deleted_here_is_gone_at_once() -> None:
+def test_a_topic_created_and_deleted_here_is_unknown_at_once() -> None:
     metadata = Metadata()
     metadata.created("orders", 0.0)
     metadata.apply(answer(topic("orders")), None, 0.0)
@@ -142,7 +142,7 @@ def test_a_topic_that_was_created_and_deleted_here_is_gone_at_once() -> None:
     assert metadata.topics == {}
 
 
-def test_brokers_that_nobody_names_stay_known() -> None:
+def test_brokers_missing_from_an_answer_stay_known() -> None:
     metadata = known()
     metadata.apply(answer(brokers=0), [], 0.0)
     assert len(metadata.brokers) == 3

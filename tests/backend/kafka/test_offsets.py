@@ -1,4 +1,6 @@
-"""pixy/backend/kafka/offsets.py: commits as a member and as nobody, and what the coordinator thinks of them."""
+"""pixy/backend/kafka/offsets.py: commits with and without membership, and the coordinator's
+answers.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -41,7 +43,7 @@ def group(kafka_name: Name) -> str:
     return kafka_name("g")
 
 
-async def test_a_group_without_members_is_committed_by_anybody(
+async def test_anybody_may_commit_in_a_group_without_members(
     process: Process, other: Process, topic: str, group: str
 ) -> None:
     await process.offsets.commit(group, {TopicPartition(topic, 0): OffsetCommit(5, "BB")})
@@ -49,13 +51,13 @@ async def test_a_group_without_members_is_committed_by_anybody(
     assert await process.offsets.committed(group, topic) == {0: (5, "BB"), 1: (2, "")}
 
 
-async def test_a_member_commits_what_it_has(process: Process, topic: str, group: str) -> None:
+async def test_a_member_commits_its_partitions(process: Process, topic: str, group: str) -> None:
     await process.join(group, [topic])
     await process.offsets.commit(group, {TopicPartition(topic, 0): OffsetCommit(5)})
     assert await process.offsets.committed(group, topic) == {0: (5, "")}
 
 
-async def test_who_is_no_member_of_a_group_with_members_is_told_who_has_the_partition(
+async def test_a_commit_without_membership_names_the_owner_of_the_partition(
     process: Process, other: Process, topic: str, group: str
 ) -> None:
     await process.join(group, [topic], "pixy-1")
@@ -64,7 +66,7 @@ async def test_who_is_no_member_of_a_group_with_members_is_told_who_has_the_part
     assert await other.offsets.committed(group, topic) == {}
 
 
-async def test_who_commits_another_topic_of_a_group_with_members_is_told_who_consumes(
+async def test_a_commit_of_another_topic_names_the_consumers(
     process: Process, other: Process, topic: str, group: str, kafka_name: Name
 ) -> None:
     another = kafka_name("another")
@@ -76,7 +78,7 @@ async def test_who_commits_another_topic_of_a_group_with_members_is_told_who_con
         await other.offsets.commit(group, {TopicPartition(another, 0): OffsetCommit(5)})
 
 
-async def test_a_member_commits_a_topic_that_nobody_of_the_group_wants(
+async def test_a_member_commits_a_topic_without_subscribers(
     process: Process, topic: str, group: str, kafka_name: Name
 ) -> None:
     another = kafka_name("another")
@@ -86,7 +88,7 @@ async def test_a_member_commits_a_topic_that_nobody_of_the_group_wants(
     assert await process.offsets.committed(group, another) == {0: (5, "")}
 
 
-async def test_a_member_does_not_commit_what_another_one_has(
+async def test_a_member_does_not_commit_partitions_of_another_one(
     process: Process, other: Process, topic: str, group: str
 ) -> None:
     member, assignments = await process.join(group, [topic], "pixy-1")
@@ -99,7 +101,7 @@ async def test_a_member_does_not_commit_what_another_one_has(
     assert await process.offsets.committed(group, topic) == {}
 
 
-async def test_a_commit_of_an_older_generation_is_refused(process: Process, topic: str, group: str) -> None:
+async def test_a_commit_of_an_older_generation_is_rejected(process: Process, topic: str, group: str) -> None:
     member, _ = await process.join(group, [topic])
     assert member.generation is not None
     current, member.generation = member.generation, member.generation._replace(number=0)
@@ -109,7 +111,7 @@ async def test_a_commit_of_an_older_generation_is_refused(process: Process, topi
     assert await process.offsets.committed(group, topic) == {}
 
 
-async def test_acks_that_are_too_many_for_the_broker_are_left_out_and_the_offset_is_committed(
+async def test_acks_too_large_for_the_broker_are_omitted_and_the_offset_is_committed(
     process: Process, topic: str, group: str
 ) -> None:
     partition = TopicPartition(topic, 0)
@@ -121,7 +123,7 @@ async def test_acks_that_are_too_many_for_the_broker_are_left_out_and_the_offset
     ]
 
 
-async def test_an_unknown_partition_is_refused_and_nothing_is_stored(
+async def test_an_unknown_partition_is_rejected_and_nothing_is_stored(
     process: Process, topic: str, group: str
 ) -> None:
     commits = {TopicPartition(topic, 0): OffsetCommit(1), TopicPartition(topic, 2): OffsetCommit(1)}

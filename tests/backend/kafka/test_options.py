@@ -1,4 +1,6 @@
-"""What the Kafka backend is told, and that a broker which demands TLS or a log-in lets it in with that, and only with that."""
+"""Options of the Kafka backend, and access to brokers that require TLS or SASL, only with the right
+credentials.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -45,7 +47,7 @@ def test_every_option_of_a_cluster_comes_from_its_section() -> None:
     assert (options.group_backoff_s, options.fetch_max_wait_s) == (0.1, 0.2)
 
 
-def test_a_certificate_that_cannot_be_read_keeps_the_daemon_from_starting(tmp_path: Path) -> None:
+def test_an_unreadable_certificate_prevents_the_start(tmp_path: Path) -> None:
     config = ProxyConfig(kafka=KafkaConfig(tls=True, ca_certificate_file=str(tmp_path / "none.pem")))
     with pytest.raises(ConfigError, match="certificates of the Kafka cluster cannot be used"):
         KafkaOptions.from_config(config, "me")
@@ -60,7 +62,7 @@ async def test_a_token_is_read_anew_for_every_connection(tmp_path: Path) -> None
     assert await provider.token() == "two"
 
 
-# --- a broker that demands it ---------------------------------------------------------------------------------------
+# --- brokers that require credentials -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def tls(broker: SecuredKafka, listener: str, **changed: Any) -> KafkaConfig:
 
 
 async def use(broker: SecuredKafka, topic: str, **proxy: Any) -> None:
-    """Produce, consume as a member of a group, and commit: every kind of connection that there is."""
+    """Produce, consume as a member of a group, and commit: every kind of connection."""
     async with open_pixy(broker.cluster, **proxy) as pixy:
         await pixy.backend.create_topic(topic, 1)
         await pixy.produce(topic, b"hello")
@@ -95,13 +97,13 @@ async def use(broker: SecuredKafka, topic: str, **proxy: Any) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-async def test_a_user_logs_in_with_a_password(secured: SecuredKafka, mechanism: str) -> None:
+async def test_a_user_authenticates_with_a_password(secured: SecuredKafka, mechanism: str) -> None:
     kafka = KafkaConfig(seed_peers=(secured.addresses["SASL_PLAINTEXT"],))
     await use(secured, f"login-{mechanism}", kafka=kafka, net=sasl(mechanism))
 
 
 @pytest.mark.process
-async def test_a_token_logs_in(secured: SecuredKafka, tmp_path: Path) -> None:
+async def test_a_token_authenticates(secured: SecuredKafka, tmp_path: Path) -> None:
     kafka = KafkaConfig(seed_peers=(secured.addresses["SASL_PLAINTEXT"],))
     token = str(write_token(tmp_path / "token"))
     await use(secured, "login-token", kafka=kafka, net=sasl("OAUTHBEARER", token_path=token))
@@ -109,7 +111,7 @@ async def test_a_token_logs_in(secured: SecuredKafka, tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-async def test_a_user_logs_in_behind_tls(secured: SecuredKafka, mechanism: str) -> None:
+async def test_a_user_authenticates_over_tls(secured: SecuredKafka, mechanism: str) -> None:
     await use(secured, f"login-tls-{mechanism}", kafka=tls(secured, "SASL_SSL"), net=sasl(mechanism))
 
 
@@ -119,7 +121,7 @@ async def test_tls_checks_the_brokers_certificate(secured: SecuredKafka) -> None
 
 
 @pytest.mark.process
-async def test_a_client_shows_its_certificate(secured: SecuredKafka) -> None:
+async def test_a_client_presents_its_certificate(secured: SecuredKafka) -> None:
     kafka = tls(
         secured,
         "MUTUAL",
@@ -130,7 +132,7 @@ async def test_a_client_shows_its_certificate(secured: SecuredKafka) -> None:
 
 
 @pytest.mark.process
-async def test_an_unknown_certificate_is_taken_if_that_is_said(secured: SecuredKafka) -> None:
+async def test_an_unknown_certificate_is_accepted_if_configured(secured: SecuredKafka) -> None:
     await use(secured, "insecure", kafka=tls(secured, "SSL", ca_certificate_file="", insecure=True))
 
 
@@ -138,7 +140,7 @@ async def test_an_unknown_certificate_is_taken_if_that_is_said(secured: SecuredK
 async def stranger(
     secured: SecuredKafka, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[Pixy]:
-    """A pixy that the broker does not let in."""
+    """A pixy that the broker rejects."""
     kafka, net = request.param(secured, tmp_path)
     async with open_pixy(secured.cluster, kafka=kafka, net=net) as pixy:
         yield pixy
@@ -174,7 +176,7 @@ async def stranger(
     ],
     indirect=["stranger"],
 )
-async def test_who_is_not_let_in_is_told_why(stranger: Pixy, reason: str) -> None:
+async def test_a_rejected_client_gets_the_reason(stranger: Pixy, reason: str) -> None:
     assert reason in stranger.backend.fault
     with pytest.raises(Unavailable, match=reason):
         await stranger.produce("t", b"x")

@@ -1,4 +1,6 @@
-"""Writing to a real Kafka: each batch once, in order, within its time, and what is refused is told."""
+"""Writes to a real Kafka: each batch once, in order, within its timeout, and rejections are
+reported.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -30,7 +32,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 def delivery_s() -> float:
-    """What a batch may take: plenty, where a test does not say otherwise."""
+    """Delivery timeout: long by default."""
     return PATIENCE_S
 
 
@@ -84,7 +86,7 @@ async def test_a_batch_whose_answer_was_lost_is_written_once_and_answered_with_i
     assert (offsets(result), values(result)) == ([0, 1, 2, 3], [b"0", b"1", b"2", b"3"])
 
 
-async def test_order_is_kept_when_answers_are_lost_again_and_again(
+async def test_order_is_kept_when_answers_are_lost_repeatedly(
     backend: KafkaBackend, partition: TopicPartition, relay: Relay
 ) -> None:
     await append(backend, partition, b"0")
@@ -101,7 +103,7 @@ async def test_order_is_kept_when_answers_are_lost_again_and_again(
 
 
 @hasty
-async def test_without_any_answer_the_outcome_is_not_known_and_the_partition_goes_on_with_a_new_producer(
+async def test_without_any_answer_the_outcome_is_unknown_and_the_partition_continues_with_a_new_producer(
     backend: KafkaBackend, partition: TopicPartition, relay: Relay
 ) -> None:
     await append(backend, partition, b"0")
@@ -136,7 +138,7 @@ async def test_a_slow_broker_makes_answers_late_and_nothing_else(
 
 
 @hasty
-async def test_what_a_batch_has_waited_already_is_taken_from_its_time(
+async def test_time_already_waited_counts_towards_the_timeout_of_a_batch(
     backend: KafkaBackend, partition: TopicPartition, relay: Relay
 ) -> None:
     await append(backend, partition, b"0")
@@ -164,7 +166,7 @@ async def test_what_a_batch_has_waited_already_is_taken_from_its_time(
     assert seconds[3] >= 1.5
 
 
-async def test_a_batch_that_kafka_refuses_is_told_and_the_next_one_is_written(
+async def test_a_batch_rejected_by_kafka_is_reported_and_the_next_one_is_written(
     backend: KafkaBackend, partition: TopicPartition
 ) -> None:
     await append(backend, partition, b"0")
@@ -176,7 +178,7 @@ async def test_a_batch_that_kafka_refuses_is_told_and_the_next_one_is_written(
     assert [sequence for _, sequence in await producers(backend, partition)] == [0, 1]
 
 
-async def test_the_reason_of_a_refusal_is_kafkas_own(
+async def test_the_reason_of_a_rejection_is_kafkas_own(
     backend: KafkaBackend, kafka_name: Callable[[str], str]
 ) -> None:
     compacted = TopicPartition(kafka_name("compacted"), 0)
@@ -200,7 +202,7 @@ async def test_partitions_do_not_wait_for_each_other(backend: KafkaBackend, topi
     assert outcomes == [number // 2 for number in range(200)]
 
 
-async def test_a_topic_that_others_delete_ends_what_waits_for_it(
+async def test_deletion_of_a_topic_by_others_ends_its_waiting_batches(
     kafka: KafkaCluster, backend: KafkaBackend, kafka_name: Callable[[str], str]
 ) -> None:
     partition = TopicPartition(kafka_name("deleted"), 0)
@@ -215,7 +217,7 @@ async def test_a_topic_that_others_delete_ends_what_waits_for_it(
 
 
 @hasty
-async def test_stop_answers_everything_even_if_no_answer_comes(
+async def test_stop_answers_all_batches_even_without_answers_of_the_broker(
     backend: KafkaBackend, partition: TopicPartition, relay: Relay
 ) -> None:
     await append(backend, partition, b"0")

@@ -1,4 +1,4 @@
-"""pixy/backend/kafka/produce.py at bad moments: a batch's time ends while its request is being prepared."""
+"""pixy/backend/kafka/produce.py: a batch times out while its request is being prepared."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ LIMIT_S = 2.0
 
 
 class Log(Brokers):
-    """One partition whose leader writes what it is sent."""
+    """One partition with a leader that writes all requests."""
 
     def __init__(self) -> None:
         super().__init__({"t": [0]})
@@ -34,7 +34,7 @@ class Log(Brokers):
 
 
 class Writer:
-    """A producer and what its batches were answered, by value."""
+    """A producer, and the answers of its batches by value."""
 
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
@@ -63,7 +63,7 @@ async def open_writer(log: Log) -> AsyncIterator[Writer]:
     assert producer.buffered_bytes == 0
 
 
-def test_a_batch_whose_time_ends_while_a_producer_id_is_asked_for_is_not_written(
+def test_a_batch_that_times_out_during_the_producer_id_request_is_not_written(
     virtual: asyncio.Runner,
 ) -> None:
     virtual.run(_end_while_waiting_for_an_id())
@@ -89,7 +89,7 @@ async def _end_while_waiting_for_an_id() -> None:
         assert writer.answers[b"in time"] == 0
 
 
-def test_a_batch_whose_time_ends_while_the_leader_is_connected_to_is_not_written(
+def test_a_batch_that_times_out_during_the_connect_is_not_written(
     virtual: asyncio.Runner,
 ) -> None:
     virtual.run(_end_while_connecting())
@@ -114,7 +114,7 @@ async def _end_while_connecting() -> None:
         assert writer.answers[b"next"] == 1
 
 
-def test_a_batch_that_was_sent_before_its_time_ended_is_in_doubt(virtual: asyncio.Runner) -> None:
+def test_a_batch_sent_before_its_timeout_is_in_doubt(virtual: asyncio.Runner) -> None:
     virtual.run(_end_while_sent())
 
 

@@ -1,7 +1,9 @@
-"""Brokers die in the midst of a publication: published again under the same epoch it is there once, and nothing of it is seen before.
+"""Brokers die during a publication: retried under the same epoch, it is published once, and
+invisible before.
 
-Three brokers, three replicas, two of which must be in sync. A publication is held at a step, the broker that matters dies, and it goes on.
-Who dies is the coordinator of the transaction, the one of the epoch (a consumer group's), or the leader of a partition.
+Three brokers, three replicas, two of which must be in sync. A publication is held at a step, the
+relevant broker dies, and the publication continues. The victim is the coordinator of the
+transaction, that of the epoch (a consumer group's), or the leader of a partition.
 """
 
 import asyncio
@@ -49,7 +51,7 @@ async def topic(kafka_three: KafkaCluster, kafka_name: Callable[[str], str]) -> 
 async def publishing(
     backend: Backend, relay: Relay, sink: str, step: str
 ) -> AsyncIterator[asyncio.Task[Published]]:
-    """Epoch 0 is being published and held at a step; behind the block it goes on."""
+    """Publishes epoch 0, held at a step during the block."""
     where, request = STEPS[step]
     setattr(relay, where, request)
     task = asyncio.create_task(backend.publish(sink, 0, "query", ["stage"]))
@@ -60,7 +62,7 @@ async def publishing(
 
 
 async def find(cluster: KafkaCluster, backend: Backend, victim: str, topic: str, sink: str) -> Broker:
-    """The broker that is to die."""
+    """The broker to kill."""
     if victim == "leader of a partition":
         known = backend.topic(topic)
         assert known is not None
@@ -75,7 +77,7 @@ async def find(cluster: KafkaCluster, backend: Backend, victim: str, topic: str,
 
 
 async def publish_again(backend: Backend, sink: str) -> Published:
-    """Publish epoch 0 until that is answered, as a client does that is told to try again."""
+    """Publish epoch 0 until it is answered, as a client that retries."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
@@ -87,7 +89,7 @@ async def publish_again(backend: Backend, sink: str) -> Published:
 async def check_once(
     cluster: KafkaCluster, backend: Backend, topic: str, sink: str, expected: list[list[bytes | None]]
 ) -> None:
-    """The epoch is there once, stays so when it is published again, and when all brokers are back."""
+    """Check that the epoch is published once, also after another publish and with all brokers back."""
     assert await read(backend, topic) == expected
     assert await publish_again(backend, sink) == Published(False, 0)
     await start_again(cluster)
@@ -95,7 +97,8 @@ async def check_once(
     assert await consumed(cluster, topic, 2) == [b"1", b"2", b"3"]
 
 
-# Before its end, what a publication has at a broker is the same for each of them: its transaction is undone.
+# Before its end, the state of a publication at a broker is the same at each step: its transaction
+# is aborted.
 @pytest.mark.parametrize(
     ("step", "victim"),
     [
@@ -104,7 +107,7 @@ async def check_once(
         *(("end sent, answer lost", victim) for victim in VICTIMS),
     ],
 )
-async def test_a_publication_in_which_a_broker_dies_is_there_once(
+async def test_a_publication_during_the_death_of_a_broker_is_published_once(
     kafka_three: KafkaCluster, relay: Relay, topic: str, sink: str, tmp_path: Path, step: str, victim: str
 ) -> None:
     async with open_kafka(kafka_three, relay.dial, tmp_path / "kafka") as backend:
@@ -119,10 +122,12 @@ async def test_a_publication_in_which_a_broker_dies_is_there_once(
 
 
 @pytest.mark.parametrize("step", ["begun", "records added"])
-async def test_what_an_aborted_publication_has_left_is_not_seen(
+async def test_records_of_an_aborted_publication_are_invisible(
     kafka_three: KafkaCluster, relay: Relay, topic: str, sink: str, tmp_path: Path, step: str
 ) -> None:
-    """Two brokers die, and one alone may not write: it ends with the advice to try again, which helps when they are back."""
+    """Two brokers die, and one alone may not write: the publication fails as retriable, and
+    succeeds when they are back.
+    """
     async with open_kafka(kafka_three, relay.dial, tmp_path / "kafka", delivery_timeout_s=3.0) as backend:
         expected = await stage_both(backend, topic, sink)
         async with publishing(backend, relay, sink, step) as task:
@@ -138,7 +143,7 @@ async def test_what_an_aborted_publication_has_left_is_not_seen(
         assert len(everything) == 6 if step == "records added" else len(everything) >= 3
 
 
-async def test_the_next_process_finds_out_what_came_of_a_publication_though_the_coordinator_died_too(
+async def test_the_next_process_resolves_a_publication_though_the_coordinator_died_too(
     kafka_three: KafkaCluster, relay: Relay, topic: str, sink: str, tmp_path: Path
 ) -> None:
     first = make_kafka(kafka_three, tmp_path / "first", relay.dial, delivery_timeout_s=1.0)
@@ -157,10 +162,12 @@ async def test_the_next_process_finds_out_what_came_of_a_publication_though_the_
     await first.stop()
 
 
-async def test_a_coordinator_that_freezes_and_wakes_up_ends_nothing_twice(
+async def test_a_coordinator_that_freezes_and_resumes_ends_nothing_twice(
     kafka_three: KafkaCluster, relay: Relay, topic: str, sink: str, tmp_path: Path
 ) -> None:
-    """The end of the transaction lies in its socket, and is read when another one has ended it."""
+    """The end of the transaction is in its socket, and is read after another coordinator has ended
+    it.
+    """
     async with open_kafka(kafka_three, relay.dial, tmp_path / "kafka", request_timeout_s=2.0) as backend:
         expected = await stage_both(backend, topic, sink)
         frozen = await find(kafka_three, backend, VICTIMS[0], topic, sink)

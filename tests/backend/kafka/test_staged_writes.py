@@ -1,4 +1,4 @@
-"""Staged writes in front of a real Kafka: whole and once, whatever dies or is lost at whatever step."""
+"""Staged writes in front of a real Kafka: complete and once, with failures at any step."""
 
 import asyncio
 import shutil
@@ -81,7 +81,7 @@ async def test_a_daemon_that_dies_at_any_step_publishes_once(
     setattr(relay, f"stop_{when}", STEPS[step])
     dying = asyncio.create_task(first.publish(sink, 0, "query", ["stage"]))
     await relay.stopped.wait()
-    # What a killed process leaves: its files as they are, and nothing more is said to Kafka.
+    # The state of a killed process: its files as they are, and no more requests to Kafka.
     shutil.copytree(tmp_path / "first", tmp_path / "second")
     async with open_kafka(kafka, directory=tmp_path / "second") as second:
         published = await second.publish(sink, 0, "query", ["stage"])
@@ -105,10 +105,12 @@ async def wait_gone(directory: Path) -> None:
     await until(gone)
 
 
-async def test_a_start_ends_what_the_last_process_left_open(
+async def test_a_start_ends_transactions_left_open_by_the_last_process(
     kafka: KafkaCluster, relay: Relay, topic: str, sink: str, tmp_path: Path
 ) -> None:
-    """Without anybody asking for the sink: records of others behind the open transaction are readable at once."""
+    """Without a request for the sink: other records after the open transaction are readable at
+    once.
+    """
     first = make_kafka(kafka, tmp_path / "first", relay.dial, delivery_timeout_s=1.0, request_timeout_s=2.0)
     await first.start()
     await stage_both(first, topic, sink)
@@ -141,10 +143,12 @@ async def test_a_start_ends_what_the_last_process_left_open(
 
 
 @pytest.mark.parametrize("lost", [1, 1000])
-async def test_a_publication_whose_end_is_not_answered_is_found_out(
+async def test_a_publication_with_an_unanswered_end_is_resolved(
     kafka: KafkaCluster, relay: Relay, topic: str, sink: str, tmp_path: Path, lost: int
 ) -> None:
-    """Once: it is asked again. For ever: the epoch tells, behind a new producer epoch."""
+    """Lost once: it is requested again. Lost forever: the epoch decides, under a new producer
+    epoch.
+    """
     async with open_kafka(kafka, relay.dial, tmp_path / "kafka") as backend:
         expected = await stage_both(backend, topic, sink)
         relay.lose, relay.lose_answers = END_TRANSACTION, lost
@@ -154,7 +158,7 @@ async def test_a_publication_whose_end_is_not_answered_is_found_out(
         await wait_gone(tmp_path / "kafka")
 
 
-async def test_a_publication_of_which_a_batch_is_not_acknowledged_can_be_tried_again(
+async def test_a_publication_with_an_unacknowledged_batch_can_be_retried(
     kafka: KafkaCluster, relay: Relay, topic: str, sink: str, tmp_path: Path
 ) -> None:
     async with open_kafka(kafka, relay.dial, tmp_path / "kafka", delivery_timeout_s=1.0) as backend:
@@ -169,7 +173,7 @@ async def test_a_publication_of_which_a_batch_is_not_acknowledged_can_be_tried_a
         assert await consumed(kafka, topic, 2, "read_uncommitted") == [b"1", b"1", b"2", b"2", b"3", b"3"]
 
 
-async def test_nobody_reads_a_publication_before_its_end(
+async def test_a_publication_is_invisible_before_its_end(
     kafka: KafkaCluster, relay: Relay, topic: str, sink: str, tmp_path: Path
 ) -> None:
     first = make_kafka(kafka, tmp_path / "first", relay.dial, delivery_timeout_s=1.0, request_timeout_s=2.0)
@@ -187,7 +191,7 @@ async def test_nobody_reads_a_publication_before_its_end(
     await first.stop()
 
 
-async def test_stages_are_published_by_the_daemon_that_took_them(
+async def test_stages_are_published_by_the_daemon_that_stored_them(
     kafka: KafkaCluster, topic: str, sink: str, tmp_path: Path
 ) -> None:
     async with (
@@ -206,7 +210,7 @@ async def test_stages_are_published_by_the_daemon_that_took_them(
         assert await read(theirs, topic) == expected
 
 
-async def test_what_is_sealed_stays_over_a_restart_and_what_is_not_goes(
+async def test_sealed_stages_survive_a_restart_and_others_do_not(
     kafka: KafkaCluster, topic: str, sink: str, tmp_path: Path
 ) -> None:
     async with open_kafka(kafka, directory=tmp_path / "kafka") as backend:
@@ -235,7 +239,7 @@ async def test_a_directory_belongs_to_one_process(
         await third.stop()
 
 
-async def test_nothing_is_made_on_the_disk_before_the_first_stage(
+async def test_nothing_is_created_on_disk_before_the_first_stage(
     kafka: KafkaCluster, sink: str, tmp_path: Path
 ) -> None:
     async with open_kafka(kafka, directory=tmp_path / "kafka") as backend:
@@ -247,7 +251,7 @@ async def test_nothing_is_made_on_the_disk_before_the_first_stage(
 async def test_many_large_batches_are_published_in_order(
     kafka: KafkaCluster, topic: str, sink: str, tmp_path: Path
 ) -> None:
-    """More than what may be on its way, and more than is read at a time."""
+    """More than may be in flight, and more than is read at a time."""
     partition = TopicPartition(topic, 0)
     async with open_kafka(kafka, directory=tmp_path / "kafka", buffer_bytes=1 << 20) as backend:
         staged = [[b"%d/%d" % (piece, number) + bytes(100_000) for number in range(5)] for piece in range(8)]
@@ -257,7 +261,7 @@ async def test_many_large_batches_are_published_in_order(
         assert (await read(backend, topic))[0] == [value for each in staged for value in each]
 
 
-async def test_stages_of_a_sink_that_does_nothing_expire_and_what_is_staged_is_bounded(
+async def test_stages_of_an_idle_sink_expire_and_staged_bytes_are_bounded(
     kafka: KafkaCluster, topic: str, sink: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staged_writes, "_EXPIRY_CHECK_S", 0.02)
@@ -273,7 +277,7 @@ async def test_stages_of_a_sink_that_does_nothing_expire_and_what_is_staged_is_b
     await backend.stop()
 
 
-async def test_a_caller_that_gives_up_while_stages_are_opened_leaves_their_directory_usable(
+async def test_a_call_cancelled_while_stages_are_opened_leaves_their_directory_usable(
     tmp_path: Path,
 ) -> None:
     options = KafkaOptions(seed_peers=("127.0.0.1:1",), client_id="tests")

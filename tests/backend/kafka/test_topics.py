@@ -1,4 +1,6 @@
-"""Topics of a real Kafka, beyond what every backend does: Kafka's own options, and what others have made."""
+"""Topics of a real Kafka beyond the conformance tests: Kafka's own options, and topics created by
+others.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
@@ -30,7 +32,7 @@ def topic(kafka_name: Callable[[str], str]) -> str:
     return kafka_name("topic")
 
 
-async def test_every_option_that_kafka_has_can_be_set(backend: KafkaBackend, topic: str) -> None:
+async def test_every_option_of_kafka_can_be_set(backend: KafkaBackend, topic: str) -> None:
     options = {"cleanup_policy": "compact", "min_insync_replicas": "1", "max_message_bytes": "2000000"}
     assert (await backend.create_topic(topic, 1, options)).config == options
     altered = await backend.alter_topic(topic, config={"cleanup_policy": None, "compression_type": "zstd"})
@@ -42,7 +44,7 @@ async def test_every_option_that_kafka_has_can_be_set(backend: KafkaBackend, top
 
 
 class LaggingClient(KafkaClient):
-    """Asks for options, the first time, a broker that has not heard of the topic."""
+    """A client whose first request for options goes to a broker that does not know the topic yet."""
 
     lags = True
 
@@ -53,7 +55,7 @@ class LaggingClient(KafkaClient):
         return await super().send_any(request, **options)
 
 
-async def test_a_topic_is_created_though_a_broker_has_not_heard_of_it_yet(
+async def test_a_topic_is_created_though_a_broker_does_not_know_it_yet(
     kafka: KafkaCluster, topic: str
 ) -> None:
     client = LaggingClient(kafka_options(kafka))
@@ -65,7 +67,7 @@ async def test_a_topic_is_created_though_a_broker_has_not_heard_of_it_yet(
         await client.stop()
 
 
-async def test_what_kafka_says_of_an_option_is_told(backend: KafkaBackend, topic: str) -> None:
+async def test_kafkas_error_about_an_option_is_reported(backend: KafkaBackend, topic: str) -> None:
     await backend.create_topic(topic, 1)
     with pytest.raises(InvalidArgument, match=r"options of topic topic-\d+: .*cleanup\.policy"):
         await backend.alter_topic(topic, config={"cleanup_policy": "shred"})
@@ -75,9 +77,7 @@ async def test_what_kafka_says_of_an_option_is_told(backend: KafkaBackend, topic
         await backend.alter_topic(topic, config={"cleanup.policy": "compact"})
 
 
-async def test_a_change_of_which_one_half_is_refused_changes_nothing(
-    backend: KafkaBackend, topic: str
-) -> None:
+async def test_a_partially_rejected_change_changes_nothing(backend: KafkaBackend, topic: str) -> None:
     before = await backend.create_topic(topic, 2)
     with pytest.raises(InvalidArgument):
         await backend.alter_topic(topic, partitions=3, config={"cleanup_policy": "shred"})
@@ -86,7 +86,7 @@ async def test_a_change_of_which_one_half_is_refused_changes_nothing(
     assert await backend.describe_topic(topic) == before
 
 
-async def test_topics_that_others_made_are_told_with_their_options(
+async def test_topics_created_by_others_are_described_with_their_options(
     kafka: KafkaCluster, backend: KafkaBackend, topic: str
 ) -> None:
     made = ["--create", "--topic", topic, "--partitions", "3", "--config", "retention.ms=12345678"]
@@ -96,7 +96,7 @@ async def test_topics_that_others_made_are_told_with_their_options(
     assert described in await backend.list_topics()
 
 
-async def test_a_topic_that_others_made_is_known_when_its_creation_is_refused(
+async def test_a_topic_created_by_others_is_known_when_its_creation_is_rejected(
     kafka: KafkaCluster, backend: KafkaBackend, topic: str
 ) -> None:
     async with open_kafka(kafka) as other:
@@ -109,7 +109,7 @@ async def test_a_topic_that_others_made_is_known_when_its_creation_is_refused(
     assert len(known.partitions) == 3
 
 
-async def test_kafkas_own_topics_are_not_listed(backend: KafkaBackend, kafka: KafkaCluster) -> None:
+async def test_kafkas_internal_topics_are_not_listed(backend: KafkaBackend, kafka: KafkaCluster) -> None:
     names = [each.name for each in await backend.list_topics()]
     assert not [name for name in names if name.startswith("__")]
 

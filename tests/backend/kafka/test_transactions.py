@@ -1,4 +1,6 @@
-"""Transactions of sinks on a real Kafka: one publisher at a time, and an epoch that is there with what it is of, or not at all."""
+"""Transactions of sinks on a real Kafka: one publisher at a time, and an epoch committed together
+with its records, or not at all.
+"""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -66,14 +68,14 @@ async def test_the_next_publisher_fences_the_one_before_it(transactions: SinkTra
     assert await transactions.read(sink, wait=False) == Sink("query", 0, 0)
 
 
-async def test_an_epoch_that_is_being_committed_is_said_to_be_unsettled(
+async def test_an_epoch_being_committed_is_reported_as_unsettled(
     transactions: SinkTransactions, sink: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transaction = await transactions.begin(sink)
     await transactions.add(transaction, [])
 
     class Stop(Exception):
-        """The publisher dies."""
+        """Raised to simulate the death of the publisher."""
 
     def die(*_: object) -> None:
         raise Stop
@@ -88,7 +90,7 @@ async def test_an_epoch_that_is_being_committed_is_said_to_be_unsettled(
     assert await transactions.read(sink, wait=True) is None
 
 
-async def test_a_timeout_that_the_brokers_do_not_allow_is_named(client: KafkaClient, sink: str) -> None:
+async def test_a_timeout_not_allowed_by_the_brokers_is_named(client: KafkaClient, sink: str) -> None:
     with pytest.raises(FailedPrecondition, match=r"transaction\.max\.timeout\.ms"):
         await SinkTransactions(client, 100_000.0).begin(sink)
 
@@ -96,7 +98,9 @@ async def test_a_timeout_that_the_brokers_do_not_allow_is_named(client: KafkaCli
 async def test_a_commit_returns_when_the_end_is_in_every_partition(
     kafka: KafkaCluster, client: KafkaClient, transactions: SinkTransactions, sink: str
 ) -> None:
-    """A coordinator that still writes ends into partitions would answer the next publisher with CONCURRENT_TRANSACTIONS."""
+    """A coordinator that still writes transaction markers would answer the next publisher with
+    CONCURRENT_TRANSACTIONS.
+    """
     topic = f"{sink}-topic"
     async with open_kafka(kafka) as backend:
         await backend.create_topic(topic, 20)
