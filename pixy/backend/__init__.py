@@ -1,4 +1,4 @@
-"""The line between everything that serves clients and the cluster that stores their messages."""
+"""The interface between the layers that serve clients and the cluster that stores their messages."""
 
 from pixy.backend.embedded import EmbeddedBackend
 from pixy.backend.protocol import (

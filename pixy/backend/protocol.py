@@ -1,17 +1,17 @@
-"""What every layer above sees of a cluster, whichever implementation stands behind it.
+"""The `Backend` protocol: one cluster, as the layers above see it.
 
-Owns no state. The rules that hold for every implementation, proven by `tests/conformance`:
+Rules for every implementation, proven by `tests/conformance`:
 
-- A partition is a sequence of Kafka v2 record batches. Offsets may have gaps (compacted, control and aborted records of a
-  real Kafka): a fetch tells where the next one goes on, and callers pass over what is missing.
-- Whatever is answered as written is durable.
-- Everything runs on one event loop. `topic` and `append` never suspend; the rest are coroutines that may be cancelled
-  at any await without any effect on the cluster's state other than the requested one.
-- Only classes of `pixy.errors` are raised. After `stop` everything that would wait or change anything raises `ShuttingDown`,
-  and so does what is waiting then.
+- A partition is a sequence of Kafka v2 record batches. Offsets may have gaps (compacted, control and
+  aborted records of a real Kafka): a fetch returns the offset of the next one, and callers skip the gaps.
+- A write is durable once it is answered.
+- Everything runs on one event loop. `topic` and `append` never suspend; the others are coroutines, which
+  may be cancelled at any await without any effect on the cluster other than the requested one.
+- Only classes of `pixy.errors` are raised. After `stop`, calls that would wait or change anything raise
+  `ShuttingDown`, and so do those that are waiting.
 
-The road not taken: single records across this line. A record costs a microsecond in plain Python wherever it is touched,
-so records are packed above and unpacked above, and only batches pass.
+Road not taken: single records across this interface. Each touch of a record costs a microsecond in plain
+Python, so the layers above pack and unpack them, and only batches pass.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -50,23 +50,24 @@ May be called before `append` returns.
 """
 
 Assignment = Callable[[Mapping[str, Sequence[int]]], None]
-"""Called with the whole set of partitions that a member has from then on: topic -> partitions, ascending.
+"""Called with all partitions that a member owns from then on: topic -> partitions, ascending.
 
-What is not in it any more may be another member's already: nothing may be committed for it.
+Partitions that are missing may be another member's already: nothing may be committed for them.
 """
 
 Revocation = Callable[[float], Awaitable[None]]
-"""Called before partitions of a member may go to another one, with how many seconds there are until then.
+"""Called before partitions of a member may go to another one, with the seconds until then.
 
-From the call on nothing new of the member's partitions is handed out. It returns when what was handed out is acked, or the time is
-over, and all acks are committed; from then until the next assignment acks are neither taken nor refused. What the member has
-after that assignment as before was nobody else's in between. Cancelled when the member is put out of the group meanwhile.
+From the call on the member offers no record of its partitions. It returns when nothing is outstanding or
+the time is over, and all acks are committed; until the next assignment later acks are neither accepted nor
+refused. A partition that the member still owns after the assignment had no other owner in between.
+Cancelled if the member is removed from the group meanwhile.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition and where it lives. Node ids; leader -1 while there is none, or while the partition is not ready."""
+    """One partition and its replicas, by node id; leader -1 while there is none or the partition is not ready."""
 
     partition: int
     leader: int
@@ -79,10 +80,10 @@ class TopicDescription:
     """One topic.
 
     Attributes:
-        version: grows with every change of partitions or options; what gives records their partitions rests on it.
-        partitions: ascending, without holes.
-        metadata_version: what kafka-pixy's API calls the version: 1 for a new topic. The same as `version` where the cluster
-            counts changes itself, else always 1, as kafka-pixy has it.
+        version: increases with every change of partitions or options; partitioners depend on it.
+        partitions: ascending, without gaps.
+        metadata_version: the version in kafka-pixy's API, 1 for a new topic. Equals `version` if the
+            cluster counts changes itself, else it is always 1, as in kafka-pixy.
     """
 
     name: str
@@ -96,9 +97,9 @@ class TopicDescription:
 class FetchResult(NamedTuple):
     """Consecutive batches of one partition.
 
-    The first batch may begin before the asked offset, because batches are never cut: skip records below it.
-    `next_offset` is where the next fetch goes on. It is above the asked offset whenever there was anything to pass,
-    even if `batches` is empty because the offsets in between hold no records.
+    The first batch may begin before the requested offset, because batches are never cut: skip records
+    below it. `next_offset` is the offset of the next fetch. It is above the requested one whenever there
+    was something to skip, even if `batches` is empty because the offsets in between have no records.
     """
 
     batches: Sequence[Batch]
@@ -108,7 +109,7 @@ class FetchResult(NamedTuple):
 
 
 class StagedBatches(NamedTuple):
-    """Whole batches back to back for one partition, and how many records they have."""
+    """Whole batches back to back for one partition, and the number of their records."""
 
     partition: TopicPartition
     batches: bytes | memoryview
@@ -116,20 +117,20 @@ class StagedBatches(NamedTuple):
 
 
 class StageSeal(NamedTuple):
-    """How many pieces a stage has, and the CRC-32C over their checksums, 4 bytes each, big-endian, by number."""
+    """The number of pieces of a stage, and the CRC-32C over their checksums, 4 bytes each, big-endian, by number."""
 
     pieces: int
     crc: int
 
 
 class ConsumerMembership(Protocol):
-    """This process as one member of one consumer group."""
+    """The membership of this process in one consumer group."""
 
     async def subscribe(self, topics: Sequence[str]) -> None:
-        """Replace the topics that this member asks for. The assignment callback tells what came of it."""
+        """Replace the subscribed topics. The assignment callback gets the result."""
 
     async def leave(self) -> None:
-        """Give up every partition and leave the group. The assignment callback is not called again."""
+        """Leave the group. The assignment callback is not called again."""
 
 
 class Backend(Protocol):
@@ -153,21 +154,22 @@ class Backend(Protocol):
         """Return once the cluster has been ready for the first time. Until then requests raise `Unavailable`."""
 
     async def stop(self) -> None:
-        """Finish what was accepted, make it durable, release everything. Idempotent."""
+        """Finish accepted requests, make them durable, release everything. Idempotent."""
 
     # --- topics -------------------------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicDescription | None:
-        """A topic as this process knows it at the moment, None if it knows of none.
+        """The topic in this process's metadata, None if there is none.
 
-        The same object as long as nothing of it has changed: callers ask for every record, and compare by identity first.
+        The same object as long as nothing of it has changed: callers look it up for every record and compare
+        by identity first.
 
         Raises:
-            Unavailable: the cluster has not been reached yet; says why.
+            Unavailable: the cluster has not been reached yet; the message says why.
         """
 
     async def describe_topic(self, name: str) -> TopicDescription:
-        """A topic as the cluster knows it. Never creates it.
+        """The topic in the cluster's metadata. Never creates it.
 
         Raises:
             UnknownTopic: there is none.
@@ -182,12 +184,12 @@ class Backend(Protocol):
         """Create a topic with `partitions` >= 1 partitions.
 
         Args:
-            config: options of the topic that differ from the cluster's, by name.
+            config: options that differ from the cluster's, by name.
 
         Raises:
             InvalidTopic: the name breaks Kafka's rule.
-            InvalidArgument: the number of partitions is not allowed, or an option is unknown or has a value that is not.
-            TopicExists: there is one of that name; also when somebody else was a moment quicker.
+            InvalidArgument: the number of partitions is not allowed, or an option is unknown or invalid.
+            TopicExists: there is a topic of that name, perhaps created at the same moment.
         """
 
     async def alter_topic(
@@ -197,30 +199,31 @@ class Backend(Protocol):
         partitions: int | None = None,
         config: Mapping[str, str | None] | None = None,
     ) -> TopicDescription:
-        """Give a topic more partitions, or other options, or both as one change; its version grows if anything changed.
+        """Add partitions, set options, or both in one change; the version increases if anything changed.
 
         Args:
-            partitions: how many it has from then on; None: as many as before. They can only become more.
-            config: options to set by name; None as a value: as the cluster's. Options that are not named stay.
+            partitions: the new number of partitions, not below the current one; None: unchanged.
+            config: options to set, by name; the value None resets one to the cluster's. Others stay.
 
         Raises:
             UnknownTopic: there is none.
-            InvalidArgument: fewer partitions than there are, too many, or an option as in `create_topic`. Nothing has changed.
+            InvalidArgument: the number of partitions is too low or too high, or an option is invalid as
+                in `create_topic`. Nothing has changed.
         """
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
-        """Delete a topic: its records, and what consumer groups have committed in it.
+        """Delete a topic with its records and the offsets that consumer groups have committed in it.
 
         Args:
-            force: also if stages have records of it that are not published yet; these are lost.
+            force: delete it even if stages have unpublished records of it, which are lost.
 
-        On return nothing of it can be read or written any more, and a topic of the same name may be created; it begins empty and
-        has another id. Appends and fetches that are under way end with `UnknownPartition`. Members of consumer groups lose its
-        partitions by the assignment callback.
+        On return it can be neither read nor written, and a topic of the same name may be created, which is
+        empty and has another id. Appends and fetches in progress end with `UnknownPartition`. The assignment
+        callback takes its partitions from the members of consumer groups.
 
         Raises:
             UnknownTopic: there is none.
-            FailedPrecondition: records of it are staged, and `force` is not set; names the sinks.
+            FailedPrecondition: records of it are staged, and `force` is not set; the message names the sinks.
         """
 
     # --- records ------------------------------------------------------------------------------------------------
@@ -233,13 +236,13 @@ class Backend(Protocol):
         done: AppendDone,
         age_s: float = 0.0,
     ) -> None:
-        """Append one batch of `records` records. `done` is called when it is durable, or could not be written.
+        """Append one batch of `records` records. `done` is called when it is durable or has failed.
 
         The backend owns `batch` from here on: it writes base offset and leader epoch into the header in place.
         Batches of one partition are written and answered in the order of the calls.
 
         Args:
-            age_s: for how long its oldest record has waited already. Counts where a write has a time limit.
+            age_s: age of its oldest record, which counts towards the time limit of a write.
 
         Raises:
             UnknownPartition: there is no such partition; `done` is not called then.
@@ -253,20 +256,20 @@ class Backend(Protocol):
         max_bytes: int,
         max_wait: float | None = None,
     ) -> FetchResult:
-        """Batches from `offset` on: at most `max_bytes`, but always at least one whole batch if there is any.
+        """Batches from `offset` on, at most `max_bytes`, but at least one whole batch if there is any.
 
-        Waits until there is something, for `max_wait` seconds at most (None: as long as it takes), and does so
-        without polling. An empty result means that the time ran out.
+        Waits for a batch without polling, for `max_wait` seconds at most (None: without limit). An empty
+        result means that the time ran out.
 
         Raises:
             UnknownPartition: there is no such partition.
             OffsetOutOfRange: `offset` is below the log begin offset or above the high watermark.
-            CorruptData: what is stored there cannot be read.
-            Unavailable: the partition has had no leader for some seconds, however long the fetch may wait.
+            CorruptData: the stored data is damaged.
+            Unavailable: the partition has had no leader for some seconds, regardless of `max_wait`.
         """
 
     async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
-        """What each partition of a topic serves.
+        """Begin and end of the log of each partition of a topic.
 
         Raises:
             UnknownTopic: there is none.
@@ -277,7 +280,7 @@ class Backend(Protocol):
 
         Raises:
             UnknownPartition: there is no such partition.
-            CorruptData: what is stored where it should be cannot be read.
+            CorruptData: the stored data to be searched is damaged.
         """
 
     # --- staged writes ------------------------------------------------------------------------------------------
@@ -290,23 +293,25 @@ class Backend(Protocol):
         batches: Sequence[StagedBatches],
         seal: StageSeal | None = None,
     ) -> int:
-        """Take a piece of a stage, or seal it, or both. The first piece makes the stage.
+        """Accept a piece of a stage, seal the stage, or both. The first piece creates the stage.
 
-        A piece is written once, however often it comes. Sealed, the stage is complete and durable; until then it goes with this process.
+        A piece is written once, however often it is sent. A sealed stage is complete and durable; an unsealed
+        one is lost with this process.
 
         Args:
-            piece: its number, from 0 on. Pieces may come in any order; a partition's batches are read in the order of the numbers.
-            batches: checked, each partition once; none: only `seal`.
+            piece: its number, from 0 on. Pieces may come in any order; the batches of a partition are in
+                the order of the numbers.
+            batches: validated, each partition once; empty: only `seal`.
 
         Returns:
-            How many bytes the stage has.
+            The size of the stage in bytes.
 
         Raises:
             UnknownPartition: there is no such partition.
-            InvalidArgument: another piece of this number was taken before.
-            FailedPrecondition: the stage is sealed or was published, or `seal` does not fit what is there.
-            ResourceExhausted: a bound on what is staged is reached.
-            Unavailable: there is no room on the disk.
+            InvalidArgument: a different piece of this number was accepted before.
+            FailedPrecondition: the stage is sealed or published, or `seal` does not match its pieces.
+            ResourceExhausted: a limit on stages is reached.
+            Unavailable: the disk is full.
         """
 
     async def publish(
@@ -319,25 +324,25 @@ class Backend(Protocol):
         reset: bool = False,
         replaces: str = "",
     ) -> Published:
-        """Make sealed stages visible: all or none, whatever breaks, and each once. On return they are.
+        """Make sealed stages visible, all or none, each exactly once; return once they are visible.
 
         Batches of a partition become visible in the order of the stages.
 
         Args:
-            epoch: one that is not above the last one of the sink changes nothing.
-            query_id: whose sink this is; empty: it is for this one publication.
-            reset: a sink of another query becomes this one's, and its epochs begin anew.
-            replaces: the same, if it is this query's; empty: no query's.
+            epoch: has no effect unless it is above the last epoch of the sink.
+            query_id: the query of the sink; empty: the sink is for this one publication.
+            reset: take the sink over from another query; its epochs begin anew.
+            replaces: the same, if the sink belongs to this query; empty: no takeover.
 
         Raises:
-            FailedPrecondition: a stage is not there, not sealed or published, a topic of it is deleted, or the sink is another query's.
-                Nothing was published.
+            FailedPrecondition: a stage is missing, unsealed or published, a topic of it is deleted, or the
+                sink belongs to another query. Nothing was published.
             CorruptData: a stage or a partition is damaged.
-            ResourceExhausted, Unavailable: too many sinks, or too much on its way.
+            ResourceExhausted, Unavailable: too many sinks, or too many unfinished publications.
         """
 
     async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
-        """Drop stages; those that were published, and those that are not there, are passed over."""
+        """Drop stages; published and missing ones are passed over."""
 
     # --- consumer groups ----------------------------------------------------------------------------------------
 
@@ -349,29 +354,30 @@ class Backend(Protocol):
         on_assignment: Assignment,
         on_revocation: Revocation | None = None,
     ) -> ConsumerMembership:
-        """Become a member of a consumer group, subscribed to `topics`.
+        """Join a consumer group, subscribed to `topics`.
 
-        `on_assignment` is called from the event loop with what this member owns: the first time before or soon after
-        this returns, then on every change. `on_revocation` is called before a change in favour of another member, if there can be
-        members outside of this process; not when the member was put out of the group without being asked.
+        `on_assignment` is called from the event loop with the partitions of this member: first before or soon
+        after this returns, then on every change. `on_revocation` is called before partitions go to another
+        member, if there can be members outside of this process; not when the group has removed the member.
         """
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
-        """Store offsets of a group as one change: all of them or none, durable on return.
+        """Commit offsets of a group, all or none; durable on return.
 
         Raises:
-            UnknownPartition: there is no such partition; nothing is stored.
-            OwnedElsewhere: a member of the group outside of this process has a partition, and is named; nothing is stored.
+            UnknownPartition: there is no such partition; nothing is committed.
+            OwnedElsewhere: a member outside of this process owns a partition, and the message names it;
+                nothing is committed.
         """
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
-        """What a group has committed, by partition. Partitions without a commit are missing."""
+        """The committed offsets of a group by partition; partitions without one are missing."""
 
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
-        """Who consumes a topic: group -> client id -> partitions, ascending; also members that have got none."""
+        """The consumers of a topic: group -> client id -> partitions, ascending; members without partitions included."""
 
     async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
-        """Client id of the member of a consumer group that has a partition; None: nobody.
+        """Client id of the member of a consumer group that owns a partition, None if there is none.
 
         Raises:
             OwnerUndecided: the group is being rebalanced.

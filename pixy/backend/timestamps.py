@@ -1,6 +1,7 @@
-"""The search for a point in time inside of batches that were fetched: the last step, when it is known where to look.
+"""Search for a timestamp in fetched batches. Pure.
 
-Pure. It decodes records, and a compressed batch may have 32 MiB of them: call it on another thread than the event loop's.
+It decodes records, of which a compressed batch may have 32 MiB: call it on another thread than the event
+loop's.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,12 @@ __all__ = ["first_since"]
 
 
 def first_since(batches: Sequence[Batch], timestamp_ms: int, at: int) -> int | None:
-    """The first offset from `at` on whose record's timestamp is at or after another; decodes no batch that says it has none.
+    """The first offset from `at` on whose record has this timestamp or a later one.
+
+    Batches whose maximum timestamp is earlier are not decoded.
 
     Raises:
-        CorruptData: a batch on the way cannot be decoded.
+        CorruptData: a batch cannot be decoded.
     """
     for batch in batches:
         if read_header(batch).max_timestamp < timestamp_ms:

@@ -1,4 +1,4 @@
-"""A real Apache Kafka cluster behind the doors."""
+"""The backend of an Apache Kafka cluster."""
 
 from pixy.backend.kafka.backend import KafkaBackend
 from pixy.backend.kafka.options import KafkaOptions, Security

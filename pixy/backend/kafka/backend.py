@@ -1,9 +1,9 @@
-"""An Apache Kafka cluster as a backend: puts the parts of this folder together, and decides nothing itself.
+"""The `Backend` of an Apache Kafka cluster: composes the parts of this package and decides nothing itself.
 
     client        connections and metadata              topics        create, alter, delete, describe, list
     produce       batches in                            list_offsets  offsets by position and time
     fetch         batches out                           groups, offsets: consumer groups
-    staged_writes, transactions: stages and what publishes them
+    staged_writes, transactions: stages and their publication
 
 The cluster is ready while a broker can be reached. After the first `wait_ready` the metadata stays known, even while no broker
 can be reached.
@@ -60,11 +60,11 @@ class KafkaBackend:
     """A `Backend` on a Kafka cluster. Made inside the event loop that it will run on.
 
     Args:
-        options: where the cluster is, and the bounds.
-        staging: where stages are.
+        options: addresses and limits.
+        staging: the place of the stages.
         on_fault: called with an exception that is a bug.
-        on_storage_fault: called with what breaks stages on disk; None: as `on_fault`.
-        dial: makes connections.
+        on_storage_fault: called with faults of the stages on disk; None: `on_fault` is.
+        dial: opens connections.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class KafkaBackend:
         self._check_running()
         await self._know(partition)
         at = await list_offset(self._client, partition, timestamp_ms)
-        # Kafka counts control batches and aborted records too.
+        # Kafka's answer may be a control batch or an aborted record.
         while at is not None:
             try:
                 result = await self.fetch(partition, at, max_bytes=_SEARCH_BYTES, max_wait=0)

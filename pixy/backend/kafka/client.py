@@ -1,16 +1,17 @@
-"""Connections to the brokers of a Kafka cluster, and what they say of its topics.
+"""Connections to the brokers of a Kafka cluster, and its metadata.
 
-Connections are aiokafka's (`aiokafka.conn`: framing, versions, TLS, SASL); each belongs to one broker and one *purpose*, because a broker
-answers the requests of a connection one after the other: what may be held by it (a fetch that waits, the join of a group) has a connection
-of its own. A purpose is any name; there are as many connections to a broker as purposes are used.
+Connections are aiokafka's (`aiokafka.conn`: framing, versions, TLS, SASL). Each belongs to one broker and
+one *purpose*, because a broker answers the requests of a connection in order: requests that it may hold (a
+fetch without data, the join of a group) have a connection of their own. A purpose is any name.
 
-Road not taken: `AIOKafkaClient`, which has one lock for all attempts to connect (a broker that hangs keeps everybody from the others), asks
-for topics in a way that creates them, and knows no topic ids.
+Road not taken: `AIOKafkaClient`. It has one lock for all attempts to connect, so that a broker that hangs
+blocks the others, its metadata requests create topics, and it has no topic ids.
 
-Metadata is asked for every `metadata_max_age_s`, and when somebody has found it out of date (`request_refresh`): at once the first time,
-and in intervals that grow to `retry_backoff_s` as long as the answers bring nothing new. A broker that does not answer is passed over,
-after a time that grows while none answers. While none does, `fault` says why, and whoever needs a broker gets
-`BrokerFault` at once instead of waiting for another attempt to fail.
+Metadata is refreshed every `metadata_max_age_s`, and when a caller finds it stale (`request_refresh`): at
+once the first time, then in intervals that grow to `retry_backoff_s` while the responses bring nothing
+new. A broker that does not answer is passed over, after a timeout that grows while no broker answers.
+Meanwhile `fault` says why, and requests raise `BrokerFault` at once instead of waiting for another
+attempt to fail.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ __all__ = ["CONTROL", "Dial", "KafkaClient", "short_attempts"]
 _log = structlog.get_logger(__name__)
 
 CONTROL = "control"
-"""The purpose of short requests that any broker answers at once."""
+"""The purpose of short requests that brokers answer at once."""
 
 _NO_TOPIC_ID = bytes(16)
 _SEED = -1
@@ -56,7 +57,7 @@ OnChange = Callable[[set[str]], None]
 
 
 class _Link:
-    """The connection for one broker and purpose, or the reason why there is none."""
+    """The connection to one broker for one purpose, or the error of the last attempt."""
 
     def __init__(self, key: tuple[int | str, str], client_id: str, backoff: Backoff) -> None:
         self.key = key
@@ -65,12 +66,12 @@ class _Link:
         self.connecting = asyncio.Lock()
         self.failure = ""
         self.backoff = backoff
-        # No attempt before this time of the loop.
+        # No attempt before this time.
         self.not_before = 0.0
 
 
 class _Refresh:
-    """One request for metadata, for everybody who asked since the one before began."""
+    """One Metadata request, shared by all callers since the previous one began."""
 
     def __init__(self) -> None:
         # None: all.
@@ -86,15 +87,16 @@ class KafkaClient:
     """A client of one cluster.
 
     Args:
-        options: where it is and how to log in.
-        dial: makes connections.
+        options: addresses and authentication.
+        dial: opens connections.
         on_fault: called with an exception that is a bug.
 
     Attributes:
-        metadata: what is known of the cluster.
-        listeners: called with the names of topics that changed, after every change of metadata (empty: only brokers changed).
-        fault: why no broker can be asked at the moment, empty if one can.
-        fault_listeners: called without arguments when `fault` begins, and when it ends.
+        metadata: the cluster's metadata.
+        listeners: called after every change of metadata with the names of changed topics; empty: only
+            brokers changed.
+        fault: the reason why no broker can be reached, empty if one can.
+        fault_listeners: called when `fault` begins and when it ends.
         reached: set once a broker has answered; never cleared.
     """
 
@@ -110,24 +112,24 @@ class KafkaClient:
         self.fault = "no broker was asked yet"
         self.fault_listeners: list[Callable[[], None]] = []
         self.reached = asyncio.Event()
-        # By node id and purpose; by seed address for those that are asked before anything is known.
+        # By node id and purpose; by address for seeds.
         self._links: dict[tuple[int | str, str], _Link] = {}
         self._refreshing = asyncio.Lock()
-        # Who asks while one is under way shares the next one.
+        # Shared by all callers that ask during a refresh.
         self._next_refresh: _Refresh | None = None
         self._wake = asyncio.Event()
-        # How many answers have brought something new.
+        # Number of responses with changes.
         self._changes = 0
-        # Partitions that somebody needs and that have no leader: each is logged once.
+        # Partitions without a leader that were requested; each is logged once.
         self._leaderless: set[TopicPartition] = set()
-        # What the next refresh asks for; None: all topics.
+        # The topics of the next refresh; None: all.
         self._stale: set[str] | None = None
         self._attempt_s = min(_ATTEMPT_S, options.dial_timeout_s)
         self._tasks = Tasks(on_fault)
         self._stopped = False
 
     async def start(self) -> None:
-        """Ask for the cluster's metadata once. If no broker answers, `fault` says so, and further attempts follow by themselves."""
+        """Request the metadata once. If no broker answers, `fault` says why, and retries follow in the background."""
         try:
             await self.refresh()
             self._stale = set()
@@ -136,7 +138,7 @@ class KafkaClient:
         self._tasks.spawn(self._keep_fresh(), "kafka metadata")
 
     async def stop(self) -> None:
-        """Close everything. Requests under way end with `BrokerFault`. Idempotent."""
+        """Close everything. Requests in flight end with `BrokerFault`. Idempotent."""
         self._stopped = True
         await self._tasks.cancel_all()
         connections = [link.connection for link in self._links.values() if link.connection is not None]
@@ -154,15 +156,17 @@ class KafkaClient:
         timeout_s: float | None = None,
         client_id: str | None = None,
     ) -> Any:
-        """Ask one broker; returns aiokafka's answer, whose error codes the caller looks at.
+        """Send a request to one broker and return its response. The caller checks the error codes in it.
 
         Args:
-            purpose: whose connection it is.
-            timeout_s: for the connection and the answer, at most `request_timeout_s`. The connection is closed then.
-            client_id: the name that a new connection of this purpose has; None: the usual one.
+            purpose: selects the connection.
+            timeout_s: limit for connecting and the response, `request_timeout_s` at most. The connection
+                is closed then.
+            client_id: client id of a new connection; None: the default.
 
         Raises:
-            BrokerFault: there is no connection, it broke, or the answer took too long; `sent` says whether the request may have arrived.
+            BrokerFault: no connection, a broken one, or a timeout; `sent` tells whether the request may
+                have arrived.
             Unavailable: the broker's version is too old.
             ShuttingDown: the client has stopped.
         """
@@ -179,10 +183,10 @@ class KafkaClient:
             raise BrokerFault(message, sent=connection is not None) from None
 
     async def connect(self, node_id: int, purpose: str, timeout_s: float) -> None:
-        """Return when there is a connection to a broker.
+        """Connect to a broker, unless there is a connection.
 
         Raises:
-            BrokerFault: there is none, and none could be made in time; nothing was sent.
+            BrokerFault: no connection could be opened in time; nothing was sent.
         """
         link = self._links.get((node_id, purpose))
         if link is not None and link.connection is not None and link.connection.connected():
@@ -197,7 +201,7 @@ class KafkaClient:
             ) from None
 
     def release(self, purpose: str) -> None:
-        """Close the connections of a purpose, and with them what has not been answered."""
+        """Close the connections of a purpose; requests in flight on them fail."""
         for broker, name in [key for key in self._links if key[1] == purpose]:
             link = self._links.pop((broker, name))
             if link.connection is not None:
@@ -206,14 +210,14 @@ class KafkaClient:
     async def send_any(
         self, request: Any, *, timeout_s: float | None = None, repeatable: bool = False
     ) -> Any:
-        """Ask any broker that lives, one after the other until one answers.
+        """Send a request to any broker, one after the other until one answers.
 
         Args:
-            timeout_s: for each of them.
-            repeatable: it does no harm if several are asked.
+            timeout_s: for each broker.
+            repeatable: the request may be executed more than once.
 
         Raises:
-            BrokerFault: none can be asked, or one may have done what was asked but has not answered.
+            BrokerFault: no broker can be reached, or one may have executed the request without an answer.
         """
         fault = BrokerFault(f"no Kafka broker can be asked: {self.fault}", sent=False)
         node_ids = list(self.metadata.brokers)
@@ -230,13 +234,13 @@ class KafkaClient:
     # --- metadata -------------------------------------------------------------------------------------------------
 
     def request_refresh(self, topics: Iterable[str] = ()) -> None:
-        """What is known is out of date, of these topics or at least of the brokers: ask soon."""
+        """Note that the metadata is stale, of these topics or at least of the brokers; a refresh follows soon."""
         if self._stale is not None:
             self._stale.update(topics)
         self._wake.set()
 
     async def refresh(self, topics: Collection[str] | None = None) -> None:
-        """Ask for topics (None: all) now; what is known on return was asked for after the call.
+        """Refresh the metadata of topics (None: all), by a request sent after the call.
 
         Raises:
             BrokerFault: no broker answers.
@@ -253,7 +257,7 @@ class KafkaClient:
             raise BrokerFault(refresh.failure, sent=False)
 
     async def _run(self, refresh: "_Refresh") -> None:
-        """Ask for what all who wait for this refresh want. If this is cancelled, the next one of them asks."""
+        """Send the request of a refresh. If this is cancelled, the next of the waiting callers sends it."""
         try:
             answer = await self._ask_anybody(METADATA(_named(refresh.topics), False, False, {}))
         except BrokerFault as error:
@@ -280,12 +284,12 @@ class KafkaClient:
         self.tell(changed)
 
     def tell(self, changed: set[str]) -> None:
-        """Tell the listeners of topics that changed."""
+        """Notify the listeners of changed topics."""
         for listener in self.listeners:
             listener(changed)
 
     def no_leader(self, partition: TopicPartition) -> str:
-        """Somebody needs a partition that has no leader: ask for metadata soon, log it once. Returns the reason to be told."""
+        """Note a request for a partition without a leader: refresh soon, log it once. Returns the reason for the caller."""
         self.request_refresh([partition.topic])
         if self.fault:
             return f"no Kafka broker can be reached: {self.fault}"
@@ -328,7 +332,7 @@ class KafkaClient:
             await asyncio.sleep(backoff.grow())  # callers that find the metadata stale share the next answer
 
     async def _ask_anybody(self, request: Any) -> Any:
-        """The first answer: of a broker that is known, or else of a seed."""
+        """The response of the first broker that answers, known brokers before seeds."""
         failures = []
         for host, port, link in self._candidates():
             try:
@@ -406,7 +410,7 @@ class KafkaClient:
             ) from None
 
     async def _connect(self, host: str, port: int, link: _Link) -> Any:
-        """The connection of a link, made if there is none. The caller limits the time."""
+        """The connection of a link, opened if there is none. The caller limits the time."""
         async with link.connecting:
             if self._stopped:
                 raise ShuttingDown
@@ -425,7 +429,7 @@ class KafkaClient:
                 raise BrokerFault(link.failure, sent=False) from None
             link.backoff.reset()
             if self._links.get(link.key) is not link:
-                # It was given up meanwhile, and nobody else would close it.
+                # The link was dropped meanwhile, and only this call can close the connection.
                 link.connection.close()
                 raise BrokerFault(f"the connection to {host}:{port} is not needed any more", sent=False)
             return link.connection
@@ -452,7 +456,7 @@ class KafkaClient:
             self.request_refresh()
 
     def _drop_moved(self) -> None:
-        """Close the connections to brokers that are gone, or listen elsewhere. Seeds are not needed once a broker is known."""
+        """Close connections to brokers that are gone or have another address, and to seeds."""
         for (broker, purpose), link in list(self._links.items()):
             place = self.metadata.brokers.get(broker) if isinstance(broker, int) else None
             if link.connecting.locked() or _is_at(link.connection, place):
@@ -463,7 +467,7 @@ class KafkaClient:
 
 
 def short_attempts() -> Attempts:
-    """Attempts of a short request, for some seconds. Not for changes that take effect twice when they are sent twice."""
+    """Attempts of a short request, for some seconds. Only for requests that may be executed more than once."""
     return Attempts(_PATIENCE_S, Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S))
 
 
@@ -484,7 +488,7 @@ def _is_at(connection: Any, place: Broker | None) -> bool:
 
 
 async def _ask(connection: Any, request: Any) -> Any:
-    """The answer to a request.
+    """The response to a request.
 
     Raises:
         BrokerFault, Unavailable

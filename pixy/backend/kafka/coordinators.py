@@ -1,8 +1,9 @@
-"""Which broker coordinates which consumer group, or which transactional id, and how to ask it.
+"""Coordinators of consumer groups and of transactional ids: lookup and requests.
 
-A coordinator may move at any moment: its broker ends, is cut off, or hands its groups over. An answer that says so, or no answer, makes it
-unknown; whoever asks next finds it anew. `ask` does that by itself for some seconds, because everything that is asked through it may be
-asked twice; a member of a group, which has to look after itself meanwhile, uses `ask_once`.
+A coordinator may move at any moment: its broker stops, is partitioned, or hands its groups over. A
+response that says so, or a missing one, drops it from the cache; the next request looks it up again. `ask`
+retries for some seconds, because its requests may be executed more than once; a group member, which has
+other duties meanwhile, uses `ask_once`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,19 +21,19 @@ _MOVED = frozenset({14, 15, 16})
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR"""
 
 PATIENCE_S = 10.0
-"""How long a coordinator is looked for on behalf of one request."""
+"""Time limit for the retries of one request."""
 
 _PAUSE_MIN_S = 0.05
 _PAUSE_MAX_S = 1.0
 _GROUPS_MAX = 10_000
-"""Groups whose coordinator is remembered; what exceeds it is looked up again."""
+"""Size of the cache of coordinators."""
 
 CodeOf = Callable[[Any], int]
-"""The error code of an answer that concerns the group as a whole."""
+"""Extracts the error code that concerns the whole group from a response."""
 
 
 def top_code(answer: Any) -> int:
-    """The code that most answers about groups have."""
+    """The error code at the top level of a response."""
     code: int = answer.error_code
     return code
 
@@ -45,8 +46,8 @@ class Coordinators:
 
     Args:
         client: the cluster's brokers.
-        kind: which of the two. What is called `group` here may be a transactional id then.
-        later: codes that `ask` takes for "not yet" besides those that tell of the coordinator itself.
+        kind: which of the two; `group` below is a transactional id for the second.
+        later: error codes that `ask` retries, besides those of a coordinator that has moved.
         pause_s: the first pause between two attempts; it doubles.
     """
 
@@ -72,15 +73,15 @@ class Coordinators:
         patience_s: float = PATIENCE_S,
         later: frozenset[int] = frozenset(),
     ) -> Any:
-        """Ask the coordinator of a group, wherever it moves meanwhile. For what may be done twice.
+        """Send a request to the coordinator of a group and retry. Only for requests that may be executed twice.
 
         Args:
-            what: what is asked, for errors.
-            code_of: finds the code in the answer that tells of the coordinator.
-            later: further codes that are taken for "not yet".
+            what: the request in words, for errors.
+            code_of: extracts the error code of the coordinator from the response.
+            later: further error codes to retry.
 
         Raises:
-            Unavailable: there was none for `patience_s` seconds.
+            Unavailable: no coordinator answered for `patience_s` seconds.
         """
 
         async def ask() -> Any:
@@ -92,10 +93,10 @@ class Coordinators:
         return await _patiently(ask, patience_s, self._pause_s)
 
     async def ask_broker(self, node_id: int, request: Any, what: str, code_of: CodeOf = top_code) -> Any:
-        """Ask a broker about the groups that it coordinates, when it has read what it must know of them.
+        """Send a request about the groups that a broker coordinates, and retry while it is loading them.
 
         Raises:
-            Unavailable: it was not ready for `PATIENCE_S`, or does not answer.
+            Unavailable: it was not ready for `PATIENCE_S` seconds, or does not answer.
         """
 
         async def ask() -> Any:
@@ -118,10 +119,10 @@ class Coordinators:
         client_id: str | None = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """Ask the coordinator of a group; the answer is the coordinator's for sure, its code may be any other one.
+        """Send a request to the coordinator of a group, once. The response may have any other error code.
 
         Raises:
-            Unavailable: there is none at the moment, or it did not answer.
+            Unavailable: there is no coordinator at the moment, or it did not answer.
         """
         node_id = await self.find(group)
         try:
@@ -174,13 +175,13 @@ async def _patiently(ask: Callable[[], Awaitable[Any]], patience_s: float, pause
 
 
 class _Moved(Unavailable):
-    """The coordinator is somewhere else, or not yet there."""
+    """The coordinator has moved, or is not available yet."""
 
 
 class _Later(Unavailable):
-    """The coordinator asks for patience."""
+    """The coordinator asks for a retry."""
 
 
 def may_pass(error: PixyError) -> bool:
-    """Whether it is only the coordinator that is missing."""
+    """True if the error only concerns the availability of the coordinator."""
     return isinstance(error, (_Moved, _Later, BrokerFault))

@@ -1,8 +1,8 @@
-"""Who is a member of which consumer group, as the brokers know it: all members, whatever program they are.
+"""Members of consumer groups in any program, as described by the brokers.
 
-A group is described by its coordinator. Groups of KIP-848's protocol are not among those that the older request describes, so what it does
-not know is asked for by the newer one. While a group of the classic protocol is being rebalanced nobody has anything; one of the newer
-protocol moves its partitions one by one.
+The coordinator of a group describes it. DescribeGroups omits groups of KIP-848's protocol, so those that
+it lacks are requested by ConsumerGroupDescribe. During a rebalance of the classic protocol no member has
+partitions; the newer protocol moves partitions one by one.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ _GROUP_ID_NOT_FOUND = 69
 _UNSUPPORTED_VERSION = 35
 _GROUPS_PER_REQUEST = 100
 _UNDECIDED = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
-"""States of groups in which partitions change hands: two of the classic protocol, two of KIP-848's."""
+"""States of groups under rebalance: two of the classic protocol, two of KIP-848's."""
 
 _OWNER_PATIENCE_S = 2.0
-"""How long the coordinator is looked for on behalf of an ack: a client waits for the answer."""
+"""Time limit of the coordinator's lookup for an ack, whose client waits."""
 
 
 class GroupMember(NamedTuple):
-    """One member of one group: its client id, the topics that it wants, and what it has."""
+    """One member of a group: its client id, subscribed topics and assigned partitions."""
 
     client_id: str
     topics: frozenset[str]
@@ -40,14 +40,14 @@ class GroupMember(NamedTuple):
 
 
 class _DescribedGroup(NamedTuple):
-    """Members of one group, and whether what they have is about to change."""
+    """The members of a group, and True if a rebalance is in progress."""
 
     members: Sequence[GroupMember] = ()
     undecided: bool = False
 
 
 class GroupList:
-    """Asks brokers for the members of groups.
+    """Queries brokers for the members of groups.
 
     Args:
         client: the cluster's brokers.
@@ -59,18 +59,18 @@ class GroupList:
         self._coordinators = coordinators
 
     async def members(self, group: str, patience_s: float = PATIENCE_S) -> Sequence[GroupMember]:
-        """The members of one group; none if there is no such group. Its coordinator is looked for during `patience_s`.
+        """The members of one group; none if there is no such group.
 
         Raises:
-            Unavailable: its coordinator cannot be asked.
+            Unavailable: its coordinator did not answer for `patience_s` seconds.
         """
         return (await self._describe(group, patience_s)).members
 
     async def owner(self, group: str, partition: TopicPartition) -> str | None:
-        """Client id of the member that has a partition; None: nobody.
+        """Client id of the member that owns a partition, None if there is none.
 
         Raises:
-            OwnerUndecided: nobody has it, and the group is being rebalanced.
+            OwnerUndecided: there is none, and the group is being rebalanced.
         """
         described = await self._describe(group, _OWNER_PATIENCE_S)
         for member in described.members:
@@ -97,7 +97,7 @@ class GroupList:
         """See `Backend.list_consumers`.
 
         Raises:
-            Unavailable: a broker cannot be asked. A list without its groups would look whole.
+            Unavailable: a broker cannot be reached. A list without its groups would look complete.
         """
         nodes = list(self._client.metadata.brokers)
         found: dict[str, Mapping[str, Sequence[int]]] = {}
@@ -109,7 +109,7 @@ class GroupList:
         return found
 
     async def _groups_at(self, node_id: int) -> Mapping[str, Sequence[GroupMember]]:
-        """The consumer groups that a broker coordinates, with their members."""
+        """The consumer groups coordinated by a broker, with their members."""
         what = f"list the groups of broker {node_id}"
         answer = await self._coordinators.ask_broker(node_id, LIST_GROUPS([], {}), what)
         if answer.error_code:
@@ -127,7 +127,7 @@ class GroupList:
         return found
 
     async def _newer_groups(self, node_id: int, groups: Sequence[str]) -> Mapping[str, _DescribedGroup]:
-        """Groups of KIP-848's protocol; groups of the other kind, and all if the broker lacks it, are missing."""
+        """Groups of KIP-848's protocol; classic ones are left out, and all if the broker lacks the protocol."""
         if not groups:
             return {}
         try:
@@ -146,7 +146,7 @@ class GroupList:
 def _clients(
     members: Iterable[GroupMember], topic: str, description: TopicDescription | None
 ) -> dict[str, list[int]]:
-    """Client id -> partitions of a topic, ascending; members of one client id count as one. Of a deleted topic nobody has any."""
+    """Client id -> partitions of a topic, ascending, of all members with that client id; none of a deleted topic."""
     count = 0 if description is None else len(description.partitions)
     found: dict[str, list[int]] = {}
     for member in members:

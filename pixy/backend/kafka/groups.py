@@ -1,28 +1,31 @@
-"""Members of consumer groups, by Kafka's classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup).
+"""Membership in consumer groups, by Kafka's classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup).
 
-Owns, for each consumer group that this process consumes in, one member: its id and generation, what it was assigned, one task, and a
-connection of its own, because the coordinator holds the answer to a join until everybody has joined, and with it all that comes
-after on that connection. The life of a member:
+Owns one member for each consumer group that this process consumes in: its id and generation, its
+assignment, one task, and a connection of its own, because the coordinator holds the response to a join
+until all members have joined, and with it everything behind it on the connection.
 
-    joining -> holding      everybody has joined, the leader has shared out the partitions, `on_assignment` was called
-    holding -> settling     the coordinator says in a heartbeat that the group is to be joined again, or there is a reason of our own
-                            (other topics; as leader: a topic of the group has other partitions). `on_revocation` runs, heartbeats go on
-    settling -> joining     what was handed out is acked and committed, or `rebalance_timeout` is over
-    any -> out              the coordinator does not know the member any more, or was not heard of for `session_timeout`, after which
-                            it has given the partitions to others: `on_assignment` is called with nothing, and a new member joins
+    joining -> holding      all members have joined, the leader has assigned the partitions,
+                            `on_assignment` was called
+    holding -> settling     a heartbeat announces a rebalance, or this member needs one (other topics; as
+                            leader: the partitions of a topic have changed). `on_revocation` runs,
+                            heartbeats continue
+    settling -> joining     nothing is outstanding and all acks are committed, or `rebalance_timeout` is over
+    any -> out              the coordinator has removed the member, or was not heard of for
+                            `session_timeout`, after which it has reassigned the partitions:
+                            `on_assignment` is called with none, and a new member joins
 
-The coordinator gives everybody `rebalance_timeout` and beyond that `session_timeout`: the time until the next heartbeat, and for the
-commit.
+The coordinator grants every member `rebalance_timeout`, and `session_timeout` beyond that for the next
+heartbeat and the commit.
 
-The only member of a group that wants other topics does not wait for acks: its partitions come back to it. If somebody else joins in
-that very moment, records may be handed out twice, which is all that can happen.
+The only member of a group does not wait for acks when it changes its topics: its partitions come back to
+it. If another member joins at that moment, records may be delivered twice, and nothing worse.
 
-Whoever leads shares out the partitions of all topics of the group, also of those that only others want, and looks at what is
-known of them with every heartbeat.
+The leader assigns the partitions of all topics of the group, including those that only other members
+subscribe to, and checks their metadata with every heartbeat.
 
-Road not taken: aiokafka's `GroupCoordinator`. It commits and pauses by itself, and gives no place between "partitions are to be given
-up" and "they are" that can wait for acks. Nor KIP-848's protocol: brokers before 4.0 lack it, and ordinary consumers of the classic kind
-are who the groups are shared with.
+Road not taken: aiokafka's `GroupCoordinator`. It commits and pauses by itself, with no point between the
+announcement of a revocation and the revocation that could wait for acks. Nor the protocol of KIP-848:
+brokers before 4.0 lack it, and the groups are shared with ordinary consumers of the classic protocol.
 """
 
 import asyncio
@@ -53,10 +56,10 @@ __all__ = ["GroupEnvironment", "Groups", "Membership"]
 _log = structlog.get_logger(__name__)
 
 _HEARTBEAT_S = 1.0
-"""How often the coordinator is asked whether the group is to be joined again; more often if the session is short."""
+"""Heartbeat interval; a third of the session timeout if that is shorter."""
 
 _LEAVE_S = 3.0
-"""How long the coordinator is waited for when a member leaves. Without its answer the session ends by itself."""
+"""Time limit for leaving. Without a response the session times out."""
 
 _ILLEGAL_GENERATION = 22
 _UNKNOWN_MEMBER_ID = 25
@@ -68,11 +71,11 @@ _purposes = count(1)
 
 
 class _PutOut(Exception):
-    """The coordinator does not count us as a member any more."""
+    """The coordinator has removed this member."""
 
 
 class GroupEnvironment(NamedTuple):
-    """What all members of this process share: brokers and topics, coordinators, times, and whom to tell of a bug."""
+    """The dependencies of all members of this process."""
 
     client: KafkaClient
     coordinators: Coordinators
@@ -81,7 +84,7 @@ class GroupEnvironment(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """What a commit of a member carries."""
+    """Generation and member id, as a commit carries them."""
 
     number: int
     member_id: str
@@ -92,9 +95,9 @@ class Membership:
 
     Args:
         environment: the cluster.
-        group, client_id, topics: who joins what, under which name, and wants which topics.
+        group, client_id, topics: the group, the name of this member, and its subscribed topics.
         callbacks: `on_assignment` and `on_revocation` of `Backend.join_consumer_group`.
-        on_left: called once, when it is a member no more by its own will.
+        on_left: called once, when the member leaves.
     """
 
     def __init__(
@@ -113,24 +116,24 @@ class Membership:
         self._on_left = on_left
         self._purpose = f"member {next(_purposes)} of {group}"
         self._topics = frozenset(topics)
-        # Given by the coordinator; empty before the first join and when we were put out.
+        # Assigned by the coordinator; empty before the first join and after a removal.
         self._member_id = ""
-        # The generation that we are in. Invariant: None while the partitions may be another one's.
+        # The current generation. Invariant: None while the partitions may belong to another member.
         self.generation: Generation | None = None
-        # What the leader has given us in this generation.
+        # The assignment of the leader in this generation.
         self._shares: Partitions = {}
-        # What we have of it: without topics that are not there; and the ids of its topics. Invariant: empty without a generation.
+        # The same without missing topics, and the ids of its topics. Invariant: empty without a generation.
         self.assigned: Partitions = {}
         self._topic_ids: Mapping[str, bytes] = {}
-        # Nothing is being settled or joined, so that the assignment may change without the others.
+        # Neither settling nor joining, so that the assignment may change without a rebalance.
         self._stable = False
-        # How many members the generation has, and what we shared out, if we lead.
+        # As leader: the number of members, and the topics that were assigned.
         self._member_count = 0
         self._shared: dict[str, tuple[bytes, int]] | None = None
         self._subscriptions: Mapping[str, Collection[str]] = {}
-        # When the coordinator last counted us as a member.
+        # Time of the last response that confirmed the membership.
         self._heard_at = 0.0
-        # The group is to be joined again; the coordinator has said so.
+        # A rebalance is due; the coordinator has announced it.
         self._due = False
         self._asked = False
         self._wake = asyncio.Event()
@@ -138,13 +141,13 @@ class Membership:
         self._delay: asyncio.TimerHandle | None = None
         self._left = False
 
-    # --- what others want -----------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join. On return there is an assignment.
+        """Join the group. On return there is an assignment.
 
         Raises:
-            PixyError: we are no member; says why.
+            PixyError: the join failed.
         """
         pause_s = min(_HEARTBEAT_S, self._options.group_backoff_s)
         attempts, joined = Attempts(PATIENCE_S, Backoff(pause_s, pause_s)), False
@@ -169,7 +172,7 @@ class Membership:
             self._delay = loop.call_later(self._options.rebalance_delay_s, self._topics_changed)
 
     async def leave(self) -> None:
-        """See `ConsumerMembership.leave`. If the coordinator cannot be reached, it finds out when the session ends."""
+        """See `ConsumerMembership.leave`. If the coordinator cannot be reached, the session times out."""
         if self._left:
             return
         self._left = True
@@ -180,7 +183,7 @@ class Membership:
         joining = self.generation is None
         self._out()
         if self._member_id:
-            if joining:  # the coordinator may hold the answer to a join, and what comes behind it
+            if joining:  # the coordinator may hold the response to a join, and what is behind it
                 self._client.release(self._purpose)
             request = LEAVE_GROUP(self.group, self._member_id)
             with suppress(PixyError):
@@ -188,7 +191,7 @@ class Membership:
         self._client.release(self._purpose)
 
     def owns(self, partition: TopicPartition) -> bool:
-        """Whether a partition was assigned to this member."""
+        """True if the partition is assigned to this member."""
         return partition.partition in self.assigned.get(partition.topic, ())
 
     def _topics_changed(self) -> None:
@@ -201,7 +204,7 @@ class Membership:
         self._due = True
         self._wake.set()
 
-    # --- life -----------------------------------------------------------------------------------------------------
+    # --- lifecycle ------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         joined = True
@@ -226,7 +229,7 @@ class Membership:
                 self._give_up(str(error))
             except PixyError as error:
                 joined = False
-                # While brokers are gone each attempt may meet another one: that is one reason.
+                # While brokers are down each attempt may fail at another one: log that once.
                 reason = "no coordinator" if may_pass(error) else str(error)
                 if failing != reason:
                     failing = reason
@@ -238,7 +241,7 @@ class Membership:
                 await asyncio.sleep(self._options.group_backoff_s)
 
     def _give_up(self, why: str) -> None:
-        """Our partitions may be another one's by now."""
+        """Drop the assignment: the partitions may belong to another member by now."""
         _log.warning("put out of a consumer group, joining anew", group=self.group, reason=why)
         self._out()
         self._on_assignment({})
@@ -251,10 +254,10 @@ class Membership:
         return asyncio.get_running_loop().time() - self._heard_at
 
     async def _hold(self) -> None:
-        """Stay a member until the group is to be joined again and what was handed out is settled.
+        """Send heartbeats until a rebalance is due and this member has settled.
 
         Raises:
-            _PutOut: we are no member any more.
+            _PutOut: the coordinator has removed the member.
         """
         pause_s = min(_HEARTBEAT_S, self._options.session_timeout_s / 3)
         settling: asyncio.Task[None] | None = None
@@ -305,11 +308,11 @@ class Membership:
         self._heard_at = asyncio.get_running_loop().time()
 
     def _put_out(self, code: int) -> None:
-        """The coordinator does not take a request as that of a member.
+        """Raise for an error code that refuses this member.
 
         Raises:
-            _PutOut: it knows the member no more, or the group has gone on without it.
-            PixyError: for another reason.
+            _PutOut: the coordinator has removed the member, or the group is in a newer generation.
+            PixyError: another error.
         """
         error = error_for_code(code, f"be a member of the consumer group {self.group}")
         if code in (_UNKNOWN_MEMBER_ID, _FENCED_INSTANCE_ID):
@@ -321,7 +324,7 @@ class Membership:
     # --- joining --------------------------------------------------------------------------------------------------
 
     async def _join(self) -> bool:
-        """Join the group once, and call `on_assignment`; False if it has to be done again at once.
+        """Join the group and call `on_assignment`; False if the join has to be repeated at once.
 
         Raises:
             _PutOut, PixyError

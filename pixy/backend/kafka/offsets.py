@@ -1,25 +1,28 @@
-"""What consumer groups have committed: offsets with metadata, at their coordinators.
+"""Committed offsets of consumer groups: commits to and reads from their coordinators.
 
-A commit of a group that this process is a member of carries the member's id and generation: the coordinator refuses it once the group has
-gone on without us. It does not look at who has which partition, so that is looked at here, at the moment from which the
-generation is; a partition that nobody has may be committed by any member. Without a member here the commit is that of a group without
-members, and the coordinator refuses it if there is one.
+A commit of a group in which this process is a member carries member id and generation: the coordinator
+refuses it once the group is in a newer generation. It does not check the owners of partitions, so this
+module does, against the assignment of that generation; a partition without an owner may be committed by
+any member. Without a member here the commit is that of a group without members, which the coordinator
+refuses if there are any.
 
-    the coordinator says                        answer
-    committed                                   stored
-    not a member, another generation            OwnedElsewhere with the owner's name, if there is one; else Unavailable
-    a rebalance is going on                     Unavailable
-    metadata too large for this broker          committed without: what was acked above the offset will be handed out again; said
-    no such partition                           UnknownPartition; what is known of topics was looked at before, so this is rare, and then
-                                                the other partitions of the commit may be stored
+    response                                    result
+    committed                                   committed
+    unknown member, other generation            OwnedElsewhere with the name of the owner if there is one,
+                                                else Unavailable
+    rebalance in progress                       Unavailable
+    metadata too large for the broker           committed without it, logged; records acked above the
+                                                offset will be delivered again
+    unknown partition                           UnknownPartition. Rare, because the metadata was checked
+                                                before; the other partitions may be committed then
 
-Kafka forgets what was committed in a topic when the topic is deleted, but not a commit that overtakes that on its way, and the next
-topic of the name would begin with it. So commits and deletions of a topic by this process exclude each other.
+Kafka drops the committed offsets of a deleted topic, but not a commit that arrives later, with which the
+next topic of that name would begin. So commits and deletions of a topic by this process exclude each other.
 
-Offsets are read when no transaction is about to change them (KIP-447: `require_stable`): a program that consumes and produces in
+Offsets are read as stable (KIP-447: `require_stable`): a program that consumes and produces in
 transactions may share the group, and its partitions come here when it dies.
 
-What was not answered is committed again: that changes nothing, because commits of a group are made one after the other.
+A commit without a response is repeated, which is harmless, because the commits of a group are sequential.
 """
 
 import asyncio
@@ -56,10 +59,10 @@ class GroupOffsets:
     """Committed offsets of all groups.
 
     Args:
-        client: the cluster's topics.
-        coordinators: whom to ask.
-        groups: the members that this process is.
-        group_list: tells who else is a member.
+        client: the cluster's metadata.
+        coordinators: the coordinators.
+        groups: the memberships of this process.
+        group_list: members in any process.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class GroupOffsets:
         self._coordinators = coordinators
         self._groups = groups
         self._group_list = group_list
-        # Commits under way by topic, and topics that are being deleted. `_settled` is set when either becomes less.
+        # Commits in progress by topic, and topics under deletion. `_settled` is set when either shrinks.
         self._under_way: Counter[str] = Counter()
         self._deleting: set[str] = set()
         self._settled = asyncio.Event()
@@ -90,7 +93,7 @@ class GroupOffsets:
 
     @asynccontextmanager
     async def deleting(self, topic: str) -> AsyncIterator[None]:
-        """For the time in which a topic is deleted: no commit of it is under way."""
+        """Context of a topic's deletion, without commits of it."""
         await self._wait_until(lambda: topic not in self._deleting)
         self._deleting.add(topic)
         try:
@@ -98,7 +101,7 @@ class GroupOffsets:
             yield
         finally:
             self._deleting.discard(topic)
-            self._under_way += Counter()  # drops the zeros
+            self._under_way += Counter()  # drops zeros
             self._settled.set()
 
     async def _wait_until(self, holds: Callable[[], bool]) -> None:
@@ -151,11 +154,11 @@ class GroupOffsets:
                 raise UnknownPartition(f"unknown partition {number} of topic {topic}, which has {count}")
 
     async def _generation(self, group: str, partitions: Iterable[TopicPartition]) -> Generation:
-        """As whom to commit.
+        """The member and generation of a commit.
 
         Raises:
-            OwnedElsewhere: another process has a partition.
-            Unavailable: we are just becoming a member.
+            OwnedElsewhere: another process owns a partition.
+            Unavailable: this process is joining the group.
         """
         member = self._groups.member(group, next(iter(partitions)))
         if member is None:
@@ -164,7 +167,7 @@ class GroupOffsets:
         if generation is None:
             raise Unavailable(f"the consumer group {group} is being joined; try again")
         for partition in [each for each in partitions if not member.owns(each)]:
-            with suppress(OwnerUndecided):  # before a rebalance any member may commit what it had
+            with suppress(OwnerUndecided):  # before a rebalance any member may commit the partitions it had
                 owner = await self._group_list.owner(group, partition)
                 if owner is not None:
                     raise _owned(group, partition, owner)
@@ -173,7 +176,7 @@ class GroupOffsets:
     async def _commit(
         self, group: str, generation: Generation, offsets: Mapping[TopicPartition, OffsetCommit]
     ) -> dict[TopicPartition, int]:
-        """The coordinator's code for each partition."""
+        """The error code of each partition."""
         by_topic: dict[str, list[tuple[int, int, int, str]]] = {}
         for (topic, number), (offset, metadata) in offsets.items():
             by_topic.setdefault(topic, []).append((number, offset, _NO_EPOCH, metadata))
@@ -215,13 +218,13 @@ def _owned(group: str, partition: TopicPartition, owner: str) -> OwnedElsewhere:
 
 
 def _any_code(answer: Any) -> int:
-    """What concerns the coordinator is said of every partition."""
+    """The code of the first partition: errors of the coordinator are reported for every partition."""
     code: int = answer.topics[0][1][0][1]
     return code
 
 
 def _fetch_code(answer: Any) -> int:
-    """What concerns the whole group, or that a transaction is about to change one of the offsets."""
+    """The code of the group, or UNSTABLE_OFFSET_COMMIT if a transaction is about to change one of the offsets."""
     codes = [code for _, partitions, _ in answer.topics for _, _, _, _, code, _ in partitions]
     unsettled = UNSTABLE_OFFSET_COMMIT if UNSTABLE_OFFSET_COMMIT in codes else 0
     return answer.error_code or unsettled
