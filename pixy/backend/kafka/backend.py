@@ -215,7 +215,7 @@ class KafkaBackend:
         return None
 
     async def _know(self, partition: TopicPartition) -> None:
-        """Ask for a partition that is not known: others create topics and partitions too.
+        """Refresh the metadata of an unknown partition, which another process may have created.
 
         Raises:
             UnknownPartition: there is none.

@@ -1,7 +1,7 @@
-"""Kafka's error codes as pixy's errors: one table, for every kind of request.
+"""Mapping of Kafka's error codes to pixy's errors: one table for all requests.
 
-A code is *retriable* if the same request may succeed a moment later, and *stale* if what is known of topics, leaders or coordinators
-may be out of date. Codes that are not in the table are `Internal`, with their number and Kafka's name for them.
+A code is *retriable* if the same request may succeed later, and *stale* if the metadata or the coordinator
+may be out of date. Codes that are not in the table map to `Internal`, with number and name.
 """
 
 from aiokafka.errors import for_code
@@ -114,15 +114,15 @@ _TOO_LARGE = (
 )
 _TIMEOUT = "kafka.transaction_timeout is longer than transaction.max.timeout.ms of the brokers"
 _REASONS = {10: _TOO_LARGE, 18: _TOO_LARGE, 50: _TIMEOUT}
-"""Where Kafka gives none and its name for the code does not help."""
+"""Reasons for codes without a helpful name."""
 
 
 class BrokerFault(Unavailable):
-    """A broker could not be asked, or did not answer.
+    """A broker could not be reached, or did not answer.
 
     Args:
-        message: which broker, and what happened.
-        sent: whether the request may have reached it, so that what it asks for may have been done.
+        message: the broker and the reason.
+        sent: True if the request may have reached the broker and been executed.
     """
 
     def __init__(self, message: str, sent: bool) -> None:
@@ -136,21 +136,21 @@ def code_name(code: int) -> str:
 
 
 def error_for_code(code: int, what: str, detail: str | None = None) -> PixyError:
-    """The error for a code that a broker answered with.
+    """The error for an error code in a response.
 
     Args:
-        what: what was asked of which topic, partition or group; begins the message.
-        detail: what the broker says beside the code.
+        what: the request in words, with topic, partition or group; begins the message.
+        detail: the broker's own message.
     """
     reason = detail or _REASONS.get(code) or code_name(code)
     return _ERRORS.get(code, Internal)(f"{what}: Kafka answered with error {code}, {reason}")
 
 
 def is_retriable(code: int) -> bool:
-    """Whether the same request may succeed later."""
+    """True if the same request may succeed later."""
     return code in _STALE or (code in _ERRORS and _ERRORS[code].retriable)
 
 
 def is_stale(code: int) -> bool:
-    """Whether it helps to ask again for topics, leaders and coordinators first."""
+    """True if metadata or coordinator should be refreshed before a retry."""
     return code in _STALE

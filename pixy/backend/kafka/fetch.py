@@ -1,20 +1,22 @@
-"""From Fetch requests to the batches of one partition: many waiting fetches in few requests.
+"""Fetches from Kafka: many waiting fetches share few Fetch requests.
 
-A fetch waits in the *lane* of its partition's leader. Each turn of the event loop the fetches of a lane that are not under way go out
-together, in one request on a connection that is free; a lane has `_CONNECTIONS` of them, because the broker answers nothing else on a
-connection while it holds a request that found nothing. Fetches of one partition from the same offset share an entry of the request;
-from different offsets they go in different requests.
+A fetch queues in the *lane* of its partition's leader. In each turn of the event loop the queued fetches
+of a lane are sent together, in one request on a free connection. A lane has `_CONNECTIONS` of them,
+because a broker answers nothing else on a connection while it holds a request without data. Fetches of one
+partition from the same offset share an entry of the request; other offsets go into other requests.
 
-A request is held until something is there, or until the lane's next *tick* (`fetch_max_wait_s`), the same for all of its requests: then
-their fetches come back together and go on in one request. So the partitions of a lane that are idle cost one request a tick, however they
-came together, and a fetch that comes meanwhile goes out at once on another connection. If all are held, it waits for the tick at most.
+The broker holds a request until there is data, or until the next *tick* of the lane (`fetch_max_wait_s`),
+which is common to all of its requests: then their fetches return together and continue in one request. So
+the idle partitions of a lane cost one request per tick, and a new fetch is sent at once on another
+connection, or at the next tick if all are held.
 
-What comes back are whole batches, checked and read-committed: control batches and those of aborted transactions are taken out, and
-`next_offset` passes them as it passes what compaction removed. The end of what is served is the last stable offset.
+Results are whole batches, validated and read committed: control batches and those of aborted transactions
+are removed, and `next_offset` skips them like compacted offsets. The end is the last stable offset.
 
-Errors that may pass (no leader, no connection, a broker that is behind) are waited out as part of the fetch's wait, or `Unavailable` if
-that is over, after `_PATIENCE_S` at the earliest. A fetch that waits as long as it takes has the same patience with a partition without a
-leader, and `_SILENCE_S` with a broker that does not answer: others take its partitions over before.
+Transient errors (no leader, no connection, a lagging broker) are retried for the wait of the fetch, but at
+least `_PATIENCE_S`, and then raise `Unavailable`. A fetch without a limit has the same patience with a
+partition without a leader, and `_SILENCE_S` with a broker that does not answer, whose partitions other
+brokers take over before.
 """
 
 import asyncio
@@ -44,7 +46,7 @@ __all__ = ["FetchedBatches", "KafkaFetcher", "OutOfRange", "read_batches"]
 
 _CONNECTIONS = 4
 _ANSWER_S = 5.0
-"""What an answer may take beyond the time that the broker may hold the request."""
+"""Time limit of a response beyond the time that the broker may hold the request."""
 _REGROUP_S = 0.002
 _PATIENCE_S = 3.0
 _SILENCE_S = 15.0
@@ -52,15 +54,15 @@ _BACKOFF_S = 0.1
 _REQUEST_BYTES = 16 << 20
 _ABORT = 0
 _MESSAGES_MAX = 1000
-"""Messages of formats 0 and 1 in one answer: they are read one by one, which takes microseconds each."""
+"""Limit of messages of formats 0 and 1 in one response: each takes microseconds to read."""
 
 
 class OutOfRange(Exception):
-    """The broker does not serve the offset. Not for callers of the backend: they want to know the range."""
+    """The offset is out of range. Internal: callers of the backend get the range besides."""
 
 
 class FetchedBatches(NamedTuple):
-    """What became of the bytes of one partition."""
+    """The batches of one partition in a response."""
 
     batches: list[memoryview]
     next_offset: int
@@ -78,17 +80,17 @@ class _Waiter:
         self.topic_id = topic_id
         self.offset = offset
         self.max_bytes = max_bytes
-        # When its wait is over, None: never.
+        # End of the wait, None: no limit.
         self.until = until
-        # When the first error came that may pass, since there was an answer.
+        # Time of the first transient error since the last response.
         self.failing_since: float | None = None
         self.result: asyncio.Future[FetchResult] = asyncio.get_running_loop().create_future()
 
     def have_patience(self, now: float, silence_s: float = _PATIENCE_S) -> bool:
-        """Something keeps it from its answer that should not last; whether to go on waiting.
+        """Note a transient error; True to retry.
 
         Args:
-            silence_s: patience of a fetch that waits as long as it takes.
+            silence_s: patience of a fetch without a limit.
         """
         if self.failing_since is None:
             self.failing_since = now
@@ -98,7 +100,7 @@ class _Waiter:
 
 
 class _Entry:
-    """One partition in a request, and who waits for it."""
+    """One partition in a request, with the fetches that wait for it."""
 
     __slots__ = ("max_bytes", "offset", "waiters")
 
@@ -112,13 +114,13 @@ _Entries = dict[tuple[bytes, int], _Entry]
 
 
 class _Lane:
-    """What is fetched from one broker."""
+    """The fetches from one broker."""
 
     def __init__(self) -> None:
-        # In order of arrival; those that came back without anything are in front.
+        # In order of arrival; fetches that returned without data are in front.
         self.waiting: list[_Waiter] = []
         self.free = list(range(_CONNECTIONS))
-        # The next look at `waiting`; whether it is put off for others to come back too.
+        # The scheduled next request; it is delayed for other fetches to return.
         self.next_look: asyncio.Handle | None = None
         self.is_put_off = False
         self.tick = 0.0
@@ -128,8 +130,8 @@ class KafkaFetcher:
     """Reads the partitions of one cluster.
 
     Args:
-        client: connections and leaders.
-        options: times.
+        client: connections and metadata.
+        options: time limits.
         on_fault: called with an exception that is a bug.
     """
 
@@ -146,7 +148,7 @@ class KafkaFetcher:
     async def fetch(
         self, partition: TopicPartition, offset: int, max_bytes: int, max_wait: float | None
     ) -> FetchResult:
-        """As `Backend.fetch`, but raises `OutOfRange` for an offset that is not served."""
+        """As `Backend.fetch`, but raises `OutOfRange` for an offset out of range."""
         if self._stopped:
             raise ShuttingDown
         known = self._client.metadata.topics.get(partition.topic)
@@ -165,7 +167,7 @@ class KafkaFetcher:
             self._waiters.discard(waiter)
 
     async def stop(self) -> None:
-        """End everything that waits with `ShuttingDown`."""
+        """End all waiting fetches with `ShuttingDown`."""
         self._stopped = True
         for waiter in self._waiters:
             reject(waiter.result, ShuttingDown())
@@ -174,7 +176,7 @@ class KafkaFetcher:
     # --- grouping -------------------------------------------------------------------------------------------------
 
     def _queue(self, waiter: _Waiter, delay_s: float = 0.0, in_front: bool = False) -> None:
-        """Put a fetch into the lane of its partition's leader."""
+        """Queue a fetch in the lane of its partition's leader."""
         leader = self._client.metadata.leader(*waiter.partition)
         if leader < 0:
             self._later(waiter, self._client.no_leader(waiter.partition), _PATIENCE_S)
@@ -203,7 +205,7 @@ class KafkaFetcher:
             self._tasks.spawn(self._send(leader, lane, connection, entries), f"fetch from broker {leader}")
 
     def _take(self, lane: _Lane) -> _Entries:
-        """As much of what waits as one request can ask for."""
+        """Take the queued fetches that fit into one request."""
         entries: _Entries = {}
         left: list[_Waiter] = []
         for waiter in lane.waiting:
@@ -222,7 +224,7 @@ class KafkaFetcher:
         return entries
 
     def _hold_s(self, lane: _Lane, entries: Iterable[_Entry]) -> float:
-        """How long the broker may hold a request: until the lane's tick, or until the first wait is over."""
+        """Seconds that the broker may hold a request: until the tick, or the end of the first wait."""
         now = self._loop.time()
         if lane.tick <= now:
             lane.tick = now + self._options.fetch_max_wait_s
@@ -245,7 +247,7 @@ class KafkaFetcher:
                 self._send_waiting(leader, lane)
 
     async def _exchange(self, leader: int, connection: int, lane: _Lane, entries: _Entries) -> None:
-        """One request and its answer."""
+        """Send one request and handle its response."""
         hold_s = self._hold_s(lane, entries.values())
         limit_s = hold_s + _ANSWER_S
         try:
@@ -276,7 +278,7 @@ class KafkaFetcher:
                     empty += waiting
                 else:
                     delivered = True
-        # Behind those that got something: they come again, and then all go together.
+        # Behind the fetches with data: their callers fetch again, and all go together.
         for waiter in reversed(empty):
             self._queue(waiter, 0.0 if delivered else _REGROUP_S, in_front=True)
         for entry in entries.values():
@@ -285,7 +287,7 @@ class KafkaFetcher:
                 self._later(waiter, reason)
 
     def _deliver(self, entry: _Entry, partition: Any) -> list[_Waiter]:
-        """One partition's part of an answer, to those who wait for it; returns those who go on waiting."""
+        """Resolve the fetches of one partition; returns those that keep waiting."""
         _, _, high_watermark, stable_offset, log_begin, aborted, _, records, _ = partition
         try:
             batches, next_offset = read_batches(records or b"", entry.offset, entry.max_bytes, aborted or ())
@@ -300,7 +302,7 @@ class KafkaFetcher:
         waiting = []
         for waiter in entry.waiters:
             if end > entry.offset == next_offset:
-                # There is more, and the answer had no room for it.
+                # There is more data than the response had room for.
                 if waiter.have_patience(now):
                     waiting.append(waiter)
                 else:
@@ -329,7 +331,7 @@ class KafkaFetcher:
             reject(waiter.result, error_for_code(code, f"cannot read {topic}-{number}"))
 
     def _later(self, waiter: _Waiter, reason: str, silence_s: float = _SILENCE_S) -> None:
-        """Try again after a pause, or tell if there was patience enough."""
+        """Retry after a pause, or fail if the patience is used up."""
         if not waiter.have_patience(self._loop.time(), silence_s):
             topic, number = waiter.partition
             reject(waiter.result, Unavailable(f"{topic}-{number} cannot be read: {reason}"))
@@ -341,7 +343,7 @@ class KafkaFetcher:
             self._queue(waiter)
 
     def _topics_changed(self, names: set[str]) -> None:
-        """Whoever waits for a topic that is gone is told; the broker would hold it until the tick."""
+        """Fail the fetches of deleted topics, which the broker would hold until the tick."""
         topics = self._client.metadata.topics
         for waiter in list(self._waiters):
             topic, number = waiter.partition
@@ -354,16 +356,17 @@ class KafkaFetcher:
 def read_batches(
     records: bytes, offset: int, max_bytes: int, aborted: Iterable[tuple[int, int, Any]] = ()
 ) -> FetchedBatches:
-    """The whole batches that a broker has sent for one partition, without control batches and what was aborted.
+    """The batches of one partition in a response, without control batches and aborted ones.
 
     Args:
-        records: batches back to back; the last one may be cut off. Messages of formats 0 and 1 become batches.
-        offset: what was asked for.
-        max_bytes: no batch that ends beyond is returned, except for the first.
+        records: batches back to back; the last one may be cut off. Messages of formats 0 and 1 are
+            packed into batches.
+        offset: the requested offset.
+        max_bytes: limit of the result, except for the first batch.
         aborted: (producer id, first offset) of the aborted transactions among them (KIP-98).
 
     Raises:
-        CorruptData: the first batch is damaged. A later one ends what is returned.
+        CorruptData: the first batch is damaged. A later damaged batch ends the result.
     """
     answer = _Answer(offset, aborted)
     at, view = 0, memoryview(records)
@@ -389,10 +392,10 @@ def read_batches(
 
 
 class _Answer:
-    """What was read of an answer so far.
+    """The state of reading one response.
 
     Args:
-        offset: what was asked for.
+        offset: the requested offset.
         aborted: see `read_batches`.
     """
 
@@ -401,7 +404,7 @@ class _Answer:
         self._aborted = sorted((first_offset, producer_id) for producer_id, first_offset, *_ in aborted)
         self._aborting: set[int] = set()
         self._batches: list[memoryview] = []
-        # Of formats 0 and 1, not packed yet. Invariant: at most `_MESSAGES_MAX`, behind all that `_batches` has.
+        # Messages of formats 0 and 1, not packed yet. Invariant: at most `_MESSAGES_MAX`, behind all `_batches`.
         self.messages: list[LegacyMessage] = []
 
     def take_batch(self, batch: memoryview) -> None:
@@ -443,7 +446,7 @@ def _request(entries: _Entries, hold_s: float) -> Any:
         1,
         _REQUEST_BYTES,
         READ_COMMITTED,
-        0,  # without a fetch session: each request names all it wants
+        0,  # no fetch session: each request is complete
         -1,
         [(topic_id, partitions, {}) for topic_id, partitions in topics.items()],
         [],

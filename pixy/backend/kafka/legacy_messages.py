@@ -1,22 +1,23 @@
-"""Messages in Kafka's formats 0 and 1, as topics hold them that were written before Kafka 0.11: read, and packed into record batches. Pure.
+"""Messages in Kafka's formats 0 and 1, written before Kafka 0.11: decoded, and packed into record batches. Pure.
 
     byte  size  field
     0     8     offset; of a wrapper the last one inside
-    8     4     length of what follows
+    8     4     length of the rest
     12    4     CRC-32 of bytes 16..end
     16    1     magic, 0 or 1
     17    1     attributes: bits 0-2 codec, 3 timestamp type
     18    8     timestamp, with magic 1 only
     ...         length of the key and key, length of the value and value; length -1: none
 
-Brokers hand out what they have, whatever the version of the request (KIP-724). A compressed message is a wrapper: its value is messages
-again, whose offsets count from 0 with magic 1, and are the real ones with magic 0.
+Brokers return the stored format, whatever the version of the request (KIP-724). A compressed message is a
+wrapper: its value consists of messages, whose offsets are relative to 0 with magic 1, and absolute with
+magic 0.
 
-    what is wrong                                 CorruptData names the offset
-    length, checksum, magic, a wrapper in one     damaged
-    codec that does not unpack it                 damaged; so is lz4 with magic 0, whose frames have wrong checksums (KAFKA-3160)
+    damage, reported by CorruptData with the offset
+    length, checksum, magic, or a wrapper in a wrapper
+    a codec that fails to decompress; so does lz4 with magic 0, whose frames have wrong checksums (KAFKA-3160)
 
-Magic 0 has no timestamp: 0 is what such a record has then, because the first record of a batch needs one.
+Magic 0 has no timestamp; its records get 0, because the first record of a batch needs one.
 """
 
 import struct
@@ -30,7 +31,7 @@ from pixy.records import build_batch, decompress_records, patch_batch
 __all__ = ["MAGIC_AT", "LegacyMessage", "pack_messages", "read_messages"]
 
 MAGIC_AT = 16
-"""Place of the byte that tells the format, in this one as in that of record batches."""
+"""Index of the magic byte, in these formats and in record batches."""
 
 _HEAD = struct.Struct(">qiIbb")
 _TIMESTAMP = struct.Struct(">q")
@@ -41,7 +42,7 @@ _NO_LEADER_EPOCH = -1
 
 
 class LegacyMessage(NamedTuple):
-    """A message that is not compressed."""
+    """An uncompressed message."""
 
     offset: int
     timestamp_ms: int
@@ -56,7 +57,7 @@ class _Raw(NamedTuple):
 
 
 def read_messages(entry: memoryview) -> list[LegacyMessage]:
-    """The messages of one entry of a log: itself, or what it wraps, in order of offset.
+    """The messages of one log entry, or those in a wrapper, in order of offset.
 
     Raises:
         CorruptData: it is damaged.
@@ -78,7 +79,7 @@ def read_messages(entry: memoryview) -> list[LegacyMessage]:
 
 
 def pack_messages(messages: Iterable[LegacyMessage]) -> list[memoryview]:
-    """Record batches with these messages: one for each run of offsets without a gap."""
+    """Record batches of these messages, one for each run of consecutive offsets."""
     batches: list[memoryview] = []
     run: list[LegacyMessage] = []
     for message in messages:
@@ -92,7 +93,7 @@ def pack_messages(messages: Iterable[LegacyMessage]) -> list[memoryview]:
 
 
 def _placed(outer: _Raw, inner: list[LegacyMessage]) -> Iterator[LegacyMessage]:
-    """With the offsets and times that they have in the log."""
+    """Messages of a wrapper with their absolute offsets and timestamps."""
     first = outer.message.offset - inner[-1].offset if outer.magic else 0
     for message in inner:
         at_ms = outer.message.timestamp_ms if outer.attributes & _LOG_APPEND_TIME else message.timestamp_ms
@@ -106,7 +107,7 @@ def _pack(run: list[LegacyMessage]) -> memoryview:
 
 
 def _entries(messages: memoryview) -> Iterator[tuple[int, int]]:
-    """Where each entry begins and ends."""
+    """Begin and end of each entry."""
     begin = 0
     while begin < len(messages):
         try:
@@ -140,7 +141,7 @@ def _read(entry: memoryview) -> _Raw:
 
 
 def _field(entry: memoryview, at: int) -> tuple[bytes | None, int]:
-    """Key or value, and where the next field begins."""
+    """Key or value, and the index behind it."""
     (length,) = _LENGTH.unpack_from(entry, at)
     at += _LENGTH.size
     if length < 0:

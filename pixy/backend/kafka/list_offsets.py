@@ -1,4 +1,4 @@
-"""Offsets of partitions by position and by time (ListOffsets), as they are served: read committed."""
+"""Offsets of partitions by position and by timestamp (ListOffsets), read committed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,11 +18,11 @@ _END = -1
 
 
 async def list_ranges(client: KafkaClient, topic: str) -> dict[int, OffsetRange]:
-    """What each partition of a topic serves.
+    """Begin and end of the log of each partition of a topic.
 
     Raises:
         UnknownTopic: there is none.
-        Unavailable: a leader could not be asked, for as long as there was patience.
+        Unavailable: a leader could not be reached before the patience was used up.
     """
     known = client.metadata.topics.get(topic)
     if known is None:
@@ -76,7 +76,7 @@ async def _list(
 
 
 async def _refresh(client: KafkaClient, topics: Iterable[str], failure: PixyError | None) -> None:
-    """Ask for the leaders of topics again, if a broker answers.
+    """Refresh the metadata of topics, if a broker answers.
 
     Raises:
         UnknownPartition: one of the topics is gone.

@@ -1,18 +1,20 @@
-"""What is known of a Kafka cluster's brokers and topics. Pure: takes answers, does no I/O.
+"""Metadata of a Kafka cluster: brokers and topics. Pure: takes responses, does no I/O.
 
-Brokers hear of changes one after the other, and any of them may be asked, so an answer can be older than what is known already:
+Changes reach brokers one after the other, and any broker may answer, so a response can be older than the
+metadata:
 
-    a topic that this process deleted      its id is never used again: an answer that still has it is passed over
-    a topic that this process created      an answer without it, in the first seconds, comes from a broker that has not heard of it yet
-    a topic that others created or deleted   the answer counts, whichever broker gave it
+    topic deleted by this process       its id is never reused: a response that still has it is ignored
+    topic created by this process       a response without it, in the first seconds, is from a lagging broker
+    topic created or deleted by others  the response counts, whichever broker sent it
 
-A topic without an id in the answer (a broker before Kafka 2.8) is not known. A description is the same object until something of it
-changes.
+A topic without an id in the response (a broker before Kafka 2.8) is ignored. A description is the same
+object until something of it changes.
 
-Kafka has no version of a topic, so one is made here: 1000 for each partition, and 1 for each change of options that this process has seen
-since the number of partitions changed (999 at most). So two versions of a topic, of any two processes or lives of a process, are equal only
-if it had as many partitions: records that were given their partitions with one version are in the right ones with the other. Leaders and
-replicas come and go without a new version, because no record's partition depends on them.
+Kafka has no topic versions, so they are computed here: 1000 per partition, and 1 for each change of options
+that this process has seen since the number of partitions changed (999 at most). So two versions of a
+topic, from any two processes, are equal only with equal numbers of partitions: records that were
+partitioned by one version are in the right partitions by the other. Leaders and replicas change without a
+new version, because partitioning does not depend on them.
 
 Invariant: `names` has exactly the ids of `topics`.
 """
@@ -28,13 +30,13 @@ __all__ = ["Broker", "Metadata"]
 _NO_ERROR = 0
 _UNKNOWN_TOPIC = 3
 _HEARD_OF_S = 5.0
-"""How long brokers may take to hear of a topic."""
+"""Time in which a new topic reaches all brokers."""
 _DELETED_MAX = 10_000
 _VERSIONS_PER_PARTITION = 1000
 
 
 class Broker(NamedTuple):
-    """Where a broker listens."""
+    """The address of a broker."""
 
     node_id: int
     host: str
@@ -45,16 +47,16 @@ class Metadata:
     """The cluster as this process knows it.
 
     Attributes:
-        brokers: those that live, by node id.
+        brokers: live brokers by node id.
         topics: by name, without Kafka's internal ones.
-        names: of topics, by topic id.
+        names: names of topics by topic id.
     """
 
     def __init__(self) -> None:
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, TopicDescription] = {}
         self.names: dict[bytes, str] = {}
-        # Created by this process, and until when an answer without them says nothing.
+        # Topics created by this process, with the time until which responses without them are ignored.
         self._new: dict[str, float] = {}
         # Ids of topics that this process deleted, oldest first.
         self._deleted: dict[bytes, None] = {}
@@ -67,7 +69,7 @@ class Metadata:
         return known.partitions[partition].leader
 
     def apply(self, answer: Any, asked: Collection[str] | None, now: float) -> set[str]:
-        """Take an answer to a Metadata request.
+        """Apply a Metadata response.
 
         Args:
             asked: the topics that the request named; None: all.
@@ -95,7 +97,7 @@ class Metadata:
         return changed
 
     def set_config(self, name: str, config: Mapping[str, str]) -> TopicDescription | None:
-        """The options of a topic have been read; returns its description, None if it is not known."""
+        """Apply the options of a topic; returns its description, None if it is unknown."""
         known = self.topics.get(name)
         if known is None:
             return None
@@ -150,7 +152,7 @@ class Metadata:
 
 
 def _next_version(before: TopicDescription | None, config: Mapping[str, str], partitions: int) -> int:
-    """See above: of a topic that has these options and so many partitions."""
+    """The version of a topic with these options and partitions; see the module."""
     if before is None or len(before.partitions) != partitions:
         return partitions * _VERSIONS_PER_PARTITION
     if before.config == config:

@@ -1,4 +1,4 @@
-"""What the Kafka backend is told: the sections `kafka`, `net`, `producer` and `consumer` of a cluster, as it needs them."""
+"""Options of the Kafka backend, from the sections `kafka`, `net`, `producer` and `consumer` of a cluster."""
 
 import asyncio
 import ssl
@@ -14,10 +14,10 @@ __all__ = ["KafkaOptions", "Security", "TokenFile"]
 
 
 class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publishes no types
-    """A token of OAUTHBEARER that somebody else keeps fresh in a file, read for every connection.
+    """An OAUTHBEARER token in a file, read for every connection; an external agent renews it.
 
-    Road not taken: to fetch tokens from an endpoint. What renews them, with which credentials, differs from place to place, and
-    agents that write a file are there already (Kubernetes projects a service account's token into one).
+    Road not taken: fetching tokens from an endpoint. Renewal and its credentials differ from site to site,
+    and agents that write a file exist already (Kubernetes projects a service account's token into one).
     """
 
     def __init__(self, path: Path) -> None:
@@ -27,18 +27,18 @@ class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publis
         """The token.
 
         Raises:
-            OSError: the file cannot be read; the connection is not made.
+            OSError: the file cannot be read; the connection fails.
         """
         return (await asyncio.to_thread(self._path.read_text)).strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How connections are secured.
+    """TLS and SASL of connections.
 
     Args:
         ssl_context: None: no TLS.
-        mechanism: of SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; empty: no log-in.
+        mechanism: SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; empty: none.
         user, password: for PLAIN and SCRAM.
         token_provider: for OAUTHBEARER.
     """
@@ -51,7 +51,7 @@ class Security:
 
     @property
     def protocol(self) -> str:
-        """Kafka's name for it."""
+        """The security protocol, as Kafka names it."""
         kind = "PLAINTEXT" if self.ssl_context is None else "SSL"
         return f"SASL_{kind}" if self.mechanism else kind
 
@@ -61,22 +61,23 @@ class KafkaOptions:
     """One Kafka cluster. Times are seconds, sizes bytes.
 
     Args:
-        seed_peers: `host:port` of brokers to ask first.
-        client_id: what brokers log and count by.
-        security: TLS and log-in.
-        dial_timeout_s: for one attempt to connect, log-in included.
-        request_timeout_s: for one request; the connection is closed then, because answers come in order.
-        metadata_max_age_s: after so long the topics are asked for again without a reason.
-        required_acks: -1: all replicas in sync; 1: the leader.
-        delivery_timeout_s: how long a batch may take until it is answered, attempts and pauses together.
-        retry_backoff_s: longest pause before another attempt; it begins with a hundredth and doubles.
-        transaction_timeout_s: after so long the cluster aborts a publication that is not finished.
-        buffer_bytes: record batches that may be held; further ones are refused.
-        fetch_max_wait_s: how long a broker may hold a fetch that finds nothing.
-        session_timeout_s: a member of a consumer group that its coordinator has not heard of for so long is put out.
-        rebalance_timeout_s: how long a rebalance may wait for the acks of what is handed out.
-        rebalance_delay_s: how long other topics of a member wait for further ones, so that they make one rebalance.
-        group_backoff_s: pause before a member tries to reach its coordinator again.
+        seed_peers: `host:port` of bootstrap brokers.
+        client_id: the name of this process in brokers' logs and metrics.
+        security: TLS and SASL.
+        dial_timeout_s: time limit of one attempt to connect, authentication included.
+        request_timeout_s: time limit of one request; the connection is closed then, because responses
+            come in order.
+        metadata_max_age_s: interval of metadata refreshes.
+        required_acks: -1: all in-sync replicas; 1: the leader.
+        delivery_timeout_s: time limit of a batch, attempts and pauses together.
+        retry_backoff_s: longest pause between attempts; the first is a hundredth, and it doubles.
+        transaction_timeout_s: time limit of a publication, after which the cluster aborts it.
+        buffer_bytes: limit of buffered record batches; further ones are refused.
+        fetch_max_wait_s: time that a broker may hold a fetch without data.
+        session_timeout_s: time without a heartbeat after which the coordinator removes a member.
+        rebalance_timeout_s: time that a rebalance waits for acks of outstanding offers.
+        rebalance_delay_s: time that a change of topics waits for further ones, to share one rebalance.
+        group_backoff_s: pause before a member retries to reach its coordinator.
     """
 
     seed_peers: tuple[str, ...]
@@ -122,7 +123,7 @@ class KafkaOptions:
             delivery_timeout_s=producer.timeout,
             transaction_timeout_s=config.kafka.transaction_timeout,
             retry_backoff_s=min(producer.retry_backoff, 1.0),
-            # What the accumulators hold, with room for what a batch adds to its records.
+            # The accumulators' limit, with room for the overhead of batches.
             buffer_bytes=2 * producer.buffer_bytes,
             fetch_max_wait_s=consumer.fetch_max_wait,
             session_timeout_s=consumer.session_timeout,

@@ -1,26 +1,29 @@
-"""From record batches to Produce requests: whole batches, in order, each written once.
+"""An idempotent producer of whole record batches: in order, each written once.
 
-Every partition has a queue. Its first batch is *in flight*, the others wait: there is never more than one of a partition on its way, so
-retries cannot change the order, and the broker can always tell a repetition (it remembers the last five). Each broker gets one request at a
-time, with the first batches of all partitions that it leads; what comes meanwhile gathers for the next one.
+Every partition has a queue. Its first batch is *in flight*, the others wait: with one batch of a partition
+in flight, retries cannot reorder, and the broker detects every duplicate (it remembers the last five
+batches). Each broker gets one request at a time, with the first batches of all partitions that it leads;
+batches that come meanwhile accumulate for the next one.
 
-The producer is idempotent. A batch gets producer id, epoch and sequence when it is first sent and keeps them in every further attempt: an
-attempt that was written without an answer is answered by the next one with the offset that it got. The sequence of a partition moves on
-only when a batch is known to be written. If that cannot be known any more (the batch's time ran out), or the broker disagrees, the
-partition goes on with a new producer id, from sequence 0 on.
+A batch gets producer id, epoch and sequence when it is first sent and keeps them in every retry: if an
+attempt was written without a response, the broker answers the next one with its offset. The sequence of a
+partition advances only when a batch is known to be written. If that is unknown (the batch has timed out),
+or the broker disagrees, the partition continues with a new producer id and sequence 0.
 
-A batch has `delivery_timeout_s`. Attempts end earlier, so that a broker that hangs leaves time for its successor. At the end:
+A batch has `delivery_timeout_s`. Single attempts end earlier, so that a broker that hangs leaves time for
+its successor. At the end:
 
     known not to be written (no leader, no connection, refused)     Unavailable, with the last reason
-    an attempt was sent and its outcome is not known                DeadlineExceeded, with the last reason
-    the broker refused it for good (too large, not allowed, ...)    that error, at once
+    an attempt was sent, its outcome is unknown                     DeadlineExceeded, with the last reason
+    refused for good (too large, not allowed, ...)                  that error, at once
 
-With a `TransactionalId` the batches are part of its transaction: id and epoch are the transaction's, and a broker that disagrees about
-them, or a batch whose fate is not known, is an error that the owner ends the transaction for.
+With a `TransactionalId` the batches belong to its transaction: id and epoch are the transaction's. A
+broker that disagrees about them, or a batch with an unknown outcome, is an error, and the owner aborts.
 
-Bounds: `buffer_bytes` for everything that is queued or in flight; `_REQUEST_BYTES` for one request.
+Limits: `buffer_bytes` of queued and in-flight batches; `_REQUEST_BYTES` of one request.
 
-Road not taken: several requests in flight for a broker. It answers one after the other anyway, and what gathers makes fewer, larger ones.
+Road not taken: several requests in flight to a broker. It answers them in order anyway, and accumulating
+makes fewer, larger requests.
 """
 
 import asyncio
@@ -62,13 +65,13 @@ _log = structlog.get_logger(__name__)
 
 PURPOSE = "produce"
 TRANSACTIONS = "transactions"
-"""Transactions have connections of their own: they come in bulk, and would make messages wait."""
+"""Transactions have connections of their own: their bulk would delay messages."""
 
 _ALL_REPLICAS = -1
 _REQUEST_BYTES = 8 << 20
 _SEQUENCES = 2**31
 _ATTEMPTS_MIN = 3
-"""A batch's time is enough for so many attempts that get no answer."""
+"""Attempts without a response that fit into `delivery_timeout_s`."""
 _ATTEMPT_MIN_S = 0.2
 _MISSING = (UNKNOWN_SERVER_ERROR, -1, "the answer lacks the partition")
 _MAYBE_WRITTEN = frozenset({REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND})
@@ -78,7 +81,7 @@ _OUT_OF_STEP = frozenset(
 
 
 class TransactionalId(NamedTuple):
-    """Whose transaction batches belong to, and the producer id and epoch that the coordinator gave."""
+    """A transactional id, with the producer id and epoch from its coordinator."""
 
     name: str
     producer: ProducerId
@@ -88,13 +91,13 @@ class Producer:
     """Writes the batches of one cluster.
 
     Args:
-        client: connections and leaders.
-        options: acks, times and sizes.
+        client: connections and metadata.
+        options: acks, time limits and sizes.
         on_fault: called with an exception that is a bug.
-        transaction: what the batches are part of, if anything; from the first one on.
+        transaction: the transaction of all batches, if any.
 
     Attributes:
-        buffered_bytes: of batches that are not answered.
+        buffered_bytes: size of the unanswered batches.
     """
 
     def __init__(
@@ -112,15 +115,15 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._attempt_s = max(options.delivery_timeout_s / _ATTEMPTS_MIN, _ATTEMPT_MIN_S)
         self._queues: dict[TopicPartition, ProduceQueue] = {}
-        # Queues whose first batch may be sent as soon as there is a leader and its connection is free, in order of arrival.
+        # Queues whose first batch is due once its leader is known and free, in order of arrival.
         self._ready: dict[ProduceQueue, None] = {}
         # Brokers with a request in flight.
         self._busy: set[int] = set()
         self._scheduled = False
-        # Set for the earliest deadline, or for one before it. Invariant: `_expires_at` is its time, infinite without one.
+        # Set to the earliest deadline or earlier. Invariant: `_expires_at` is its time, infinite without a timer.
         self._timer: asyncio.TimerHandle | None = None
         self._expires_at = inf
-        # For partitions that have none yet.
+        # The producer id of partitions without one.
         self._producer: ProducerId | None = None if transaction is None else transaction.producer
         self._tasks = Tasks(on_fault)
         self._empty = asyncio.Event()
@@ -169,7 +172,7 @@ class Producer:
             self._make_ready(queue)
 
     async def stop(self) -> None:
-        """Refuse further batches; return when all others are answered, which their deadlines bound."""
+        """Refuse further batches, and return when all others are answered, at their deadlines at the latest."""
         self._stopped = True
         await self._empty.wait()
         if self._timer is not None:
@@ -191,7 +194,7 @@ class Producer:
             self._loop.call_soon(self._send_ready)
 
     def _send_ready(self) -> None:
-        """One request for every broker that has none in flight, with what is ready for it."""
+        """Send one request to every broker without one in flight, with its ready batches."""
         self._scheduled = False
         leader_of = self._client.metadata.leader
         requests: dict[int, list[ProduceQueue]] = {}
@@ -214,7 +217,7 @@ class Producer:
             self._tasks.spawn(self._send(leader, queues), f"produce to broker {leader}")
 
     def _no_leader(self, queue: ProduceQueue) -> None:
-        """The first batch waits; a change of metadata makes it look again."""
+        """Let the first batch wait for a change of metadata."""
         queue.reason = self._client.no_leader(queue.partition)
         if self._loop.time() >= queue.not_before:
             self._back_off(queue)
@@ -237,7 +240,7 @@ class Producer:
             queues = self._drop_late(queues)
             answers = await self._exchange(leader, queues) if queues else {}
         except PixyError as error:
-            # Who stops while a request is under way waits for its batches; the client goes after them.
+            # `stop` waits for the batches of a request in flight; the client stops after the producer.
             maybe_sent = isinstance(error, BrokerFault) and error.sent
             for queue in queues:
                 self._failed(queue, str(error), maybe_written=queue.sent and maybe_sent)
@@ -247,8 +250,7 @@ class Producer:
                 self._answered(queue, *answers.get(queue.partition, _MISSING))
 
     def _drop_late(self, queues: Iterable[ProduceQueue]) -> list[ProduceQueue]:
-        """The queues whose first batch still waits for its answer. A batch that was answered while its request was prepared must not be
-        written any more."""
+        """Drop batches that were answered while their request was prepared: they must not be written any more."""
         in_time = []
         for queue in queues:
             if queue.pending[0].answered:
@@ -260,7 +262,7 @@ class Producer:
     async def _exchange(
         self, leader: int, queues: list[ProduceQueue]
     ) -> dict[TopicPartition, tuple[int, int, str | None]]:
-        """Code, offset and message for each partition in the answer. Does not suspend before the batches are out."""
+        """Code, offset and message of each partition in the response. Does not suspend before the batches are sent."""
         for queue in queues:
             queue.sent = True
         answer = await self._client.send(leader, self._request(queues), self._purpose, self._attempt_s)
@@ -278,7 +280,7 @@ class Producer:
         return PRODUCE(self._transactional_id, self._acks, int(self._attempt_s * 1000), list(topics.items()))
 
     async def _sequence(self, queues: Iterable[ProduceQueue]) -> None:
-        """Write id and sequence into the batches that have none yet."""
+        """Write producer id and sequence into new batches."""
         for queue in queues:
             if queue.producer is None:
                 queue.producer = await self._producer_id()
@@ -303,13 +305,13 @@ class Producer:
     # --- answers --------------------------------------------------------------------------------------------------
 
     def _answered(self, queue: ProduceQueue, code: int, offset: int, message: str | None) -> None:
-        """The broker has said what came of the first batch."""
+        """Handle the result of the first batch."""
         if code == 0:
             pending = queue.pending[0]
             queue.sequence = (queue.sequence + pending.records) % _SEQUENCES
             self._settle(queue, offset, None)
         elif code in _OUT_OF_STEP and self._transactional_id is None:
-            # It is not in the log, or the broker would have known it for a repetition.
+            # It is not in the log, else the broker would have detected a duplicate.
             self._start_over(queue)
             queue.pending[0].maybe_written = False
             self._failed(queue, message or code_name(code), maybe_written=False)
@@ -321,7 +323,7 @@ class Producer:
             self._refused(queue, code, message)
 
     def _fail_in_flight(self, queues: Iterable[ProduceQueue], error: PixyError) -> None:
-        """A bug: nobody knows whether the first batches are written. They are not tried again, and the partitions start over."""
+        """Fail batches with an unknown outcome after a bug, without a retry; their partitions start over."""
         for queue in queues:
             if queue.in_flight and queue.pending:
                 self._start_over(queue)
@@ -340,7 +342,7 @@ class Producer:
         self._settle(queue, -1, error_for_code(code, f"cannot write to {topic}-{number}", message))
 
     def _failed(self, queue: ProduceQueue, reason: str, maybe_written: bool) -> None:
-        """An attempt came to nothing: the batch is tried again, unless its time is over."""
+        """An attempt failed: retry the batch unless its time is over."""
         queue.in_flight = False
         queue.reason = reason
         pending = queue.pending[0]
@@ -358,7 +360,7 @@ class Producer:
         self._loop.call_later(queue.backoff_s, self._make_ready, queue)
 
     def _start_over(self, queue: ProduceQueue) -> None:
-        """The partition goes on with a new producer id."""
+        """Continue the partition with a new producer id."""
         if self._transactional_id is None and self._producer == queue.producer:
             self._producer = None
         queue.producer = None
@@ -366,7 +368,7 @@ class Producer:
             queue.pending[0].sequenced = False
 
     def _settle(self, queue: ProduceQueue, offset: int, error: PixyError | None) -> None:
-        """The first batch is done with; the next one may go."""
+        """The first batch is answered; the next one is due."""
         pending = queue.pending.popleft()
         self._ready.pop(queue, None)
         queue.in_flight = False
@@ -388,10 +390,10 @@ class Producer:
         if not self.buffered_bytes:
             self._empty.set()
 
-    # --- the end of waiting ---------------------------------------------------------------------------------------
+    # --- deadlines ------------------------------------------------------------------------------------------------
 
     def _watch(self, deadline: float) -> None:
-        """Have `_expire` called at that time, or before."""
+        """Set the timer for `_expire` to `deadline` or earlier."""
         if deadline < self._expires_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -399,7 +401,7 @@ class Producer:
             self._timer = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
-        """Answer what has no time left."""
+        """Answer batches whose time is over."""
         now = self._loop.time()
         self._timer, self._expires_at = None, inf
         for queue in list(self._queues.values()):
@@ -413,7 +415,7 @@ class Producer:
 
     def _run_out(self, queue: ProduceQueue, pending: PendingBatch) -> None:
         if queue.in_flight and queue.pending[0] is pending:
-            # What the attempt under way comes to is for the sequence only.
+            # The result of the attempt in flight only matters for the sequence.
             pending.maybe_written |= queue.sent
             self._answer(pending, -1, self._time_is_over(queue, pending))
             return
@@ -425,7 +427,7 @@ class Producer:
         self._answer(pending, -1, self._time_is_over(queue, pending))
 
     def _give_up(self, queue: ProduceQueue) -> None:
-        """The first batch will not be tried again."""
+        """Answer the first batch without another attempt."""
         pending = queue.pending[0]
         if pending.maybe_written:
             self._start_over(queue)
@@ -457,7 +459,7 @@ class Producer:
         return known is None or known.topic_id != queue.topic_id or number >= len(known.partitions)
 
     def _fail_all(self, queue: ProduceQueue) -> None:
-        """The topic was deleted; nothing of it is in flight."""
+        """Fail the batches of a deleted topic, none of which is in flight."""
         self._ready.pop(queue, None)
         if self._queues.get(queue.partition) is queue:
             del self._queues[queue.partition]

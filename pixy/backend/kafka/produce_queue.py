@@ -1,4 +1,4 @@
-"""Batches that wait to be written, by partition."""
+"""The queue of batches of one partition."""
 
 from collections import deque
 from typing import NamedTuple
@@ -9,14 +9,14 @@ __all__ = ["PendingBatch", "ProduceQueue", "ProducerId"]
 
 
 class ProducerId(NamedTuple):
-    """Who we are for a broker that looks for repetitions."""
+    """Producer id and epoch, by which brokers detect duplicates."""
 
     id: int
     epoch: int
 
 
 class PendingBatch:
-    """A batch that is not answered yet."""
+    """An unanswered batch."""
 
     __slots__ = ("answered", "batch", "deadline", "done", "maybe_written", "records", "sequenced")
 
@@ -25,9 +25,9 @@ class PendingBatch:
         self.records = records
         self.done = done
         self.deadline = deadline
-        # Whether its header has the producer's id and the sequence of its partition.
+        # Its header has the producer id and sequence.
         self.sequenced = False
-        # Whether an attempt may have been written that was not answered.
+        # An attempt without a response may have been written.
         self.maybe_written = False
         # Its time ran out while it was in flight.
         self.answered = False
@@ -55,13 +55,13 @@ class ProduceQueue:
         # Invariant: deadlines ascend.
         self.pending: deque[PendingBatch] = deque()
         self.in_flight = False
-        # Whether the attempt under way has left us.
+        # The attempt in flight has been sent.
         self.sent = False
-        # None: the next batch to be sequenced starts with a new id.
+        # None: the next batch gets a new producer id.
         self.producer: ProducerId | None = None
-        # Of the next record. Invariant: one past the last record that is known to be written with this id.
+        # Sequence of the next record. Invariant: one past the last record known to be written with this id.
         self.sequence = 0
-        # Why the first batch is not written yet, and when it is tried again.
+        # The last error of the first batch, and the time of its next attempt.
         self.reason = ""
         self.backoff_s = 0.0
         self.not_before = 0.0

@@ -1,6 +1,6 @@
-"""From the files of stages to the batches of a transaction: read a mebibyte at a time, in order, never more than a window in memory.
+"""Sends the files of stages as the batches of a transaction, in order, with a bounded window in memory.
 
-The first batch that cannot be written ends it: the transaction is lost then, whatever else is written.
+Files are read a mebibyte at a time. The first batch that fails ends it: the transaction is lost then.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from pixy.storage import Disk, StagedPart, Worker, run_on
 __all__ = ["STAGES_WINDOW_BYTES", "StageSender"]
 
 STAGES_WINDOW_BYTES = 8 << 20
-"""Batches of one publication that are on their way."""
+"""Bytes of batches in flight, per publication."""
 
 _NO_LEADER_EPOCH = -1
 
@@ -24,9 +24,9 @@ class StageSender:
     """Sends stages once.
 
     Args:
-        producer: of the transaction. Stopped at the end.
+        producer: the transaction's producer, stopped at the end.
         disk, worker: the files, and the thread that reads them.
-        window_bytes: batches that are on their way.
+        window_bytes: limit of the batches in flight.
     """
 
     def __init__(self, producer: Producer, disk: Disk, worker: Worker, window_bytes: int) -> None:
@@ -37,7 +37,7 @@ class StageSender:
         self._failure: PixyError | None = None
 
     async def send(self, parts: Sequence[tuple[TopicPartition, StagedPart]]) -> None:
-        """Write parts, those of a partition in this order; on return all of them are written.
+        """Write parts, those of a partition in this order, and return when all are written.
 
         Raises:
             CorruptData, StorageFault: a stage cannot be read.
@@ -70,6 +70,6 @@ class StageSender:
     def _done(self, size: int, _: int, error: PixyError | None) -> None:
         self._semaphore.release(size)
         if isinstance(error, DeadlineExceeded):
-            # Whether the batch is written does not matter: the transaction is not ended, and what is in it is not published.
+            # An unwritten batch does no harm: the transaction is not committed.
             error = Unavailable(f"nothing was published: {error}")
         self._failure = self._failure or error

@@ -1,25 +1,28 @@
-"""Staged writes in front of Kafka: stages are files of this daemon, a publication is one transaction of Kafka.
+"""Staged writes to Kafka: stages are files of this daemon, a publication is one Kafka transaction.
 
-    <directory>/lock              held: one daemon at a time
+    <directory>/lock              locked by one daemon at a time
     <directory>/staging/          the stages (`storage.staging`)
-    <directory>/publishing/       what is being published (`storage.publication_marks`)
+    <directory>/publishing/       marks of unfinished publications (`storage.publication_marks`)
 
-Stages are taken, sealed, bounded and expired exactly as an embedded node does it. They are where they were taken: another daemon in
-front of the same cluster does not have them. That is why a stage can be large, and why Kafka holds nothing that may never be published.
+Stages are accepted, sealed, limited and expired exactly as on an embedded node. They stay on the daemon
+that accepted them; another daemon on the same cluster does not have them. So a stage can be large, and
+Kafka never holds data that may not be published.
 
-A publication, and what a crash leaves behind each step:
+Steps of a publication, and the recovery after a crash behind each:
 
-    epoch read, stages looked at       nothing
-    mark written                       a start asks Kafka, hears that the epoch is not published, and removes the mark
-    transaction begun, batches sent    the same, and its asking aborts the transaction; nobody who reads what is committed saw any of it
-    EndTxn                             a start asks Kafka, hears that the epoch is published, and removes the stages
-    stages removed                     a start removes the mark
+    epoch read, stages validated       nothing
+    mark written                       the start asks Kafka: epoch not published; removes the mark
+    transaction begun, batches sent    the same, and the query aborts the transaction, of which no reader
+                                       of committed data saw anything
+    EndTxn                             the start asks Kafka: epoch published; removes the stages
+    stages removed                     the start removes the mark
     mark removed                       nothing
 
-The same asking settles, at the next call for the sink, what this process could not find out. A stage of an unsettled publication is not
-published under another epoch: that call settles it first. Without an answer of Kafka nothing is published and nothing removed.
+The same query settles, at the next call for the sink, a publication with an unknown outcome. A stage of an
+unsettled publication is never published under another epoch: that call settles it first. Without an answer
+of Kafka nothing is published and nothing removed.
 
-Which cluster stages belong to is told by the ids of their topics. Nothing is made on the disk until the first stage comes.
+The ids of their topics identify the cluster of stages. Nothing is written to disk before the first stage.
 """
 
 import asyncio
@@ -81,10 +84,10 @@ __all__ = ["PUBLICATIONS_MAX", "KafkaStagedWrites", "StagingPlace"]
 log = structlog.get_logger(__name__)
 
 PUBLICATIONS_MAX = 1000
-"""Calls of `publish` that may be under way; more are refused for the moment."""
+"""Limit of concurrent calls of `publish`."""
 
 _AT_ONCE = 4
-"""Publications that send batches at a time; the others wait."""
+"""Publications that send batches concurrently; others wait."""
 _EXPIRY_CHECK_S = 60.0
 _SETTLE_PAUSE_S = 1.0
 _WHERE = (
@@ -95,13 +98,13 @@ _WHERE = (
 
 @dataclass(frozen=True, slots=True)
 class StagingPlace:
-    """Where stages are.
+    """The place of the stages.
 
     Args:
-        disk, directory: the files. The directory is made when the first stage comes.
-        worker: makes the thread for them.
-        clock: measures expiry.
-        config: bounds and times. `sink_retention` is Kafka's `offsets.retention.minutes` here.
+        disk, directory: the files. The first stage creates the directory.
+        worker: makes the thread for the files.
+        clock: the time, for expiry.
+        config: limits and retention. `sink_retention` is Kafka's `offsets.retention.minutes` here.
     """
 
     disk: Disk
@@ -115,11 +118,11 @@ class KafkaStagedWrites:
     """The staged writes of one Kafka cluster; see `Backend.stage`.
 
     Args:
-        client: topics and brokers.
-        options: how to write.
-        place: where stages are.
+        client: the cluster's brokers and metadata.
+        options: limits of writes.
+        place: the place of the stages.
         on_fault: called with an exception that is a bug.
-        on_storage_fault: called with what only a restart mends.
+        on_storage_fault: called with a fault that only a restart repairs.
     """
 
     def __init__(
@@ -143,24 +146,24 @@ class KafkaStagedWrites:
         self._worker: Worker | None = None
         self._stages: Stages | None = None
         self._expiry: StageExpiry | None = None
-        # By number; of publications whose outcome is not known, or whose stages are just being removed.
+        # Marks by number, of publications with an unknown outcome, or whose stages are being removed.
         self._marks: dict[int, PublishStages] = {}
         self._next_mark = 1
-        # By sink: one publication at a time. Bounded by `PUBLICATIONS_MAX`.
+        # A lock per sink: one publication at a time. Bounded by `PUBLICATIONS_MAX`.
         self._turns: dict[str, asyncio.Lock] = {}
         self._publishing = 0
         self._sending = asyncio.Semaphore(_AT_ONCE)
-        # Topics that are being deleted: nothing more is staged or published for them.
+        # Topics under deletion; stages and publications for them are refused.
         self._deleting: set[bytes] = set()
         self._stopped = False
 
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find what is there, and settle what was being published as soon as Kafka can be asked.
+        """Recover the stages, and settle unfinished publications once Kafka can be reached.
 
         Raises:
-            DataDirectoryError, CorruptData: what is there cannot be used.
+            DataDirectoryError, CorruptData: the directory cannot be used.
         """
         if self._place.directory.exists():
             await self._open()
@@ -168,7 +171,7 @@ class KafkaStagedWrites:
                 self._background.spawn(self._settle_all(), "settle publications")
 
     async def stop(self) -> None:
-        """Finish what is being published, within `delivery_timeout_s`; what is not settled then is settled by the next start."""
+        """Finish publications, within `delivery_timeout_s`; the next start settles the others."""
         self._stopped = True
         await self._background.cancel_all()
         with suppress(TimeoutError):
@@ -209,7 +212,7 @@ class KafkaStagedWrites:
             return self._stages
 
     def _lock_directory(self) -> None:
-        """Lock the directory, once. On the worker, which keeps the lock for whoever comes next: the caller may be gone by then."""
+        """Lock the directory, once. The worker keeps the lock even if the caller is gone by then."""
         if self._lock is not None:
             return
         disk, directory = self._place.disk, self._place.directory
@@ -247,7 +250,7 @@ class KafkaStagedWrites:
         try:
             stages = await self._open()
         except DataDirectoryError as error:
-            # Not at a start, where it would be the operator's: the caller may try again when it is mended.
+            # The caller may retry once the directory is repaired; at a start the error would be the operator's.
             raise Unavailable(str(error)) from error
         assert self._expiry is not None
         self._expiry.staged(name)
@@ -281,10 +284,10 @@ class KafkaStagedWrites:
             await asyncio.shield(gone)
 
     def begin_deletion(self, topic_id: bytes, *, force: bool) -> None:
-        """A topic is being deleted: nothing more is staged or published for it until `end_deletion`.
+        """Refuse stages and publications for a topic under deletion, until `end_deletion`.
 
         Raises:
-            FailedPrecondition: records of it are staged, and `force` is not set; names the sinks.
+            FailedPrecondition: records of it are staged, and `force` is not set; the message names the sinks.
         """
         stages = [] if self._stages is None else self._stages.of_topic(topic_id)
         if stages and not force:
@@ -295,13 +298,13 @@ class KafkaStagedWrites:
         self._deleting.add(topic_id)
 
     def end_deletion(self, topic_id: bytes) -> None:
-        """The topic is deleted, or is not after all."""
+        """The deletion has succeeded or failed."""
         self._deleting.discard(topic_id)
 
     # --- publishing -----------------------------------------------------------------------------------------------
 
     async def publish(self, command: PublishStages) -> Published:
-        """As `Backend.publish`. What was begun goes on when the caller goes away."""
+        """As `Backend.publish`. A publication that has begun continues even if the caller goes away."""
         if self._publishing >= PUBLICATIONS_MAX:
             raise Unavailable(f"{PUBLICATIONS_MAX} publications are under way; try again")
         if self._expiry is not None:
@@ -318,7 +321,7 @@ class KafkaStagedWrites:
                 published = await self._publish(command)
         except PixyError as error:
             reject(outcome, error)
-            outcome.exception()  # also if nobody waits any more
+            outcome.exception()  # retrieved even if the caller is gone
         except BaseException as error:
             stopped = isinstance(error, asyncio.CancelledError)
             reject(outcome, ShuttingDown() if stopped else internal_error(error))
@@ -337,7 +340,7 @@ class KafkaStagedWrites:
     async def _publish(self, command: PublishStages) -> Published:
         sink_id = command.sink_id
         with suppress(Unsettled):
-            # Whoever asks again, or in vain, does not fence a publisher.
+            # A repeated or refused call must not fence a publisher.
             sink = await self._transactions.read(sink_id, wait=False)
             if self._is_new(command, sink) is not None:
                 return await self._answer_again(sink_id, sink)
@@ -365,7 +368,7 @@ class KafkaStagedWrites:
         """None if the sink may publish this epoch.
 
         Raises:
-            FailedPrecondition: it is another query's.
+            FailedPrecondition: the sink belongs to another query.
         """
         if sink is None:
             return None
@@ -380,7 +383,7 @@ class KafkaStagedWrites:
         return Published(False, sink.last_epoch)
 
     async def _look_at(self, command: PublishStages) -> list[Stage]:
-        """The stages of a publication; proves that they can be published."""
+        """The stages of a publication; raises if one cannot be published."""
         if not command.stage_ids:
             return []
         names = [StageName(command.sink_id, stage_id) for stage_id in command.stage_ids]
@@ -402,10 +405,10 @@ class KafkaStagedWrites:
     async def _transact(
         self, command: PublishStages, transaction: TransactionalId, stages: Sequence[Stage]
     ) -> None:
-        """Write everything as one transaction.
+        """Write all stages as one transaction.
 
         Raises:
-            PixyError: nothing was published; or, of `commit`, perhaps: then this is settled later.
+            PixyError: nothing was published; after a failed `commit` that is unknown and settled later.
         """
         async with self._sending:
             await self._mark(command)
@@ -423,7 +426,7 @@ class KafkaStagedWrites:
             try:
                 await self._transactions.commit(transaction, command.epoch, command.query_id)
             except PixyError:
-                # Whether it was committed is known once nobody can commit it any more.
+                # The outcome is known once this transaction can no longer be committed.
                 await self._transactions.begin(command.sink_id)
                 sink = await self._transactions.read(command.sink_id, wait=True)
                 if not _has_published(sink, command):
@@ -460,11 +463,11 @@ class KafkaStagedWrites:
         self._marks[number] = command
 
     async def _settle(self, sink_id: str, sink: Sink | None, *, final: bool) -> None:
-        """Remove the stages that are known to be published, and the marks that nobody needs any more.
+        """Remove published stages, and the marks that are settled.
 
         Args:
-            sink: what it has published.
-            final: nobody can publish what was begun before.
+            sink: the last publication of the sink.
+            final: earlier publications can no longer be committed.
         """
         for number in self._marks_of(sink_id):
             mark = self._marks[number]
@@ -479,7 +482,7 @@ class KafkaStagedWrites:
             del self._marks[number]
 
     async def _settle_all(self) -> None:
-        """Find out what came of publications that the last process was at; what it left open is aborted by that."""
+        """Settle the publications of the last process; its open transactions are aborted by that."""
         await self._client.reached.wait()
         for sink_id in sorted({mark.sink_id for mark in self._marks.values()}):
             while True:
@@ -497,7 +500,7 @@ class KafkaStagedWrites:
 
 
 def _may_go(stage: Stage) -> bool:
-    """Whether nobody works on a stage."""
+    """True if no call uses the stage."""
     return not stage.holders
 
 

@@ -1,14 +1,17 @@
 """Topics of a Kafka cluster: create, alter, delete, describe, list.
 
-A topic's options have Kafka's names with underscores for dots (`retention_ms` is Kafka's `retention.ms`), and every option that Kafka has
-for a topic can be set; Kafka itself says which there are and what they may be. Only those that were set for the topic are told.
+Options have Kafka's names with underscores for dots (`retention_ms` is Kafka's `retention.ms`). Every topic
+option of Kafka can be set; Kafka itself validates names and values. A description has only the options
+that were set for the topic.
 
-Changes go to any broker, which passes them to the controller. They are answered when the controller has them, and brokers hear of them one
-after the other; so each call returns when a broker that is asked next knows. A change that was sent and not answered is not sent again: it
-may have been made, and the error says that the broker has not answered.
+Changes are sent to any broker, which forwards them to the controller. The controller answers at once, and
+the change reaches the brokers one after the other; so each call returns when the next broker asked has it.
+A change without a response is not sent again: it may have been made, and the error says that the broker
+has not answered.
 
-Partitions and options of a topic cannot be changed as one in Kafka. The growth is validated first, then the options are set, all or none,
-then the partitions are made. A broker that fails in between leaves the options set.
+Kafka cannot change partitions and options of a topic in one step. The growth is validated first, then the
+options are set, all or none, then the partitions are added. A broker that fails in between leaves the
+options set.
 """
 
 import asyncio
@@ -41,12 +44,12 @@ __all__ = ["Topics"]
 _PARTITIONS_MAX = 10_000
 _TIMEOUT_MS = 10_000
 _CHANGE_S = 15.0
-"""A broker that hangs is given up after so long; one that works says itself that the controller takes more than _TIMEOUT_MS."""
+"""Time limit for a broker that hangs; a live one reports itself that the controller takes more than `_TIMEOUT_MS`."""
 _READ_S = 3.0
 _SET_FOR_THE_TOPIC = 1
 _DEFAULT_REPLICAS = -1
 _CONFIGS_AT_ONCE = 20
-"""A topic has some forty options: more at once would stall the event loop."""
+"""Topics per DescribeConfigs request. A topic has some forty options: more would stall the event loop."""
 
 
 class Topics:
@@ -77,7 +80,7 @@ class Topics:
         answer = await self._ask(CREATE_TOPICS(topics, _TIMEOUT_MS, False, {}))
         for _, _, code, message, *_ in answer.topics:
             if code == TOPIC_ALREADY_EXISTS:
-                await self._wait_partitions(name, 1)  # who is told so finds it here
+                await self._wait_partitions(name, 1)  # the caller finds it in the metadata then
             _check(code, f"cannot create topic {name}", message)
         self._client.metadata.created(name, self._loop.time())
         await self._wait_partitions(name, partitions)
@@ -136,7 +139,7 @@ class Topics:
             _check(code, f"cannot give topic {name} {partitions} partitions", message)
 
     async def _wait_partitions(self, name: str, partitions: int) -> None:
-        """Return when at least so many partitions are known, all with leaders."""
+        """Wait until the metadata has at least this number of partitions, all with leaders."""
         attempts = short_attempts()
         while True:
             await self._refresh([name])
@@ -151,7 +154,7 @@ class Topics:
             )
 
     async def _wait_config(self, name: str, config: Mapping[str, str | None]) -> TopicDescription:
-        """The topic, once these options are known of it."""
+        """Wait until the description has these options, and return it."""
         attempts = short_attempts()
         while True:
             try:
@@ -162,13 +165,13 @@ class Topics:
                     f"the options of topic {name} were set, but are not in force yet"
                 )
             except UnknownTopic as error:
-                failure = error  # of a broker that has not heard of the topic yet
+                failure = error  # from a lagging broker
             await attempts.again(failure)
 
     # --- what is known --------------------------------------------------------------------------------------------
 
     async def _with_configs(self, names: Sequence[str]) -> list[TopicDescription]:
-        """The descriptions of those that are there, with their options as they are now."""
+        """Descriptions of the topics that exist, with their current options."""
         described = []
         for at in range(0, len(names), _CONFIGS_AT_ONCE):
             some = names[at : at + _CONFIGS_AT_ONCE]
@@ -198,7 +201,7 @@ class Topics:
                 await attempts.again(error)
 
     async def _ask(self, request: Any, *, repeatable: bool = False) -> Any:
-        """The answer of any broker; a change that was sent is not sent again."""
+        """The response of any broker; a change that may have been executed is not sent again."""
         attempts = short_attempts()
         timeout_s = _READ_S if repeatable else _CHANGE_S
         while True:

@@ -1,22 +1,23 @@
-"""The transactions of sinks: what is published and the epoch under which it is, committed together or not at all.
+"""Transactions of sinks: records and the epoch under which they are published, committed atomically.
 
-A sink has the transactional id `pixy-sink-<sink id>`, and a consumer group of the same name that nobody consumes in. What the group has
-committed is the sink: the offset is the last epoch, the metadata its query. It is committed for partition 0 of `__consumer_offsets`,
-which is there wherever a group has committed anything, and which nobody deletes: with a user's topic the epoch would go too. Kafka takes
-an offset only for a partition that exists, and does not care what is in it.
+A sink has the transactional id `pixy-sink-<sink id>`, and a consumer group of the same name without
+members. The committed offset of the group is the sink's state: the offset is the last epoch, the metadata
+the query. It is committed for partition 0 of `__consumer_offsets`, which exists wherever a group has
+committed anything and is never deleted; with a user's topic the epoch would be deleted too. Kafka accepts
+an offset for any partition that exists.
 
-    begin     InitProducerId: whoever published as this sink before is fenced, what it has left open is aborted, and what it has
-              committed is finished. From then on `read` tells how it came out
+    begin     InitProducerId: fences earlier publishers of the sink, aborts their open transaction, and
+              completes a committed one. From then on `read` returns the outcome
     add       AddPartitionsToTxn, AddOffsetsToTxn
     ...       the batches (`produce`)
-    commit    TxnOffsetCommit, EndTxn; and EndTxn again, which the coordinator answers with "not yet" until every partition shows the
-              records: so on return readers of what is committed see them
+    commit    TxnOffsetCommit, EndTxn; then EndTxn again, which the coordinator refuses with "concurrent"
+              until every partition has its marker: so on return readers of committed data see the records
     abort     EndTxn
 
-Each request may be sent twice: the coordinators know producer id and epoch. A request that is refused because of them says that another
-publisher has begun, or that the transaction took longer than `transaction_timeout_s`, which ends it.
+Each request may be sent twice: the coordinators check producer id and epoch. If they refuse a request for
+these, another publisher has begun, or the transaction has exceeded `transaction_timeout_s`.
 
-Requests are those of the first version: an answer without details is enough, and every release of Kafka has them.
+All requests have version 0: responses without details suffice, and every release of Kafka supports it.
 """
 
 from collections.abc import Iterable
@@ -50,14 +51,14 @@ __all__ = ["SinkTransactions", "Unsettled"]
 
 _EPOCHS = TopicPartition("__consumer_offsets", 0)
 _FIRST_PAUSE_S = 0.005
-"""Markers are written within milliseconds."""
+"""Short, because markers are written within milliseconds."""
 _FENCED = frozenset({INVALID_PRODUCER_EPOCH, 48, 49, PRODUCER_FENCED})
 """48 INVALID_TXN_STATE, 49 INVALID_PRODUCER_ID_MAPPING"""
 _NOTHING_COMMITTED = -1
 
 
 class Unsettled(Unavailable):
-    """A transaction of the sink is open, or being finished."""
+    """A transaction of the sink is open or being completed."""
 
 
 class SinkTransactions:
@@ -65,12 +66,12 @@ class SinkTransactions:
 
     Args:
         client: the cluster's brokers.
-        timeout_s: after so long the cluster aborts a transaction that nobody has ended.
+        timeout_s: time limit of a transaction, after which the cluster aborts it.
     """
 
     def __init__(self, client: KafkaClient, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        # Brokers hear of a new topic one after the other; that of the epochs is made when a coordinator is first looked for.
+        # New topics reach the brokers one after the other; the first lookup of a coordinator creates that of the epochs.
         later = frozenset({CONCURRENT_TRANSACTIONS, UNKNOWN_TOPIC_OR_PARTITION})
         self._transactions = Coordinators(client, TRANSACTION_COORDINATOR, later, _FIRST_PAUSE_S)
         self._epochs = Coordinators(client, later=later, pause_s=_FIRST_PAUSE_S)
@@ -78,10 +79,10 @@ class SinkTransactions:
         self._settled = Coordinators(client, later=settled, pause_s=_FIRST_PAUSE_S)
 
     async def begin(self, sink_id: str) -> TransactionalId:
-        """Become the one publisher of a sink.
+        """Become the only publisher of a sink.
 
         Raises:
-            Unavailable: the coordinator cannot be reached, or what was left cannot be finished at the moment.
+            Unavailable: the coordinator cannot be reached, or an earlier transaction cannot be completed now.
         """
         name = _name(sink_id)
         what = f"begin a transaction of sink {sink_id}"
@@ -92,10 +93,10 @@ class SinkTransactions:
         return TransactionalId(name, ProducerId(answer.producer_id, answer.producer_epoch))
 
     async def read(self, sink_id: str, *, wait: bool) -> Sink | None:
-        """What a sink has published, None if nothing is known of it.
+        """The state of a sink, None if there is none.
 
         Args:
-            wait: until what a transaction has left is finished; behind `begin` that is soon.
+            wait: wait until an earlier transaction is completed, which is soon after `begin`.
 
         Raises:
             Unsettled: a transaction of the sink is open, without `wait`.
@@ -117,7 +118,7 @@ class SinkTransactions:
         return None if offset == _NOTHING_COMMITTED else Sink(query_id or "", offset, 0)
 
     async def add(self, transaction: TransactionalId, partitions: Iterable[TopicPartition]) -> None:
-        """Make partitions part of a transaction, and the sink's epoch."""
+        """Add partitions and the sink's epoch to a transaction."""
         name, producer = transaction
         by_topic: dict[str, list[int]] = {}
         for topic, number in partitions:
@@ -129,10 +130,10 @@ class SinkTransactions:
         await self._ask(self._transactions, name, request, "add the epoch to the transaction", _top_code)
 
     async def commit(self, transaction: TransactionalId, epoch: int, query_id: str) -> None:
-        """Publish; on return readers see it.
+        """Commit the transaction; on return readers see the records.
 
         Raises:
-            Unavailable: perhaps it is published. `begin` and `read` tell.
+            Unavailable: the outcome is unknown; `begin` and `read` tell it.
         """
         name, producer = transaction
         topics = [(_EPOCHS.topic, [(_EPOCHS.partition, epoch, query_id)])]
@@ -143,7 +144,7 @@ class SinkTransactions:
             await self._ask(self._transactions, name, request, "commit the transaction", _top_code)
 
     async def abort(self, transaction: TransactionalId) -> None:
-        """Publish nothing."""
+        """Abort the transaction."""
         name, producer = transaction
         request = END_TXN(name, *producer, False)
         await self._ask(self._transactions, name, request, "abort the transaction", _top_code)
@@ -172,12 +173,12 @@ def _top_code(answer: Any) -> int:
 
 
 def _any_code(answer: Any) -> int:
-    """The first code that is one: the others are then said not to be attempted."""
+    """The first error code other than "not attempted"."""
     codes = [code for _, partitions in answer.errors for _, code in partitions]
     return next((code for code in codes if code not in (0, OPERATION_NOT_ATTEMPTED)), 0)
 
 
 def _fetch_code(answer: Any) -> int:
-    """That of the group, or else of the partition."""
+    """The error code of the group, or else of the partition."""
     code: int = answer.error_code or answer.topics[0][1][0][4]
     return code
