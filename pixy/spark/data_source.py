@@ -53,9 +53,9 @@ class PixyDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> "DataSourceWriter":
         from pixy.spark.options import Use, write_options
         from pixy.spark.schema import write_columns
-        from pixy.spark.sink import BatchWriter, refuse_overwrite
+        from pixy.spark.sink import BatchWriter, reject_overwrite
 
-        refuse_overwrite(overwrite, 'a batch write needs .mode("append")')
+        reject_overwrite(overwrite, 'a batch write needs .mode("append")')
         options = write_options(self.options, Use.BATCH_WRITE)
         columns = write_columns(schema, topic=options.topic, include_headers=options.include_headers)
         return BatchWriter(options, columns)
@@ -63,9 +63,9 @@ class PixyDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamArrowWriter":
         from pixy.spark.options import Use, write_options
         from pixy.spark.schema import write_columns
-        from pixy.spark.sink import StreamWriter, refuse_overwrite
+        from pixy.spark.sink import StreamWriter, reject_overwrite
 
-        refuse_overwrite(overwrite, 'a stream needs .outputMode("append")')
+        reject_overwrite(overwrite, 'a stream needs .outputMode("append")')
         options = write_options(self.options, Use.STREAM_WRITE)
         columns = write_columns(schema, topic=options.topic, include_headers=options.include_headers)
         return StreamWriter(options, columns)

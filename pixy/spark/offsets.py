@@ -50,7 +50,7 @@ class Reached:
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
 
-    def is_another(self, topic: str, topic_id: bytes | None) -> bool:
+    def is_recreated(self, topic: str, topic_id: bytes | None) -> bool:
         """True if the topic is known under another id."""
         known = self.topic_ids.get(topic)
         return known is not None and topic_id is not None and known != topic_id

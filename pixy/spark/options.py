@@ -299,17 +299,17 @@ def _check_batch_name(given: Options) -> None:
 
 
 def _connection(given: Options) -> ConnectionOptions:
-    ours, theirs = given.get("pixy.address"), given.get("kafka.bootstrap.servers")
-    if ours is not None and theirs is not None and ours != theirs:
+    own, kafka = given.get("pixy.address"), given.get("kafka.bootstrap.servers")
+    if own is not None and kafka is not None and own != kafka:
         raise InvalidArgument(
-            f"options pixy.address={ours!r} and kafka.bootstrap.servers={theirs!r} are the same option: give one of them"
+            f"options pixy.address={own!r} and kafka.bootstrap.servers={kafka!r} are the same option: give one of them"
         )
-    text = ours if ours is not None else theirs if theirs is not None else _ADDRESS_DEFAULT
+    text = own if own is not None else kafka if kafka is not None else _ADDRESS_DEFAULT
     addresses = tuple(part.strip() for part in text.split(","))
     for address in addresses:
         match = _ADDRESS.fullmatch(address)
         if match is None or not 0 < int(match["port"] or 1) <= _PORT_MAX:
-            name = "pixy.address" if ours is not None else "kafka.bootstrap.servers"
+            name = "pixy.address" if own is not None else "kafka.bootstrap.servers"
             allowed = f"HOST:PORT with a port from 1 to {_PORT_MAX}, or unix:/PATH, or several of them, separated by commas"
             raise _bad(name, text, allowed)
     timeout_ms = _count(given, "pixy.timeoutMs") or _TIMEOUT_MS_DEFAULT

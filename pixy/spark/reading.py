@@ -43,7 +43,7 @@ def read_ranges(
     client = LogClient(connection)
     left = list(ranges)
     while left:
-        behind_gaps: list[PlannedRange] = []
+        after_gaps: list[PlannedRange] = []
         with closing(client.fetch([_request(each) for each in left])) as responses:
             for number, response in responses:
                 wanted = left[number]
@@ -53,8 +53,8 @@ def read_ranges(
                 if response.state not in (pb.MORE, pb.END_OF_RANGE):
                     _lost(wanted, response, fail=fail_on_data_loss)
                     if response.next_offset < response.log_begin_offset < wanted.end:
-                        behind_gaps.append(wanted._replace(first=response.log_begin_offset))
-        left = behind_gaps
+                        after_gaps.append(wanted._replace(first=response.log_begin_offset))
+        left = after_gaps
 
 
 def _request(planned: PlannedRange) -> pb.FetchRange:

@@ -35,7 +35,7 @@ from pixy.spark.python_worker import set_up_worker
 from pixy.spark.schema import WriteColumns
 from pixy.spark.writing import StageWriter
 
-__all__ = ["BatchWriter", "Staged", "StreamWriter", "refuse_overwrite"]
+__all__ = ["BatchWriter", "Staged", "StreamWriter", "reject_overwrite"]
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -53,7 +53,7 @@ class Staged(WriterCommitMessage):
     batch_id: int = 0
 
 
-def refuse_overwrite(overwrite: bool, allowed: str) -> None:
+def reject_overwrite(overwrite: bool, allowed: str) -> None:
     """Reject a write that would overwrite.
 
     Raises:

@@ -118,15 +118,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = from_json(start)
         finder = self._finder()
         self._maybe_refresh_topics(finder)
-        anew = self._made_anew(reached)
-        known = reached.without(anew)
+        recreated = self._recreated(reached)
+        known = reached.without(recreated)
         latest = self._capped(known.offsets, self._find_latest(finder, known.offsets))
         backlog = sum(max(end - known.offsets.get(each, 0), 0) for each, end in latest.items())
         if is_initial(start):
             self._pace.is_due(backlog, self._clock())
             return to_json(self._limited(known, latest, limit), start=reached)
         hurry = self._available is not None or isinstance(limit, ReadAllAvailable)
-        is_same = latest == known.offsets and not anew
+        is_same = latest == known.offsets and not recreated
         if is_same or not (hurry or self._pace.is_due(backlog, self._clock())):
             self._rest()
             return start
@@ -142,16 +142,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._maybe_refresh_topics(finder)
         self._available = self._find_latest(finder, {})
 
-    def _made_anew(self, reached: Reached) -> list[str]:
+    def _recreated(self, reached: Reached) -> list[str]:
         """Topics that were recreated since they were read.
 
         Raises:
             OffsetOutOfRange: there are some, with failOnDataLoss.
         """
-        anew = [
-            name for name, topic in self._topics.items() if reached.is_another(name, topic.topic_id or None)
+        recreated = [
+            name for name, topic in self._topics.items() if reached.is_recreated(name, topic.topic_id or None)
         ]
-        for name in anew if self._options.fail_on_data_loss else ():
+        for name in recreated if self._options.fail_on_data_loss else ():
             raise OffsetOutOfRange(
                 f"topic {name} was deleted and created again: it was read as topic {reached.topic_ids[name].hex()} and is "
                 f"{self._topics[name].topic_id.hex()} now; records may be lost. With failOnDataLoss=false the query reads it from its "
@@ -159,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 0,
                 0,
             )
-        return anew
+        return recreated
 
     def _find_latest(self, finder: OffsetFinder, known: Mapping[TopicPartition, int]) -> Offsets:
         """End offsets of all partitions, including deleted ones of `known`."""
@@ -228,7 +228,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic_id = topic_ids.get(each.topic)
             # A recreated topic is read from its beginning. Without its id it is recognized by an
             # end before the start.
-            if begin > stop or first.is_another(each.topic, topic_id):
+            if begin > stop or first.is_recreated(each.topic, topic_id):
                 begin = 0
             ranges.append(PlannedRange(*each, begin, stop, topic_id or b""))
         tasks = plan_tasks(ranges, self._options.min_partitions, self._options.max_records_per_partition)

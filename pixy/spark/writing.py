@@ -236,16 +236,16 @@ class _Topics:
             chosen = np.where(with_key, by_key, chosen)
         if rows.partition is None:
             return chosen, True
-        said = ~null_flags(rows.partition)
+        given = ~null_flags(rows.partition)
         wanted = np.frombuffer(rows.partition.buffers()[1], np.int32)[rows.partition.offset :][:count].astype(
             np.int64
         )
-        wrong = np.flatnonzero(said & ((wanted < 0) | (wanted >= topic.partitions)))
+        wrong = np.flatnonzero(given & ((wanted < 0) | (wanted >= topic.partitions)))
         if wrong.size:
             raise InvalidArgument(
                 f"a row says partition {wanted[wrong[0]]} of topic {topic.topic!r}: allowed are 0 to {topic.partitions - 1}"
             )
-        return np.where(said, wanted, chosen), not bool(said.all())
+        return np.where(given, wanted, chosen), not bool(given.all())
 
     def _describe(self, names: Sequence[str]) -> None:
         if not names:

@@ -299,7 +299,7 @@ async def test_members_lose_the_partitions_of_a_deleted_topic(backend: Backend) 
     assert [partitions for group in consumers.values() for partitions in group.values() if partitions] == []
 
 
-# --- the same name again --------------------------------------------------------------------------
+# --- recreation -----------------------------------------------------------------------------------
 
 
 async def test_a_recreated_topic_is_empty_and_has_another_id(backend: Backend) -> None:

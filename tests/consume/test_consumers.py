@@ -217,7 +217,7 @@ async def test_a_group_starts_at_an_offset_beyond_the_end_once_the_log_has_reach
     assert (await world.consume(3)).offsets == [8, 9]
 
 
-# --- bounds ---------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------
 
 
 async def test_groups_are_bounded_and_a_finished_group_frees_its_slot(make_world: MakeWorld) -> None:
@@ -253,7 +253,7 @@ async def test_subscriptions_are_bounded_over_all_groups(make_world: MakeWorld) 
     assert list(world.consumers._groups) == ["g"]
 
 
-# --- the end --------------------------------------------------------------------------------------
+# --- draining -------------------------------------------------------------------------------------
 
 
 async def test_draining_answers_all_requests_at_once(make_world: MakeWorld) -> None:

@@ -11,7 +11,7 @@ from tests.fakes.waiting import settle
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-# --- where a group begins -------------------------------------------------------------------------
+# --- start of a group -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("initial_offset", "offset"), [("oldest", 4), ("newest", 9)])
@@ -241,7 +241,7 @@ async def test_a_consumer_that_never_acks_holds_bounded_memory(make_world: MakeW
     assert live.offers.pending == 10
 
 
-# --- offsets set by hand --------------------------------------------------------------------------
+# --- SetOffsets -----------------------------------------------------------------------------------
 
 
 async def test_setting_offsets_voids_outstanding_offers(make_world: MakeWorld) -> None:

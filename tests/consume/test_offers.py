@@ -66,7 +66,7 @@ def take_all(offers: PartitionOffers, now: float = 0.0) -> list[int]:
     return taken
 
 
-# --- what is offered, and how much ----------------------------------------------------------------
+# --- offered records and limits -------------------------------------------------------------------
 
 
 def test_records_are_offered_in_order_of_offset() -> None:
@@ -203,7 +203,7 @@ def test_a_record_that_cannot_be_decoded_stops_there() -> None:
     offers.check_invariants()
 
 
-# --- what comes back ------------------------------------------------------------------------------
+# --- redelivery -----------------------------------------------------------------------------------
 
 
 def test_an_offer_expires_at_its_deadline_and_is_redelivered_first() -> None:
@@ -540,7 +540,7 @@ def test_existing_records_are_redelivered_after_the_log_is_truncated() -> None:
     assert take_all(offers) == [0, 1, 3, 4]
 
 
-# --- offers ---------------------------------------------------------------------------------------
+# --- lifecycle of an offer ------------------------------------------------------------------------
 
 
 def test_an_offer_reports_its_outcome_to_its_owner() -> None:

@@ -158,7 +158,7 @@ async def test_an_ack_lets_the_next_record_go_to_a_waiting_request(host: Host) -
     assert answers.values == [b"d"]
 
 
-# --- what comes back ------------------------------------------------------------------------------
+# --- redelivery -----------------------------------------------------------------------------------
 
 
 async def test_an_undelivered_offer_goes_to_a_waiting_request(host: Host) -> None:
@@ -224,7 +224,7 @@ async def test_a_record_never_acked_is_dropped_after_the_last_retry_and_logged(h
     assert host.dirty == [live]
 
 
-# --- who waits until nothing is outstanding -------------------------------------------------------
+# --- watching hosts -------------------------------------------------------------------------------
 
 
 async def test_a_watching_host_is_notified_whenever_offers_may_have_decreased(host: Host) -> None:
@@ -245,7 +245,7 @@ async def test_a_watching_host_is_notified_whenever_offers_may_have_decreased(ho
     assert host.looks == 4
 
 
-# --- what the log brings --------------------------------------------------------------------------
+# --- records and gaps -----------------------------------------------------------------------------
 
 
 async def test_arriving_records_go_to_waiting_requests(host: Host) -> None:
@@ -280,7 +280,7 @@ async def test_the_reason_for_missing_records_is_reported_until_it_is_gone(host:
     assert host.dispatcher.faults == {}
 
 
-# --- starting over, and the end -------------------------------------------------------------------
+# --- resets and close -----------------------------------------------------------------------------
 
 
 async def test_after_a_reset_records_are_redelivered_and_old_acks_do_not_count(host: Host) -> None:

@@ -17,7 +17,7 @@ from tests.consume.fakes import Answers
 NEVER = 10_000.0
 
 
-# --- requests and the clock -----------------------------------------------------------------------
+# --- requests and timeouts ------------------------------------------------------------------------
 
 
 async def test_a_request_without_a_record_times_out(make_world: MakeWorld) -> None:
@@ -263,7 +263,7 @@ async def test_waiting_acks_are_bounded(make_world: MakeWorld) -> None:
     assert isinstance((await world.consume(ack=(0, 0))).errors[0], TooManyRequests)
 
 
-# --- the end --------------------------------------------------------------------------------------
+# --- end of the subscription ----------------------------------------------------------------------
 
 
 async def test_without_requests_and_offers_the_subscription_ends(make_world: MakeWorld) -> None:

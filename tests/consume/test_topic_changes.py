@@ -205,7 +205,7 @@ async def test_the_position_in_the_old_topic_is_not_used_in_the_new_one(
     assert world.committed() == OffsetCommit(3)
 
 
-# --- the same name again --------------------------------------------------------------------------
+# --- recreation -----------------------------------------------------------------------------------
 
 
 async def replaced_after_acks(world: World, *, silently: bool = False) -> None:

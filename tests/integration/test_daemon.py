@@ -169,7 +169,7 @@ def test_a_daemon_without_file_descriptors_recovers_when_there_are_some(make_dae
             KafkaPixyStub(channel).Produce(pb.ProdRq(topic="t", message=b"1"), timeout=60)
 
 
-# --- end ------------------------------------------------------------------------------------------
+# --- shutdown -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -294,7 +294,7 @@ async def test_while_a_topic_is_deleted_repeatedly_all_requests_are_answered_and
     assert len(written) > 100
 
 
-# --- a partition that is damaged ------------------------------------------------------------------
+# --- a damaged partition --------------------------------------------------------------------------
 
 
 @pytest.fixture

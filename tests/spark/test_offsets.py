@@ -79,10 +79,10 @@ def test_a_checkpoint_of_an_earlier_release_has_no_ids() -> None:
 
 def test_a_topic_is_recreated_only_if_both_ids_are_known() -> None:
     one = reached(t=[15])
-    assert one.is_another("t", b"u" * 16)
-    assert not one.is_another("t", b"t" * 16)
-    assert not one.is_another("t", None)
-    assert not one.is_another("unknown", b"u" * 16)
+    assert one.is_recreated("t", b"u" * 16)
+    assert not one.is_recreated("t", b"t" * 16)
+    assert not one.is_recreated("t", None)
+    assert not one.is_recreated("unknown", b"u" * 16)
     assert reached(t=[15], u=[1]).without(["u"]) == one
 
 
