@@ -1,4 +1,4 @@
-"""What all tests of the gRPC server need."""
+"""Fixtures of all tests of the gRPC server."""
 
 import pytest
 

@@ -1,8 +1,9 @@
-"""Fuzz what gRPC makes of a request beside HTTP/2: `python -m tests.rpc.fuzz_grpc --time 60`.
+"""Fuzz the parsers of gRPC on HTTP/2: `python -m tests.rpc.fuzz_grpc --time 60`.
 
-An input is a line of text, whose parts between tabs are taken for a time-out, metadata and a status message, and behind it a body. The body
-gives the same messages, or the same error, however it is cut; no message is larger than the limit; a message whose large fields go past
-protobuf is what protobuf makes of it; and nothing else is raised.
+An input is a line of text and a body. The parts of the line between tabs are a timeout, metadata
+and a status message. The body gives the same messages, or the same error, however it is cut; no
+message exceeds the limit; large fields that bypass protobuf are as protobuf parses them; nothing
+else is raised.
 """
 
 import math
@@ -29,7 +30,7 @@ _YEARS = 400_000_000_000.0
 
 
 def check(changed: bytes, chooser: random.Random) -> None:
-    """What a request says is understood or refused."""
+    """Parse an input; it is understood or refused."""
     line, _, body = changed.partition(b"\n")
     for part in line.split(b"\t"):
         _check_timeout(part)
@@ -107,7 +108,7 @@ def _messages(encoding: Encoding, chunks: list[bytes]) -> list[bytes | int]:
 
 
 def _only(encoding: Encoding, chunks: list[bytes]) -> bytes | int:
-    """The message of a request that must have one, or the status of the error that it is."""
+    """The message of a request that must have one, or the status of its error."""
     reader = MessageReader(encoding, _MESSAGE_BYTES_MAX)
     try:
         for chunk in chunks:

@@ -1,4 +1,4 @@
-"""What tests of several parts of the gRPC layer need."""
+"""Receipts, transports and connections for tests of several parts of the gRPC server."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,11 +13,11 @@ GREETING = PREFACE + frame(FrameType.SETTINGS, 0, 0) + frame(FrameType.SETTINGS,
 
 
 class NotedReceipt:
-    """A receipt that keeps what it is told.
+    """A receipt that records what it is told.
 
     Attributes:
-        said: names of the methods that were called, in order.
-        spoken: set by the first one.
+        said: names of the called methods, in order.
+        spoken: set by the first call.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class NotedReceipt:
 
 
 class FakeTransport(asyncio.Transport):
-    """Notes what it is told; takes everything."""
+    """Records the calls of its methods, and takes all output."""
 
     def __init__(self) -> None:
         super().__init__()
         self.said: list[str] = []
         self.written = bytearray()
-        # Called when something was written, as by a transport that has enough.
+        # Called after each write, as a full transport does.
         self.full: Callable[[], None] = lambda: None
 
     def pause_reading(self) -> None:
@@ -75,7 +75,7 @@ class FakeTransport(asyncio.Transport):
 
 
 def connected(echo: EchoServer) -> tuple[Any, FakeTransport]:
-    """A connection of the server on a transport that is none."""
+    """Connect a fake transport to the server; returns the connection with it."""
     known = set(echo.server._connections)
     link, transport = echo.server.maybe_open(secure=False), FakeTransport()
     assert link is not None

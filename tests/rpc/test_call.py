@@ -1,4 +1,6 @@
-"""pixy/rpc/call.py: unary calls over a real connection: answers, statuses, deadlines, cancellation, metadata, compression."""
+"""pixy/rpc/call.py: unary calls on a real connection: answers, statuses, deadlines, metadata,
+gzip.
+"""
 
 import gzip
 from collections.abc import AsyncIterator
@@ -61,7 +63,7 @@ async def test_a_message_larger_than_the_window_comes_through(client: RawClient)
 
 
 @pytest.mark.parametrize("path", [UNARY, TASK])
-async def test_what_a_handler_raises_is_the_status(client: RawClient, path: str) -> None:
+async def test_an_error_of_a_handler_is_the_status(client: RawClient, path: str) -> None:
     assert (await client.call(path, value(b"fail"))).status == Status.ABORTED
 
 
@@ -109,9 +111,7 @@ async def test_too_large_a_message_in_one_piece_is_refused() -> None:
         assert (await client.call(UNARY, value(bytes(99)))).status == Status.RESOURCE_EXHAUSTED
 
 
-async def test_requests_that_are_not_complete_are_bounded_by_connection(
-    echo: EchoServer, client: RawClient
-) -> None:
+async def test_incomplete_requests_are_bounded_per_connection(echo: EchoServer, client: RawClient) -> None:
     parts = prefixed(bytes(190_000))[:120_000]
     streams = [client.begin(UNARY) for _ in range(3)]
     for stream_id in streams:
@@ -143,7 +143,7 @@ async def test_the_deadline_cancels_a_task(echo: EchoServer, client: RawClient) 
     await echo.echo.cancelled.wait()
 
 
-async def test_an_answer_before_the_deadline_is_the_end(echo: EchoServer, client: RawClient) -> None:
+async def test_an_answered_call_has_no_deadline(echo: EchoServer, client: RawClient) -> None:
     assert echoed(await client.call(UNARY, value(b"x"), [("grpc-timeout", "20S")])) == b"x"
     assert (await client.call(UNARY, value(b"hold"), [("grpc-timeout", "40m")])).status == 4
     assert echo.server.counters.deadlines == 1
@@ -152,7 +152,7 @@ async def test_an_answer_before_the_deadline_is_the_end(echo: EchoServer, client
 
 
 @pytest.mark.parametrize("gone", ["reset", "disconnected"])
-async def test_work_for_a_client_that_is_gone_is_cancelled_and_its_answer_undelivered(
+async def test_work_for_a_lost_client_is_cancelled_and_its_answer_undelivered(
     echo: EchoServer, gone: str
 ) -> None:
     async with open_client(echo.address) as client:
@@ -169,7 +169,7 @@ async def test_work_for_a_client_that_is_gone_is_cancelled_and_its_answer_undeli
     assert echo.server.counters.gone == 1
 
 
-async def test_an_answer_is_delivered_when_it_is_with_the_transport(
+async def test_an_answer_is_delivered_when_the_transport_has_taken_it(
     echo: EchoServer, client: RawClient
 ) -> None:
     client.request(UNARY, value(b"hold"))
@@ -196,7 +196,7 @@ async def test_an_answer_is_undelivered_if_the_connection_is_lost_before_it_is_w
         assert receipt.said == ["undelivered"]
 
 
-async def test_metadata_goes_there_and_back(client: RawClient) -> None:
+async def test_metadata_makes_the_round_trip(client: RawClient) -> None:
     fields = [("a", "1"), ("b-bin", "/w=="), ("c-bin", "AA,AQ")]
     answer = await client.call(UNARY, value(b"metadata"), fields)
     assert echoed(answer) == b"metadata"
@@ -205,12 +205,12 @@ async def test_metadata_goes_there_and_back(client: RawClient) -> None:
         assert section["c-bin"] in ("AA", "AQ")  # the last of two of the same name
 
 
-async def test_binary_metadata_that_cannot_be_read_is_internal(client: RawClient) -> None:
+async def test_malformed_binary_metadata_is_internal(client: RawClient) -> None:
     answer = await client.call(UNARY, value(b"metadata"), [("b-bin", "!")])
     assert (answer.status, "b-bin" in answer.message) == (Status.INTERNAL, True)
 
 
-async def test_a_compressed_request_is_read_and_the_answer_compressed_if_the_handler_wants(
+async def test_a_compressed_request_is_read_and_the_answer_compressed_on_demand(
     client: RawClient,
 ) -> None:
     fields = [("grpc-encoding", "gzip"), ("grpc-accept-encoding", "identity,deflate,gzip")]
@@ -222,7 +222,7 @@ async def test_a_compressed_request_is_read_and_the_answer_compressed_if_the_han
     assert (flag, gzip.decompress(message)) == (1, value(b"compress"))
 
 
-async def test_a_client_that_takes_no_gzip_gets_none(client: RawClient) -> None:
+async def test_a_client_that_does_not_accept_gzip_gets_none(client: RawClient) -> None:
     assert echoed(await client.call(UNARY, value(b"compress"))) == b"compress"
 
 
@@ -235,7 +235,9 @@ async def test_a_client_that_takes_no_gzip_gets_none(client: RawClient) -> None:
     ],
     ids=["bomb", "no end", "not gzip"],
 )
-async def test_what_does_not_unpack_is_refused(client: RawClient, packed: bytes, status: Status) -> None:
+async def test_a_request_that_does_not_decompress_is_refused(
+    client: RawClient, packed: bytes, status: Status
+) -> None:
     stream_id = client.begin(UNARY, [("grpc-encoding", "gzip")])
     client.data(stream_id, prefixed(packed, flag=1), end=True)
     assert (await client.answer(stream_id)).status == status

@@ -1,4 +1,4 @@
-"""pixy/rpc/connection.py: what one connection can do to the others, and how it ends."""
+"""pixy/rpc/connection.py: misbehaviour of one connection affects no other; how it ends."""
 
 import asyncio
 from dataclasses import replace
@@ -30,7 +30,7 @@ async def still_serves(echo: EchoServer) -> None:
         ([], "GET", "405"),
     ],
 )
-async def test_what_is_not_grpc_gets_a_status_of_http(
+async def test_a_request_other_than_grpc_gets_an_http_status(
     fields: list[tuple[str, str]], method: str, status: str
 ) -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
@@ -45,19 +45,19 @@ async def test_what_is_not_grpc_gets_a_status_of_http(
 
 
 @pytest.mark.parametrize("path", ["/test.Echo/None", "/test.Echo/Unserved", "/none/Unary", "/"])
-async def test_a_method_that_is_not_served_is_unimplemented(path: str) -> None:
+async def test_a_method_without_a_handler_is_unimplemented(path: str) -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         answer = await client.answer(client.begin(path))
         assert (answer.status, answer.headers[":status"]) == (Status.UNIMPLEMENTED, "200")
 
 
-async def test_an_unknown_encoding_is_unimplemented_and_says_which_are_known() -> None:
+async def test_an_unknown_encoding_is_unimplemented_and_the_answer_names_the_known_ones() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         answer = await client.call(UNARY, value(b"x"), [("grpc-encoding", "br")])
         assert (answer.status, answer.headers["grpc-accept-encoding"]) == (12, "identity,gzip")
 
 
-async def test_of_a_section_that_differs_in_its_timeout_that_alone_is_read() -> None:
+async def test_only_the_timeout_is_read_of_a_section_that_differs_in_nothing_else() -> None:
     async with open_echo(clock=FakeClock()) as echo, open_client(echo.address) as client:
         for seconds in range(100, 110):
             client.request(UNARY, value(b"hold"), [("grpc-timeout", f"{seconds}S")])
@@ -92,7 +92,7 @@ async def test_calls_end_at_their_deadlines_whatever_begins_and_ends_between_the
         assert len(connection._calls) == len(never)
 
 
-async def test_a_client_that_breaks_the_protocol_gets_goaway_and_nobody_else_notices() -> None:
+async def test_a_client_that_breaks_the_protocol_gets_goaway_and_others_are_served() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         client.request(UNARY, value(b"hold"))
         await echo.echo.arrived.wait()
@@ -104,7 +104,7 @@ async def test_a_client_that_breaks_the_protocol_gets_goaway_and_nobody_else_not
         assert echo.server.counters.faulty == 1
 
 
-async def test_a_client_that_does_not_read_is_not_read_and_cut_off_in_the_end() -> None:
+async def test_a_client_that_does_not_read_is_not_read_from_and_finally_cut_off() -> None:
     options = ServerOptions(http2=Options(send_stall_s=0.2))
     async with open_echo(options) as echo, open_client(echo.address, window=2**31 - 1) as slow:
         slow.open_window(0, 2**30)
@@ -119,7 +119,7 @@ async def test_a_client_that_does_not_read_is_not_read_and_cut_off_in_the_end() 
         assert echo.echo.sent < 1000
 
 
-async def test_one_connection_too_many_is_closed_at_once() -> None:
+async def test_a_connection_beyond_the_limit_is_closed_at_once() -> None:
     async with open_echo(replace(ServerOptions(), connections_max=1)) as echo:
         async with open_client(echo.address) as first:
             await first.call(UNARY, value(b"x"))
@@ -131,7 +131,7 @@ async def test_one_connection_too_many_is_closed_at_once() -> None:
         await still_serves(echo)
 
 
-async def test_an_old_connection_is_told_to_go_and_its_calls_may_finish() -> None:
+async def test_a_connection_that_reaches_its_age_drains() -> None:
     options = replace(ServerOptions(), age_s=0.2, age_grace_s=30)
     async with open_echo(options) as echo, open_client(echo.address) as client:
         stream_id = client.request(UNARY, value(b"hold"))
@@ -143,7 +143,7 @@ async def test_an_old_connection_is_told_to_go_and_its_calls_may_finish() -> Non
         assert [goaway.last_stream_id for goaway in client.goaways] == [2**31 - 1, stream_id]
 
 
-async def test_calls_of_an_old_connection_that_do_not_finish_are_cut_off() -> None:
+async def test_calls_beyond_the_grace_of_an_old_connection_are_cut_off() -> None:
     options = replace(ServerOptions(), age_s=0.1, age_grace_s=0.2)
     async with open_echo(options) as echo, open_client(echo.address) as client:
         client.request(UNARY, value(b"hold"))
@@ -151,7 +151,7 @@ async def test_calls_of_an_old_connection_that_do_not_finish_are_cut_off() -> No
         await echo.echo.held[0][1].cancelled.wait()
 
 
-async def test_a_client_that_never_greets_is_cut_off() -> None:
+async def test_a_client_without_a_preface_is_cut_off() -> None:
     options = ServerOptions(http2=Options(handshake_s=0.1))
     async with open_echo(options) as echo:
         host, port = echo.address.rsplit(":", 1)
@@ -161,7 +161,7 @@ async def test_a_client_that_never_greets_is_cut_off() -> None:
         writer.close()
 
 
-async def test_unread_bytes_behind_the_end_do_not_keep_a_connection() -> None:
+async def test_unread_input_after_the_end_does_not_keep_a_connection() -> None:
     options = replace(ServerOptions(), linger_s=0.2)
     async with open_echo(options) as echo, open_client(echo.address, window=2**31 - 1) as slow:
         slow.open_window(0, 2**30)
@@ -172,7 +172,7 @@ async def test_unread_bytes_behind_the_end_do_not_keep_a_connection() -> None:
         await until(lambda: not echo.server.connections)
 
 
-async def test_data_behind_an_answer_that_came_early_are_ignored() -> None:
+async def test_data_after_an_early_answer_are_ignored() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         stream_id = client.begin(UNARY)
         client.data(stream_id, prefixed(b"", b""))
@@ -185,17 +185,19 @@ async def test_data_behind_an_answer_that_came_early_are_ignored() -> None:
 
 
 async def held(echo: EchoServer, calls: int) -> None:
-    """Return when so many calls are held."""
+    """Wait until so many calls are held."""
     await until(lambda: len(echo.echo.held) == calls)
 
 
 async def settled(connection: GrpcConnection, resets: int) -> None:
-    """Return when so many resets were received, or the connection is closed."""
+    """Wait until so many resets were received, or the connection is closed."""
     await until(lambda: connection.resets_received == resets or connection.core.closed)
 
 
 async def reset_some(lived_s: float, timeout: str) -> list[int]:
-    """Reset 40 calls, each after a time, where 10 are too many; returns what the server says to that."""
+    """Reset 40 calls, each after a time, with a bucket of 10 tokens; returns the codes of
+    GOAWAY.
+    """
     few, clock = TokenBucketOptions(burst=10, per_second=0, per_frame=0), FakeClock()
     async with (
         open_echo(ServerOptions(http2=Options(resets=few)), clock=clock) as echo,

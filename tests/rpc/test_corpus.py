@@ -1,4 +1,4 @@
-"""Every input of the corpus of gRPC's fuzz target, whole and changed a few times, goes through it."""
+"""Every input of the corpus of gRPC's fuzz target, as it is and mutated."""
 
 import random
 
@@ -6,7 +6,7 @@ from tests.http2.fuzzing import corpus, mutate
 from tests.rpc import fuzz_grpc
 
 
-def test_the_corpus_is_treated_well() -> None:
+def test_every_input_of_the_corpus_is_understood_or_refused() -> None:
     inputs = corpus("grpc")
     assert len(inputs) > 5
     for number, known in enumerate(inputs):

@@ -1,4 +1,4 @@
-"""pixy/rpc/deadlines.py: deadlines are kept, in order, and those of calls that are over cost nothing."""
+"""pixy/rpc/deadlines.py: deadlines are kept in order, and ended calls cost nothing."""
 
 import asyncio
 from random import Random
@@ -9,7 +9,7 @@ from tests.fakes.waiting import until
 
 
 class FakeCall:
-    """A call that notes when its deadline comes."""
+    """A call that logs its deadline."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.running = True
@@ -52,7 +52,7 @@ async def reached(log: list[str], count: int) -> None:
     await until(lambda: len(log) >= count)
 
 
-async def test_deadlines_come_in_their_order_and_not_too_early() -> None:
+async def test_deadlines_come_in_order_and_never_early() -> None:
     deadlines, connection, calls, log = made(3)
     now = SystemClock().monotonic()
     for call, delay in zip(calls, (0.03, 0.01, 0.02), strict=True):
@@ -70,7 +70,7 @@ async def test_a_deadline_that_has_passed_comes_at_once() -> None:
     await reached(log, 1)
 
 
-async def test_a_call_that_is_over_has_no_deadline() -> None:
+async def test_an_ended_call_has_no_deadline() -> None:
     _, connection, (over, running), log = made(2)
     now = SystemClock().monotonic()
     connection.begin(over, now + 0.01)
@@ -81,7 +81,7 @@ async def test_a_call_that_is_over_has_no_deadline() -> None:
 
 
 async def asked(connection: FakeConnection) -> None:
-    """Wait until the connection has been asked for what has begun."""
+    """Wait until the connection was asked for its new calls."""
     await until(lambda: not connection.fresh)
 
 
@@ -102,7 +102,7 @@ async def test_no_deadline_is_early_and_all_come_however_they_are_mixed() -> Non
         assert at >= deadline
 
 
-async def test_calls_that_are_over_at_once_are_forgotten_at_once() -> None:
+async def test_calls_that_end_at_once_are_forgotten_at_once() -> None:
     deadlines, connection, calls, _ = made(10_000)
     for call in calls:
         connection.begin(call, SystemClock().monotonic() + 1000)
@@ -112,7 +112,7 @@ async def test_calls_that_are_over_at_once_are_forgotten_at_once() -> None:
     deadlines.close()
 
 
-async def test_calls_that_were_over_later_are_forgotten_when_they_are_the_majority() -> None:
+async def test_calls_that_end_later_are_forgotten_when_they_are_the_majority() -> None:
     deadlines, connection, calls, _ = made(10_000)
     for first in range(0, len(calls), 100):
         some = calls[first : first + 100]

@@ -1,4 +1,4 @@
-"""pixy/rpc/fair_scheduler.py: the queue has one quantum per iteration of the loop, one slice after the other."""
+"""pixy/rpc/fair_scheduler.py: the queue has one quantum in an iteration, round robin."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from tests.fakes.clock import FakeClock
 
 
 class Member:
-    """Has so many slices of work, each of which takes so long."""
+    """A member with a number of slices, each of a fixed duration."""
 
     def __init__(self, name: str, clock: FakeClock, log: list[str], slices: int, slice_s: float) -> None:
         self.name, self.clock, self.log = name, clock, log

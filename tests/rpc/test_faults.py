@@ -1,4 +1,4 @@
-"""What a bug ends: of a handler its call, of the HTTP/2 core and of a receipt its connection at most, and never anybody else's."""
+"""A bug ends its call, or its connection at most, and never another one."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ UNARY, TASK, REPEAT = "/test.Echo/Unary", "/test.Echo/Task", "/test.Echo/Repeat"
 
 
 class Breaking:
-    """Whatever it stands for, with one method that raises from now on."""
+    """A proxy of an object with one method that raises."""
 
     def __init__(self, real: Any, method: str) -> None:
         self._real = real
@@ -49,7 +49,7 @@ async def serves(client: RawClient) -> None:
 
 
 def break_core(echo: EchoServer, method: str) -> None:
-    """Give the first connection a bug."""
+    """Put a bug into a method of the first connection's core."""
     connection = next(iter(echo.server._connections))
     broken: Any = Breaking(connection.core, method)
     connection.core = connection.link.core = broken
@@ -66,7 +66,7 @@ async def test_a_bug_of_a_handler_ends_its_call_with_an_id_that_the_log_has(path
         assert echo.server.counters.bugs == 1
 
 
-async def test_a_bug_behind_the_end_of_its_call_is_reported_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_after_the_end_of_its_call_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def stubborn(*_: object) -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.get_running_loop().create_future()
@@ -114,7 +114,7 @@ async def test_a_bug_of_the_core_while_a_stream_answers_ends_its_connection_alon
 
 
 @pytest.mark.parametrize("method", ["begin_drain", "terminate"])
-async def test_a_bug_of_the_core_while_the_server_stops_does_not_keep_it_from_that(method: str) -> None:
+async def test_a_bug_of_the_core_does_not_keep_the_server_from_stopping(method: str) -> None:
     async with open_echo() as echo, open_client(echo.address) as broken, open_client(echo.address) as other:
         await serves(broken)
         break_core(echo, method)
@@ -139,7 +139,7 @@ async def test_a_deadline_of_a_broken_connection_does_not_stop_those_of_others()
         assert echo.server.counters.bugs == 1
 
 
-async def test_a_receipt_that_breaks_keeps_no_other_from_being_told() -> None:
+async def test_a_bug_of_a_receipt_does_not_keep_others_from_being_told() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         for _ in range(2):
             client.request(UNARY, value(b"hold"))
@@ -154,7 +154,7 @@ async def test_a_receipt_that_breaks_keeps_no_other_from_being_told() -> None:
         await serves(client)
 
 
-async def test_a_receipt_that_breaks_when_its_connection_is_lost_keeps_no_other_from_being_told() -> None:
+async def test_a_bug_of_a_receipt_of_a_lost_connection_does_not_keep_others_from_being_told() -> None:
     async with open_echo() as echo:
         async with open_client(echo.address, window=0) as client:
             for _ in range(2):
@@ -172,7 +172,9 @@ async def test_a_receipt_that_breaks_when_its_connection_is_lost_keeps_no_other_
 @pytest.mark.parametrize(
     "spoil", [lambda call: call.answer(object()), lambda call: call.answer(None, BrokenReceipt())]
 )
-async def test_an_answer_that_cannot_be_made_does_not_break_who_answers(spoil: Callable[[Any], None]) -> None:
+async def test_an_answer_that_cannot_be_serialized_does_not_raise_in_the_caller(
+    spoil: Callable[[Any], None],
+) -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         stream_id = client.request(UNARY, value(b"hold"))
         await until(lambda: echo.echo.held)
@@ -182,7 +184,7 @@ async def test_an_answer_that_cannot_be_made_does_not_break_who_answers(spoil: C
         await serves(client)
 
 
-async def test_work_that_cannot_be_cancelled_ends_neither_connection_nor_server() -> None:
+async def test_a_bug_of_a_cancellation_ends_neither_connection_nor_server() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         stream_id = client.request(UNARY, value(b"hold"), [("grpc-timeout", "50m")])
         await until(lambda: echo.echo.held)
@@ -193,7 +195,7 @@ async def test_work_that_cannot_be_cancelled_ends_neither_connection_nor_server(
 
 
 @pytest.mark.parametrize("path", [TASK, REPEAT])
-async def test_a_call_that_is_reset_in_the_turn_in_which_it_came_leaves_nothing_behind(path: str) -> None:
+async def test_a_call_that_is_reset_as_it_arrives_leaves_nothing_behind(path: str) -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         sent: list[bytes] = []
         write = client.writer.write

@@ -1,4 +1,4 @@
-"""pixy/rpc/headers.py: what a header section says, and what is refused."""
+"""pixy/rpc/headers.py: the meaning of header sections, and refusals."""
 
 import pytest
 
@@ -110,7 +110,7 @@ def test_no_content_type_is_415_and_another_method_than_post_405() -> None:
         (((b"grpc-encoding", b"br"),), b"/test.Echo/Unary", b"12"),
     ],
 )
-def test_the_rest_is_a_status_of_grpc(
+def test_other_refusals_have_a_status_of_grpc(
     fields: tuple[tuple[bytes, bytes], ...], path: bytes, status: bytes
 ) -> None:
     found = refused(read(GRPC, *fields, path=path))

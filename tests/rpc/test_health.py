@@ -1,4 +1,4 @@
-"""pixy/rpc/health.py: Check and Watch, with grpc's own client."""
+"""pixy/rpc/health.py: Check and Watch with grpc's own client."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -45,7 +45,7 @@ async def test_an_unknown_service_is_not_found(stub: Any) -> None:
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_watcher_is_told_the_present_and_every_change(health: Health, stub: Any) -> None:
+async def test_a_watcher_gets_the_current_health_and_every_change(health: Health, stub: Any) -> None:
     watch = stub.Watch(health_pb2.HealthCheckRequest(service="a.B"))
     assert (await watch.read()).status == STATUS.NOT_SERVING
     health.set_all(serving=True)
@@ -56,7 +56,7 @@ async def test_a_watcher_is_told_the_present_and_every_change(health: Health, st
     watch.cancel()
 
 
-async def test_a_watcher_of_an_unknown_service_is_told_so(stub: Any) -> None:
+async def test_a_watcher_of_an_unknown_service_gets_service_unknown(stub: Any) -> None:
     watch = stub.Watch(health_pb2.HealthCheckRequest(service="none"))
     assert (await watch.read()).status == STATUS.SERVICE_UNKNOWN
     watch.cancel()

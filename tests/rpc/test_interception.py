@@ -1,4 +1,4 @@
-"""pixy/rpc/interception.py: an interceptor decides who calls and whether the call may begin, in one place for every kind of call."""
+"""pixy/rpc/interception.py: principals, and refusals before any handler of any kind."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ UNARY, TASK, REPEAT, COLLECT, CHAT = (
 
 
 class Tokens:
-    """Takes the metadata `token` for the principal, and lets only those who have one call.
+    """Takes the metadata `token` for the principal, and refuses calls without one.
 
     Attributes:
-        seen: heads of the calls that were decided.
+        seen: heads of all decisions.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Tokens:
         self.seen.append(head)
         token = dict(head.metadata).get("token", "")
         if not token:
-            raise GrpcError(Status.UNAUTHENTICATED, "who are you?")
+            raise GrpcError(Status.UNAUTHENTICATED, "no token")
         if token == "bug":
             raise KeyError("a bug")
         assert isinstance(token, str)
@@ -45,7 +45,7 @@ def said(answer: Answer) -> bytes:
 async def test_a_call_of_any_kind_is_refused_before_its_handler(path: str) -> None:
     async with open_echo(intercept=Tokens()) as echo, open_client(echo.address) as client:
         answer = await client.call(path, value(b"1 1"))
-        assert (answer.status, answer.message) == (Status.UNAUTHENTICATED, "who are you?")
+        assert (answer.status, answer.message) == (Status.UNAUTHENTICATED, "no token")
         assert (echo.server.counters.calls, echo.server.counters.rejected) == (0, 1)
         assert (await client.call(path, value(b"1 1"), [("token", "me")])).status == Status.OK
 

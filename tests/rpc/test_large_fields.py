@@ -1,4 +1,4 @@
-"""pixy/rpc/large_fields.py: what goes past protobuf is what protobuf would have made of it."""
+"""pixy/rpc/large_fields.py: fields that bypass protobuf are as protobuf would parse them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +66,7 @@ def test_large_buffers_are_sent_as_they_are_and_small_ones_together() -> None:
 
 
 def as_protobuf_says(body: bytes, message_class: Any) -> tuple[Any, list[bytes]] | None:
-    """The message without its batches, and these; None if it is none."""
+    """A message without its batches, and these, by protobuf; None if it is malformed."""
     try:
         message = message_class.FromString(body)
     except DecodeError:
@@ -78,7 +78,7 @@ def as_protobuf_says(body: bytes, message_class: Any) -> tuple[Any, list[bytes]]
 
 
 def as_parted(body: bytes, message_class: Any) -> tuple[Any, list[bytes]] | None:
-    """The same, of what is to be tested, whatever is left to protobuf."""
+    """The same by each of the tested parsers."""
     found = [_as_parted(body, parsers[message_class]) for parsers in PARSERS]
     assert found[0] == found[1]
     return found[0]
@@ -160,7 +160,7 @@ def test_a_request_that_was_changed_anywhere_is_parsed_as_protobuf_parses_it(
         b"\x10\x80" + bytes(65_534) + b"\x10\x80",
     ],
 )
-def test_what_few_clients_write_is_parsed_as_protobuf_parses_it(inner: bytes) -> None:
+def test_an_unusual_encoding_is_parsed_as_protobuf_parses_it(inner: bytes) -> None:
     length = bytes([len(inner) & 0x7F | 0x80, len(inner) >> 7 & 0x7F | 0x80, len(inner) >> 14])
     for body in (b"\x12" + length + inner, b"\x12" + length + inner + b"\x1a\x03\x0a\x01t"):
         assert as_parted(body, AppendRequest) == as_protobuf_says(body, AppendRequest)

@@ -1,4 +1,4 @@
-"""pixy/rpc/link.py: what of a connection is read, served and written when, how much it can make the server keep, and how it ends."""
+"""pixy/rpc/link.py: when a connection is read, served and written, its bounds, and its end."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ PRIORITY = frame(FrameType.PRIORITY, 0, 1, bytes(5))
 
 
 class SlowClock(FakeClock):
-    """Each look at it finds that most of a turn has passed."""
+    """A clock on which most of a quantum passes at each call."""
 
     def monotonic(self) -> float:
         """See `Clock`."""
@@ -46,7 +46,7 @@ class SlowClock(FakeClock):
 
 
 def frames(written: bytes | bytearray) -> Iterator[int]:
-    """The types of the frames."""
+    """Types of the frames."""
     at = 0
     while at < len(written):
         head = unpack_head(bytes(written), at)[0]
@@ -54,10 +54,10 @@ def frames(written: bytes | bytearray) -> Iterator[int]:
         at += 9 + (head >> 8)
 
 
-# --- turns ----------------------------------------------------------------------------------------------------------
+# --- input ----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_more_than_a_turn_may_take_is_served_over_several_and_in_order() -> None:
+async def test_input_beyond_a_slice_is_served_in_later_slices_and_in_order() -> None:
     few = replace(ServerOptions(), turn_bytes=100)
     async with open_echo(few) as echo, open_client(echo.address) as client:
         await client.call(UNARY, value(b"first"))
@@ -68,7 +68,7 @@ async def test_what_is_more_than_a_turn_may_take_is_served_over_several_and_in_o
         assert echo.server.counters.waits > 0
 
 
-async def test_a_connection_is_not_read_until_what_it_has_sent_is_served() -> None:
+async def test_a_connection_is_not_read_from_until_its_input_is_served() -> None:
     async with open_echo(clock=SlowClock()) as echo:
         connection, transport = connected(echo)
         connection.workload.received(PRIORITY * 2000)
@@ -81,7 +81,7 @@ async def test_a_connection_is_not_read_until_what_it_has_sent_is_served() -> No
         connection.link.connection_lost(None)
 
 
-async def test_a_read_is_large_only_for_what_is_left_of_a_data_frame() -> None:
+async def test_a_read_is_large_only_for_the_rest_of_a_data_frame() -> None:
     async with open_echo() as echo:
         connection, transport = connected(echo)
         body = prefixed(value(bytes(90_000)))
@@ -107,13 +107,13 @@ async def test_a_read_is_large_only_for_what_is_left_of_a_data_frame() -> None:
 
 
 async def bring(connection: Any, data: bytes) -> None:
-    """What a transport does with bytes that have come."""
+    """Bring bytes as a transport does."""
     connection.link.get_buffer(-1)[: len(data)] = data
     connection.link.buffer_updated(len(data))
     await until(lambda: not (connection.workload._queued or connection.core.pending))
 
 
-async def test_what_a_transport_brings_although_it_was_told_not_to_is_served_behind_the_rest() -> None:
+async def test_input_from_a_paused_transport_is_served_after_the_rest() -> None:
     async with open_echo(clock=FakeClock()) as echo:
         connection, transport = connected(echo)
         connection.workload.received(PRIORITY * 2000)
@@ -124,7 +124,7 @@ async def test_what_a_transport_brings_although_it_was_told_not_to_is_served_beh
         connection.link.connection_lost(None)
 
 
-async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served_at_once() -> None:
+async def test_a_connection_without_credit_queues_and_one_with_credit_is_served_at_once() -> None:
     clock = FakeClock()
     async with open_echo(clock=clock) as echo:
         busy, _ = connected(echo)
@@ -132,7 +132,7 @@ async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served
         busy.workload._credit_s, calm.workload._credit_s = -CREDIT_S, CREDIT_S
         ping = frame(FrameType.PING, 0, 0, b"12345678")
         busy.workload.received(ping)
-        assert busy.workload.waits == 0, "nobody else wants the turn"
+        assert busy.workload.waits == 0, "the scheduler has time"
         busy.environment.scheduler.charge(QUANTUM_S)
         busy.workload.received(ping)
         assert busy.workload.waits == 1
@@ -148,7 +148,7 @@ async def test_who_has_used_up_its_share_waits_in_line_and_who_has_not_is_served
             connection.link.connection_lost(None)
 
 
-async def test_who_opens_connection_after_connection_waits_in_line_with_each() -> None:
+async def test_a_client_that_opens_one_connection_after_another_queues_with_each() -> None:
     async with open_echo(clock=FakeClock()) as echo:
         opened = []
         for waits in (0, 1, 1):
@@ -175,7 +175,7 @@ async def test_work_is_charged_and_debt_is_bounded() -> None:
         connection.link.connection_lost(None)
 
 
-async def test_nothing_is_served_while_the_transport_has_enough_and_all_of_it_afterwards() -> None:
+async def test_nothing_is_served_while_the_transport_is_full_and_everything_afterwards() -> None:
     async with open_echo(clock=FakeClock()) as echo:
         connection, transport = connected(echo)
         connection.link.pause_writing()
@@ -188,10 +188,10 @@ async def test_nothing_is_served_while_the_transport_has_enough_and_all_of_it_af
         connection.link.connection_lost(None)
 
 
-# --- messages that are unpacked -------------------------------------------------------------------------------------
+# --- decompression ---------------------------------------------------------------------------------------------------
 
 
-async def test_large_compressed_messages_are_unpacked_over_several_turns_while_others_are_served() -> None:
+async def test_large_messages_are_decompressed_in_several_slices_while_others_are_served() -> None:
     async with open_echo() as echo, open_client(echo.address) as other, AsyncExitStack() as stack:
         await other.call(UNARY, value(b"x"))
         # So many that they take several turns on a fast machine as well.
@@ -216,7 +216,7 @@ async def test_large_compressed_messages_are_unpacked_over_several_turns_while_o
             assert messages_in((await client.answer(stream_id)).body)[0][1] == message
 
 
-async def test_a_bomb_is_refused_and_what_waits_behind_it_is_served() -> None:
+async def test_a_bomb_is_refused_and_the_calls_after_it_are_served() -> None:
     options = replace(ServerOptions(), message_bytes_max=1_000_000)
     async with open_echo(options) as echo, open_client(echo.address) as client:
         bombs = []
@@ -244,7 +244,7 @@ async def test_a_streaming_call_gets_its_compressed_messages_one_by_one_and_bomb
         assert (await client.answer(stream_id)).status == Status.RESOURCE_EXHAUSTED
 
 
-async def test_a_message_of_a_call_that_is_gone_is_not_unpacked_to_its_end() -> None:
+async def test_the_decompression_of_a_message_stops_with_its_call() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         stream_id = client.begin(UNARY, [("grpc-encoding", "gzip")])
         client.h2.send_data(
@@ -261,7 +261,7 @@ async def test_a_message_of_a_call_that_is_gone_is_not_unpacked_to_its_end() -> 
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 
-async def test_answers_that_nobody_takes_are_bounded_in_all_wherever_they_wait() -> None:
+async def test_unread_answers_are_bounded_wherever_they_wait() -> None:
     options = ServerOptions(http2=Options(output_bytes=1_000_000))
     async with open_echo(options, clock=FakeClock()) as echo:
         connection, transport = connected(echo)
@@ -291,7 +291,7 @@ async def test_answers_that_nobody_takes_are_bounded_in_all_wherever_they_wait()
 
 
 def held_calls(echo: EchoServer, connection: Any, count: int) -> list[Any]:
-    """Calls of a client with windows as wide as they can be."""
+    """Calls of a client with the widest possible windows."""
     connection.workload.received(window_update(0, 2**30))
     connection.workload.received(frame(FrameType.SETTINGS, 0, 0, b"\x00\x04\x7f\xff\xff\xff"))
     client = RawClient(asyncio.StreamReader(), RecordingWriter(), 2**31 - 1, "localhost")  # type: ignore[arg-type]
@@ -303,7 +303,7 @@ def held_calls(echo: EchoServer, connection: Any, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("additions", [False, True])
-async def test_answers_of_one_turn_are_not_refused_while_the_transport_takes_more(additions: bool) -> None:
+async def test_answers_of_one_iteration_are_accepted_while_the_transport_takes_more(additions: bool) -> None:
     options = ServerOptions(http2=Options(output_bytes=1_000_000))
     async with open_echo(options, clock=FakeClock()) as echo:
         connection, transport = connected(echo)
@@ -342,7 +342,7 @@ async def test_answers_that_wait_for_the_clients_windows_are_refused_beyond_the_
 
 
 class RecordingWriter:
-    """Keeps what is written."""
+    """A writer that keeps its output."""
 
     def __init__(self) -> None:
         self.sent = b""
@@ -361,7 +361,7 @@ def big(size: int) -> Any:
 
 
 async def read_to_the_end(sock: socket.socket) -> bytes:
-    """Everything that the server sends, although what it was sent is never read."""
+    """All output of a server that never reads what it was sent."""
     loop, received = asyncio.get_running_loop(), b""
     async with asyncio.timeout(10):
         while chunk := await loop.sock_recv(sock, 65_536):
@@ -383,7 +383,7 @@ async def test_goaway_arrives_although_the_client_still_sends() -> None:
         await until(lambda: not echo.server.connections)
 
 
-async def test_goaway_arrives_although_the_client_sends_more_than_anybody_reads() -> None:
+async def test_goaway_arrives_although_the_client_sends_more_than_is_read() -> None:
     options = ServerOptions(linger_s=1)
     async with open_echo(options) as echo:
         host, port = echo.address.rsplit(":", 1)
@@ -393,7 +393,8 @@ async def test_goaway_arrives_although_the_client_sends_more_than_anybody_reads(
             await until(lambda: echo.server.counters.faulty)
             (connection,) = echo.server._connections
             sent = 0
-            # Until the system takes no more: no error tells the client that its connection was cut off.
+            # Until the system takes no more: no error tells the client that its connection was cut
+            # off.
             while not connection_is_full(sock):
                 sent += sock.send(bytes(100_000))
                 await asyncio.sleep(0)
@@ -408,7 +409,7 @@ def connection_is_full(sock: socket.socket) -> bool:
     return not select.select([], [sock], [], 0.05)[1]
 
 
-async def test_behind_the_end_so_much_is_thrown_away_in_a_second_and_not_for_long() -> None:
+async def test_discarded_input_after_the_end_is_bounded_per_second_and_in_time() -> None:
     options = replace(ServerOptions(), linger_s=2.5)
     async with open_echo(options, clock=FakeClock()) as echo:
         connection, transport = connected(echo)
@@ -450,7 +451,7 @@ async def test_a_connection_that_is_gone_leaves_nothing_for_the_collector() -> N
 # --- counters -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_connection_tells_what_happened_on_it_and_the_server_what_happened_in_all() -> None:
+async def test_a_connection_counts_and_the_server_has_the_totals() -> None:
     async with open_echo(replace(ServerOptions(), linger_s=1)) as echo, open_client(echo.address) as client:
         await client.call(UNARY, value(b"x"))
         held = client.request(UNARY, value(b"hold"))

@@ -1,4 +1,4 @@
-"""pixy/rpc/listeners.py: TLS and receipts over it, certificates of clients, certificates that change, unix sockets."""
+"""pixy/rpc/listeners.py: TLS, client certificates, certificates that change, unix sockets."""
 
 import asyncio
 import fcntl
@@ -34,7 +34,7 @@ UNARY = "/test.Echo/Unary"
 
 
 def make_certificate(folder: Path, name: str) -> None:
-    """A certificate that signs itself, and its key."""
+    """Make a self-signed certificate with its key."""
     openssl = require("openssl", "apt-get install openssl")
     command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     names = ["-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost"]
@@ -59,7 +59,7 @@ def tls(certificates: Path, tmp_path: Path) -> TlsConfig:
 
 
 def use(certificates: Path, folder: Path, name: str) -> None:
-    """Put a certificate in the place of the one that is used, in one step each."""
+    """Replace the certificate in use, each file atomically."""
     for suffix in ("key", "pem"):
         shutil.copy(certificates / f"{name}.{suffix}", folder / "new")
         os.replace(folder / "new", folder / f"used.{suffix}")
@@ -148,7 +148,7 @@ async def test_a_fault_while_certificates_are_read_is_logged_and_they_are_read_a
 
 
 @pytest.mark.parametrize(("handshake_s", "expected"), [(0.0, 86_400 * 365), (10.0, 10)])
-async def test_without_a_limit_the_handshake_of_tls_has_none_of_the_loops(
+async def test_a_tls_handshake_without_a_limit_does_not_get_the_loops_default(
     tls: TlsConfig, certificates: Path, monkeypatch: pytest.MonkeyPatch, handshake_s: float, expected: float
 ) -> None:
     loop, limits = asyncio.get_running_loop(), []
@@ -168,9 +168,7 @@ async def test_without_a_limit_the_handshake_of_tls_has_none_of_the_loops(
 
 
 @pytest.mark.no_debug  # in debug mode asyncio reports every handshake that fails
-async def test_clients_must_show_a_certificate_if_that_is_configured(
-    tls: TlsConfig, certificates: Path
-) -> None:
+async def test_clients_need_a_certificate_if_that_is_configured(tls: TlsConfig, certificates: Path) -> None:
     mutual = replace(tls, client_ca_path=str(certificates / "client.pem"))
     async with open_echo(tls=mutual) as echo:
         known = trusting(certificates, "one")
@@ -227,7 +225,7 @@ async def test_a_unix_socket_serves_and_its_file_goes_when_the_server_stops(tmp_
 
 
 async def connect(address: str) -> socket.socket:
-    """A connection that says nothing."""
+    """Open a connection that sends nothing."""
     host, port = address.rsplit(":", 1)
     sock = socket.socket()
     sock.setblocking(False)
@@ -264,7 +262,7 @@ async def test_connections_in_their_handshake_count_until_it_fails_or_takes_too_
 
 
 @pytest.mark.no_debug  # in debug mode asyncio reports every handshake that fails
-async def test_a_server_that_stops_gives_up_handshakes(tls: TlsConfig) -> None:
+async def test_a_server_that_stops_abandons_handshakes(tls: TlsConfig) -> None:
     async with open_echo(tls=tls) as echo:
         silent = await connect(echo.address)
         await until(lambda: echo.server.connections == 1)
@@ -284,7 +282,7 @@ async def test_goaway_arrives_over_tls_too(tls: TlsConfig, certificates: Path) -
         assert [goaway.code for goaway in client.goaways] == [1]
 
 
-async def test_a_storm_of_connections_is_accepted_some_in_each_turn() -> None:
+async def test_a_storm_of_connections_is_accepted_a_few_in_each_iteration() -> None:
     async with open_echo() as echo:
         seen: list[int] = []
         accept = Listener._accept
@@ -306,7 +304,7 @@ async def test_a_storm_of_connections_is_accepted_some_in_each_turn() -> None:
         await until(lambda: not echo.server.connections)
 
 
-async def test_a_system_without_room_is_asked_again_later(
+async def test_accepting_resumes_after_the_system_was_out_of_descriptors(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("pixy.rpc.listeners._ACCEPT_RETRY_S", 0.05)
@@ -315,7 +313,7 @@ async def test_a_system_without_room_is_asked_again_later(
         real = listener._socket
 
         class Full:
-            """A socket of a process that has no file descriptors left, once."""
+            """A socket whose first accept finds no file descriptor left."""
 
             def __init__(self) -> None:
                 self.asked = 0
@@ -339,13 +337,13 @@ async def test_a_system_without_room_is_asked_again_later(
 
 
 def end_without_tls(writer: asyncio.StreamWriter) -> None:
-    """Say FIN below TLS, which hears no close_notify."""
+    """Send FIN below TLS, without close_notify."""
     with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as below:
         below.shutdown(socket.SHUT_WR)
 
 
 async def answer_until_the_system_takes_no_more(echo: EchoServer, calls: Iterator[UnaryCall]) -> None:
-    """Behind this the transport has a few bytes that nobody reads, and still wants more."""
+    """Leave a few unread bytes in the transport, which still takes more."""
     (connection,) = echo.server._connections
     fd = connection.link.transport._socket.fileno()
     before, unsent = -1, 0
@@ -383,7 +381,7 @@ def test_answers_to_a_client_that_has_closed_are_not_delivered(
 
 
 @pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
-def test_answers_behind_the_end_of_a_client_that_ends_without_a_word_of_tls_are_not_delivered(
+def test_answers_after_the_end_of_a_client_that_closes_without_a_tls_alert_are_not_delivered(
     tls: TlsConfig, certificates: Path, new_loop: Any
 ) -> None:
     async def scenario() -> None:

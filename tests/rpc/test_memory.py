@@ -1,4 +1,4 @@
-"""pixy/rpc/memory.py: what all connections hold together is bounded, and requests do not stay incomplete for ever."""
+"""pixy/rpc/memory.py: the memory of all connections is bounded, and incomplete requests end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ SMALL = ServerOptions(buffer_bytes=4 * MIB)
 
 
 class Holder:
-    """Holds something until it has to give up."""
+    """Holds bytes until it is evicted."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
@@ -53,7 +53,7 @@ async def test_those_that_hold_most_are_evicted_when_all_together_hold_too_much(
     assert memory.total == 0
 
 
-async def test_who_is_over_it_for_a_moment_only_costs_nobody_anything() -> None:
+async def test_an_excess_within_one_iteration_evicts_nobody() -> None:
     memory, holder = Memory(100), Holder("brief")
     memory.note(holder, 200)
     memory.note(holder, 20)
@@ -62,7 +62,7 @@ async def test_who_is_over_it_for_a_moment_only_costs_nobody_anything() -> None:
 
 
 async def hold_requests(client: RawClient, size: int) -> None:
-    """Leave requests of the client incomplete that have so many bytes together."""
+    """Send so many bytes of requests that stay incomplete."""
     part = prefixed(value(bytes(100_000)))[:16_000]
     for _ in range(size // len(part)):
         client.data(client.begin(UNARY), part)
@@ -99,7 +99,7 @@ async def test_unread_answers_of_all_connections_are_bounded() -> None:
         assert (await honest.answer(answer)).status == 0
 
 
-async def test_what_is_held_is_forgotten_with_its_connection() -> None:
+async def test_a_connection_that_is_gone_holds_nothing() -> None:
     async with open_echo() as echo:
         memory = echo.server.memory
         async with open_client(echo.address) as client:
@@ -109,7 +109,7 @@ async def test_what_is_held_is_forgotten_with_its_connection() -> None:
         assert memory.total == 0
 
 
-async def test_frames_that_are_not_whole_count() -> None:
+async def test_incomplete_frames_count() -> None:
     async with open_echo() as echo:
         connection, _ = connected(echo)
         connection.workload.received((40_000).to_bytes(3, "big") + b"\xaa" + bytes(5) + bytes(30_000))
@@ -144,7 +144,7 @@ async def echo(clock: FakeClock) -> AsyncIterator[EchoServer]:
         (CHAT, prefixed(value(b"first")) + prefixed(value(b"x"))[:3]),
     ],
 )
-async def test_a_request_that_does_not_become_complete_ends(
+async def test_a_request_that_stays_incomplete_ends(
     echo: EchoServer, clock: FakeClock, path: str, sent: bytes
 ) -> None:
     async with open_client(echo.address) as client:
@@ -181,7 +181,7 @@ async def test_complete_requests_and_streams_without_a_message_may_take_any_time
         assert not any(client.answers[stream_id].ended for stream_id in (idle, in_parts))
 
 
-async def test_an_upload_that_waits_for_room_has_its_time_when_it_is_admitted(clock: FakeClock) -> None:
+async def test_an_upload_has_its_time_from_its_admission_on(clock: FakeClock) -> None:
     options = ServerOptions(
         request_s=60, request_bytes_max=5 * MIB, http2=Options(keepalive_s=0, handshake_s=0)
     )

@@ -1,4 +1,4 @@
-"""pixy/rpc/messages.py: messages cut anywhere, against a naive model; compressed ones; every limit."""
+"""pixy/rpc/messages.py: messages cut anywhere, against a naive model; compression; every limit."""
 
 import gc
 import gzip
@@ -24,7 +24,7 @@ def reader(body: bytes = b"", encoding: Encoding = Encoding.GZIP) -> MessageRead
 
 
 def take(reader: MessageReader) -> bytes | bytearray | None:
-    """The next message, unpacked."""
+    """The next message, decompressed."""
     message = reader.take()
     if not isinstance(message, Unpacker):
         return message
@@ -54,13 +54,13 @@ def test_messages_come_out_as_they_went_in_wherever_they_are_cut(
     assert not made.size
 
 
-def test_a_message_of_the_limit_is_taken_and_one_more_byte_refused() -> None:
+def test_a_message_at_the_limit_is_accepted_and_one_byte_more_refused() -> None:
     for encode in (False, True):
         assert take(reader(pack_message(bytes(LIMIT), compressed=encode))) == bytes(LIMIT)
         assert fails(reader(pack_message(bytes(LIMIT + 1), compressed=encode))) == Status.RESOURCE_EXHAUSTED
 
 
-def test_the_length_is_refused_before_the_message_is_there() -> None:
+def test_a_length_beyond_the_limit_is_refused_before_the_message_comes() -> None:
     assert fails(reader(b"\0\xff\xff\xff\xff")) == Status.RESOURCE_EXHAUSTED
 
 
@@ -74,7 +74,7 @@ def test_the_length_is_refused_before_the_message_is_there() -> None:
         b"\1\0\0\0\x2a" + gzip.compress(b"x", mtime=0) * 2,
     ],
 )
-def test_what_is_not_what_its_flag_says_is_internal(body: bytes) -> None:
+def test_a_message_with_a_wrong_flag_is_internal(body: bytes) -> None:
     assert fails(reader(body)) == Status.INTERNAL
 
 
@@ -91,13 +91,13 @@ def test_a_compressed_message_without_an_encoding_is_internal() -> None:
         (b"\0\0", Status.INTERNAL),
     ],
 )
-def test_one_message_is_wanted_where_one_is_wanted(body: bytes, status: Status) -> None:
+def test_a_request_of_one_message_has_neither_none_nor_two(body: bytes, status: Status) -> None:
     with pytest.raises(GrpcError) as caught:
         reader(body).take_only()
     assert caught.value.status == status
 
 
-def test_a_request_that_is_not_complete_may_still_become_one_message() -> None:
+def test_an_incomplete_request_may_still_become_one_message() -> None:
     for body in (b"", b"\0\0", pack_message(b"a")[:-1], pack_message(b"a")):
         reader(body).check_only()
     with pytest.raises(GrpcError, match="more than one"):
@@ -126,7 +126,7 @@ def test_large_messages_come_out_as_they_went_in_whatever_chunks_their_parts_lie
 
 
 def kept_bytes(feed: Callable[[MessageReader], None]) -> tuple[int, int]:
-    """What a reader has taken, and what memory it holds for that."""
+    """Bytes that a reader has been fed, and memory that it holds for them."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -140,7 +140,7 @@ def kept_bytes(feed: Callable[[MessageReader], None]) -> tuple[int, int]:
 
 @pytest.mark.parametrize("chunk", [0, 32_768])
 @pytest.mark.parametrize("part", [1, 30, 100, 4095, 4096, 16_000, 32_768])
-def test_what_is_kept_of_a_message_takes_at_most_about_twice_its_bytes(part: int, chunk: int) -> None:
+def test_a_message_in_parts_takes_at_most_about_twice_its_bytes(part: int, chunk: int) -> None:
     def feed(made: MessageReader) -> None:
         made.feed(b"\0\x20\0\0\0", 0, 5)
         for number in range(min((1 << 20) // part, 20_000)):
@@ -151,7 +151,7 @@ def test_what_is_kept_of_a_message_takes_at_most_about_twice_its_bytes(part: int
     assert kept < 2.1 * size
 
 
-def test_what_is_left_of_a_chunk_behind_a_message_does_not_keep_the_chunk() -> None:
+def test_the_rest_of_a_chunk_does_not_keep_the_chunk_in_memory() -> None:
     def feed(made: MessageReader) -> None:
         chunk = pack_message(bytes(32_763)) + b"\0"
         made.feed(chunk, 0, len(chunk))

@@ -1,4 +1,4 @@
-"""pixy/rpc/metadata.py: text and binary values there and back."""
+"""pixy/rpc/metadata.py: round trips of text and binary values."""
 
 import base64
 import re
@@ -22,7 +22,7 @@ BINARY = st.tuples(NAMES.map(lambda name: f"{name}-bin"), st.binary(max_size=20)
 
 
 @given(st.lists(st.one_of(TEXT, BINARY), max_size=5))
-def test_what_is_encoded_is_decoded_again(metadata: list[tuple[str, str | bytes]]) -> None:
+def test_metadata_is_decoded_as_it_was_encoded(metadata: list[tuple[str, str | bytes]]) -> None:
     assert decode_metadata(encode_metadata(metadata)) == metadata
 
 
@@ -33,7 +33,7 @@ def test_binary_values_are_read_with_and_without_padding(value: bytes) -> None:
         assert decode_metadata([(b"a-bin", form)]) == [("a-bin", value)]
 
 
-def test_joined_binary_values_are_several() -> None:
+def test_joined_binary_values_are_separated() -> None:
     assert decode_metadata([(b"a-bin", b"AQ==,Ag")]) == [("a-bin", b"\1"), ("a-bin", b"\2")]
 
 
@@ -43,7 +43,7 @@ def test_binary_values_that_are_not_base64_are_refused(value: bytes) -> None:
         decode_metadata([(b"a-bin", value)])
 
 
-def test_what_belongs_to_grpc_and_http_is_not_metadata() -> None:
+def test_fields_of_grpc_and_http_are_not_metadata() -> None:
     fields = [(b"grpc-timeout", b"1S"), (b"content-type", b"x"), (b"te", b"trailers"), (b"user-agent", b"me")]
     assert decode_metadata(fields) == [("user-agent", "me")]
 
@@ -79,7 +79,7 @@ def test_metadata_that_cannot_be_sent_is_an_error_that_names_it(pair: tuple[str,
 
 
 @given(st.text(max_size=3), st.text(max_size=4))
-def test_what_is_accepted_are_fields_of_http2(key: str, value: str) -> None:
+def test_encoded_metadata_are_fields_of_http2(key: str, value: str) -> None:
     with suppress(ValueError):
         fields = encode_metadata([(key, value)])
         try:

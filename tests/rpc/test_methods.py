@@ -1,4 +1,4 @@
-"""pixy/rpc/methods.py: a table of methods out of descriptors."""
+"""pixy/rpc/methods.py: the table of methods, by descriptors."""
 
 import pytest
 

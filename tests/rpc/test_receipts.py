@@ -1,4 +1,4 @@
-"""pixy/rpc/receipts.py: a receipt is told exactly one of delivered and undelivered, whatever happens to its answer."""
+"""pixy/rpc/receipts.py: a receipt is told exactly one of delivered and undelivered."""
 
 import pytest
 
@@ -32,7 +32,7 @@ async def test_an_answer_that_is_not_accepted_is_undelivered_at_once(receipts: R
     assert (len(receipts), receipt.said) == (0, ["undelivered"])
 
 
-async def test_a_queued_answer_is_delivered_behind_the_write_of_its_last_byte(receipts: Receipts) -> None:
+async def test_a_queued_answer_is_delivered_with_the_write_of_its_last_byte(receipts: Receipts) -> None:
     receipt = NotedReceipt()
     receipts.answered(1, Delivery.QUEUED, receipt)
     receipts.handed_over()

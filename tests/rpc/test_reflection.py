@@ -1,4 +1,4 @@
-"""pixy/rpc/reflection.py: what a client learns of the services, in both versions."""
+"""pixy/rpc/reflection.py: descriptions of services, in both versions."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -101,7 +101,7 @@ async def test_files_are_found_by_name_and_requests_told_apart(ask: Ask) -> None
         (pb.ServerReflectionRequest(), grpc.StatusCode.INVALID_ARGUMENT),
     ],
 )
-async def test_what_is_not_there_is_an_error_inside_the_answer(
+async def test_an_unknown_name_is_an_error_inside_the_answer(
     ask: Ask, request_: pb.ServerReflectionRequest, code: grpc.StatusCode
 ) -> None:
     (answer,) = await ask(request_)

@@ -1,4 +1,4 @@
-"""pixy/rpc/server.py: how a server ends, and that it looks after every connection."""
+"""pixy/rpc/server.py: drain and stop, and ticks of every connection."""
 
 import asyncio
 import time
@@ -38,7 +38,7 @@ async def test_stop_lets_running_calls_finish_and_takes_no_new_connections() -> 
         assert [goaway.last_stream_id for goaway in client.goaways] == [2**31 - 1, stream_id]
 
 
-async def test_stop_waits_no_longer_than_the_grace_and_cancels_what_still_runs() -> None:
+async def test_stop_waits_no_longer_than_the_grace_and_cancels_running_calls() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         client.request(UNARY, value(b"hold"))
         client.request(REPEAT, value(b"hold"))
@@ -60,7 +60,8 @@ async def test_a_drain_sends_calls_elsewhere_and_serves_those_that_come_until_th
         echo.server.begin_drain()
         await before.until(lambda: bool(before.goaways))
         assert (await before.call(UNARY, value(b"ack"))).status == 0
-        # Clients of gRPC open another connection; with a GOAWAY of its own they would never get through.
+        # Clients of gRPC open another connection; with a GOAWAY of its own they would never get
+        # through.
         async with open_client(echo.address) as behind:
             assert (await behind.call(UNARY, value(b"ack"))).status == 0
             assert behind.goaways == []
@@ -84,7 +85,7 @@ async def test_a_streaming_handler_that_waits_for_the_drain_ends_its_call_before
 
 
 @pytest.mark.parametrize("age_s", [0, 0.01], ids=["stop", "age"])
-async def test_a_streaming_handler_hears_that_its_connection_is_to_end(age_s: float) -> None:
+async def test_a_streaming_handler_learns_that_its_connection_drains(age_s: float) -> None:
     async with (
         open_echo(ServerOptions(age_s=age_s, linger_s=1)) as echo,
         open_client(echo.address) as client,
@@ -97,13 +98,13 @@ async def test_a_streaming_handler_hears_that_its_connection_is_to_end(age_s: fl
         await asyncio.gather(*stopping)
 
 
-async def test_a_stop_in_the_turn_of_an_accept_does_not_wait_for_the_connection() -> None:
+async def test_a_stop_in_the_iteration_of_an_accept_does_not_wait_for_the_connection() -> None:
     async with open_echo() as echo:
         sock, address = bind_tcp("127.0.0.1:0")
         stops: list[asyncio.Task[None]] = []
 
         class Stopping:
-            """Stops the server when a connection was accepted, before it is made."""
+            """Stops the server between the accept of a connection and its first callback."""
 
             options = echo.server.options
 
@@ -120,14 +121,14 @@ async def test_a_stop_in_the_turn_of_an_accept_does_not_wait_for_the_connection(
         assert echo.server.connections == 0
 
 
-async def test_stop_without_connections_is_at_once_and_may_come_twice() -> None:
+async def test_stop_without_connections_returns_at_once_and_may_be_repeated() -> None:
     async with open_echo() as echo:
         async with asyncio.timeout(PATIENCE_S):
             await echo.server.stop(2 * PATIENCE_S)
             await echo.server.stop(2 * PATIENCE_S)
 
 
-async def test_every_one_of_many_connections_is_looked_after() -> None:
+async def test_every_one_of_many_connections_is_ticked() -> None:
     options = ServerOptions(http2=Options(idle_s=0.1))
     async with open_echo(options) as echo, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(open_client(echo.address)) for _ in range(23)]
@@ -138,7 +139,7 @@ async def test_every_one_of_many_connections_is_looked_after() -> None:
         assert echo.server.counters.accepted == 23
 
 
-async def test_counters_tell_what_happened() -> None:
+async def test_counters_count_connections_calls_and_bytes() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         await client.call(UNARY, value(b"x"))
         await client.call("/none/None", value(b"x"))

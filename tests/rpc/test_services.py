@@ -1,4 +1,4 @@
-"""A service with a handler of each of the five kinds, registered by its descriptor and called with grpc's own client."""
+"""A service with a handler of each of the five kinds, called with grpc's own client."""
 
 from collections.abc import AsyncIterator
 from typing import Any

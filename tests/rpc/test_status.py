@@ -1,4 +1,4 @@
-"""pixy/rpc/status.py: how a status looks on the wire."""
+"""pixy/rpc/status.py: a status on the wire."""
 
 from urllib.parse import unquote
 
@@ -11,7 +11,7 @@ from pixy.http2 import ResponseTemplate
 from pixy.rpc.status import GrpcError, Status, status_fields
 
 
-def test_the_codes_are_grpcs() -> None:
+def test_the_codes_are_those_of_grpc() -> None:
     assert {status.name: int(status) for status in Status} == {
         code.name: code.value[0] for code in grpc.StatusCode
     }
@@ -42,7 +42,7 @@ def test_a_long_message_is_cut() -> None:
     assert len(status_fields(GrpcError(Status.UNKNOWN, "x" * 100_000))[1][1]) == 1024
 
 
-def test_details_and_metadata_follow() -> None:
+def test_details_and_metadata_follow_the_message() -> None:
     error = GrpcError(Status.ABORTED, "m", b"\x08\x0a", [("a", "1"), ("b-bin", b"\xff")])
     assert status_fields(error)[2:] == [
         (b"grpc-status-details-bin", b"CAo"),
@@ -51,6 +51,6 @@ def test_details_and_metadata_follow() -> None:
     ]
 
 
-def test_metadata_that_cannot_be_sent_is_refused_where_it_is_given() -> None:
+def test_invalid_metadata_raises_in_the_constructor() -> None:
     with pytest.raises(ValueError, match="grpc-a"):
         GrpcError(Status.ABORTED, "m", metadata=[("grpc-a", "1")])

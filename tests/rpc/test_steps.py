@@ -1,4 +1,4 @@
-"""pixy/rpc/steps.py: what a handler held goes with it. That steps are taken in turn and charged is proven in `test_workload`."""
+"""pixy/rpc/steps.py: a cancelled handler leaves no garbage. For scheduling see `test_workload`."""
 
 import asyncio
 import gc
@@ -13,8 +13,8 @@ from pixy.rpc.steps import Steps
 from tests.fakes.waiting import settle
 
 
-class Line:
-    """A connection whose turn comes at once, or in the next turn of the loop."""
+class FakeWorkload:
+    """A workload that runs a step at once, or in the next iteration of the loop."""
 
     def __init__(self, *, busy: bool) -> None:
         self._busy = busy
@@ -43,7 +43,7 @@ def no_collections() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["before its first step", "while it waits"])
-@pytest.mark.parametrize("busy", [False, True], ids=["at once", "in line"])
+@pytest.mark.parametrize("busy", [False, True], ids=["at once", "queued"])
 async def test_a_handler_that_is_cancelled_leaves_nothing_for_the_collector(
     no_collections: None, busy: bool, begun: bool
 ) -> None:
@@ -51,7 +51,7 @@ async def test_a_handler_that_is_cancelled_leaves_nothing_for_the_collector(
         await asyncio.get_running_loop().create_future()
         raise AssertionError(held)
 
-    workload: Any = Line(busy=busy)
+    workload: Any = FakeWorkload(busy=busy)
     held = Held()
     reference = weakref.ref(held)
     task = asyncio.get_running_loop().create_task(Steps(handle(held), workload))

@@ -1,4 +1,4 @@
-"""pixy/rpc/stream.py: the three streaming kinds over a real connection, with back-pressure both ways."""
+"""pixy/rpc/stream.py: the three streaming kinds, with back-pressure both ways and receipts."""
 
 from collections.abc import AsyncIterator
 
@@ -104,7 +104,7 @@ async def test_a_request_that_breaks_a_rule_is_refused(
     assert (await client.answer(stream_id)).status == status
 
 
-async def test_what_the_handler_does_not_receive_is_not_taken_from_the_client(
+async def test_a_message_that_the_handler_does_not_receive_stays_in_the_clients_window(
     echo: EchoServer, client: RawClient
 ) -> None:
     await client.call("/test.Echo/Unary", value(b"the server's windows are known"))
@@ -154,7 +154,8 @@ async def test_a_handler_is_no_faster_than_its_transport(echo: EchoServer) -> No
         slow.open_window(0, 2**30)
         stream_id = slow.request(REPEAT, value(b"400 100000"))
         async with open_client(echo.address) as other:
-            # Sixty calls of another client take long enough to send 300 MB, if nothing held that back.
+            # Sixty calls of another client take long enough to send 300 MB, if nothing held that
+            # back.
             for _ in range(60):
                 assert (await other.call("/test.Echo/Unary", value(b"x"))).status == 0
         assert 0 < echo.echo.sent < 300
@@ -163,7 +164,7 @@ async def test_a_handler_is_no_faster_than_its_transport(echo: EchoServer) -> No
         assert (answer.status, len(answer.body)) == (0, 400 * 100_009)
 
 
-async def test_what_filled_the_window_before_the_handler_waited_is_consumed_when_it_waits() -> None:
+async def test_a_window_that_was_filled_before_the_handler_waited_is_replenished_when_it_waits() -> None:
     small = ServerOptions(http2=Options(stream_window_bytes=65_535))
     async with open_echo(small) as echo, open_client(echo.address, window=0) as client:
         client.open_window(0, 1_000_000)
@@ -234,7 +235,7 @@ async def test_a_message_that_waits_for_a_window_at_the_deadline_is_delivered_wh
         assert receipts[0].said == ["delivered"]
 
 
-async def test_a_message_that_is_no_message_is_undelivered() -> None:
+async def test_a_message_that_cannot_be_serialized_is_undelivered() -> None:
     async def broken(request: BytesValue, call: StreamCall) -> None:
         await call.send(None, receipt)
 
@@ -247,7 +248,7 @@ async def test_a_message_that_is_no_message_is_undelivered() -> None:
 
 
 @pytest.mark.parametrize("gone", ["reset", "disconnected", "deadline"])
-async def test_a_handler_whose_client_is_gone_is_cancelled(echo: EchoServer, gone: str) -> None:
+async def test_the_handler_of_a_lost_client_is_cancelled(echo: EchoServer, gone: str) -> None:
     async with open_client(echo.address) as client:
         fields = [("grpc-timeout", "30m")] if gone == "deadline" else []
         stream_id = client.request(REPEAT, value(b"hold"), fields)
@@ -271,10 +272,11 @@ async def test_a_message_larger_than_the_window_comes_through_while_the_handler_
     assert values(await client.answer(stream_id)) == [text]
 
 
-async def test_the_request_of_a_call_that_streams_its_answer_counts_as_incomplete_no_more_when_it_is_taken(
+async def test_the_request_of_a_server_stream_is_not_held_once_it_is_taken(
     echo: EchoServer, client: RawClient
 ) -> None:
-    # Two of them would be too much for requests that are not complete, and more for the client's window.
+    # Two of them would be too much for requests that are not complete, and more for the client's
+    # window.
     body = prefixed(value(b" " * 190_000 + b"1000 100000"))
     for _ in range(30):
         stream_id = client.begin(REPEAT)

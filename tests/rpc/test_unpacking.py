@@ -1,4 +1,4 @@
-"""pixy/rpc/unpacking.py: messages of gzip in steps, against gzip itself; every limit and every fault at whatever step it shows."""
+"""pixy/rpc/unpacking.py: decompression in steps, against gzip; every limit, every fault."""
 
 import gzip
 import tracemalloc
@@ -16,7 +16,7 @@ LIMIT = 1_000_000
 
 
 def unpack(packed: bytes, limit: int = LIMIT) -> bytes:
-    """The message; each step makes no more than it may."""
+    """Decompress a message; each step keeps its bound."""
     unpacker, done = Unpacker(packed, limit), False
     while not done:
         before = unpacker.size
@@ -32,7 +32,7 @@ def fails(packed: bytes, limit: int = LIMIT) -> Status:
 
 
 @given(st.integers(0, 2**32), st.integers(0, 5 * STEP_BYTES), st.integers(0, 9), st.booleans())
-def test_a_message_comes_out_as_it_went_in(seed: int, size: int, level: int, random: bool) -> None:
+def test_a_message_makes_the_round_trip(seed: int, size: int, level: int, random: bool) -> None:
     message = Random(seed).randbytes(size) if random else bytes(size)
     assert unpack(gzip.compress(message, level)) == message
 
@@ -50,7 +50,7 @@ def test_a_large_message_takes_many_steps() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 100, STEP_BYTES - 1, STEP_BYTES, STEP_BYTES + 1, LIMIT])
-def test_a_message_of_the_limit_is_unpacked_and_one_more_byte_refused(limit: int) -> None:
+def test_a_message_at_the_limit_is_decompressed_and_one_byte_more_refused(limit: int) -> None:
     assert len(unpack(gzip.compress(bytes(limit)), limit)) == limit
     assert fails(gzip.compress(bytes(limit + 1)), limit) == Status.RESOURCE_EXHAUSTED
 
@@ -65,7 +65,7 @@ def test_a_bomb_takes_no_memory_beyond_the_limit() -> None:
         tracemalloc.stop()
 
 
-def test_what_is_cut_off_or_changed_is_internal_wherever_that_is() -> None:
+def test_a_message_that_was_truncated_or_changed_anywhere_is_internal() -> None:
     packed = gzip.compress(Random(1).randbytes(2 * STEP_BYTES) + bytes(STEP_BYTES))
     for at in (0, 1, 9, 10, 100, STEP_BYTES, len(packed) - 9, len(packed) - 8, len(packed) - 1):
         assert fails(packed[:at]) == Status.INTERNAL, at
@@ -74,7 +74,7 @@ def test_what_is_cut_off_or_changed_is_internal_wherever_that_is() -> None:
 
 
 @pytest.mark.parametrize("more", [b"\0", bytes(2 * STEP_BYTES), gzip.compress(b"another", mtime=0)])
-def test_what_goes_on_behind_its_end_is_internal(more: bytes) -> None:
+def test_data_after_the_end_of_gzip_are_internal(more: bytes) -> None:
     for size in (10, 3 * STEP_BYTES):
         assert fails(gzip.compress(bytes(size)) + more) == Status.INTERNAL
 

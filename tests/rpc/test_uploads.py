@@ -1,4 +1,4 @@
-"""pixy/rpc/uploads.py: large requests are admitted in order, as far as there is room, per connection and in all."""
+"""pixy/rpc/uploads.py: large messages are admitted in FIFO order, per connection and in all."""
 
 import pytest
 
@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 class Connection:
-    """The uploads of a connection, and what was granted to each stream."""
+    """Uploads of a connection, with the bytes granted to each stream."""
 
     def __init__(self, quota: UploadQuota, size: int) -> None:
         self.granted: dict[int, int] = {}
@@ -32,7 +32,7 @@ def test_an_upload_that_fits_is_granted_what_has_come() -> None:
     assert connection.granted == {1: 30}
 
 
-def test_uploads_beyond_the_room_follow_one_another_and_get_what_was_withheld() -> None:
+def test_uploads_beyond_the_quota_follow_one_another_and_get_the_withheld_bytes() -> None:
     connection = Connection(UploadQuota(1000), 100)
     for stream_id in (1, 3, 5):
         connection.receive(stream_id, 60, 10)
@@ -45,7 +45,7 @@ def test_uploads_beyond_the_room_follow_one_another_and_get_what_was_withheld() 
     assert connection.granted == {1: 15, 3: 15}
 
 
-def test_an_upload_larger_than_the_room_is_admitted_alone() -> None:
+def test_an_upload_larger_than_the_quota_is_admitted_alone() -> None:
     connection = Connection(UploadQuota(100), 50)
     connection.receive(1, 200, 10)
     connection.receive(3, 10, 10)
@@ -54,7 +54,7 @@ def test_an_upload_larger_than_the_room_is_admitted_alone() -> None:
     assert connection.granted == {1: 10, 3: 10}
 
 
-def test_connections_queue_for_the_room_of_all_with_one_upload_each() -> None:
+def test_connections_queue_for_the_shared_quota_with_one_upload_each() -> None:
     quota = UploadQuota(100)
     first, second, third = (Connection(quota, 1000) for _ in range(3))
     first.receive(1, 90, 1)
@@ -71,7 +71,7 @@ def test_connections_queue_for_the_room_of_all_with_one_upload_each() -> None:
     assert quota.acquired == 0
 
 
-def test_an_upload_that_is_given_up_in_line_leaves_its_place() -> None:
+def test_an_abandoned_upload_leaves_the_queue() -> None:
     quota = UploadQuota(100)
     first, second, third = (Connection(quota, 1000) for _ in range(3))
     for connection in (first, second, third):
@@ -82,7 +82,7 @@ def test_an_upload_that_is_given_up_in_line_leaves_its_place() -> None:
 
 
 async def upload_together(client: RawClient, bodies: dict[int, bytes]) -> None:
-    """Send requests a frame each in turn, as far as the server's windows allow."""
+    """Send requests frame by frame, round robin, as the server's windows allow."""
     left = dict(bodies)
     while left:
         sent = 0
@@ -100,7 +100,7 @@ async def upload_together(client: RawClient, bodies: dict[int, bytes]) -> None:
 
 @pytest.mark.parametrize("path", [UNARY, COLLECT])
 @pytest.mark.parametrize(("uploads", "size"), [(5, 4 * MIB - 100), (20, MIB)])
-async def test_uploads_together_are_answered_and_hold_no_more_than_they_may(
+async def test_concurrent_uploads_are_answered_and_hold_no_more_than_the_quota(
     path: str, uploads: int, size: int
 ) -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
@@ -112,7 +112,7 @@ async def test_uploads_together_are_answered_and_hold_no_more_than_they_may(
         assert connection.request_bytes == 0
 
 
-async def test_uploads_that_are_given_up_make_room_for_those_that_wait() -> None:
+async def test_abandoned_uploads_release_their_quota() -> None:
     async with open_echo() as echo, open_client(echo.address) as client:
         await client.call(UNARY, value(b"x"))
         body = prefixed(value(b"drop" + bytes(4 * MIB - 100)))

@@ -1,4 +1,4 @@
-"""pixy/rpc/workload.py and steps.py: all work that a connection causes is done in its turns and charged to it, that of tasks too."""
+"""pixy/rpc/workload.py and steps.py: all work of a connection is scheduled fairly and charged."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,9 @@ UNARY, TASK, CHAT = "/test.Echo/Unary", "/test.Echo/Task", "/test.Echo/Chat"
 MESSAGE_S = QUANTUM_S / 10
 """What a message costs the server in these tests."""
 SLICE_S_MAX = 3 * QUANTUM_S
-"""The credit of a connection, what a turn of the loop has for those without, and the slice that goes beyond it."""
+"""The credit of a connection, what a turn of the loop has for those without, and the slice that
+goes beyond it.
+"""
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ async def echo(clock: FakeClock) -> AsyncIterator[EchoServer]:
 
 
 def request(path: str, stream_id: int, *messages: bytes, end: bool = True, timeout: str = "") -> bytes:
-    """The frames of a request."""
+    """Frames of a request."""
     fields = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x")]
     fields += [("content-type", "application/grpc"), ("te", "trailers")]
     fields += [("grpc-timeout", timeout)] if timeout else []
@@ -48,7 +50,7 @@ def request(path: str, stream_id: int, *messages: bytes, end: bool = True, timeo
 
 
 async def longest_turn_s(clock: FakeClock, turns: int) -> float:
-    """Let the loop turn so often; returns the most time that passed in one turn."""
+    """Run iterations of the loop; returns the longest in seconds."""
     longest = 0.0
     for _ in range(turns):
         before = clock.monotonic()
@@ -63,7 +65,7 @@ def lose(*connections: Any) -> None:
 
 
 @pytest.mark.parametrize("floods", [1, 4])
-async def test_a_flood_of_messages_on_streams_stalls_no_turn_of_the_loop(
+async def test_a_flood_of_messages_on_streams_does_not_block_the_loop(
     echo: EchoServer, clock: FakeClock, floods: int
 ) -> None:
     connections = [connected(echo)[0] for _ in range(floods)]
@@ -74,9 +76,7 @@ async def test_a_flood_of_messages_on_streams_stalls_no_turn_of_the_loop(
     lose(*connections)
 
 
-async def test_coroutines_of_unary_calls_stall_no_turn_of_the_loop(
-    echo: EchoServer, clock: FakeClock
-) -> None:
+async def test_coroutines_of_unary_calls_do_not_block_the_loop(echo: EchoServer, clock: FakeClock) -> None:
     connection, transport = connected(echo)
     connection.workload.received(b"".join(request(TASK, stream_id, b"x") for stream_id in range(1, 400, 2)))
     assert await longest_turn_s(clock, 100) <= SLICE_S_MAX
@@ -118,7 +118,7 @@ async def test_a_calm_connection_is_served_beside_floods_of_streams(
     lose(calm, *floods)
 
 
-async def test_connections_in_line_share_evenly_whatever_their_work_is(
+async def test_queued_connections_share_evenly_whatever_their_work_is(
     echo: EchoServer, clock: FakeClock
 ) -> None:
     streams, tasks = connected(echo)[0], connected(echo)[0]
@@ -152,7 +152,7 @@ async def test_input_is_served_beside_steps_that_never_end(echo: EchoServer, clo
     lose(connection)
 
 
-async def test_calls_that_are_reset_are_cancelled_in_their_connections_turns(
+async def test_reset_calls_are_cancelled_in_slices_of_their_connection(
     echo: EchoServer, clock: FakeClock
 ) -> None:
     connection, _ = connected(echo)
@@ -174,7 +174,7 @@ async def test_calls_that_are_reset_are_cancelled_in_their_connections_turns(
     lose(connection)
 
 
-async def test_calls_at_their_deadline_end_in_their_connections_turns(
+async def test_calls_at_their_deadline_end_in_slices_of_their_connection(
     echo: EchoServer, clock: FakeClock
 ) -> None:
     connection, _ = connected(echo)
@@ -197,7 +197,7 @@ async def test_calls_at_their_deadline_end_in_their_connections_turns(
     lose(connection)
 
 
-async def test_the_calls_of_a_lost_connection_end_in_its_turns_and_then_it_is_gone(
+async def test_the_calls_of_a_lost_connection_end_in_its_slices_before_it_is_gone(
     echo: EchoServer, clock: FakeClock
 ) -> None:
     connection, _ = connected(echo)
@@ -218,9 +218,7 @@ async def test_the_calls_of_a_lost_connection_end_in_its_turns_and_then_it_is_go
     assert echo.server.counters.gone == len(held) - 1
 
 
-async def test_answers_that_come_later_are_charged_when_they_are_written(
-    echo: EchoServer, clock: FakeClock
-) -> None:
+async def test_later_answers_are_charged_when_they_are_written(echo: EchoServer, clock: FakeClock) -> None:
     connection, transport = connected(echo)
     connection.workload.received(request(UNARY, 1, b"hold"))
     connection.workload._credit_s = QUANTUM_S

@@ -1,4 +1,4 @@
-"""pixy/api/grpc/answers.py, against protobuf."""
+"""pixy/api/grpc/answers.py: the bytes are those of protobuf."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_answers_of_produce_are_right_where_a_number_gets_longer(partition: int,
     ]
 
 
-def test_records_that_are_buffered_have_no_offset() -> None:
+def test_buffered_records_have_no_offset() -> None:
     assert list(produced_messages(-1, -1, 2)) == [produced(-1, -1)] * 2
 
 

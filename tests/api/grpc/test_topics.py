@@ -72,11 +72,13 @@ async def test_a_created_topic_has_the_requested_partitions_and_options(
     assert (described.version, dict(described.config)) == (created.version, {"retention_ms": "1000"})
 
 
-async def test_a_topic_without_a_number_of_partitions_gets_the_clusters(stub: TopicsAsyncStub) -> None:
+async def test_a_topic_without_a_number_of_partitions_gets_the_clusters_default(
+    stub: TopicsAsyncStub,
+) -> None:
     assert len((await stub.CreateTopic(pb.CreateTopicRequest(topic="t"))).partitions) == 3
 
 
-async def test_options_may_have_kafkas_names_and_are_answered_with_pixys(stub: TopicsAsyncStub) -> None:
+async def test_options_may_have_kafkas_names_and_responses_have_pixys(stub: TopicsAsyncStub) -> None:
     config = {"retention.ms": "1", "segment.bytes": "2", "retention_bytes": "3"}
     created = await stub.CreateTopic(pb.CreateTopicRequest(topic="t", config=config))
     assert dict(created.config) == {"retention_ms": "1", "segment_bytes": "2", "retention_bytes": "3"}
@@ -203,7 +205,7 @@ async def test_while_draining_topics_are_described_and_not_changed(
 
 
 class _Odd(FakeBackend):
-    """A cluster whose topics change while they are described, and that has a bug."""
+    """A cluster with a bug, whose topics change while they are described."""
 
     async def offset_ranges(self, topic: str) -> Mapping[int, OffsetRange]:
         return {0: OffsetRange(5, 7), 9: OffsetRange(0, 0)}
