@@ -22,25 +22,25 @@ __all__ = ["forget_sinks", "kafka_options", "make_kafka", "open_kafka", "staging
 
 
 def kafka_options(cluster: KafkaCluster, **changed: Any) -> KafkaOptions:
-    """The options for a cluster; those that are not named are the defaults."""
+    """Options for a cluster, with defaults for those not given."""
     return KafkaOptions(**{"seed_peers": tuple(cluster.addresses), "client_id": "tests", **changed})
 
 
 async def start_again(cluster: KafkaCluster, *node_ids: int) -> None:
-    """`KafkaCluster.start_again` while the event loop goes on."""
+    """`KafkaCluster.start_again` without blocking the event loop."""
     cluster.start_again_nowait(*node_ids)
     await asyncio.to_thread(cluster.wait_ready)
 
 
 def staging_place(directory: Path, config: StagingConfig | None = None) -> StagingPlace:
-    """Stages in a directory."""
+    """A staging place in a directory."""
     return StagingPlace(RealDisk(), directory, ThreadWorker, SystemClock(), config or StagingConfig())
 
 
 def make_kafka(
     cluster: KafkaCluster, directory: Path, dial: Dial = create_conn, **changed: Any
 ) -> KafkaBackend:
-    """A backend that is not started, with its stages in a directory."""
+    """An unstarted backend with its stages in a directory."""
     return KafkaBackend(kafka_options(cluster, **changed), staging_place(directory), dial=dial)
 
 
@@ -48,7 +48,7 @@ def make_kafka(
 async def open_kafka(
     cluster: KafkaCluster, dial: Dial = create_conn, directory: Path | None = None, **changed: Any
 ) -> AsyncIterator[KafkaBackend]:
-    """A started backend, stopped at the end. Without a directory its stages go with it."""
+    """A started backend, stopped at the end. Without a directory its stages are removed with it."""
     with TemporaryDirectory(prefix="pixy-stages-") as temporary:
         backend = make_kafka(cluster, directory or Path(temporary) / "kafka", dial, **changed)
         await backend.start()
@@ -59,7 +59,7 @@ async def open_kafka(
 
 
 async def forget_sinks(cluster: KafkaCluster) -> None:
-    """Delete the groups that are sinks, so that each test begins with none."""
+    """Delete the groups of sinks, so that each test begins with none."""
     client = KafkaClient(kafka_options(cluster))
     await client.start()
     try:

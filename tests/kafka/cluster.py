@@ -1,12 +1,13 @@
-"""Real Apache Kafka in processes of its own: KRaft clusters of one broker or three, for tests that look at it from outside.
+"""Real Apache Kafka in processes of its own: KRaft clusters of one or three brokers, for tests from
+outside.
 
-Every broker is its own controller too. It listens on 127.0.0.1, on ports that were free when the cluster was made, and keeps them when it
-is started again, with the same data. A broker is ended by its process id and nothing else; where `setpriv` is there the kernel ends it if
-the test process dies without a word.
+Every broker is also a controller. It listens on 127.0.0.1, on ports that were free when the cluster
+was created, and keeps them and its data over restarts. A broker is stopped only by its process id;
+if `setpriv` exists, the kernel ends it when the test process dies.
 
-Timeouts are a tenth of Kafka's, so that a broker that was killed is known to be dead after two seconds. Records of any age stay, as
-many tests have timestamps of 1970. Topics are created by whoever
-asks for them (Kafka's default): a test notices a read that creates one.
+Timeouts are a tenth of Kafka's, so that a killed broker is detected after two seconds. Records of
+any age are kept, because many tests have timestamps of 1970. Topics are created by whoever asks for
+them (Kafka's default): a test notices a read that creates one.
 """
 
 import os
@@ -71,13 +72,13 @@ num.recovery.threads.per.data.dir=1
 
 
 class Broker:
-    """One broker, in its own process.
+    """One broker in its own process.
 
     Args:
-        folder: where its files go.
-        node_id: its number in the cluster.
-        ports: what it listens on: for clients, for controllers.
-        java: options of the Java machine.
+        folder: directory of its files.
+        node_id: its node id in the cluster.
+        ports: its ports: for clients, for controllers.
+        java: options of the JVM.
     """
 
     def __init__(self, folder: Path, node_id: int, ports: tuple[int, int], java: Sequence[str]) -> None:
@@ -102,11 +103,11 @@ class Broker:
         return self._running().pid
 
     def log(self) -> str:
-        """Everything it has logged."""
+        """Its complete log."""
         return (self.folder / "log").read_text()
 
     def start_nowait(self) -> None:
-        """Start the process and do not wait for anything."""
+        """Start the process without waiting for it."""
         assert self._process is None, f"broker {self.node_id} runs already"
         self._log = (self.folder / "log").open("ab")
         guard = shutil.which("setpriv")
@@ -124,22 +125,23 @@ class Broker:
         )
 
     def kill(self) -> None:
-        """End it with SIGKILL, if it runs."""
+        """Kill it with SIGKILL, if it is running."""
         if self._process is not None:
             self._process.kill()
             self._wait()
 
     def stop(self) -> None:
-        """End it with SIGTERM: it hands its leaderships over first."""
+        """Stop it with SIGTERM: it hands over its leaderships first."""
         self._running().terminate()
         self._wait()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Its process stands still without a word to anybody: its connections stay, and nothing is answered."""
+        """Freeze its process: its connections stay open, and nothing is answered."""
         process = self._running()
         process.send_signal(signal.SIGSTOP)
-        # On a busy machine its other threads go on until one of them has had its turn to take the signal.
+        # On a busy machine its other threads continue until one of them has been scheduled to take
+        # the signal.
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         try:
             yield
@@ -147,7 +149,7 @@ class Broker:
             process.send_signal(signal.SIGCONT)
 
     def known_brokers(self) -> int:
-        """How many brokers it knows to be alive; 0 if it does not answer."""
+        """Number of brokers that it knows to be alive; 0 if it does not answer."""
         try:
             with socket.create_connection((_HOST, self.port), timeout=2.0) as connection:
                 return _ask_brokers(connection)
@@ -166,13 +168,14 @@ class Broker:
 
 
 class KafkaCluster:
-    """Brokers with the node ids 1, 2, ... that know each other.
+    """A cluster of brokers with the node ids 1, 2, ...
 
     Args:
-        folder: where their files go.
-        brokers: how many: one, or three with three replicas of everything, of which two must be in sync.
+        folder: directory of their files.
+        brokers: number of brokers: one, or three with three replicas of everything, of which two
+            must be in sync.
         properties: further lines of server.properties.
-        java: options of the Java machine; the default starts quickly, and is slow in the long run.
+        java: options of the JVM; the default starts quickly, and is slow in the long run.
     """
 
     def __init__(
@@ -187,14 +190,14 @@ class KafkaCluster:
 
     @property
     def addresses(self) -> list[str]:
-        """`host:port` of every broker, whether it runs or not."""
+        """`host:port` of every broker, running or not."""
         return [each.address for each in self.brokers]
 
     def broker(self, node_id: int) -> Broker:
         return self.brokers[node_id - 1]
 
     def start(self) -> None:
-        """Format and start all brokers, and return when they know each other."""
+        """Format and start all brokers, and wait until they know each other."""
         tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c"]
         formatting = [
             subprocess.Popen(
@@ -212,18 +215,22 @@ class KafkaCluster:
         self.wait_ready()
 
     def start_again(self, *node_ids: int) -> None:
-        """Start brokers that were ended, with their old data (no ids: all that do not run)."""
+        """Restart stopped brokers with their old data (no ids: all stopped ones)."""
         self.start_again_nowait(*node_ids)
         self.wait_ready()
 
     def start_again_nowait(self, *node_ids: int) -> None:
-        """The same without waiting. From the main thread: a broker ends with the thread that started it."""
+        """The same without waiting. Call it from the main thread: a broker ends with the thread
+        that started it.
+        """
         for broker in [self.broker(each) for each in node_ids] or self.brokers:
             if not broker.running:
                 broker.start_nowait()
 
     def wait_ready(self) -> None:
-        """Return when every broker that runs knows all that run. The test fails with a log if that takes too long."""
+        """Wait until every running broker knows all running ones. The test fails with a log after a
+        timeout.
+        """
         give_up_at = time.monotonic() + _START_SECONDS_MAX
         running = [each for each in self.brokers if each.running]
         for broker in running:
@@ -232,17 +239,17 @@ class KafkaCluster:
                 assert time.monotonic() < give_up_at, (
                     f"broker {broker.node_id} knows {known} of {len(running)} brokers; its log:\n{broker.log()}"
                 )
-                time.sleep(_ASK_EVERY_S)  # nobody tells from outside when a broker is ready
+                time.sleep(_ASK_EVERY_S)  # there is no external notification that a broker is ready
 
     @contextmanager
     def paused(self, node_id: int) -> Iterator[None]:
-        """A broker stands still; afterwards the others know it again."""
+        """Freeze a broker; afterwards wait until the others know it again."""
         with self.broker(node_id).paused():
             yield
         self.wait_ready()
 
     def kill(self) -> None:
-        """End all brokers with SIGKILL."""
+        """Kill all brokers with SIGKILL."""
         for broker in self.brokers:
             broker.kill()
 
@@ -278,7 +285,7 @@ def _java(options: Sequence[str]) -> list[str]:
 
 
 def free_ports(count: int) -> Sequence[int]:
-    """Ports that nobody listens on at the moment; all are held until the last is found, so they differ."""
+    """Free ports; all are held until the last is found, so that they differ."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -287,7 +294,9 @@ def free_ports(count: int) -> Sequence[int]:
 
 
 def _ask_brokers(connection: socket.socket) -> int:
-    """The number of brokers in a Metadata answer: 4 bytes size, 4 bytes correlation id, then their count."""
+    """The number of brokers in a Metadata response: 4 bytes size, 4 bytes correlation id, then
+    their count.
+    """
     client_id = b"tests"
     no_topics = struct.pack(">i", 0)
     header = struct.pack(">hhih", _METADATA, _METADATA_VERSION, 1, len(client_id)) + client_id

@@ -1,4 +1,4 @@
-"""What an ordinary Kafka consumer finds in a topic: aiokafka's, straight from the brokers."""
+"""Records of a topic as read by an ordinary consumer: aiokafka's, directly from the brokers."""
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -7,13 +7,13 @@ from tests.kafka.cluster import KafkaCluster
 __all__ = ["consumed"]
 
 _QUIET_MS = 1000
-"""After so long without a record there are no more: a consumer is not told of the end."""
+"""Timeout after the last record: a consumer gets no notification of the end."""
 
 
 async def consumed(
     cluster: KafkaCluster, topic: str, partitions: int, isolation: str = "read_committed"
 ) -> list[bytes]:
-    """Every value, sorted. What lies behind a transaction that is open is not there for those who read what is committed."""
+    """All values, sorted. Read-committed consumers do not see records after an open transaction."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=cluster.addresses, isolation_level=isolation, auto_offset_reset="earliest"
     )

@@ -1,4 +1,4 @@
-"""What tests do to a Kafka cluster behind the backend's back: transactions, retention, damage."""
+"""Direct operations on a Kafka cluster, bypassing the backend: transactions, retention, damage."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,14 +43,14 @@ async def transaction(cluster: KafkaCluster, *, commit: bool) -> AsyncIterator[A
 
 
 class KafkaControls:
-    """The controls of the conformance tests, for a cluster of one broker."""
+    """Controls of the conformance tests for a cluster of one broker."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self._node_id = cluster.brokers[0].node_id
 
     async def add_gap(self, _: Any, partition: TopicPartition, offsets: int) -> None:
-        """A transaction that is aborted: its records, and one offset for the end of it."""
+        """An aborted transaction: its records, and one offset for its marker."""
         end = await self._end(partition)
         async with transaction(self._cluster, commit=False) as producer:
             for _number in range(offsets - 1):
@@ -58,7 +58,7 @@ class KafkaControls:
         await self._wait_end(partition, end + offsets)
 
     async def add_control_batch(self, _: Any, partition: TopicPartition) -> None:
-        """A transaction that wrote nothing: only its end takes an offset."""
+        """An empty transaction: only its marker has an offset."""
         end = await self._end(partition)
         name = f"tests-{next(_numbers)}"
         async with self._client() as client:
@@ -71,26 +71,28 @@ class KafkaControls:
         await self._wait_end(partition, end + 1)
 
     async def move_log_begin(self, _: Any, partition: TopicPartition, begin: int) -> None:
-        """As Kafka's DeleteRecords."""
+        """Kafka's DeleteRecords."""
         async with self._client() as client:
             topics = [(partition.topic, [(partition.partition, begin)])]
             answer = await client.send(self._node_id, DeleteRecordsRequest(topics, 10_000))
             assert [each[2] for topic in answer.topics for each in topic[1]] == [0]
 
     async def corrupt(self, _: Any, partition: TopicPartition, offset: int) -> None:
-        """Flip the last byte of the batch that holds `offset`, in the broker's file."""
+        """Flip the last byte of the batch with `offset` in the broker's file."""
         folder = self._cluster.brokers[0].folder / "data" / f"{partition.topic}-{partition.partition}"
         _flip(folder / f"{0:020}.log", offset)
 
     async def _begin(self, client: KafkaClient, name: str) -> tuple[int, int]:
-        """Producer id and epoch, once the broker serves as coordinator: the first transaction makes it create a topic."""
+        """Producer id and epoch, once the broker is the coordinator: the first transaction creates
+        its topic.
+        """
         async with asyncio.timeout(_PATIENCE_S):
             while True:
                 await client.send(self._node_id, FindCoordinatorRequest(name, _OF_TRANSACTIONS))
                 answer = await client.send(self._node_id, InitProducerIdRequest(name, 60_000))
                 if not answer.error_code:
                     return answer.producer_id, answer.producer_epoch
-                await asyncio.sleep(0.05)  # the broker tells nobody
+                await asyncio.sleep(0.05)  # the broker sends no notification
 
     async def _end(self, partition: TopicPartition) -> int:
         async with self._client() as client:
@@ -100,7 +102,7 @@ class KafkaControls:
             return end
 
     async def _wait_end(self, partition: TopicPartition, end: int) -> None:
-        """Return when a transaction's end is in the partition: it is written behind the answer."""
+        """Wait until a transaction's marker is in the partition: it is written after the answer."""
 
         async def is_there() -> bool:
             return await self._end(partition) == end

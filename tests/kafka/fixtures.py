@@ -1,7 +1,7 @@
-"""Kafka clusters for tests, each started once for the whole run, and only if a test asks for it.
+"""Kafka clusters for tests, each started once per run, and only if a test requests it.
 
-Tests share them: each uses topics and groups of its own names (`kafka_name`). Who ends or pauses a broker has to have it running again
-at the end of the test: `kafka_three` starts again what does not run.
+Tests share them: each uses its own names of topics and groups (`kafka_name`). A test that stops or
+freezes a broker has to resume it: `kafka_three` restarts stopped brokers.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,14 +28,14 @@ def _kafka_three_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[K
 
 @pytest.fixture
 def kafka_three(_kafka_three_session: KafkaCluster) -> KafkaCluster:
-    """A cluster of three brokers, all of which run when the test begins; a test may end them."""
+    """A cluster of three brokers, all running when the test begins; a test may stop them."""
     _kafka_three_session.start_again()
     return _kafka_three_session
 
 
 @pytest.fixture
 def kafka_name() -> Callable[[str], str]:
-    """Makes names for topics and groups that no other test has."""
+    """A factory of unique names for topics and groups."""
     number = next(_numbers)
     return lambda name: f"{name}-{number}"
 

@@ -1,6 +1,8 @@
-"""pixies in front of the Kafka clusters of the tests: each is what one daemon has behind its door, in this process.
+"""pixies in front of the Kafka clusters of the tests: each is the inside of one daemon, below its
+server, in this process.
 
-Several share a group as several daemons would: each has its own connections, its own member, and knows nothing of the others.
+Several share a group as several daemons do: each has its own connections and member, and knows
+nothing of the others.
 """
 
 import asyncio
@@ -28,7 +30,7 @@ __all__ = ["PATIENCE", "Pixy", "open_pixy"]
 Answer = asyncio.Future[tuple[int, int]]
 
 PATIENCE = 60.0
-"""Seconds until a test gives up waiting for what must happen."""
+"""Timeout of waits for required events, in seconds."""
 
 _CONSUMER = ConsumerConfig(
     long_polling_timeout=1.0,
@@ -41,13 +43,13 @@ _CONSUMER = ConsumerConfig(
 
 
 class Pixy:
-    """One pixy. `faults` are bugs."""
+    """One pixy. `faults` has the bugs reported."""
 
     def __init__(
         self, cluster: KafkaCluster, client_id: str, options: Mapping[str, Any], **proxy: Any
     ) -> None:
         proxy.setdefault("kafka", KafkaConfig(seed_peers=tuple(cluster.addresses), metadata_max_age=1.0))
-        # Records without a key are to meet every partition.
+        # Records without a key should reach every partition.
         proxy.setdefault("producer", ProducerConfig(partitioner="random"))
         self.config = ProxyConfig(kind="kafka", consumer=replace(_CONSUMER, **options), **proxy)
         self.client_id = client_id
@@ -91,7 +93,7 @@ class Pixy:
             return list(await asyncio.gather(*answers))
 
     async def consume(self, group: str, topic: str, **options: Any) -> Offer | None:
-        """The next record, delivered; None after a long poll in vain.
+        """The next record, delivered; None after a long poll without a record.
 
         Raises:
             PixyError: any other answer.
@@ -115,7 +117,7 @@ class Pixy:
         return offer
 
     async def consume_some(self, group: str, topic: str, **options: Any) -> Offer:
-        """The next record, however many long polls that takes."""
+        """The next record, over as many long polls as necessary."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 offer = await self.consume(group, topic, **options)
@@ -126,7 +128,7 @@ class Pixy:
         """Ack a record.
 
         Raises:
-            PixyError: it does not count.
+            PixyError: the ack does not count.
         """
         answer: asyncio.Future[PixyError | None] = asyncio.get_running_loop().create_future()
         self.proxy.ack(group, topic, partition, offset, answer.set_result)
@@ -142,7 +144,7 @@ class Pixy:
         return dict(await self.backend.committed_offsets(group, topic))
 
     async def wait_committed(self, group: str, topic: str, expected: Mapping[int, tuple[int, str]]) -> None:
-        """Return when the group has committed exactly this."""
+        """Wait until the group has committed exactly these offsets."""
         found: Mapping[int, OffsetCommit] = {}
 
         async def is_there() -> bool:
@@ -160,10 +162,10 @@ class Pixy:
 async def open_pixy(
     cluster: KafkaCluster, client_id: str = "pixy-a", options: Mapping[str, Any] | None = None, **proxy: Any
 ) -> AsyncIterator[Pixy]:
-    """A pixy that serves, drained and stopped at the end.
+    """A running pixy, drained and stopped at the end.
 
     Args:
-        options: of the consumer, that differ from the short times of the tests.
+        options: consumer options that override the short timeouts of the tests.
         proxy: options of the cluster.
     """
     pixy = Pixy(cluster, client_id, options or {}, **proxy)

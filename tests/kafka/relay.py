@@ -1,9 +1,10 @@
-"""A network between the backend and its brokers that a test can cut at the worst moment.
+"""A relay between the backend and its brokers that a test can cut at the worst moment.
 
-Give `Relay.dial` to a backend: its connections go through the relay. What a broker answers on a connection is passed on, or, while
-`lose_answers` counts down, thrown away together with the connection. It can stop everything at one kind of request, before the broker
-has it or before the client has the answer, as a process that is killed there does. Or it holds one request there, so that a test can do
-something to the brokers at that moment.
+Pass `Relay.dial` to a backend: its connections go through the relay. A broker's answers are passed
+on, or, while `lose_answers` counts down, dropped together with the connection. The relay can stop
+everything at one kind of request, before the broker has it or before the client has the answer,
+like a process killed there. Or it holds one request there, so that a test can manipulate the
+brokers at that moment.
 """
 
 import asyncio
@@ -19,20 +20,21 @@ PRODUCE = 0
 
 
 class Relay:
-    """Passes bytes between connections.
+    """Passes requests and answers between connections.
 
     Attributes:
-        lose_answers: how many of the next answers to requests of the kind `lose` (Produce) are lost.
-        stop_before, stop_after: the kind of request at which everything stops: from then on nothing is passed on.
+        lose_answers: number of next answers to requests of the kind `lose` (Produce) to drop.
+        stop_before, stop_after: kind of request at which everything stops: nothing is passed on
+            from then on.
         stopped: set when that has happened.
-        hold_before, hold_after: the kind of request of which the next one is held: before the broker has it, or behind it, and then its
-            answer is lost.
+        hold_before, hold_after: kind of request of which the next one is held: before the broker
+            has it, or after it, in which case its answer is lost.
         held: set when that has happened.
-        go_on: the test sets it, and what is held goes on.
-        lost: how many were.
-        delay_s: how late every answer is, one after the other.
-        connections: how many were made in all.
-        requests: how many were passed on.
+        go_on: set by the test to release the held request.
+        lost: number of answers dropped.
+        delay_s: delay of every answer, one after the other.
+        connections: total number of connections.
+        requests: number of requests passed on.
     """
 
     def __init__(self) -> None:
@@ -53,7 +55,7 @@ class Relay:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def dial(self, host: str, port: int, **options: Any) -> Any:
-        """As aiokafka's `create_conn`."""
+        """aiokafka's `create_conn`."""
         if self.stopped.is_set():
             raise ConnectionRefusedError("the relay has stopped")
         self.connections += 1
@@ -65,7 +67,7 @@ class Relay:
             connection = await create_conn("127.0.0.1", relay_port, **options)
         finally:
             server.close()
-        # The client compares where it is connected to with what the metadata says.
+        # The client compares its peer's address with the metadata.
         connection._host, connection._port = host, port
         return connection
 
@@ -146,7 +148,7 @@ class Relay:
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:
-    """One request or answer with its size in front; empty at the end."""
+    """One request or answer with its size prefix; empty at the end."""
     try:
         size = await reader.readexactly(4)
         return size + await reader.readexactly(int.from_bytes(size, "big"))

@@ -1,4 +1,6 @@
-"""A broker that listens with TLS, with TLS and client certificates, and with a log-in, in the clear and behind TLS."""
+"""A broker with listeners for TLS, for TLS with client certificates, and for SASL in plaintext and
+over TLS.
+"""
 
 import base64
 import hashlib
@@ -74,10 +76,11 @@ _ALTER_SCRAM = Api(
 
 
 class SecuredKafka:
-    """One broker; `addresses` has where it listens, by kind of listener; `certificate` is its own, and its authority.
+    """One broker; `addresses` has its addresses by kind of listener; `certificate` is its own, and
+    its authority.
 
     Args:
-        folder: where its files go.
+        folder: directory of its files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,7 +91,7 @@ class SecuredKafka:
         self.cluster.properties = _properties(self.cluster, self.addresses, self.certificate)
 
     async def start(self) -> None:
-        """Start it, and tell it of its user."""
+        """Start it, and create its user."""
         self.cluster.start()
         client = KafkaClient(KafkaOptions(tuple(self.cluster.addresses), "tests"))
         await client.start()
@@ -101,7 +104,7 @@ class SecuredKafka:
 
 
 def write_token(path: Path) -> Path:
-    """A token without a signature, as a broker takes that was not told whom to trust; returns its file."""
+    """Write an unsigned token, accepted by a broker without trusted issuers; returns its file."""
     claims = {"sub": USER, "iat": time.time() - 10, "exp": time.time() + 3600}
     parts = [json.dumps(part).encode() for part in ({"alg": "none"}, claims)]
     path.write_text(".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts) + ".\n")

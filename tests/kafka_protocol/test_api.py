@@ -95,6 +95,6 @@ def test_flexible_versions_have_tagged_fields_in_their_headers(request_: Request
 
 
 @pytest.mark.parametrize("versions", [{}, {METADATA.key: (0, METADATA.version - 1)}])
-def test_a_version_that_the_broker_lacks_is_refused(versions: dict[int, tuple[int, int]]) -> None:
+def test_a_version_that_the_broker_lacks_is_rejected(versions: dict[int, tuple[int, int]]) -> None:
     with pytest.raises(VersionMismatch, match="of Metadata, version 12 is needed"):
         METADATA(None, False, False, {}).prepare(versions)

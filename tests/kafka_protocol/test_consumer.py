@@ -10,22 +10,23 @@ from pixy.kafka_protocol.consumer import (
     encode_subscription,
 )
 
-# Of a Java consumer of Kafka 4.3: version 3, topics, no user data, owned partitions, generation, rack.
+# From a Java consumer of Kafka 4.3: version 3, topics, no user data, owned partitions, generation,
+# rack.
 NEWER = bytes.fromhex("0003 00000001 0006 6f7264657273 ffffffff 00000000 ffffffff ffff")
 
 
-def test_a_subscription_is_read_back() -> None:
+def test_a_subscription_decodes_to_itself() -> None:
     assert decode_subscription(encode_subscription({"b", "a"})) == {"a", "b"}
     decoded = ConsumerProtocolMemberMetadata.decode(encode_subscription({"b", "a"}))
     assert (decoded.version, decoded.subscription) == (0, ["a", "b"])
 
 
-def test_what_newer_consumers_add_is_passed_over() -> None:
+def test_fields_added_by_newer_consumers_are_ignored() -> None:
     assert decode_subscription(NEWER) == {"orders"}
 
 
 @pytest.mark.parametrize("cut", range(14))
-def test_a_subscription_that_is_cut_off_wants_nothing(cut: int) -> None:
+def test_a_truncated_subscription_is_empty(cut: int) -> None:
     assert decode_subscription(NEWER[:cut]) == frozenset()
 
 
@@ -35,7 +36,7 @@ def test_an_assignment_is_sorted_and_has_no_empty_topics() -> None:
 
 
 @pytest.mark.parametrize("encoded", [b"", b"\0", b"not an assignment", b"\0\0\xff\xff\xff\xff"])
-def test_an_assignment_that_cannot_be_read_is_empty(encoded: bytes) -> None:
+def test_an_invalid_assignment_is_empty(encoded: bytes) -> None:
     assert decode_assignment(encoded) == {}
 
 

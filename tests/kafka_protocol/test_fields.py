@@ -61,13 +61,13 @@ VALUE = (2**40, "n", [("t\u00fc", [1, 2], {0: b"x", 300: b""}), ("", [], {})], b
         (Array(Array(INT8)), [[1], []], "00000002 00000001 01 00000000"),
     ],
 )
-def test_a_value_has_these_bytes(field_type: FieldType, value: Any, encoded: str) -> None:
+def test_values_have_the_expected_bytes(field_type: FieldType, value: Any, encoded: str) -> None:
     assert field_type.encode(value) == bytes.fromhex(encoded)
     assert field_type.decode(BytesIO(bytes.fromhex(encoded))) == value
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.none() | st.text(), st.none() | st.binary(max_size=300))
-def test_values_are_read_back(number: int, text: str | None, content: bytes | None) -> None:
+def test_values_decode_to_themselves(number: int, text: str | None, content: bytes | None) -> None:
     struct = Struct(("a", INT64), ("b", COMPACT_STRING), ("c", STRING), ("d", BYTES), ("e", COMPACT_BYTES))
     value = (number, text, text, content, content)
     assert struct.decode(BytesIO(struct.encode(value))) == value
@@ -91,12 +91,12 @@ def test_every_truncation_of_a_message_is_malformed() -> None:
         (STRING, "0002 c328", "invalid continuation byte"),
     ],
 )
-def test_malformed_bytes_are_refused(field_type: FieldType, encoded: str, reason: str) -> None:
+def test_malformed_bytes_are_rejected(field_type: FieldType, encoded: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         field_type.decode(BytesIO(bytes.fromhex(encoded)))
 
 
-def test_a_number_out_of_range_and_a_missing_field_are_refused() -> None:
+def test_a_number_out_of_range_and_a_missing_field_are_rejected() -> None:
     with pytest.raises(ValueError, match="cannot be encoded"):
         INT8.encode(128)
     with pytest.raises(ValueError, match="shorter"):
