@@ -1,8 +1,8 @@
 """Partition assignors of consumer groups: range and round robin, as Kafka's. Pure.
 
-Both take the topics that each member subscribes to and the number of partitions of each topic, and return the partitions of
-each member by topic. Members come in the order that decides who gets what does not divide; members of Kafka's groups are
-sorted by id.
+Both take the topics that each member subscribes to and the number of partitions of each topic, and
+return the partitions of each member by topic. Members come in the order that decides who gets what
+does not divide; members of Kafka's groups are sorted by id.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +25,8 @@ def assign_topic_ranges(
         counts: partitions by topic, of every topic that is subscribed to.
 
     Returns:
-        An entry for each topic that a member subscribes to, empty if it gets none of the partitions.
+        An entry for each topic that a member subscribes to, empty if it gets none of the
+        partitions.
     """
     assigned: dict[M, dict[str, list[int]]] = {member: {} for member in subscriptions}
     for topic in sorted({topic for topics in subscriptions.values() for topic in topics}):
@@ -52,7 +53,9 @@ def assign_round_robin(
 
 
 def split_range(partitions: int, members: int) -> list[list[int]]:
-    """Contiguous ranges of partitions, one for each member; the first members get what does not divide."""
+    """Contiguous ranges of partitions, one for each member; the first members get what does not
+    divide.
+    """
     each, extra = divmod(partitions, members)
     ranges = []
     at = 0

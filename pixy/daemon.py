@@ -1,4 +1,5 @@
-"""Lifecycle of the daemon: start -> serve -> drain -> stop. The only place that wires the parts together.
+"""Lifecycle of the daemon: start -> serve -> drain -> stop. The only place that wires the parts
+together.
 
     start   Each cluster recovers or connects, and the server listens. "ready" is logged once every
             cluster is ready. While one is not, the others are served, health reports NOT_SERVING,
@@ -11,8 +12,8 @@
             `shutdown_timeout`, also on new connections. Offsets are committed, buffers written.
     stop    The server closes, the clusters are released, the process exits with 0.
 
-A second signal ends the process at once, like a crash: no acknowledged message is lost by it. SIGUSR1
-logs counts of tasks, connections, calls, and of what each cluster buffers for its callers.
+A second signal ends the process at once, like a crash: no acknowledged message is lost by it.
+SIGUSR1 logs counts of tasks, connections, calls, and of what each cluster buffers for its callers.
 """
 
 import asyncio
@@ -48,15 +49,17 @@ __all__ = ["Daemon", "QuietCollections", "prepare_interpreter", "run", "settle_i
 log = structlog.get_logger(__name__)
 
 _SWITCH_INTERVAL_S = 0.0005
-"""The interpreter's default of 5 ms makes a busy event loop delay every sync of the journal thread tenfold."""
+"""The interpreter's default of 5 ms makes a busy event loop delay every sync of the journal thread
+tenfold.
+"""
 
 _GC_THRESHOLDS = (1_000, 5, 10_000)
 """Thresholds of the garbage collector's generations.
 
-A collection stops the process until every object of its generation was visited: with these values 1 ms
-for the young generation and 3 ms for the next. The total time does not depend on the thresholds.
-Records and batches form no cycles, so a full collection, which takes 10 ms for a thousand partitions
-created since the start, is postponed under load; see `QuietCollections`.
+A collection stops the process until every object of its generation was visited: with these values 1
+ms for the young generation and 3 ms for the next. The total time does not depend on the thresholds.
+Records and batches form no cycles, so a full collection, which takes 10 ms for a thousand
+partitions created since the start, is postponed under load; see `QuietCollections`.
 """
 
 _QUIET_LOOK_S = 30.0
@@ -73,7 +76,9 @@ _MENDED_BY_RESTART = ("pixy.storage.", "pixy.cluster.")
 _OTHER_FILES = 128
 """File descriptors of listeners, connections to Kafka, and the interpreter."""
 _CONNECTIONS_SHARE_MIN = 8
-"""At least one in eight descriptors is for connections, however many clusters there are; storage then waits for descriptors."""
+"""At least one in eight descriptors is for connections, however many clusters there are; storage
+then waits for descriptors.
+"""
 
 OnReady = Callable[[Mapping[str, str]], None]
 
@@ -81,9 +86,9 @@ OnReady = Callable[[Mapping[str, str]], None]
 class QuietCollections:
     """Full garbage collections while the process is idle.
 
-    Every 30 s a full collection runs if the process used at most a tenth of a core since the last check,
-    and was active enough since the last full collection for a younger generation to be collected. So
-    garbage of a busy period goes when the period ends.
+    Every 30 s a full collection runs if the process used at most a tenth of a core since the last
+    check, and was active enough since the last full collection for a younger generation to be
+    collected. So garbage of a busy period goes when the period ends.
 
     Args:
         loop: the event loop, for the timer.
@@ -161,7 +166,9 @@ class Daemon:
         return addresses
 
     async def wait_ready(self) -> bool:
-        """Wait until every cluster is ready, then report SERVING; False if the stop was requested first."""
+        """Wait until every cluster is ready, then report SERVING; False if the stop was requested
+        first.
+        """
         assert self._server is not None
         for name, backend in self._backends.items():
             if backend.fault:
@@ -291,7 +298,9 @@ class Daemon:
         return EmbeddedBackend(Node(RealDisk(), self._clock, options, self.on_fault))
 
     def counts(self) -> dict[str, int]:
-        """Current numbers of tasks, connections and calls, and of what each cluster buffers for its callers."""
+        """Current numbers of tasks, connections and calls, and of what each cluster buffers for its
+        callers.
+        """
         counts = {"tasks": len(asyncio.all_tasks()), "bugs": self._faults.count}
         if self._server is not None:
             connections = self._server.connections
@@ -369,7 +378,8 @@ def run(config: Config, on_ready: OnReady) -> None:
     Raises:
         StartError: it cannot start; the message is for the operator.
         CorruptData: stored data is damaged.
-        DaemonFault: a fault that only a restart repairs. Unanswered requests may or may not be written.
+        DaemonFault: a fault that only a restart repairs. Unanswered requests may or may not be
+            written.
     """
     prepare_interpreter()
     _raise_file_limit()
@@ -389,13 +399,15 @@ def prepare_interpreter() -> None:
 
 
 def settle_interpreter() -> None:
-    """Exempt all objects that exist now from garbage collection: they live as long as the process."""
+    """Exempt all existing objects from garbage collection: they live as long as the process."""
     gc.collect()
     gc.freeze()
 
 
 def _within_file_limit(config: Config) -> Config:
-    """The configuration, with `grpc.max_connections` lowered to what the limit of open files allows beside storage."""
+    """The configuration, with `grpc.max_connections` lowered to what the limit of open files allows
+    beside storage.
+    """
     limit = RealDisk().open_file_limit()
     embedded = sum(proxy.kind == "embedded" for proxy in config.proxies.values())
     allowed = max(limit - _OTHER_FILES - embedded * unsynced_logs_max(limit), limit // _CONNECTIONS_SHARE_MIN)
@@ -411,7 +423,9 @@ def _within_file_limit(config: Config) -> Config:
 
 
 def _raise_file_limit() -> None:
-    """Raise the limit of open files: each connection and each partition being written takes a descriptor."""
+    """Raise the limit of open files: each connection and each partition being written takes a
+    descriptor.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

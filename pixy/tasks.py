@@ -1,7 +1,7 @@
 """Ownership of asyncio tasks: each has an owner and a name, and no exception is lost.
 
-An exception that ends a task is a bug: `on_fault` gets it, and callers that wait for the task get INTERNAL. Expected errors
-are handled inside the task.
+An exception that ends a task is a bug: `on_fault` gets it, and callers that wait for the task get
+INTERNAL. Expected errors are handled inside the task.
 """
 
 import asyncio
@@ -41,7 +41,8 @@ class Tasks:
         """Start a task.
 
         Args:
-            on_abort: called with the reason if the task fails or is cancelled, even before its first step.
+            on_abort: called with the reason if the task fails or is cancelled, even before its
+                first step.
         """
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._tasks.add(task)
@@ -51,7 +52,10 @@ class Tasks:
         return task
 
     def expected(self, fault: Exception) -> PixyError:
-        """The error that a background task logs before it retries. A bug is reported to `on_fault` and becomes INTERNAL."""
+        """The error that a background task logs before it retries.
+
+        A bug is reported to `on_fault` and becomes INTERNAL.
+        """
         if isinstance(fault, PixyError):
             return fault
         self.on_fault(fault)

@@ -1,4 +1,4 @@
-"""The interface between the layers that serve clients and the cluster that stores their messages."""
+"""The interface of the layers that serve clients to the cluster that stores messages."""
 
 from pixy.backend.embedded import EmbeddedBackend
 from pixy.backend.protocol import (

@@ -1,4 +1,4 @@
-"""The embedded cluster as a backend: translates the protocol's calls to the node's, and decides nothing itself."""
+"""The `Backend` of an embedded cluster: translates calls to those of the node in this process."""
 
 import asyncio
 from collections import deque
@@ -48,17 +48,17 @@ __all__ = ["EmbeddedBackend"]
 T = TypeVar("T")
 
 _PARTITIONS_PER_TURN = 200
-"""Looked at in one turn of the loop: a topic may have 10 000."""
+"""Partitions visited in one turn of the event loop: a topic may have 10 000."""
 _DESCRIBED_PER_TURN = 1000
 
 
 class _Observer(NodeObserver):
-    """Passes on what the node tells of topics."""
+    """Applies changes of topics to descriptions and consumer groups."""
 
     def __init__(self, coordinator: Coordinator, descriptions: dict[str, "_Described"]) -> None:
         self._coordinator = coordinator
         self._descriptions = descriptions
-        # What is to be told to consumer groups, oldest first.
+        # Pending reassignments of consumer groups, oldest first.
         self._assignments: deque[Iterator[None]] = deque()
 
     def topic_changed(self, name: str) -> None:
@@ -70,7 +70,7 @@ class _Observer(NodeObserver):
         self._assign(self._coordinator.topic_deleted(name))
 
     def _assign(self, steps: Iterator[None]) -> None:
-        """Let consumer groups be told one after the other: there may be thousands, and each may get thousands of partitions."""
+        """Reassign consumer groups one per turn: there may be thousands."""
         self._assignments.append(steps)
         if len(self._assignments) == 1:
             in_turns(self._told())
@@ -85,7 +85,7 @@ class _Observer(NodeObserver):
 
 
 class _Described(NamedTuple):
-    """A description, and the state of the topic that it was made of."""
+    """A description, with the state of the topic that it describes."""
 
     topic: Topic
     description: TopicDescription
@@ -95,15 +95,15 @@ class EmbeddedBackend:
     """A `Backend` on a node of this process.
 
     Args:
-        node: not started yet; the backend owns it from here on.
+        node: not started; the backend owns it from here on.
     """
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._coordinator = Coordinator(self._partition_count)
-        # Made anew when a topic changes.
+        # By name; replaced when a topic changes.
         self._descriptions: dict[str, _Described] = {}
-        # What is said of a partition by its number, whichever topic it is of, unless it is damaged: a topic may have 10 000.
+        # Descriptions of undamaged partitions by number, shared by all topics.
         self._whole: list[PartitionDescription] = []
         node.observer = _Observer(self._coordinator, self._descriptions)
         self._stopped = False
@@ -171,7 +171,9 @@ class EmbeddedBackend:
         await self._node.delete_topic(name, force=force)
 
     async def _make_descriptions(self, partitions: int) -> None:
-        """Describe so many partitions before there are as many: with many of them in several turns of the loop."""
+        """Make descriptions for this number of partitions in advance, in several turns of the event
+        loop.
+        """
         count = min(partitions, PARTITIONS_MAX)
         while len(self._whole) + _DESCRIBED_PER_TURN < count:
             self._describe_up_to(len(self._whole) + _DESCRIBED_PER_TURN)
@@ -240,7 +242,7 @@ class EmbeddedBackend:
         return FetchResult(chunk.batches, chunk.next_offset, log.begin_offset, log.end_offset)
 
     async def _read(self, replica: PartitionReplica, read: Callable[[], T]) -> T:
-        """Read a partition's files on another thread. What is damaged makes the partition not ready."""
+        """Read files of a partition on another thread. Damage makes the partition unready."""
         self._check_running()
         try:
             return await self._node.read(read)
@@ -265,7 +267,8 @@ class EmbeddedBackend:
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         replica = self._ready(partition)
         log = replica.log
-        # Batches may move from memory to the segments while those are searched; the search sees all below this offset.
+        # Batches may move from memory to segments during the search, which covers all below this
+        # offset.
         written_offset = log.written_offset
         found = await self._read(replica, partial(log.find_timestamp, timestamp_ms))
         at = max(written_offset if found is None else found, log.begin_offset)
@@ -273,9 +276,9 @@ class EmbeddedBackend:
             try:
                 chunk = await self.fetch(partition, at, max_bytes=1 << 20)
             except OffsetOutOfRange as error:
-                at = error.begin  # the log was cut meanwhile
+                at = error.begin  # retention moved the log begin offset meanwhile
                 continue
-            # Not by `_read`: a batch that a client has built so that nobody can decode it is no damage of the files.
+            # Not by `_read`: a batch that a client made undecodable is no damage of the files.
             found = await self._node.read(partial(first_since, chunk.batches, timestamp_ms, at))
             self._ready(partition, replica)
             if found is not None:
@@ -295,7 +298,7 @@ class EmbeddedBackend:
     def _ready(
         self, partition: TopicPartition, waited_on: PartitionReplica | None = None
     ) -> PartitionReplica:
-        """A partition that can be read; the one that was waited on, if it is still there."""
+        """A partition that is ready; with `waited_on`, that it is still the same one."""
         replica = self._replica(partition)
         if waited_on is not None and replica is not waited_on:
             raise UnknownPartition(f"topic {partition.topic} was deleted")
@@ -323,7 +326,7 @@ class EmbeddedBackend:
         batches: Sequence[StagedBatches],
         seal: StageSeal | None = None,
     ) -> int:
-        # Who comes again and again while nothing can be written is not gone: its stages must not expire.
+        # A sink that retries while nothing can be written is active: its stages must not expire.
         self._node.publisher.touch(sink_id)
         self._check_writable()
         topics = self._node.metadata.topics
@@ -365,7 +368,7 @@ class EmbeddedBackend:
         on_assignment: Assignment,
         on_revocation: Revocation | None = None,
     ) -> "_Membership":
-        # A revocation is never called: there are no members outside of this process.
+        # `on_revocation` is never called: there are no members outside of this process.
         member = Member(group, client_id, topics, on_assignment)
         self._coordinator.join(member)
         return _Membership(self._coordinator, member)
@@ -430,7 +433,7 @@ class _Membership:
 
 
 def _fault(replica: PartitionReplica) -> CorruptData | None:
-    """Why a partition is not ready. An exception that is raised again and again gathers tracebacks: each asker gets its own."""
+    """A copy of a partition's fault: an exception that is raised again accumulates tracebacks."""
     return None if replica.fault is None else CorruptData(str(replica.fault))
 
 
@@ -445,7 +448,7 @@ def _check_range(partition: TopicPartition, log: PartitionLog, offset: int) -> N
 
 
 async def _wait_append(replica: PartitionReplica, max_wait: float | None) -> None:
-    """Return after the next append, after `max_wait` seconds, or when the node stops."""
+    """Wait for the next append, for `max_wait` seconds at most, or until the node stops."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
     if replica.waiters is None:

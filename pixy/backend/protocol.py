@@ -2,16 +2,18 @@
 
 Rules for every implementation, proven by `tests/conformance`:
 
-- A partition is a sequence of Kafka v2 record batches. Offsets may have gaps (compacted, control and
-  aborted records of a real Kafka): a fetch returns the offset of the next one, and callers skip the gaps.
+- A partition is a sequence of Kafka v2 record batches. Offsets may have gaps (compacted, control
+  and aborted records of a real Kafka): a fetch returns the offset of the next one, and callers skip
+  the gaps.
 - A write is durable once it is answered.
-- Everything runs on one event loop. `topic` and `append` never suspend; the others are coroutines, which
-  may be cancelled at any await without any effect on the cluster other than the requested one.
-- Only classes of `pixy.errors` are raised. After `stop`, calls that would wait or change anything raise
-  `ShuttingDown`, and so do those that are waiting.
+- Everything runs on one event loop. `topic` and `append` never suspend; the others are coroutines,
+  which may be cancelled at any await without any effect on the cluster other than the requested
+  one.
+- Only classes of `pixy.errors` are raised. After `stop`, calls that would wait or change anything
+  raise `ShuttingDown`, and so do those that are waiting.
 
-Road not taken: single records across this interface. Each touch of a record costs a microsecond in plain
-Python, so the layers above pack and unpack them, and only batches pass.
+Road not taken: single records across this interface. Each touch of a record costs a microsecond in
+plain Python, so the layers above pack and unpack them, and only batches pass.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -44,7 +46,8 @@ Batch = bytes | bytearray | memoryview
 """One whole Kafka v2 record batch."""
 
 AppendDone = Callable[[int, PixyError | None], None]
-"""Called once with (offset of the batch's first record, None), or with (-1, error) if it was not written.
+"""Called once with (offset of the batch's first record, None), or with (-1, error) if it was not
+written.
 
 May be called before `append` returns.
 """
@@ -58,16 +61,18 @@ Partitions that are missing may be another member's already: nothing may be comm
 Revocation = Callable[[float], Awaitable[None]]
 """Called before partitions of a member may go to another one, with the seconds until then.
 
-From the call on the member offers no record of its partitions. It returns when nothing is outstanding or
-the time is over, and all acks are committed; until the next assignment later acks are neither accepted nor
-refused. A partition that the member still owns after the assignment had no other owner in between.
-Cancelled if the member is removed from the group meanwhile.
+From the call on the member offers no record of its partitions. It returns when nothing is
+outstanding or the time is over, and all acks are committed; until the next assignment later acks
+are neither accepted nor refused. A partition that the member still owns after the assignment had no
+other owner in between. Cancelled if the member is removed from the group meanwhile.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition and its replicas, by node id; leader -1 while there is none or the partition is not ready."""
+    """One partition and its replicas, by node id; leader -1 while there is none or the partition is
+    not ready.
+    """
 
     partition: int
     leader: int
@@ -82,8 +87,8 @@ class TopicDescription:
     Attributes:
         version: increases with every change of partitions or options; partitioners depend on it.
         partitions: ascending, without gaps.
-        metadata_version: the version in kafka-pixy's API, 1 for a new topic. Equals `version` if the
-            cluster counts changes itself, else it is always 1, as in kafka-pixy.
+        metadata_version: the version in kafka-pixy's API, 1 for a new topic. Equals `version` if
+            the cluster counts changes itself, else it is always 1, as in kafka-pixy.
     """
 
     name: str
@@ -97,9 +102,10 @@ class TopicDescription:
 class FetchResult(NamedTuple):
     """Consecutive batches of one partition.
 
-    The first batch may begin before the requested offset, because batches are never cut: skip records
-    below it. `next_offset` is the offset of the next fetch. It is above the requested one whenever there
-    was something to skip, even if `batches` is empty because the offsets in between have no records.
+    The first batch may begin before the requested offset, because batches are never cut: skip
+    records below it. `next_offset` is the offset of the next fetch. It is above the requested one
+    whenever there was something to skip, even if `batches` is empty because the offsets in between
+    have no records.
     """
 
     batches: Sequence[Batch]
@@ -117,7 +123,9 @@ class StagedBatches(NamedTuple):
 
 
 class StageSeal(NamedTuple):
-    """The number of pieces of a stage, and the CRC-32C over their checksums, 4 bytes each, big-endian, by number."""
+    """The number of pieces of a stage, and the CRC-32C over their checksums, 4 bytes each,
+    big-endian, by number.
+    """
 
     pieces: int
     crc: int
@@ -137,7 +145,8 @@ class Backend(Protocol):
     """One cluster."""
 
     async def start(self) -> None:
-        """Connect or recover. A remote cluster that is unreachable does not fail the start; see `wait_ready`.
+        """Connect or recover. A remote cluster that is unreachable does not fail the start; see
+        `wait_ready`.
 
         Raises:
             StartError: it cannot serve; the message is for the operator.
@@ -148,10 +157,15 @@ class Backend(Protocol):
         """The reason, for the operator, why the cluster is not ready; empty while it is."""
 
     def watch(self, on_change: Callable[[], None]) -> None:
-        """Have `on_change` called each time the cluster becomes ready or unready after the first `wait_ready`."""
+        """Have `on_change` called each time the cluster becomes ready or unready after the first
+        `wait_ready`.
+        """
 
     async def wait_ready(self) -> None:
-        """Return once the cluster has been ready for the first time. Until then requests raise `Unavailable`."""
+        """Return once the cluster has been ready for the first time.
+
+        Until then requests raise `Unavailable`.
+        """
 
     async def stop(self) -> None:
         """Finish accepted requests, make them durable, release everything. Idempotent."""
@@ -161,8 +175,8 @@ class Backend(Protocol):
     def topic(self, name: str) -> TopicDescription | None:
         """The topic in this process's metadata, None if there is none.
 
-        The same object as long as nothing of it has changed: callers look it up for every record and compare
-        by identity first.
+        The same object as long as nothing of it has changed: callers look it up for every record
+        and compare by identity first.
 
         Raises:
             Unavailable: the cluster has not been reached yet; the message says why.
@@ -188,7 +202,8 @@ class Backend(Protocol):
 
         Raises:
             InvalidTopic: the name breaks Kafka's rule.
-            InvalidArgument: the number of partitions is not allowed, or an option is unknown or invalid.
+            InvalidArgument: the number of partitions is not allowed, or an option is unknown or
+                invalid.
             TopicExists: there is a topic of that name, perhaps created at the same moment.
         """
 
@@ -199,31 +214,36 @@ class Backend(Protocol):
         partitions: int | None = None,
         config: Mapping[str, str | None] | None = None,
     ) -> TopicDescription:
-        """Add partitions, set options, or both in one change; the version increases if anything changed.
+        """Add partitions, set options, or both in one change; the version increases if anything
+        changed.
 
         Args:
             partitions: the new number of partitions, not below the current one; None: unchanged.
-            config: options to set, by name; the value None resets one to the cluster's. Others stay.
+            config: options to set, by name; the value None resets one to the cluster's. Others
+                stay.
 
         Raises:
             UnknownTopic: there is none.
-            InvalidArgument: the number of partitions is too low or too high, or an option is invalid as
-                in `create_topic`. Nothing has changed.
+            InvalidArgument: the number of partitions is too low or too high, or an option is
+                invalid as in `create_topic`. Nothing has changed.
         """
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
-        """Delete a topic with its records and the offsets that consumer groups have committed in it.
+        """Delete a topic with its records and the offsets that consumer groups have committed in
+        it.
 
         Args:
             force: delete it even if stages have unpublished records of it, which are lost.
 
-        On return it can be neither read nor written, and a topic of the same name may be created, which is
-        empty and has another id. Appends and fetches in progress end with `UnknownPartition`. The assignment
-        callback takes its partitions from the members of consumer groups.
+        On return it can be neither read nor written, and a topic of the same name may be created,
+        which is empty and has another id. Appends and fetches in progress end with
+        `UnknownPartition`. The assignment callback takes its partitions from the members of
+        consumer groups.
 
         Raises:
             UnknownTopic: there is none.
-            FailedPrecondition: records of it are staged, and `force` is not set; the message names the sinks.
+            FailedPrecondition: records of it are staged, and `force` is not set; the message names
+                the sinks.
         """
 
     # --- records ------------------------------------------------------------------------------------------------
@@ -238,8 +258,9 @@ class Backend(Protocol):
     ) -> None:
         """Append one batch of `records` records. `done` is called when it is durable or has failed.
 
-        The backend owns `batch` from here on: it writes base offset and leader epoch into the header in place.
-        Batches of one partition are written and answered in the order of the calls.
+        The backend owns `batch` from here on: it writes base offset and leader epoch into the
+        header in place. Batches of one partition are written and answered in the order of the
+        calls.
 
         Args:
             age_s: age of its oldest record, which counts towards the time limit of a write.
@@ -256,10 +277,11 @@ class Backend(Protocol):
         max_bytes: int,
         max_wait: float | None = None,
     ) -> FetchResult:
-        """Batches from `offset` on, at most `max_bytes`, but at least one whole batch if there is any.
+        """Batches from `offset` on, at most `max_bytes`, but at least one whole batch if there is
+        any.
 
-        Waits for a batch without polling, for `max_wait` seconds at most (None: without limit). An empty
-        result means that the time ran out.
+        Waits for a batch without polling, for `max_wait` seconds at most (None: without limit). An
+        empty result means that the time ran out.
 
         Raises:
             UnknownPartition: there is no such partition.
@@ -276,7 +298,8 @@ class Backend(Protocol):
         """
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
-        """The first offset whose record's timestamp is at or after `timestamp_ms`, None if there is none.
+        """The first offset whose record's timestamp is at or after `timestamp_ms`, None if there is
+        none.
 
         Raises:
             UnknownPartition: there is no such partition.
@@ -295,12 +318,12 @@ class Backend(Protocol):
     ) -> int:
         """Accept a piece of a stage, seal the stage, or both. The first piece creates the stage.
 
-        A piece is written once, however often it is sent. A sealed stage is complete and durable; an unsealed
-        one is lost with this process.
+        A piece is written once, however often it is sent. A sealed stage is complete and durable;
+        an unsealed one is lost with this process.
 
         Args:
-            piece: its number, from 0 on. Pieces may come in any order; the batches of a partition are in
-                the order of the numbers.
+            piece: its number, from 0 on. Pieces may come in any order; the batches of a partition
+                are in the order of the numbers.
             batches: validated, each partition once; empty: only `seal`.
 
         Returns:
@@ -309,7 +332,8 @@ class Backend(Protocol):
         Raises:
             UnknownPartition: there is no such partition.
             InvalidArgument: a different piece of this number was accepted before.
-            FailedPrecondition: the stage is sealed or published, or `seal` does not match its pieces.
+            FailedPrecondition: the stage is sealed or published, or `seal` does not match its
+                pieces.
             ResourceExhausted: a limit on stages is reached.
             Unavailable: the disk is full.
         """
@@ -335,8 +359,8 @@ class Backend(Protocol):
             replaces: the same, if the sink belongs to this query; empty: no takeover.
 
         Raises:
-            FailedPrecondition: a stage is missing, unsealed or published, a topic of it is deleted, or the
-                sink belongs to another query. Nothing was published.
+            FailedPrecondition: a stage is missing, unsealed or published, a topic of it is deleted,
+                or the sink belongs to another query. Nothing was published.
             CorruptData: a stage or a partition is damaged.
             ResourceExhausted, Unavailable: too many sinks, or too many unfinished publications.
         """
@@ -356,9 +380,10 @@ class Backend(Protocol):
     ) -> ConsumerMembership:
         """Join a consumer group, subscribed to `topics`.
 
-        `on_assignment` is called from the event loop with the partitions of this member: first before or soon
-        after this returns, then on every change. `on_revocation` is called before partitions go to another
-        member, if there can be members outside of this process; not when the group has removed the member.
+        `on_assignment` is called from the event loop with the partitions of this member: first
+        before or soon after this returns, then on every change. `on_revocation` is called before
+        partitions go to another member, if there can be members outside of this process; not when
+        the group has removed the member.
         """
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetCommit]) -> None:
@@ -366,15 +391,17 @@ class Backend(Protocol):
 
         Raises:
             UnknownPartition: there is no such partition; nothing is committed.
-            OwnedElsewhere: a member outside of this process owns a partition, and the message names it;
-                nothing is committed.
+            OwnedElsewhere: a member outside of this process owns a partition, and the message names
+                it; nothing is committed.
         """
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         """The committed offsets of a group by partition; partitions without one are missing."""
 
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
-        """The consumers of a topic: group -> client id -> partitions, ascending; members without partitions included."""
+        """The consumers of a topic: group -> client id -> partitions, ascending; members without
+        partitions included.
+        """
 
     async def partition_owner(self, group: str, partition: TopicPartition) -> str | None:
         """Client id of the member of a consumer group that owns a partition, None if there is none.

@@ -1,7 +1,7 @@
 """Search for a timestamp in fetched batches. Pure.
 
-It decodes records, of which a compressed batch may have 32 MiB: call it on another thread than the event
-loop's.
+It decodes records, of which a compressed batch may have 32 MiB: call it on another thread than the
+event loop's.
 """
 
 from collections.abc import Sequence

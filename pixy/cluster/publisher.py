@@ -1,13 +1,14 @@
-"""Publication of stages: one commit point in the state group `sinks`, then one entry in each partition.
+"""Publication of stages: one commit point in the state group `sinks`, then one entry in each
+partition.
 
     PublishStages is applied         the publication gets a number and is committed
-    PublishParts in each partition   its records have offsets and are readable; the caller is answered
+    PublishParts in each partition   its records are readable, the caller is answered
     applied positions                each partition has its part in synced segments
     stages removed                   durably
     FinishPublications is applied    the publication is forgotten
 
-`roll_forward` owns everything behind the commit point, also after a crash. This module owns the requests
-before it (stage, publish, discard), and the expiry of stages and sinks.
+`roll_forward` owns everything behind the commit point, also after a crash. This module owns the
+requests before it (stage, publish, discard), and the expiry of stages and sinks.
 """
 
 import asyncio
@@ -126,7 +127,10 @@ class Publisher:
     async def stage(
         self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: Seal | None
     ) -> int:
-        """Accept a piece of a stage, seal the stage, or both; returns the size of the stage. As `Backend.stage`."""
+        """Accept a piece of a stage, seal the stage, or both; returns the size of the stage.
+
+        As `Backend.stage`.
+        """
         self._expiry.staged(name)
         if self._state.is_published(name):
             raise FailedPrecondition(f"stage {name.stage_id} of sink {name.sink_id} was published")
@@ -245,7 +249,10 @@ class Publisher:
         return parts
 
     async def _commit(self, command: PublishStages, stages: Sequence[Stage]) -> Any:
-        """Propose a publication and return the result. It takes effect even if the caller goes away."""
+        """Propose a publication and return the result.
+
+        It takes effect even if the caller goes away.
+        """
         result: asyncio.Future[Any] = self._loop.create_future()
         committed: asyncio.Future[None] = self._loop.create_future()
         self._committing[command.sink_id] = committed
@@ -264,7 +271,9 @@ class Publisher:
         return await result
 
     async def _answer_again(self, sink_id: str, refusal: NotNew) -> Published:
-        """The answer to a repeated epoch, once its publication is visible, as the first answer promised."""
+        """The answer to a repeated epoch, once its publication is visible, as the first answer
+        promised.
+        """
         await self._roll_forward.wait_sink_visible(sink_id)
         return Published(False, refusal.last_epoch)
 

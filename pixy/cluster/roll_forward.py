@@ -7,13 +7,13 @@
     REMOVING     STAGES_REMOVED    FINISHING    FinishPublications is proposed
     FINISHING    FORGOTTEN         (gone)
 
-An event that the table lacks in a state is a bug. A crash at any point repeats the way from PROPOSING: a
-partition knows the last publication that it has applied, and numbers ascend, so each partition gets what
-is above that number. Stages are removed before their publication is forgotten: while a stage exists, it
-is known whether it was published.
+An event that the table lacks in a state is a bug. A crash at any point repeats the way from
+PROPOSING: a partition knows the last publication that it has applied, and numbers ascend, so each
+partition gets what is above that number. Stages are removed before their publication is forgotten:
+while a stage exists, it is known whether it was published.
 
-A partition that is damaged at a start gets nothing. Its publications stay APPLYING, with their stages,
-until it is repaired or its topic deleted. The part of a deleted topic is dropped.
+A partition that is damaged at a start gets nothing. Its publications stay APPLYING, with their
+stages, until it is repaired or its topic deleted. The part of a deleted topic is dropped.
 
 Invariant: publications are proposed to a partition in the order of their numbers.
 """
@@ -46,7 +46,9 @@ from pixy.records import TopicPartition
 __all__ = ["Propose", "RollForward", "RollForwardEvent", "RollForwardState", "next_state"]
 
 _STAGES_PER_TURN = 1000
-"""Stages looked at in one turn of the event loop: 2 or 3 microseconds each, for each partition of the publication."""
+"""Stages looked at in one turn of the event loop: 2 or 3 microseconds each, for each partition of
+the publication.
+"""
 
 Propose = Callable[[Replica, bytes, Callable[[Any], None]], None]
 """Proposes a command to a raft group and calls back with the result of applying it."""
@@ -110,7 +112,9 @@ class _Progress:
 
 
 class _Unproposed(NamedTuple):
-    """A publication with its parts that have not been proposed; `starting` if an earlier process committed it."""
+    """A publication with its parts that have not been proposed; `starting` if an earlier process
+    committed it.
+    """
 
     progress: _Progress
     parts: Iterator[PublicationPart]
@@ -303,7 +307,10 @@ class RollForward:
         return self._partitions.get(TopicPartition(part.topic, part.partition))
 
     def maybe_finish(self) -> None:
-        """Remove the stages of publications that are durable in every partition. Called when partitions become durable or go."""
+        """Remove the stages of publications that are durable in every partition.
+
+        Called when partitions become durable or go.
+        """
         if self._finishing or self._stopped:
             return
         ready = [progress for progress in self._progress.values() if self._is_durable(progress)]

@@ -1,7 +1,8 @@
 """All consumer groups of one proxy: the entry point of consume requests, acks and offsets.
 
-Owns the groups and the subscriptions by (group, topic); everything else belongs to the groups. A request
-finds its subscription with one dictionary lookup; the first request for a group and topic creates it.
+Owns the groups and the subscriptions by (group, topic); everything else belongs to the groups. A
+request finds its subscription with one dictionary lookup; the first request for a group and topic
+creates it.
 
     serving -> draining     `stop_offering`, immediate: consume answers ShuttingDown, acks of live
                             partitions are accepted
@@ -96,7 +97,8 @@ class Consumers:
         self._groups: dict[str, ConsumerGroup] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._state = _State.SERVING
-        # Consume requests are refused. Invariant: true in every state but SERVING, and if consuming is disabled.
+        # Consume requests are refused. Invariant: true in every state but SERVING, and if consuming
+        # is disabled.
         self._refusing = options.disabled
         self._quiet = asyncio.Event()
         # Acks of topics without a subscription here, while the owner is looked up.
@@ -157,8 +159,8 @@ class Consumers:
             The pending request, None if `done` has been called.
 
         Raises:
-            InvalidAck: partition or offset of the ack is invalid; `done` is not called. An offset beyond
-                the end is known only after asking the cluster, so `done` gets that error.
+            InvalidAck: partition or offset of the ack is invalid; `done` is not called. An offset
+                beyond the end is known only after asking the cluster, so `done` gets that error.
         """
         if self._refusing:
             self._refuse(group, topic, done, ack, ack_if_offered)
@@ -210,10 +212,12 @@ class Consumers:
         subscription.ack(partition, offset, done, only_if_offered)
 
     def _ack_unsubscribed(self, group: str, topic: str, ack: tuple[int, int], done: AckDone) -> None:
-        """Ack a record of a topic without a subscription here: refused if another process owns the partition.
+        """Ack a record of a topic without a subscription here: refused if another process owns the
+        partition.
 
-        Without an owner this process subscribes. Joining first would take partitions away from the process
-        that offered the record. During a rebalance the ack waits, for a long polling timeout at most.
+        Without an owner this process subscribes. Joining first would take partitions away from the
+        process that offered the record. During a rebalance the ack waits, for a long polling
+        timeout at most.
         """
         try:
             check_ack(self._environment.backend, topic, ack)
@@ -255,7 +259,8 @@ class Consumers:
                 subscription.ack(partition.partition, offset, done, False)
 
     async def _owner(self, group: str, partition: TopicPartition) -> str | None:
-        """The owner of a partition without a subscription here; None if there is none, or a subscription by now.
+        """The owner of a partition without a subscription here; None if there is none, or a
+        subscription by now.
 
         Raises:
             OwnerUndecided: the group was still being rebalanced after a long polling timeout.
@@ -274,15 +279,15 @@ class Consumers:
     async def set_offsets(self, group: str, topic: str, offsets: Mapping[int, OffsetCommit]) -> None:
         """Set the offsets of a consumer group, for all partitions or none.
 
-        The outstanding offers of these partitions become void: an ack for one counts only once its record
-        is offered again.
+        The outstanding offers of these partitions become void: an ack for one counts only once its
+        record is offered again.
 
         Args:
             group: the consumer group, a valid name.
             topic: an existing topic.
-            offsets: by partition; `OLDEST` and `NEWEST` are allowed. An offset beyond the end is committed
-                as it is, and the group continues at the end until the log gets there. Metadata other
-                than sparse acks is committed and acks nothing.
+            offsets: by partition; `OLDEST` and `NEWEST` are allowed. An offset beyond the end is
+                committed as it is, and the group continues at the end until the log gets there.
+                Metadata other than sparse acks is committed and acks nothing.
 
         Raises:
             UnknownPartition: the topic has no such partition.
@@ -304,7 +309,7 @@ class Consumers:
         await self._group(group).set_offsets(commits, ranges)
 
     def stop_offering(self) -> None:
-        """Begin to drain: nothing is offered any more, and waiting requests are answered at once."""
+        """Begin to drain: offer nothing more, and answer waiting requests at once."""
         if self._state is not _State.SERVING:
             return
         self._state = _State.DRAINING
@@ -313,7 +318,9 @@ class Consumers:
             subscription.stop_offering()
 
     async def drain(self, timeout: float) -> None:
-        """Wait for outstanding acks, at most `timeout` seconds, then commit everything and leave all groups."""
+        """Wait for outstanding acks, at most `timeout` seconds, then commit everything and leave
+        all groups.
+        """
         self.stop_offering()
         timers = self._environment.timers
         until = timers.monotonic() + timeout

@@ -1,17 +1,17 @@
 """Matching of consume requests with ready partitions, for one topic of one consumer group.
 
-Owns the waiting requests, in FIFO order, and the ready partitions, in round-robin order. Pure: time comes
-in as `now`; the only calls out are the requests' own callbacks.
+Owns the waiting requests, in FIFO order, and the ready partitions, in round-robin order. Pure: time
+comes in as `now`; the only calls out are the requests' own callbacks.
 
 - A request that finds a ready partition is answered at once, without a task, future or timer.
 - Requests wait in an `OrderedDict`, where the first is found and any is removed in constant time
   (`next(iter(dict))` walks over all entries deleted at the front). Each ends at the latest one long
   polling timeout after its arrival, so they are in the order of their limits. Those with an earlier
   deadline are in a heap besides, which is rebuilt when most of its entries are stale.
-- A partition is in `_ready` at most once, and moves to the end when it has given a record: round robin
-  without a look at the others. A partition that turns out to be empty is dropped at its turn.
-- A callback may send another request, ack, or cancel. So there is one serving loop, and a callback only
-  adds to the queues.
+- A partition is in `_ready` at most once, and moves to the end when it has given a record: round
+  robin without a look at the others. A partition that turns out to be empty is dropped at its turn.
+- A callback may send another request, ack, or cancel. So there is one serving loop, and a callback
+  only adds to the queues.
 """
 
 from collections import OrderedDict, deque
@@ -36,7 +36,10 @@ class PendingRequest(Protocol):
     """A request that has not been answered."""
 
     def cancel(self) -> None:
-        """The caller is gone: the request takes no record and its callback is not called. No effect after the callback."""
+        """The caller is gone: the request takes no record and its callback is not called.
+
+        No effect after the callback.
+        """
 
 
 class Source(Protocol):
@@ -101,12 +104,15 @@ class Dispatcher:
     def __init__(self, waiting_max: int, poll_timeout: float) -> None:
         self._waiting_max = waiting_max
         self._poll_timeout = poll_timeout
-        # Waiting requests. Invariant: limits ascend; empty whenever a record is ready, except while serving or paused.
+        # Waiting requests. Invariant: limits ascend; empty whenever a record is ready, except while
+        # serving or paused.
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
-        # Heap of requests with an earlier deadline: (deadline, arrival, waiter). May hold answered ones.
+        # Heap of requests with an earlier deadline: (deadline, arrival, waiter). May hold answered
+        # ones.
         self._early: list[tuple[float, int, Waiter]] = []
         self._arrivals = 0
-        # Partitions that had a record when they were queued. Invariant: exactly those with `queued`.
+        # Partitions that had a record when they were queued. Invariant: exactly those with
+        # `queued`.
         self._ready: deque[Source] = deque()
         self._serving = False
         # Errors that keep records from coming, by reporter: the answer to requests that time out.

@@ -1,4 +1,4 @@
-"""State shared by all consumer groups of one proxy: cluster, options, time, tasks, voided offsets."""
+"""The dependencies of all consumer groups of one proxy: cluster, options, time, tasks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,12 +15,16 @@ from pixy.tasks import Tasks
 __all__ = ["ConsumeCounters", "ConsumeEnvironment", "OnMissing"]
 
 OnMissing = Callable[[str, Callable[[PixyError], None]], None]
-"""Called with a topic that was deleted while requests wait for its records, and a callback for the case that it stays missing."""
+"""Called with a topic that was deleted while requests wait for its records, and a callback for the
+case that it stays missing.
+"""
 
 
 @dataclass(slots=True)
 class ConsumeCounters:
-    """Numbers of records offered, acked, expired at the ack timeout, and dropped after the last retry."""
+    """Numbers of records offered, acked, expired at the ack timeout, and dropped after the last
+    retry.
+    """
 
     offered: int = 0
     acked: int = 0

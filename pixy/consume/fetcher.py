@@ -1,22 +1,22 @@
 """Fetches batches for the offers of one partition.
 
 Owns one task, and a second one while a batch is decompressed. It fetches from the backend while the
-offers want more; otherwise it waits, for records inside the backend, for room in the buffer on an event.
-Never polls, and never decides which request gets a record.
+offers want more; otherwise it waits, for records inside the backend, for room in the buffer on an
+event. Never polls, and never decides which request gets a record.
 
     error of the backend                reaction
-    log begin offset above the group    continue at the log begin offset, drop offers below, log once.
-                                        The next fetch tells of it; records in memory may still be
-                                        offered until then
+    log begin offset above the group    continue at the log begin offset, drop offers below, log
+                                        once. The next fetch tells of it; until then records in
+                                        memory may still be offered
     offset above the end                start over at the end, log once
     topic deleted                       retry silently; the assignment that ends this is on its way
     any other, also damaged data        log each error once, retry with growing delay. Requests that
         and bugs                        time out get the error, until a fetch succeeds; such a fetch
                                         does not wait for records
 
-A batch that cannot be decoded is not skipped: no record is passed over silently. Its partition waits, the
-others of the group continue. The error names topic, partition, and the offset behind the batch, to which
-the group's offset can be set.
+A batch that cannot be decoded is not skipped: no record is passed over silently. Its partition
+waits, the others of the group continue. The error names topic, partition, and the offset behind the
+batch, to which the group's offset can be set.
 """
 
 import asyncio

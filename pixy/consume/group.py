@@ -1,30 +1,32 @@
 """The membership of this process in one consumer group: assignment, live partitions, commits.
 
-Owns the membership, the subscriptions by topic, positions to commit, and one task, the keeper. The keeper
-reconciles the cluster with the subscriptions, step by step, and starts over after every change:
+Owns the membership, the subscriptions by topic, positions to commit, and one task, the keeper. The
+keeper reconciles the cluster with the subscriptions, step by step, and starts over after every
+change:
 
-    1. commit the positions of partitions that are closed
-    2. join, change the subscribed topics, or leave
-    3. for every assigned partition that is not live: read the committed offset, adjust it, commit the
+    1. commit the positions of partitions that are closed 2. join, change the subscribed topics, or
+    leave 3. for every assigned partition that is not live: read the committed offset, adjust it,
+    commit the
        adjustment, make the partition live
 
-So a topic that is unsubscribed and subscribed again is committed before it is read. The keeper ends when
-nothing is left to do.
+So a topic that is unsubscribed and subscribed again is committed before it is read. The keeper ends
+when nothing is left to do.
 
-Commits: a partition whose tracker moved is dirty; the first dirty one sets a timer, and all are committed
-in one call. One lock per group covers every commit and the reads that it depends on, so that neither a
-delayed periodic commit nor the first commit of a new group overwrites offsets set by `set_offsets`. A
-failed commit leaves its partitions dirty.
+Commits: a partition whose tracker moved is dirty; the first dirty one sets a timer, and all are
+committed in one call. One lock per group covers every commit and the reads that it depends on, so
+that neither a delayed periodic commit nor the first commit of a new group overwrites offsets set by
+`set_offsets`. A failed commit leaves its partitions dirty.
 
 Rebalances: the backend calls `_revoke` before partitions may go to another process. Nothing more is
-offered. Acks are accepted until nothing is outstanding or the time is up; later acks wait, and the acked
-positions are committed. The next assignment ends this. Partitions that stay continue with their offers;
-those that are revoked are void at once, because another process reads and commits there already.
+offered. Acks are accepted until nothing is outstanding or the time is up; later acks wait, and the
+acked positions are committed. The next assignment ends this. Partitions that stay continue with
+their offers; those that are revoked are void at once, because another process reads and commits
+there already.
 
-A topic may be deleted and created again at any moment, so its name does not identify it: state that is
-kept across an await carries the topic's id. A partition that is live for another id is closed, and its
-position is void. Only offsets of topics with the same id are committed, so the commits of other topics
-do not fail with them, and a recreated topic begins without them.
+A topic may be deleted and created again at any moment, so its name does not identify it: state that
+is kept across an await carries the topic's id. A partition that is live for another id is closed,
+and its position is void. Only offsets of topics with the same id are committed, so the commits of
+other topics do not fail with them, and a recreated topic begins without them.
 
 The initial position without a committed offset is that of `initial_offset`; but the beginning for a
 partition created after the subscription, because everything in it is newer than the group.
@@ -90,7 +92,8 @@ class ConsumerGroup:
         self._on_empty = on_empty
         self._subscriptions: dict[str, Subscription] = {}
         self._membership: ConsumerMembership | None = None
-        # The topics of the membership, sorted. Invariant: empty exactly while there is no membership.
+        # The topics of the membership, sorted. Invariant: empty exactly while there is no
+        # membership.
         self._topics: list[str] = []
         # Assigned partitions by topic. A subscribed topic without an entry: not known yet.
         self._assignment: dict[str, frozenset[int]] = {}
@@ -305,7 +308,9 @@ class ConsumerGroup:
             self._work.set()
 
     def _know_what_is_elsewhere(self, topics: Sequence[str]) -> None:
-        """The first assignment came before the join returned: topics that it lacks are assigned to others. Wake waiting acks."""
+        """The first assignment came before the join returned: topics that it lacks are assigned to
+        others. Wake waiting acks.
+        """
         for topic in topics:
             if topic not in self._assignment:
                 self._assignment[topic] = frozenset()
@@ -315,8 +320,8 @@ class ConsumerGroup:
     async def _start(self, subscription: Subscription, partitions: Sequence[int], topic_id: bytes) -> None:
         """Make partitions live at the position of the group.
 
-        A rebalance in between aborts this without a commit: another process may have had the partitions and
-        be ahead.
+        A rebalance in between aborts this without a commit: another process may have had the
+        partitions and be ahead.
         """
         backend, topic = self._environment.backend, subscription.topic
         begun = self._rebalances
@@ -481,7 +486,8 @@ class ConsumerGroup:
     ) -> asyncio.Future[None]:
         """Commit offsets in one change and reset the live partitions to them.
 
-        A task of its own does it, so that a caller that goes away leaves no commit without the reset.
+        A task of its own does it, so that a caller that goes away leaves no commit without the
+        reset.
 
         Args:
             offsets: positions and metadata, committed as they are.

@@ -39,7 +39,10 @@ class OfferOwner(Protocol):
 
 
 class Offer:
-    """A record handed to a client. Its recipient calls exactly one of `delivered` and `undelivered`."""
+    """A record handed to a client.
+
+    Its recipient calls exactly one of `delivered` and `undelivered`.
+    """
 
     __slots__ = ("_owner", "auto_ack", "deadline", "generation", "partition", "record", "retries", "size")
 
@@ -59,7 +62,9 @@ class Offer:
         return self._owner.topic
 
     def delivered(self) -> None:
-        """The answer is with the transport: ack the record in case of auto ack, else start the ack timeout."""
+        """The answer is with the transport: ack the record in case of auto ack, else start the ack
+        timeout.
+        """
         self._owner.delivered(self)
 
     def undelivered(self) -> None:

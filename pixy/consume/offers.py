@@ -1,9 +1,9 @@
 """The offers of one partition to one consumer group.
 
-Owns, for one (consumer group, topic, partition): fetched records that are not offered yet, outstanding
-offers, records to be offered again, and the offset tracker. Pure: time comes in as `now`, nothing is
-called back; the shell reads `ready`, `notable` and the results of the methods. New records are offered
-in offset order, each at most once until it comes back.
+Owns, for one (consumer group, topic, partition): fetched records that are not offered yet,
+outstanding offers, records to be offered again, and the offset tracker. Pure: time comes in as
+`now`, nothing is called back; the shell reads `ready`, `notable` and the results of the methods.
+New records are offered in offset order, each at most once until it comes back.
 
 A record is in exactly one of these places; from `sending` and `out` an ack moves it to the tracker:
 
@@ -12,24 +12,24 @@ A record is in exactly one of these places; from `sending` and `out` an ack move
                       v  |        v
                       again <-----      undelivered records first, then expired ones in offset order
 
-- The ack timeout begins at the delivery. Until then an offer is in `sending`, without a deadline: a slow
-  reader costs its records no retry. All delivered offers live equally long, so `out`, a dict in order of
-  delivery, is also in order of deadline: no heap, no timer per offer. The shell sets one timer to
-  `next_deadline()`.
-- `sending`, `out` and `again` together are pending. New records are held back at `pending_max`, or if
-  they would exceed `pending_bytes_max` while others are pending; records in `again` may always be
-  offered. So memory is bounded even if an offer is never acked while others pass it.
-- Batches are validated when they are fed, and decoded record by record when they are offered. One record,
-  the head, is decoded ahead, to know whether there is a record to offer. Records acked earlier are
-  skipped, and offsets without a record count as acked.
-- A compressed batch of more than `_UNPACKED_AT_ONCE_BYTES` becomes `packed`, and decoding stops there
-  until the shell, which has threads, passes its records to `unpacked`. So the order stays, and one batch
-  of a partition is decompressed at a time.
+- The ack timeout begins at the delivery. Until then an offer is in `sending`, without a deadline: a
+  slow reader costs its records no retry. All delivered offers live equally long, so `out`, a dict
+  in order of delivery, is also in order of deadline: no heap, no timer per offer. The shell sets
+  one timer to `next_deadline()`.
+- `sending`, `out` and `again` together are pending. New records are held back at `pending_max`, or
+  if they would exceed `pending_bytes_max` while others are pending; records in `again` may always
+  be offered. So memory is bounded even if an offer is never acked while others pass it.
+- Batches are validated when they are fed, and decoded record by record when they are offered. One
+  record, the head, is decoded ahead, to know whether there is a record to offer. Records acked
+  earlier are skipped, and offsets without a record count as acked.
+- A compressed batch of more than `_UNPACKED_AT_ONCE_BYTES` becomes `packed`, and decoding stops
+  there until the shell, which has threads, passes its records to `unpacked`. So the order stays,
+  and one batch of a partition is decompressed at a time.
 - An offer belongs to a generation. `reset` and `close` begin a new one; older offers are void.
 - A reset voids the offers that are with clients, because their acks concern the position before it.
-  Their offsets are `voided` until their records are offered again, beyond the life of this object: it
-  takes them over and leaves them behind. Deleting a topic voids all its offsets, for another topic that
-  gets its name.
+  Their offsets are `voided` until their records are offered again, beyond the life of this object:
+  it takes them over and leaves them behind. Deleting a topic voids all its offsets, for another
+  topic that gets its name.
 
 Acks (design 4.7):
 
@@ -37,7 +37,7 @@ Acks (design 4.7):
     below the tracker's base, or acked already               none
     outstanding, in time or expired                          acked
     not outstanding, `only_if_offered` or voided             none
-    not outstanding, below the end                           acked: another process may have offered it
+    not outstanding, below the end                           acked, as offered elsewhere
     at or beyond the end                                     AckBeyondEnd
 """
 
@@ -59,7 +59,10 @@ _UNDELIVERED = 0
 _EXPIRED = 1
 _UNKNOWN = -1
 _UNPACKED_AT_ONCE_BYTES = 256 << 10
-"""Limit of decompression on the event loop, which takes 1 ms at most. Larger batches are decompressed by the shell."""
+"""Limit of decompression on the event loop, which takes 1 ms at most.
+
+Larger batches are decompressed by the shell.
+"""
 
 
 def _header_bytes(record: Record) -> int:
@@ -123,22 +126,26 @@ class PartitionOffers:
     ) -> None:
         self._owner = owner
         self._limits = limits
-        # Offers of other generations are void. Invariant: increases with every reset and with close.
+        # Offers of other generations are void. Invariant: increases with every reset and with
+        # close.
         self.generation = 0
         self.offered = self.acked = self.expired = self.dropped = 0
-        # Offsets whose acks do not count until they are offered. Invariant: changes only between generations.
+        # Offsets whose acks do not count until they are offered. Invariant: changes only between
+        # generations.
         self.voided = voided
         self._begin(tracker, end)
 
     def _begin(self, tracker: OffsetTracker, end: int) -> None:
         self.tracker = tracker
-        # Voided offsets that this generation never offers, because they were acked at its beginning.
+        # Voided offsets that this generation never offers, because they were acked at its
+        # beginning.
         self._unoffered = {offset for offset in self.voided.offers if tracker.is_acked(offset)}
         # The committed offset is beyond the tracker, until there are records in between.
         self.behind_commit = False
         # The known end of the partition, exclusive. Invariant: never decreases within a generation.
         self.end = end
-        # The offset of the next fetch. Invariant: all offsets below are acked, pending, head, or in the queue.
+        # The offset of the next fetch. Invariant: all offsets below are acked, pending, head, or in
+        # the queue.
         self.fetch_offset = tracker.base
         # The next offset to decode. Invariant: all offsets below are acked, pending or the head.
         self._position = tracker.base
@@ -146,7 +153,8 @@ class PartitionOffers:
         self._queue: deque[tuple[Iterator[Record], Batch, int]] = deque()
         # Bytes in the queue.
         self._buffered_bytes = 0
-        # The queue entry that is being decoded. Without `_batch` its records were decompressed elsewhere.
+        # The queue entry that is being decoded. Without `_batch` its records were decompressed
+        # elsewhere.
         self._records: Iterator[Record] = iter(())
         self._batch: Batch | None = None
         self._batch_end = _UNKNOWN
@@ -160,8 +168,8 @@ class PartitionOffers:
         self._sending: dict[int, Offer] = {}
         # Delivered offers, by offset, in order of delivery. Invariant: deadlines ascend.
         self._out: dict[int, Offer] = {}
-        # Records to offer again, by offset, and a heap of their order. Invariant: every key of the dict is in the
-        # heap; the heap is empty if the dict is.
+        # Records to offer again, by offset, and a heap of their order. Invariant: every key of the
+        # dict is in the heap; the heap is empty if the dict is.
         self._again: dict[int, Offer] = {}
         self._again_order: list[tuple[int, int]] = []
         # Bytes of sending, out and again.
@@ -204,7 +212,10 @@ class PartitionOffers:
     # --- records in -----------------------------------------------------------------------------------------------
 
     def feed(self, result: FetchResult) -> None:
-        """Take over the result of a fetch at `fetch_offset`. A damaged batch sets `fault`; what follows it is ignored."""
+        """Take over the result of a fetch at `fetch_offset`.
+
+        A damaged batch sets `fault`; what follows it is ignored.
+        """
         queue = self._queue
         next_offset = result.next_offset
         for batch in result.batches:
@@ -227,7 +238,10 @@ class PartitionOffers:
         self.notable = True
 
     def unpacked(self, batch: Batch, records: Iterator[Record] | CorruptData) -> None:
-        """Take over the records of the `packed` batch, or its damage. No effect if the batch is no longer needed."""
+        """Take over the records of the `packed` batch, or its damage.
+
+        No effect if the batch is no longer needed.
+        """
         if self.packed is not batch:
             return
         self.packed = None
@@ -258,7 +272,10 @@ class PartitionOffers:
         return len(gone)
 
     def end_at(self, end: int) -> None:
-        """Start over at `end`, the end of a log that is shorter than expected. Outstanding offers are void."""
+        """Start over at `end`, the end of a log that is shorter than expected.
+
+        Outstanding offers are void.
+        """
         tracker = OffsetTracker(min(self.tracker.base, end))
         for acked in self.tracker.ranges:
             tracker.skip(acked.begin, min(acked.end, end))
@@ -282,7 +299,9 @@ class PartitionOffers:
         self.notable = True
 
     def _advance(self) -> None:
-        """Find the next head: decode, skip gaps and acked records, open the next batch when one is used up."""
+        """Find the next head: decode, skip gaps and acked records, open the next batch when one is
+        used up.
+        """
         tracker = self.tracker
         position = self._position
         while True:
@@ -375,7 +394,10 @@ class PartitionOffers:
         return offer
 
     def delivered(self, offer: Offer, now: float) -> None:
-        """The answer is with the transport: start the ack timeout. No effect if the offer is void or acked."""
+        """The answer is with the transport: start the ack timeout.
+
+        No effect if the offer is void or acked.
+        """
         offset = offer.record.offset
         if self._sending.get(offset) is offer:
             del self._sending[offset]
@@ -383,7 +405,10 @@ class PartitionOffers:
             self._out[offset] = offer
 
     def put_back(self, offer: Offer) -> bool:
-        """The offer was not delivered: its record is offered next. False if the offer is void or acked."""
+        """The offer was not delivered: its record is offered next.
+
+        False if the offer is void or acked.
+        """
         offset = offer.record.offset
         if self._sending.get(offset) is not offer:
             return False
@@ -394,7 +419,9 @@ class PartitionOffers:
         return True
 
     def expire(self, now: float) -> list[int]:
-        """Expire the offers whose deadline has come; returns the offsets that were dropped after the last retry."""
+        """Expire the offers whose deadline has come; returns the offsets that were dropped after
+        the last retry.
+        """
         late = []
         for offer in self._out.values():
             if offer.deadline > now:
@@ -426,7 +453,8 @@ class PartitionOffers:
         """Ack one record; False if that had no effect.
 
         Raises:
-            AckBeyondEnd: the offset is beyond the known end. Ask the cluster for its end before refusing the ack.
+            AckBeyondEnd: the offset is beyond the known end. Ask the cluster for its end before
+                refusing the ack.
         """
         offer = self._sending.pop(offset, None) or self._out.pop(offset, None)
         if offer is None:
@@ -492,7 +520,9 @@ class PartitionOffers:
         self._begin(self.tracker, self.end)
 
     def _end_generation(self, *, void: bool) -> None:
-        """Keep the voided offsets that were not offered again; with `void`, add the offers that are with clients."""
+        """Keep the voided offsets that were not offered again; with `void`, add the offers that are
+        with clients.
+        """
         self.generation += 1
         if not self.voided and not void:
             return

@@ -1,12 +1,13 @@
-"""The acked offsets of one consumer group in one partition. Pure: no clock, no I/O, no knowledge of offers.
+"""The acked offsets of one consumer group in one partition. Pure: no clock, no I/O, no knowledge of
+offers.
 
-Everything below `base` is acked; acked offsets above it are kept as ranges. A commit carries the base as
-its offset and the ranges as metadata.
+Everything below `base` is acked; acked offsets above it are kept as ranges. A commit carries the
+base as its offset and the ranges as metadata.
 
 An ack in order moves the base and touches nothing else. Ranges are two parallel lists of integers
-instead of a list of pairs: they are searched by bisection and changed in place, and an ack out of order
-usually extends the last range. There are never more ranges than unacked records between them, so the
-limit on offers bounds the memory.
+instead of a list of pairs: they are searched by bisection and changed in place, and an ack out of
+order usually extends the last range. There are never more ranges than unacked records between them,
+so the limit on offers bounds the memory.
 """
 
 from bisect import bisect_left, bisect_right
@@ -72,12 +73,16 @@ class OffsetTracker:
         return self._mark(offset, offset + 1)
 
     def skip(self, begin: int, end: int) -> bool:
-        """Mark the offsets from `begin` to `end`, exclusive, as acked; False if all were acked before."""
+        """Mark the offsets from `begin` to `end`, exclusive, as acked; False if all were acked
+        before.
+        """
         begin = max(begin, self.base)
         return begin < end and self._mark(begin, end)
 
     def adjust(self, offset: int) -> bool:
-        """Move the base to `offset`, or to the end of the range around it; False if `offset` is not above the base."""
+        """Move the base to `offset`, or to the end of the range around it; False if `offset` is not
+        above the base.
+        """
         return self.skip(self.base, offset)
 
     def is_acked(self, offset: int) -> bool:
@@ -102,7 +107,9 @@ class OffsetTracker:
             previous = end
 
     def _mark(self, begin: int, end: int) -> bool:
-        """Merge [begin, end), which is not empty and not below the base, into the ranges it touches."""
+        """Merge [begin, end), which is not empty and not below the base, into the ranges it
+        touches.
+        """
         begins, ends = self.begins, self._ends
         first = bisect_left(ends, begin)
         behind = bisect_right(begins, end)

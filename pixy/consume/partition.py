@@ -1,7 +1,8 @@
-"""A live partition: the shell around `PartitionOffers`, with the fetcher and the timer for ack deadlines.
+"""A live partition: the shell around `PartitionOffers`, with the fetcher and the timer for ack
+deadlines.
 
-Passes on the effects of acks and fetches: a position to commit, a record to offer, nothing outstanding
-any more. Decides nothing itself.
+Passes on the effects of acks and fetches: a position to commit, a record to offer, nothing
+outstanding any more. Decides nothing itself.
 """
 
 from typing import Protocol
@@ -88,7 +89,8 @@ class LivePartition:
         self.offers = PartitionOffers(self, environment.limits, tracker, end, voided=voided)
         # Owned by the dispatcher: this partition is in its queue.
         self.queued = False
-        # The tracker is ahead of the committed offset. Invariant: then the group has it in its list.
+        # The tracker is ahead of the committed offset. Invariant: then the group has it in its
+        # list.
         self.dirty = False
         # Revoked or given up; no call has any effect.
         self.closed = False
@@ -146,7 +148,9 @@ class LivePartition:
                 self._host.check_quiet()
 
     def reset(self, tracker: OffsetTracker, end: int, *, behind_commit: bool = False) -> None:
-        """Start over from `tracker`: the committed position, or the end if the committed offset is beyond it."""
+        """Start over from `tracker`: the committed position, or the end if the committed offset is
+        beyond it.
+        """
         self.offers.reset(tracker, end, behind_commit=behind_commit)
         self._remember_voided()
         self.dirty = False
@@ -161,7 +165,10 @@ class LivePartition:
         self._fetcher.stop()
 
     def close(self, *, replaced: bool = False) -> None:
-        """Void all offers and stop, as `PartitionOffers.close`. `commit` still returns the position of the group."""
+        """Void all offers and stop, as `PartitionOffers.close`.
+
+        `commit` still returns the position of the group.
+        """
         self.closed = True
         self._failing(None)
         self._fetcher.stop()

@@ -1,14 +1,18 @@
-"""Encoding of acked ranges above a committed offset in the commit's metadata, as kafka-pixy writes it. Pure.
+"""Encoding of acked ranges above a committed offset in the commit's metadata, as kafka-pixy writes
+it. Pure.
 
 A commit carries one offset; records acked above it would be delivered again after a restart. So the
 metadata string of the commit carries the acked ranges.
 
 Format, range by range in ascending order:
 
-    enc(begin - previous) enc(end - begin)      previous is the committed offset, then the end of the range before
+    enc(begin - previous) enc(end - begin)
 
-`enc` is a little-endian sequence of 5-bit groups, 0x20 set on all but the last, each one character of the alphabet
-`A-Z a-z 0-9 + /`; 13 characters at most. The shortest form is written; any form is read.
+where previous is the committed offset for the first range, then the end of the range before.
+
+`enc` is a little-endian sequence of 5-bit groups, 0x20 set on all but the last, each one character
+of the alphabet `A-Z a-z 0-9 + /`; 13 characters at most. The shortest form is written; any form is
+read.
 
     input                                                      result
     empty                                                      no ranges
@@ -17,7 +21,8 @@ Format, range by range in ascending order:
     a begin without an end                                     InvalidOffset: bad sequence
     a range that is empty, begins at 0 or below,               InvalidOffset: bad range
     or reaches beyond 2**63 - 1
-    a range adjacent to the one before it                      the range; never written, read as kafka-pixy does
+    a range adjacent to the one before it                      the range, as in kafka-pixy; never
+                                                               written
 """
 
 from collections.abc import Iterable

@@ -1,20 +1,20 @@
 """A subscription: one topic that one consumer group consumes through this process.
 
-Owns the dispatcher and the live partitions, and decides when the subscription ends. The consumer group
-decides which partitions are live.
+Owns the dispatcher and the live partitions, and decides when the subscription ends. The consumer
+group decides which partitions are live.
 
-Nearly all requests find the partition of their ack live and are served synchronously. The others, acks
-while the subscription is starting or beyond the known end, take one owned task each, at most
+Nearly all requests find the partition of their ack live and are served synchronously. The others,
+acks while the subscription is starting or beyond the known end, take one owned task each, at most
 `channel_buffer_size` of them.
 
 The subscription ends when no request came or waited for `subscription_timeout`, and nothing is
-outstanding any more. One timer is set to the earliest time at which this can be true; requests do not
-touch it. The states, with those of a rebalance and of the drain, are those of `subscription_state`. A
-rebalance keeps the offers of partitions that stay.
+outstanding any more. One timer is set to the earliest time at which this can be true; requests do
+not touch it. The states, with those of a rebalance and of the drain, are those of
+`subscription_state`. A rebalance keeps the offers of partitions that stay.
 
-When the topic is deleted, its partitions are closed and their offers void. Waiting consume requests are
-then treated like requests for a missing topic by `on_missing`: the topic is created again and they keep
-waiting, or they are answered. Waiting acks are answered `UnknownTopic`.
+When the topic is deleted, its partitions are closed and their offers void. Waiting consume requests
+are then treated like requests for a missing topic by `on_missing`: the topic is created again and
+they keep waiting, or they are answered. Waiting acks are answered `UnknownTopic`.
 """
 
 import asyncio
@@ -148,7 +148,8 @@ class Subscription:
         self._state = SubscriptionState.OPEN
         # A copy for the hot path. Invariant: equals `_state.watches_offers`.
         self.watching = False
-        # Number of acks with a task of their own, and the events of those that wait for a partition.
+        # Number of acks with a task of their own, and the events of those that wait for a
+        # partition.
         self._slow = 0
         self._watchers: set[asyncio.Event] = set()
         self._polls = Alarm(environment.timers, self._expire_polls)
@@ -320,7 +321,10 @@ class Subscription:
     async def _settle(
         self, ack: tuple[int, int], only_if_offered: bool, deadline: float, *, wait_elsewhere: bool = False
     ) -> None:
-        """Apply an ack once its partition is live. Before refusing it as beyond the end, ask the cluster for the end."""
+        """Apply an ack once its partition is live.
+
+        Before refusing it as beyond the end, ask the cluster for the end.
+        """
         partition, offset = ack
         live = await self._wait_live(partition, deadline, wait_elsewhere)
         try:
@@ -357,7 +361,9 @@ class Subscription:
                 self._watchers.discard(event)
 
     async def _refuse_elsewhere(self, partition: int, changed: asyncio.Event) -> None:
-        """Raise `AckElsewhere` if another process owns the partition, unless partitions have changed meanwhile."""
+        """Raise `AckElsewhere` if another process owns the partition, unless partitions have
+        changed meanwhile.
+        """
         key = TopicPartition(self.topic, partition)
         try:
             owner = await self._environment.backend.partition_owner(self.group_name, key)
@@ -439,7 +445,10 @@ class Subscription:
     # --- ending ---------------------------------------------------------------------------------------------------
 
     def stop_offering(self) -> None:
-        """Offer nothing more, and answer waiting requests with `ShuttingDown`. Acks are still accepted."""
+        """Offer nothing more, and answer waiting requests with `ShuttingDown`.
+
+        Acks are still accepted.
+        """
         self._become(SubscriptionEvent.DRAIN)
         self._idle.cancel()
         self._polls.cancel()

@@ -20,8 +20,9 @@
     CLOSE      CLOSED    CLOSED    CLOSED     CLOSED     CLOSED     CLOSED     CLOSED
 
 REQUEST is a consume request, or other activity that keeps the subscription; TIMEOUT the end of
-`subscription_timeout` without one. A rebalance is PAUSE, SEAL, REOPEN; behind it the subscription is
-IDLE until it is known whether `subscription_timeout` is over. Nothing happens after CLOSED but CLOSE.
+`subscription_timeout` without one. A rebalance is PAUSE, SEAL, REOPEN; behind it the subscription
+is IDLE until it is known whether `subscription_timeout` is over. Nothing happens after CLOSED but
+CLOSE.
 """
 
 from enum import Enum, auto

@@ -1,7 +1,7 @@
 """Clock, one-shot timers and sleeping, as a constructor argument of this package.
 
-A timer fires no earlier than its time; the clock alone decides what is due. Tests pass a clock and a
-`call_later` that they advance themselves.
+A timer fires no earlier than its time; the clock alone decides what is due. Tests pass a clock and
+a `call_later` that they advance themselves.
 """
 
 import asyncio

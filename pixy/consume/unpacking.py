@@ -1,7 +1,7 @@
 """Decompression of large batches on another thread, one at a time.
 
-One batch takes up to three times `UNPACKED_BYTES_MAX` of memory while it is decompressed, and any number
-of partitions may have such batches.
+One batch takes up to three times `UNPACKED_BYTES_MAX` of memory while it is decompressed, and any
+number of partitions may have such batches.
 """
 
 import asyncio
@@ -21,7 +21,10 @@ Raises:
 
 
 class BatchUnpacker:
-    """The `Unpack` of all consumer groups of a cluster. Cancelling ends the wait, not the decompression."""
+    """The `Unpack` of all consumer groups of a cluster.
+
+    Cancelling ends the wait, not the decompression.
+    """
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()

@@ -1,7 +1,8 @@
 """Voided offsets: acks for them do not count until their records are offered again. Pure.
 
-Setting a group's offsets voids its outstanding offers, because their acks concern a position that was
-abandoned. Deleting a topic voids all its offsets, for another topic that is created under its name.
+Setting a group's offsets voids its outstanding offers, because their acks concern a position that
+was abandoned. Deleting a topic voids all its offsets, for another topic that is created under its
+name.
 """
 
 from collections import OrderedDict
@@ -34,7 +35,9 @@ class VoidedOffsets:
         return offset in self.offers or offset in self.replaced
 
     def after(self, offered: Set[int], position: int) -> "VoidedOffsets":
-        """The offsets still voided after these were offered again, and everything below `position` was offered."""
+        """The offsets still voided after these were offered again, and everything below `position`
+        was offered.
+        """
         replaced = range(max(self.replaced.start, position), self.replaced.stop)
         return VoidedOffsets(self.offers - offered, replaced)
 
@@ -43,7 +46,8 @@ NOTHING_VOIDED = VoidedOffsets()
 
 
 class VoidedByPartition:
-    """Voided offsets by consumer group and partition; they outlive the subscription, because acks may come later.
+    """Voided offsets by consumer group and partition; they outlive the subscription, because acks
+    may come later.
 
     Args:
         limit: offsets to remember; beyond it the partition that changed first is forgotten.

@@ -1,7 +1,7 @@
 """An API of Kafka's wire protocol in one version: the schemas of its request and its response.
 
-Either side is served: a client encodes requests and decodes responses, a server decodes requests and
-encodes responses. The `Request` of a client has the methods that aiokafka's connections call.
+Either side is served: a client encodes requests and decodes responses, a server decodes requests
+and encodes responses. The `Request` of a client has the methods that aiokafka's connections call.
 """
 
 from collections import namedtuple
@@ -89,7 +89,9 @@ class ResponseHeader(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request to be sent by aiokafka's `AIOKafkaConnection.send`, whose names for the methods these are."""
+    """A request to be sent by aiokafka's `AIOKafkaConnection.send`, whose names for the methods
+    these are.
+    """
 
     api: Api
     fields: Any

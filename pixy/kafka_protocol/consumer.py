@@ -1,4 +1,5 @@
-"""Schemas of the "consumer" protocol type: what the members of a group and their leader exchange by JoinGroup and SyncGroup.
+"""Schemas of the "consumer" protocol type: what the members of a group and their leader exchange by
+JoinGroup and SyncGroup.
 
     subscription     version, topics, user data
     assignment       version, partitions by topic, user data
@@ -42,7 +43,9 @@ def encode_assignment(partitions: Mapping[str, list[int]]) -> bytes:
 
 
 def decode_assignment(encoded: bytes) -> dict[str, tuple[int, ...]]:
-    """Partitions by topic, ascending, of an assignment; nothing if the bytes are empty or malformed."""
+    """Partitions by topic, ascending, of an assignment; nothing if the bytes are empty or
+    malformed.
+    """
     try:
         _, topics, _ = _ASSIGNMENT.decode(BytesIO(encoded))
     except ValueError:

@@ -1,8 +1,10 @@
-"""Messages of consumer groups, their offsets and coordinators, each in one version of Kafka 3.1 to 4.x.
+"""Messages of consumer groups, their offsets and coordinators, each in one version of Kafka 3.1 to
+4.x.
 
 JoinGroup has version 5, the last one without flexible fields: the coordinator assigns the member id
-before the member joins (KIP-394), so a lost response leaves no dead member behind. Groups are described
-by two messages, one for the classic protocol and one for that of KIP-848, which the older one omits.
+before the member joins (KIP-394), so a lost response leaves no dead member behind. Groups are
+described by two messages, one for the classic protocol and one for that of KIP-848, which the older
+one omits.
 """
 
 from pixy.kafka_protocol.api import Api

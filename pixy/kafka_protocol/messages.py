@@ -1,7 +1,9 @@
-"""Messages of topics and records. Each `Api` is one fixed version, supported by all brokers from Kafka 3.1 to 4.x.
+"""Messages of topics and records.
 
-Versions are chosen for their fields: topic ids in Metadata, Fetch and the response to CreateTopics, the
-reason of an error in Produce. Field names and types are those of Kafka's message definitions
+Each `Api` is one fixed version, supported by all brokers from Kafka 3.1 to 4.x.
+
+Versions are chosen for their fields: topic ids in Metadata, Fetch and the response to CreateTopics,
+the reason of an error in Produce. Field names and types are those of Kafka's message definitions
 (kafka/clients/src/main/resources/common/message).
 """
 
@@ -41,7 +43,9 @@ __all__ = [
 ]
 
 READ_COMMITTED = 1
-"""The isolation level of fetches and of offsets: up to the last stable offset, with the aborted transactions named."""
+"""The isolation level of fetches and of offsets: up to the last stable offset, with the aborted
+transactions named.
+"""
 
 TOPIC_RESOURCE = 2
 ALTER_OPTION_SET = 0

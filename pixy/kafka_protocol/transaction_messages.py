@@ -1,4 +1,6 @@
-"""Messages of producer ids and transactions, in their first version, which every release of Kafka supports."""
+"""Messages of producer ids and transactions, in their first version, which every release of Kafka
+supports.
+"""
 
 from pixy.kafka_protocol.api import Api
 from pixy.kafka_protocol.fields import BOOLEAN, INT16, INT32, INT64, STRING, Array, Struct

@@ -1,32 +1,35 @@
-"""Accumulates produced records into record batches: the only buffer between clients and the backend.
+"""Accumulates produced records into record batches: the only buffer between clients and the
+backend.
 
-Each partition has an accumulator. While a batch of the partition is in flight, records accumulate; the
-answer flushes them as one batch. With nothing in flight a lone record is flushed at once, and concurrent
-records when the linger target is reached, after 2 ms at the latest. The linger target is the number of
-records that were outstanding at the last flush: their callers, just answered, are about to send again,
-and a batch with its sync costs many times what a record costs. With `producer.flush_frequency` every
-flush lingers for that time instead.
+Each partition has an accumulator. While a batch of the partition is in flight, records accumulate;
+the answer flushes them as one batch. With nothing in flight a lone record is flushed at once, and
+concurrent records when the linger target is reached, after 2 ms at the latest. The linger target is
+the number of records that were outstanding at the last flush: their callers, just answered, are
+about to send again, and a batch with its sync costs many times what a record costs. With
+`producer.flush_frequency` every flush lingers for that time instead.
 
-A record without a key goes to the partition of the last one while that accumulator has records (KIP-480):
-a batch costs as much as ten records, so concurrent records share a batch, in a partition that is chosen
-anew for each. The partitioners `random` and `roundrobin` choose per record, as their names say.
+A record without a key goes to the partition of the last one while that accumulator has records
+(KIP-480): a batch costs as much as ten records, so concurrent records share a batch, in a partition
+that is chosen anew for each. The partitioners `random` and `roundrobin` choose per record, as their
+names say.
 
 The buffer has limits in messages and bytes, which count records from their arrival to their answer.
-Callers that find it full queue in FIFO order; the queue is bounded as well. No accepted record is dropped
-silently: it is answered, or, if asynchronous, counted and logged.
+Callers that find it full queue in FIFO order; the queue is bounded as well. No accepted record is
+dropped silently: it is answered, or, if asynchronous, counted and logged.
 
 The accumulator holds each topic's description. A record with another description updates it:
 
     more partitions               used from this record on; the others keep their records
     partitions without a leader   records without a key go to the others, while there are any
-    deleted                       accumulated and in-flight records get the backend's error, queued ones
-                                  `TopicMissing`
-    deleted and created again     accumulated records go to the new topic, in order, as if they had come
-                                  a moment later; those of a partition that the new topic lacks get the
-                                  backend's error
+    deleted                       accumulated and in-flight records get the backend's error, queued
+                                  ones `TopicMissing`
+    deleted and created again     accumulated records go to the new topic, in order, as if they had
+                                  come a moment later; those of a partition that the new topic lacks
+                                  get the backend's error
 
-Accepted records never recreate a deleted topic: whoever deletes a topic does not expect it back with the
-rest of its records. Deleted topics are forgotten whenever the number of known topics has doubled.
+Accepted records never recreate a deleted topic: whoever deletes a topic does not expect it back
+with the rest of its records. Deleted topics are forgotten whenever the number of known topics has
+doubled.
 """
 
 import asyncio
@@ -54,9 +57,9 @@ log = structlog.get_logger(__name__)
 ProduceDone = Callable[[Sequence[Any], int, int, PixyError | None], None]
 """Answers callers, many at a time.
 
-Called with their `waiter`s and (partition, offset of the first record, None), where the offsets of the
-others follow, or with (-1, -1, error). Each waiter is answered once. An asynchronous record is answered
-with (-1, -1, None) when it is buffered.
+Called with their `waiter`s and (partition, offset of the first record, None), where the offsets of
+the others follow, or with (-1, -1, error). Each waiter is answered once. An asynchronous record is
+answered with (-1, -1, None) when it is buffered.
 """
 
 _LOST_LOG_INTERVAL_S = 10.0
@@ -292,7 +295,10 @@ class Accumulators:
         await self._empty.wait()
 
     def abandon(self) -> int:
-        """Give up all unanswered records and return their number. They may or may not be written."""
+        """Give up all unanswered records and return their number.
+
+        They may or may not be written.
+        """
         messages = self.buffered + len(self._waiting)
         if messages:
             log.error("stopped with messages that are not known to be written", messages=messages)
@@ -508,7 +514,7 @@ class Accumulators:
         base_offset: int,
         error: PixyError | None,
     ) -> None:
-        """Answer the callers of consecutive records, neighbours with the same `done` in one call."""
+        """Answer consecutive records, neighbours with the same `done` in one call."""
         for begin, end in _runs(dones):
             done = dones[begin]
             waiting = waiters[begin:end]

@@ -1,9 +1,11 @@
 """Bulk access to the log of one cluster: whole record batches in and out, never decoded.
 
-Everything is validated before anything is written. Memory is bounded: by one answer for each range that
-is read (`RangeReader`), and by `producer.buffer_bytes` for writes, with as much again in the queue.
+Everything is validated before anything is written. Memory is bounded: by one answer for each range
+that is read (`RangeReader`), and by `producer.buffer_bytes` for writes, with as much again in the
+queue.
 
-Road not taken: the batches through the accumulators. They make batches of records; these are batches.
+Road not taken: the batches through the accumulators. They make batches of records; these are
+batches.
 """
 
 import asyncio
@@ -57,8 +59,8 @@ class OffsetQuery(NamedTuple):
 
     Attributes:
         partition: the partition.
-        at: a special position, or a timestamp in milliseconds since the Unix epoch, for the first record
-            at or after it.
+        at: a special position, or a timestamp in milliseconds since the Unix epoch, for the first
+            record at or after it.
     """
 
     partition: TopicPartition
@@ -73,7 +75,9 @@ class PartitionBatches(NamedTuple):
 
 
 class TopicVersion(NamedTuple):
-    """The topic by whose partitions records were partitioned: name, version, and id, b"" if unknown."""
+    """The topic by whose partitions records were partitioned: name, version, and id, b"" if
+    unknown.
+    """
 
     topic: str
     version: int
@@ -123,7 +127,10 @@ class Log:
         await self._idle.wait()
 
     def abandon(self) -> int:
-        """Give up all unanswered records and return their number. They may or may not be written."""
+        """Give up all unanswered records and return their number.
+
+        They may or may not be written.
+        """
         if self._in_flight:
             log.error("stopped with batches that are not known to be written", records=self._in_flight)
         return self._in_flight
@@ -161,7 +168,8 @@ class Log:
         return found
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[int | None]:
-        """The offset of each query: -1 if no record has such a timestamp, None if there is no such partition.
+        """The offset of each query: -1 if no record has such a timestamp, None if there is no such
+        partition.
 
         Raises:
             InvalidTopic: no topic may have that name.
@@ -202,7 +210,8 @@ class Log:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def fetch_bytes(self, max_bytes: int) -> int:
-        """Bytes of batches in one answer, for the `max_bytes` of a client, where 0 means the default.
+        """Bytes of batches in one answer, for the `max_bytes` of a client, where 0 means the
+        default.
 
         Raises:
             InvalidArgument: it is negative.
@@ -241,11 +250,14 @@ class Log:
     async def append(
         self, partitions: Sequence[PartitionBatches], versions: Sequence[TopicVersion]
     ) -> list[Appended]:
-        """Append batches. Each partition succeeds or fails alone; batches with an offset are durable.
+        """Append batches.
+
+        Each partition succeeds or fails alone; batches with an offset are durable.
 
         Args:
             partitions: each at most once.
-            versions: required versions of topics. A topic that does not exist fails by its partitions.
+            versions: required versions of topics. A topic that does not exist fails by its
+                partitions.
 
         Raises:
             InvalidArgument: of the classes below it; nothing was written.
@@ -266,7 +278,8 @@ class Log:
         try:
             if self._draining:
                 raise ShuttingDown
-            # Nothing suspends between this check and the last append, so the versions still hold then.
+            # Nothing suspends between this check and the last append, so the versions still hold
+            # then.
             self.check_versions(versions)
         except PixyError:
             self.semaphore.release(size)

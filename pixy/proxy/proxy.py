@@ -1,8 +1,9 @@
 """One configured cluster as the API layer sees it: produce, consume, ack, offsets, topics.
 
 Validates requests, and decides nothing about records or offsets, which belong to `consume` and the
-backend. `produce`, `consume` and `ack` work by callback, without a task, future or timer unless they have
-to wait, because they are called a hundred thousand times a second; all others are coroutines.
+backend. `produce`, `consume` and `ack` work by callback, without a task, future or timer unless
+they have to wait, because they are called a hundred thousand times a second; all others are
+coroutines.
 """
 
 import asyncio
@@ -199,8 +200,8 @@ class Proxy:
             value: the body.
             headers: name and value of each.
             done: called once for `waiter`, perhaps together with other waiters, with partition and
-                offset when the message is durable (-1, -1 when it is buffered, if not `sync`), or with
-                an error. See `ProduceDone`.
+                offset when the message is durable (-1, -1 when it is buffered, if not `sync`), or
+                with an error. See `ProduceDone`.
             waiter: the caller, passed to `done`.
             sync: True to answer when the message is durable.
 
@@ -284,7 +285,7 @@ class Proxy:
         return deferred
 
     def _create_again(self, topic: str, fail: Callable[[PixyError], None]) -> None:
-        """A topic was deleted while requests wait for its messages: treat it like a missing topic."""
+        """Treat a topic that was deleted while requests wait for it like a missing topic."""
         try:
             self._topics.create(topic, 0, lambda: None, fail)
         except PixyError as error:
@@ -316,7 +317,8 @@ class Proxy:
         ]
 
     async def set_offsets(self, group: str, topic: str, offsets: Sequence[tuple[int, OffsetCommit]]) -> None:
-        """Set the offsets of a consumer group, for all partitions or none, as `Consumers.set_offsets`.
+        """Set the offsets of a consumer group, for all partitions or none, as
+        `Consumers.set_offsets`.
 
         Raises:
             InvalidGroup, InvalidTopic, UnknownTopic, UnknownPartition, InvalidOffset.
@@ -354,7 +356,8 @@ class Proxy:
     async def create_topic(
         self, name: str, partitions: int | None, config: Mapping[str, str]
     ) -> TopicDescription:
-        """Create a topic as `Backend.create_topic`, with `default_partitions` if `partitions` is None.
+        """Create a topic as `Backend.create_topic`, with `default_partitions` if `partitions` is
+        None.
 
         Raises:
             InvalidTopic, InvalidArgument, TopicExists, ShuttingDown.
@@ -384,7 +387,8 @@ class Proxy:
         await self._backend.delete_topic(name, force=force)
 
     async def list_consumers(self, topic: str, group: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
-        """Consumer group -> client id -> partitions, of the groups that consume a topic, or of `group` unless it is empty.
+        """Consumer group -> client id -> partitions, of the groups that consume a topic, or of
+        `group` unless it is empty.
 
         Raises:
             InvalidTopic, UnknownTopic, UnknownGroup, NotConsumed.
@@ -415,7 +419,9 @@ class Proxy:
             raise UnknownTopic(f"unknown topic {topic}")
 
     async def _know(self, group: str, topic: str) -> None:
-        """As `_check`, but asks the cluster for an unknown topic, which another process may have created."""
+        """As `_check`, but asks the cluster for an unknown topic, which another process may have
+        created.
+        """
         _check_group(group)
         check_topic_name(topic)
         if self._backend.topic(topic) is None:

@@ -1,8 +1,8 @@
 """Reads a range of offsets of one partition, in whole stored batches that are never decoded.
 
-The caller drives it: `wait` returns when there may be batches, `read` returns them. So the caller decides
-when the next batches are read, and acquires memory for them first. Between two calls a reader holds one
-batch at most.
+The caller drives it: `wait` returns when there may be batches, `read` returns them. So the caller
+decides when the next batches are read, and acquires memory for them first. Between two calls a
+reader holds one batch at most.
 
 The end of a range (pixy_log.proto: RangeState):
 

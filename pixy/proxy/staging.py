@@ -63,8 +63,8 @@ class StagedWrites:
         Raises:
             InvalidArgument: of the classes below it; nothing was accepted.
             PartitionNotFound: no such topic or partition.
-            FailedPrecondition, ResourceExhausted, Unavailable, ShuttingDown: as the backend or the check
-                of versions raise them.
+            FailedPrecondition, ResourceExhausted, Unavailable, ShuttingDown: as the backend or the
+                check of versions raise them.
         """
         _check_name("sink_id", sink_id)
         _check_name("stage_id", stage_id)
@@ -114,8 +114,8 @@ class StagedWrites:
 
         Raises:
             InvalidArgument: a name or number that is not allowed, or a stage that is named twice.
-            FailedPrecondition, CorruptData, ResourceExhausted, Unavailable, ShuttingDown: as the backend
-                raises them.
+            FailedPrecondition, CorruptData, ResourceExhausted, Unavailable, ShuttingDown: as the
+                backend raises them.
         """
         _check_name("sink_id", sink_id)
         if epoch < 0:

@@ -1,8 +1,8 @@
 """Creation of topics on first use.
 
-Produce and consume requests for a missing topic wait here for its creation: one task and one creation for
-each topic, however many requests wait. The cluster is asked first, because another process may have
-created the topic.
+Produce and consume requests for a missing topic wait here for its creation: one task and one
+creation for each topic, however many requests wait. The cluster is asked first, because another
+process may have created the topic.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,8 @@ class TopicCreator:
 
     Args:
         backend: the cluster.
-        config: whether topics are created on first use, their partitions, and the limits of waiting requests.
+        config: whether topics are created on first use, their partitions, and the limits of waiting
+            requests.
         on_fault: called with an exception that is a bug.
     """
 

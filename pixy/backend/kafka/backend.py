@@ -1,12 +1,15 @@
-"""The `Backend` of an Apache Kafka cluster: composes the parts of this package and decides nothing itself.
+"""The `Backend` of an Apache Kafka cluster: composes the parts of this package and decides nothing
+itself.
 
-    client        connections and metadata              topics        create, alter, delete, describe, list
-    produce       batches in                            list_offsets  offsets by position and time
-    fetch         batches out                           groups, offsets: consumer groups
-    staged_writes, transactions: stages and their publication
+    client                         connections and metadata
+    produce, fetch                 batches in, batches out
+    topics                         create, alter, delete, describe, list
+    list_offsets                   offsets by position and time
+    groups, group_list, offsets    consumer groups
+    staged_writes, transactions    stages and their publication
 
-The cluster is ready while a broker can be reached. After the first `wait_ready` the metadata stays known, even while no broker
-can be reached.
+The cluster is ready while a broker can be reached. After the first `wait_ready` the metadata stays
+known, even while no broker can be reached.
 """
 
 import asyncio
@@ -103,7 +106,10 @@ class KafkaBackend:
         await self._client.reached.wait()
 
     async def stop(self) -> None:
-        """As `Backend.stop`. Takes `delivery_timeout_s` at most, and once more if something is being published."""
+        """As `Backend.stop`.
+
+        Takes `delivery_timeout_s` at most, and once more if something is being published.
+        """
         if self._stopped:
             return
         self._stopped = True

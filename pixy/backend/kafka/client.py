@@ -1,17 +1,18 @@
 """Connections to the brokers of a Kafka cluster, and its metadata.
 
-Connections are aiokafka's (`aiokafka.conn`: framing, versions, TLS, SASL). Each belongs to one broker and
-one *purpose*, because a broker answers the requests of a connection in order: requests that it may hold (a
-fetch without data, the join of a group) have a connection of their own. A purpose is any name.
+Connections are aiokafka's (`aiokafka.conn`: framing, versions, TLS, SASL). Each belongs to one
+broker and one *purpose*, because a broker answers the requests of a connection in order: requests
+that it may hold (a fetch without data, the join of a group) have a connection of their own. A
+purpose is any name.
 
-Road not taken: `AIOKafkaClient`. It has one lock for all attempts to connect, so that a broker that hangs
-blocks the others, its metadata requests create topics, and it has no topic ids.
+Road not taken: `AIOKafkaClient`. It has one lock for all attempts to connect, so that a broker that
+hangs blocks the others, its metadata requests create topics, and it has no topic ids.
 
-Metadata is refreshed every `metadata_max_age_s`, and when a caller finds it stale (`request_refresh`): at
-once the first time, then in intervals that grow to `retry_backoff_s` while the responses bring nothing
-new. A broker that does not answer is passed over, after a timeout that grows while no broker answers.
-Meanwhile `fault` says why, and requests raise `BrokerFault` at once instead of waiting for another
-attempt to fail.
+Metadata is refreshed every `metadata_max_age_s`, and when a caller finds it stale
+(`request_refresh`): at once the first time, then in intervals that grow to `retry_backoff_s` while
+the responses bring nothing new. A broker that does not answer is passed over, after a timeout that
+grows while no broker answers. Meanwhile `fault` says why, and requests raise `BrokerFault` at once
+instead of waiting for another attempt to fail.
 """
 
 import asyncio
@@ -93,8 +94,8 @@ class KafkaClient:
 
     Attributes:
         metadata: the cluster's metadata.
-        listeners: called after every change of metadata with the names of changed topics; empty: only
-            brokers changed.
+        listeners: called after every change of metadata with the names of changed topics; empty:
+            only brokers changed.
         fault: the reason why no broker can be reached, empty if one can.
         fault_listeners: called when `fault` begins and when it ends.
         reached: set once a broker has answered; never cleared.
@@ -129,7 +130,10 @@ class KafkaClient:
         self._stopped = False
 
     async def start(self) -> None:
-        """Request the metadata once. If no broker answers, `fault` says why, and retries follow in the background."""
+        """Request the metadata once.
+
+        If no broker answers, `fault` says why, and retries follow in the background.
+        """
         try:
             await self.refresh()
             self._stale = set()
@@ -156,17 +160,19 @@ class KafkaClient:
         timeout_s: float | None = None,
         client_id: str | None = None,
     ) -> Any:
-        """Send a request to one broker and return its response. The caller checks the error codes in it.
+        """Send a request to one broker and return its response.
+
+        The caller checks the error codes in it.
 
         Args:
             purpose: selects the connection.
-            timeout_s: limit for connecting and the response, `request_timeout_s` at most. The connection
-                is closed then.
+            timeout_s: limit for connecting and the response, `request_timeout_s` at most. The
+                connection is closed then.
             client_id: client id of a new connection; None: the default.
 
         Raises:
-            BrokerFault: no connection, a broken one, or a timeout; `sent` tells whether the request may
-                have arrived.
+            BrokerFault: no connection, a broken one, or a timeout; `sent` tells whether the request
+                may have arrived.
             Unavailable: the broker's version is too old.
             ShuttingDown: the client has stopped.
         """
@@ -217,7 +223,8 @@ class KafkaClient:
             repeatable: the request may be executed more than once.
 
         Raises:
-            BrokerFault: no broker can be reached, or one may have executed the request without an answer.
+            BrokerFault: no broker can be reached, or one may have executed the request without an
+                answer.
         """
         fault = BrokerFault(f"no Kafka broker can be asked: {self.fault}", sent=False)
         node_ids = list(self.metadata.brokers)
@@ -234,7 +241,9 @@ class KafkaClient:
     # --- metadata -------------------------------------------------------------------------------------------------
 
     def request_refresh(self, topics: Iterable[str] = ()) -> None:
-        """Note that the metadata is stale, of these topics or at least of the brokers; a refresh follows soon."""
+        """Note that the metadata is stale, of these topics or at least of the brokers; a refresh
+        follows soon.
+        """
         if self._stale is not None:
             self._stale.update(topics)
         self._wake.set()
@@ -257,7 +266,10 @@ class KafkaClient:
             raise BrokerFault(refresh.failure, sent=False)
 
     async def _run(self, refresh: "_Refresh") -> None:
-        """Send the request of a refresh. If this is cancelled, the next of the waiting callers sends it."""
+        """Send the request of a refresh.
+
+        If this is cancelled, the next of the waiting callers sends it.
+        """
         try:
             answer = await self._ask_anybody(METADATA(_named(refresh.topics), False, False, {}))
         except BrokerFault as error:
@@ -289,7 +301,10 @@ class KafkaClient:
             listener(changed)
 
     def no_leader(self, partition: TopicPartition) -> str:
-        """Note a request for a partition without a leader: refresh soon, log it once. Returns the reason for the caller."""
+        """Note a request for a partition without a leader: refresh soon, log it once.
+
+        Returns the reason for the caller.
+        """
         self.request_refresh([partition.topic])
         if self.fault:
             return f"no Kafka broker can be reached: {self.fault}"
@@ -467,7 +482,10 @@ class KafkaClient:
 
 
 def short_attempts() -> Attempts:
-    """Attempts of a short request, for some seconds. Only for requests that may be executed more than once."""
+    """Attempts of a short request, for some seconds.
+
+    Only for requests that may be executed more than once.
+    """
     return Attempts(_PATIENCE_S, Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S))
 
 

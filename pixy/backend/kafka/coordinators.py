@@ -1,9 +1,9 @@
 """Coordinators of consumer groups and of transactional ids: lookup and requests.
 
 A coordinator may move at any moment: its broker stops, is partitioned, or hands its groups over. A
-response that says so, or a missing one, drops it from the cache; the next request looks it up again. `ask`
-retries for some seconds, because its requests may be executed more than once; a group member, which has
-other duties meanwhile, uses `ask_once`.
+response that says so, or a missing one, drops it from the cache; the next request looks it up
+again. `ask` retries for some seconds, because its requests may be executed more than once; a group
+member, which has other duties meanwhile, uses `ask_once`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -73,7 +73,8 @@ class Coordinators:
         patience_s: float = PATIENCE_S,
         later: frozenset[int] = frozenset(),
     ) -> Any:
-        """Send a request to the coordinator of a group and retry. Only for requests that may be executed twice.
+        """Send a request to the coordinator of a group and retry. Only for requests that may be
+        executed twice.
 
         Args:
             what: the request in words, for errors.
@@ -93,7 +94,8 @@ class Coordinators:
         return await _patiently(ask, patience_s, self._pause_s)
 
     async def ask_broker(self, node_id: int, request: Any, what: str, code_of: CodeOf = top_code) -> Any:
-        """Send a request about the groups that a broker coordinates, and retry while it is loading them.
+        """Send a request about the groups that a broker coordinates, and retry while it is loading
+        them.
 
         Raises:
             Unavailable: it was not ready for `PATIENCE_S` seconds, or does not answer.
@@ -119,7 +121,8 @@ class Coordinators:
         client_id: str | None = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """Send a request to the coordinator of a group, once. The response may have any other error code.
+        """Send a request to the coordinator of a group, once. The response may have any other error
+        code.
 
         Raises:
             Unavailable: there is no coordinator at the moment, or it did not answer.

@@ -1,7 +1,8 @@
 """Mapping of Kafka's error codes to pixy's errors: one table for all requests.
 
-A code is *retriable* if the same request may succeed later, and *stale* if the metadata or the coordinator
-may be out of date. Codes that are not in the table map to `Internal`, with number and name.
+A code is *retriable* if the same request may succeed later, and *stale* if the metadata or the
+coordinator may be out of date. Codes that are not in the table map to `Internal`, with number and
+name.
 """
 
 from aiokafka.errors import for_code

@@ -1,22 +1,24 @@
 """Fetches from Kafka: many waiting fetches share few Fetch requests.
 
-A fetch queues in the *lane* of its partition's leader. In each turn of the event loop the queued fetches
-of a lane are sent together, in one request on a free connection. A lane has `_CONNECTIONS` of them,
-because a broker answers nothing else on a connection while it holds a request without data. Fetches of one
-partition from the same offset share an entry of the request; other offsets go into other requests.
+A fetch queues in the *lane* of its partition's leader. In each turn of the event loop the queued
+fetches of a lane are sent together, in one request on a free connection. A lane has `_CONNECTIONS`
+of them, because a broker answers nothing else on a connection while it holds a request without
+data. Fetches of one partition from the same offset share an entry of the request; other offsets go
+into other requests.
 
-The broker holds a request until there is data, or until the next *tick* of the lane (`fetch_max_wait_s`),
-which is common to all of its requests: then their fetches return together and continue in one request. So
-the idle partitions of a lane cost one request per tick, and a new fetch is sent at once on another
-connection, or at the next tick if all are held.
+The broker holds a request until there is data, or until the next *tick* of the lane
+(`fetch_max_wait_s`), which is common to all of its requests: then their fetches return together and
+continue in one request. So the idle partitions of a lane cost one request per tick, and a new fetch
+is sent at once on another connection, or at the next tick if all are held.
 
-Results are whole batches, validated and read committed: control batches and those of aborted transactions
-are removed, and `next_offset` skips them like compacted offsets. The end is the last stable offset.
+Results are whole batches, validated and read committed: control batches and those of aborted
+transactions are removed, and `next_offset` skips them like compacted offsets. The end is the last
+stable offset.
 
-Transient errors (no leader, no connection, a lagging broker) are retried for the wait of the fetch, but at
-least `_PATIENCE_S`, and then raise `Unavailable`. A fetch without a limit has the same patience with a
-partition without a leader, and `_SILENCE_S` with a broker that does not answer, whose partitions other
-brokers take over before.
+Transient errors (no leader, no connection, a lagging broker) are retried for the wait of the fetch,
+but at least `_PATIENCE_S`, and then raise `Unavailable`. A fetch without a limit has the same
+patience with a partition without a leader, and `_SILENCE_S` with a broker that does not answer,
+whose partitions other brokers take over before.
 """
 
 import asyncio
@@ -224,7 +226,7 @@ class KafkaFetcher:
         return entries
 
     def _hold_s(self, lane: _Lane, entries: Iterable[_Entry]) -> float:
-        """Seconds that the broker may hold a request: until the tick, or the end of the first wait."""
+        """Seconds that the broker may hold a request: to the tick, or the end of the first wait."""
         now = self._loop.time()
         if lane.tick <= now:
             lane.tick = now + self._options.fetch_max_wait_s
@@ -404,7 +406,8 @@ class _Answer:
         self._aborted = sorted((first_offset, producer_id) for producer_id, first_offset, *_ in aborted)
         self._aborting: set[int] = set()
         self._batches: list[memoryview] = []
-        # Messages of formats 0 and 1, not packed yet. Invariant: at most `_MESSAGES_MAX`, behind all `_batches`.
+        # Messages of formats 0 and 1, not packed yet. Invariant: at most `_MESSAGES_MAX`, behind
+        # all `_batches`.
         self.messages: list[LegacyMessage] = []
 
     def take_batch(self, batch: memoryview) -> None:

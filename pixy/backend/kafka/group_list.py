@@ -1,8 +1,8 @@
 """Members of consumer groups in any program, as described by the brokers.
 
-The coordinator of a group describes it. DescribeGroups omits groups of KIP-848's protocol, so those that
-it lacks are requested by ConsumerGroupDescribe. During a rebalance of the classic protocol no member has
-partitions; the newer protocol moves partitions one by one.
+The coordinator of a group describes it. DescribeGroups omits groups of KIP-848's protocol, so those
+that it lacks are requested by ConsumerGroupDescribe. During a rebalance of the classic protocol no
+member has partitions; the newer protocol moves partitions one by one.
 """
 
 import asyncio
@@ -127,7 +127,9 @@ class GroupList:
         return found
 
     async def _newer_groups(self, node_id: int, groups: Sequence[str]) -> Mapping[str, _DescribedGroup]:
-        """Groups of KIP-848's protocol; classic ones are left out, and all if the broker lacks the protocol."""
+        """Groups of KIP-848's protocol; classic ones are left out, and all if the broker lacks the
+        protocol.
+        """
         if not groups:
             return {}
         try:
@@ -146,7 +148,9 @@ class GroupList:
 def _clients(
     members: Iterable[GroupMember], topic: str, description: TopicDescription | None
 ) -> dict[str, list[int]]:
-    """Client id -> partitions of a topic, ascending, of all members with that client id; none of a deleted topic."""
+    """Client id -> partitions of a topic, ascending, of all members with that client id; none of a
+    deleted topic.
+    """
     count = 0 if description is None else len(description.partitions)
     found: dict[str, list[int]] = {}
     for member in members:

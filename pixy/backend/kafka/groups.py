@@ -1,31 +1,35 @@
-"""Membership in consumer groups, by Kafka's classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup).
+"""Membership in consumer groups, by Kafka's classic group protocol (JoinGroup, SyncGroup,
+Heartbeat, LeaveGroup).
 
 Owns one member for each consumer group that this process consumes in: its id and generation, its
-assignment, one task, and a connection of its own, because the coordinator holds the response to a join
-until all members have joined, and with it everything behind it on the connection.
+assignment, one task, and a connection of its own, because the coordinator holds the response to a
+join until all members have joined, and with it everything behind it on the connection.
 
     joining -> holding      all members have joined, the leader has assigned the partitions,
                             `on_assignment` was called
-    holding -> settling     a heartbeat announces a rebalance, or this member needs one (other topics; as
-                            leader: the partitions of a topic have changed). `on_revocation` runs,
-                            heartbeats continue
-    settling -> joining     nothing is outstanding and all acks are committed, or `rebalance_timeout` is over
+    holding -> settling     a heartbeat announces a rebalance, or this member needs one (other
+                            topics; as leader: the partitions of a topic have changed).
+                            `on_revocation` runs, heartbeats continue
+    settling -> joining     nothing is outstanding and all acks are committed, or
+                            `rebalance_timeout` is over
     any -> out              the coordinator has removed the member, or was not heard of for
                             `session_timeout`, after which it has reassigned the partitions:
                             `on_assignment` is called with none, and a new member joins
 
-The coordinator grants every member `rebalance_timeout`, and `session_timeout` beyond that for the next
-heartbeat and the commit.
+The coordinator grants every member `rebalance_timeout`, and `session_timeout` beyond that for the
+next heartbeat and the commit.
 
-The only member of a group does not wait for acks when it changes its topics: its partitions come back to
-it. If another member joins at that moment, records may be delivered twice, and nothing worse.
+The only member of a group does not wait for acks when it changes its topics: its partitions come
+back to it. If another member joins at that moment, records may be delivered twice, and nothing
+worse.
 
-The leader assigns the partitions of all topics of the group, including those that only other members
-subscribe to, and checks their metadata with every heartbeat.
+The leader assigns the partitions of all topics of the group, including those that only other
+members subscribe to, and checks their metadata with every heartbeat.
 
-Road not taken: aiokafka's `GroupCoordinator`. It commits and pauses by itself, with no point between the
-announcement of a revocation and the revocation that could wait for acks. Nor the protocol of KIP-848:
-brokers before 4.0 lack it, and the groups are shared with ordinary consumers of the classic protocol.
+Road not taken: aiokafka's `GroupCoordinator`. It commits and pauses by itself, with no point
+between the announcement of a revocation and the revocation that could wait for acks. Nor the
+protocol of KIP-848: brokers before 4.0 lack it, and the groups are shared with ordinary consumers
+of the classic protocol.
 """
 
 import asyncio
@@ -122,7 +126,8 @@ class Membership:
         self.generation: Generation | None = None
         # The assignment of the leader in this generation.
         self._shares: Partitions = {}
-        # The same without missing topics, and the ids of its topics. Invariant: empty without a generation.
+        # The same without missing topics, and the ids of its topics. Invariant: empty without a
+        # generation.
         self.assigned: Partitions = {}
         self._topic_ids: Mapping[str, bytes] = {}
         # Neither settling nor joining, so that the assignment may change without a rebalance.
@@ -165,14 +170,20 @@ class Membership:
         self._tasks.spawn(self._run(), f"member of {self.group}")
 
     async def subscribe(self, topics: Sequence[str]) -> None:
-        """See `ConsumerMembership.subscribe`. Changes within `rebalance_delay` make one rebalance."""
+        """See `ConsumerMembership.subscribe`.
+
+        Changes within `rebalance_delay` make one rebalance.
+        """
         self._topics = frozenset(topics)
         if self._delay is None and not self._left:
             loop = asyncio.get_running_loop()
             self._delay = loop.call_later(self._options.rebalance_delay_s, self._topics_changed)
 
     async def leave(self) -> None:
-        """See `ConsumerMembership.leave`. If the coordinator cannot be reached, the session times out."""
+        """See `ConsumerMembership.leave`.
+
+        If the coordinator cannot be reached, the session times out.
+        """
         if self._left:
             return
         self._left = True
@@ -403,7 +414,9 @@ class Membership:
         return True
 
     def topics_changed(self, names: Collection[str]) -> None:
-        """Topics were created, deleted or changed: what we had of a deleted one is gone, also if there is another one of its name."""
+        """Topics were created, deleted or changed: what we had of a deleted one is gone, also if
+        there is another one of its name.
+        """
         if self._stable and not self._shares.keys().isdisjoint(names):
             self._tell()
 
@@ -473,7 +486,9 @@ class Groups:
         return member
 
     def member(self, group: str, partition: TopicPartition) -> Membership | None:
-        """The member of a group in this process that has a partition, or any if none has it; None: there is none."""
+        """The member of a group in this process that has a partition, or any if none has it; None:
+        there is none.
+        """
         found = self._members.get(group, [])
         return next((each for each in found if each.owns(partition)), found[0] if found else None)
 

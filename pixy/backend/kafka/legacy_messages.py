@@ -1,4 +1,5 @@
-"""Messages in Kafka's formats 0 and 1, written before Kafka 0.11: decoded, and packed into record batches. Pure.
+"""Messages in Kafka's formats 0 and 1, written before Kafka 0.11: decoded, and packed into record
+batches. Pure.
 
     byte  size  field
     0     8     offset; of a wrapper the last one inside
@@ -9,13 +10,13 @@
     18    8     timestamp, with magic 1 only
     ...         length of the key and key, length of the value and value; length -1: none
 
-Brokers return the stored format, whatever the version of the request (KIP-724). A compressed message is a
-wrapper: its value consists of messages, whose offsets are relative to 0 with magic 1, and absolute with
-magic 0.
+Brokers return the stored format, whatever the version of the request (KIP-724). A compressed
+message is a wrapper: its value consists of messages, whose offsets are relative to 0 with magic 1,
+and absolute with magic 0.
 
-    damage, reported by CorruptData with the offset
-    length, checksum, magic, or a wrapper in a wrapper
-    a codec that fails to decompress; so does lz4 with magic 0, whose frames have wrong checksums (KAFKA-3160)
+    damage, reported by CorruptData with the offset length, checksum, magic, or a wrapper in a
+    wrapper a codec that fails to decompress; so does lz4 with magic 0, whose frames have wrong
+    checksums (KAFKA-3160)
 
 Magic 0 has no timestamp; its records get 0, because the first record of a batch needs one.
 """

@@ -40,7 +40,9 @@ async def list_ranges(client: KafkaClient, topic: str) -> dict[int, OffsetRange]
 
 
 async def list_offset(client: KafkaClient, partition: TopicPartition, timestamp_ms: int) -> int | None:
-    """The first offset whose record's timestamp is at or after `timestamp_ms`, None if there is none."""
+    """The first offset whose record's timestamp is at or after `timestamp_ms`, None if there is
+    none.
+    """
     found = (await _list(client, [partition], max(timestamp_ms, 0)))[partition]
     return None if found < 0 else found
 

@@ -1,7 +1,8 @@
 """Assignment of partitions by the leader of a consumer group. Pure.
 
-The range assignor is offered first, round robin for groups whose other members support nothing else.
-Subscriptions that another program wrote may be newer or malformed; see `kafka_protocol.consumer`.
+The range assignor is offered first, round robin for groups whose other members support nothing
+else. Subscriptions that another program wrote may be newer or malformed; see
+`kafka_protocol.consumer`.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,20 +1,22 @@
 """Metadata of a Kafka cluster: brokers and topics. Pure: takes responses, does no I/O.
 
-Changes reach brokers one after the other, and any broker may answer, so a response can be older than the
-metadata:
+Changes reach brokers one after the other, and any broker may answer, so a response can be older
+than the metadata:
 
-    topic deleted by this process       its id is never reused: a response that still has it is ignored
-    topic created by this process       a response without it, in the first seconds, is from a lagging broker
+    topic deleted by this process       its id is never reused: responses that still have it are
+                                        ignored
+    topic created by this process       for the first seconds, responses without it are ignored,
+                                        which are from lagging brokers
     topic created or deleted by others  the response counts, whichever broker sent it
 
-A topic without an id in the response (a broker before Kafka 2.8) is ignored. A description is the same
-object until something of it changes.
+A topic without an id in the response (a broker before Kafka 2.8) is ignored. A description is the
+same object until something of it changes.
 
-Kafka has no topic versions, so they are computed here: 1000 per partition, and 1 for each change of options
-that this process has seen since the number of partitions changed (999 at most). So two versions of a
-topic, from any two processes, are equal only with equal numbers of partitions: records that were
-partitioned by one version are in the right partitions by the other. Leaders and replicas change without a
-new version, because partitioning does not depend on them.
+Kafka has no topic versions, so they are computed here: 1000 per partition, and 1 for each change of
+options that this process has seen since the number of partitions changed (999 at most). So two
+versions of a topic, from any two processes, are equal only with equal numbers of partitions:
+records that were partitioned by one version are in the right partitions by the other. Leaders and
+replicas change without a new version, because partitioning does not depend on them.
 
 Invariant: `names` has exactly the ids of `topics`.
 """
@@ -56,7 +58,8 @@ class Metadata:
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, TopicDescription] = {}
         self.names: dict[bytes, str] = {}
-        # Topics created by this process, with the time until which responses without them are ignored.
+        # Topics created by this process, with the time until which responses without them are
+        # ignored.
         self._new: dict[str, float] = {}
         # Ids of topics that this process deleted, oldest first.
         self._deleted: dict[bytes, None] = {}

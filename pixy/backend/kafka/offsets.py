@@ -1,28 +1,30 @@
 """Committed offsets of consumer groups: commits to and reads from their coordinators.
 
-A commit of a group in which this process is a member carries member id and generation: the coordinator
-refuses it once the group is in a newer generation. It does not check the owners of partitions, so this
-module does, against the assignment of that generation; a partition without an owner may be committed by
-any member. Without a member here the commit is that of a group without members, which the coordinator
-refuses if there are any.
+A commit of a group in which this process is a member carries member id and generation: the
+coordinator refuses it once the group is in a newer generation. It does not check the owners of
+partitions, so this module does, against the assignment of that generation; a partition without an
+owner may be committed by any member. Without a member here the commit is that of a group without
+members, which the coordinator refuses if there are any.
 
-    response                                    result
-    committed                                   committed
-    unknown member, other generation            OwnedElsewhere with the name of the owner if there is one,
-                                                else Unavailable
-    rebalance in progress                       Unavailable
-    metadata too large for the broker           committed without it, logged; records acked above the
-                                                offset will be delivered again
-    unknown partition                           UnknownPartition. Rare, because the metadata was checked
-                                                before; the other partitions may be committed then
+    response                            result
+    committed                           committed
+    unknown member, other generation    OwnedElsewhere with the name of the owner if there is one,
+                                        else Unavailable
+    rebalance in progress               Unavailable
+    metadata too large for the broker   committed without it, logged; records acked above the offset
+                                        will be delivered again
+    unknown partition                   UnknownPartition. Rare, because the metadata was checked
+                                        before; the other partitions may be committed then
 
-Kafka drops the committed offsets of a deleted topic, but not a commit that arrives later, with which the
-next topic of that name would begin. So commits and deletions of a topic by this process exclude each other.
+Kafka drops the committed offsets of a deleted topic, but not a commit that arrives later, with
+which the next topic of that name would begin. So commits and deletions of a topic by this process
+exclude each other.
 
 Offsets are read as stable (KIP-447: `require_stable`): a program that consumes and produces in
 transactions may share the group, and its partitions come here when it dies.
 
-A commit without a response is repeated, which is harmless, because the commits of a group are sequential.
+A commit without a response is repeated, which is harmless, because the commits of a group are
+sequential.
 """
 
 import asyncio
@@ -72,7 +74,8 @@ class GroupOffsets:
         self._coordinators = coordinators
         self._groups = groups
         self._group_list = group_list
-        # Commits in progress by topic, and topics under deletion. `_settled` is set when either shrinks.
+        # Commits in progress by topic, and topics under deletion. `_settled` is set when either
+        # shrinks.
         self._under_way: Counter[str] = Counter()
         self._deleting: set[str] = set()
         self._settled = asyncio.Event()
@@ -218,13 +221,15 @@ def _owned(group: str, partition: TopicPartition, owner: str) -> OwnedElsewhere:
 
 
 def _any_code(answer: Any) -> int:
-    """The code of the first partition: errors of the coordinator are reported for every partition."""
+    """The code of the first partition: the coordinator reports its errors for every partition."""
     code: int = answer.topics[0][1][0][1]
     return code
 
 
 def _fetch_code(answer: Any) -> int:
-    """The code of the group, or UNSTABLE_OFFSET_COMMIT if a transaction is about to change one of the offsets."""
+    """The code of the group, or UNSTABLE_OFFSET_COMMIT if a transaction is about to change one of
+    the offsets.
+    """
     codes = [code for _, partitions, _ in answer.topics for _, _, _, _, code, _ in partitions]
     unsettled = UNSTABLE_OFFSET_COMMIT if UNSTABLE_OFFSET_COMMIT in codes else 0
     return answer.error_code or unsettled

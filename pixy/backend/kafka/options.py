@@ -1,4 +1,6 @@
-"""Options of the Kafka backend, from the sections `kafka`, `net`, `producer` and `consumer` of a cluster."""
+"""Options of the Kafka backend, from the sections `kafka`, `net`, `producer` and `consumer` of a
+cluster.
+"""
 
 import asyncio
 import ssl
@@ -16,8 +18,9 @@ __all__ = ["KafkaOptions", "Security", "TokenFile"]
 class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publishes no types
     """An OAUTHBEARER token in a file, read for every connection; an external agent renews it.
 
-    Road not taken: fetching tokens from an endpoint. Renewal and its credentials differ from site to site,
-    and agents that write a file exist already (Kubernetes projects a service account's token into one).
+    Road not taken: fetching tokens from an endpoint. Renewal and its credentials differ from site
+    to site, and agents that write a file exist already (Kubernetes projects a service account's
+    token into one).
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,8 +68,8 @@ class KafkaOptions:
         client_id: the name of this process in brokers' logs and metrics.
         security: TLS and SASL.
         dial_timeout_s: time limit of one attempt to connect, authentication included.
-        request_timeout_s: time limit of one request; the connection is closed then, because responses
-            come in order.
+        request_timeout_s: time limit of one request; the connection is closed then, because
+            responses come in order.
         metadata_max_age_s: interval of metadata refreshes.
         required_acks: -1: all in-sync replicas; 1: the leader.
         delivery_timeout_s: time limit of a batch, attempts and pauses together.
@@ -76,7 +79,8 @@ class KafkaOptions:
         fetch_max_wait_s: time that a broker may hold a fetch without data.
         session_timeout_s: time without a heartbeat after which the coordinator removes a member.
         rebalance_timeout_s: time that a rebalance waits for acks of outstanding offers.
-        rebalance_delay_s: time that a change of topics waits for further ones, to share one rebalance.
+        rebalance_delay_s: time that a change of topics waits for further ones, to share one
+            rebalance.
         group_backoff_s: pause before a member retries to reach its coordinator.
     """
 

@@ -1,29 +1,31 @@
 """An idempotent producer of whole record batches: in order, each written once.
 
-Every partition has a queue. Its first batch is *in flight*, the others wait: with one batch of a partition
-in flight, retries cannot reorder, and the broker detects every duplicate (it remembers the last five
-batches). Each broker gets one request at a time, with the first batches of all partitions that it leads;
-batches that come meanwhile accumulate for the next one.
+Every partition has a queue. Its first batch is *in flight*, the others wait: with one batch of a
+partition in flight, retries cannot reorder, and the broker detects every duplicate (it remembers
+the last five batches). Each broker gets one request at a time, with the first batches of all
+partitions that it leads; batches that come meanwhile accumulate for the next one.
 
-A batch gets producer id, epoch and sequence when it is first sent and keeps them in every retry: if an
-attempt was written without a response, the broker answers the next one with its offset. The sequence of a
-partition advances only when a batch is known to be written. If that is unknown (the batch has timed out),
-or the broker disagrees, the partition continues with a new producer id and sequence 0.
+A batch gets producer id, epoch and sequence when it is first sent and keeps them in every retry: if
+an attempt was written without a response, the broker answers the next one with its offset. The
+sequence of a partition advances only when a batch is known to be written. If that is unknown (the
+batch has timed out), or the broker disagrees, the partition continues with a new producer id and
+sequence 0.
 
-A batch has `delivery_timeout_s`. Single attempts end earlier, so that a broker that hangs leaves time for
-its successor. At the end:
+A batch has `delivery_timeout_s`. Single attempts end earlier, so that a broker that hangs leaves
+time for its successor. At the end:
 
-    known not to be written (no leader, no connection, refused)     Unavailable, with the last reason
-    an attempt was sent, its outcome is unknown                     DeadlineExceeded, with the last reason
-    refused for good (too large, not allowed, ...)                  that error, at once
+    not written (no leader, no connection, refused)    Unavailable, with the last reason
+    an attempt was sent, its outcome is unknown        DeadlineExceeded, with the last reason
+    refused for good (too large, not allowed, ...)     that error, at once
 
-With a `TransactionalId` the batches belong to its transaction: id and epoch are the transaction's. A
-broker that disagrees about them, or a batch with an unknown outcome, is an error, and the owner aborts.
+With a `TransactionalId` the batches belong to its transaction: id and epoch are the transaction's.
+A broker that disagrees about them, or a batch with an unknown outcome, is an error, and the owner
+aborts.
 
 Limits: `buffer_bytes` of queued and in-flight batches; `_REQUEST_BYTES` of one request.
 
-Road not taken: several requests in flight to a broker. It answers them in order anyway, and accumulating
-makes fewer, larger requests.
+Road not taken: several requests in flight to a broker. It answers them in order anyway, and
+accumulating makes fewer, larger requests.
 """
 
 import asyncio
@@ -120,7 +122,8 @@ class Producer:
         # Brokers with a request in flight.
         self._busy: set[int] = set()
         self._scheduled = False
-        # Set to the earliest deadline or earlier. Invariant: `_expires_at` is its time, infinite without a timer.
+        # Set to the earliest deadline or earlier. Invariant: `_expires_at` is its time, infinite
+        # without a timer.
         self._timer: asyncio.TimerHandle | None = None
         self._expires_at = inf
         # The producer id of partitions without one.
@@ -172,7 +175,9 @@ class Producer:
             self._make_ready(queue)
 
     async def stop(self) -> None:
-        """Refuse further batches, and return when all others are answered, at their deadlines at the latest."""
+        """Refuse further batches, and return when all others are answered, at their deadlines at
+        the latest.
+        """
         self._stopped = True
         await self._empty.wait()
         if self._timer is not None:
@@ -240,7 +245,8 @@ class Producer:
             queues = self._drop_late(queues)
             answers = await self._exchange(leader, queues) if queues else {}
         except PixyError as error:
-            # `stop` waits for the batches of a request in flight; the client stops after the producer.
+            # `stop` waits for the batches of a request in flight; the client stops after the
+            # producer.
             maybe_sent = isinstance(error, BrokerFault) and error.sent
             for queue in queues:
                 self._failed(queue, str(error), maybe_written=queue.sent and maybe_sent)
@@ -250,7 +256,9 @@ class Producer:
                 self._answered(queue, *answers.get(queue.partition, _MISSING))
 
     def _drop_late(self, queues: Iterable[ProduceQueue]) -> list[ProduceQueue]:
-        """Drop batches that were answered while their request was prepared: they must not be written any more."""
+        """Drop batches that were answered while their request was prepared: they must not be
+        written any more.
+        """
         in_time = []
         for queue in queues:
             if queue.pending[0].answered:
@@ -262,7 +270,10 @@ class Producer:
     async def _exchange(
         self, leader: int, queues: list[ProduceQueue]
     ) -> dict[TopicPartition, tuple[int, int, str | None]]:
-        """Code, offset and message of each partition in the response. Does not suspend before the batches are sent."""
+        """Code, offset and message of each partition in the response.
+
+        Does not suspend before the batches are sent.
+        """
         for queue in queues:
             queue.sent = True
         answer = await self._client.send(leader, self._request(queues), self._purpose, self._attempt_s)
@@ -323,7 +334,9 @@ class Producer:
             self._refused(queue, code, message)
 
     def _fail_in_flight(self, queues: Iterable[ProduceQueue], error: PixyError) -> None:
-        """Fail batches with an unknown outcome after a bug, without a retry; their partitions start over."""
+        """Fail batches with an unknown outcome after a bug, without a retry; their partitions start
+        over.
+        """
         for queue in queues:
             if queue.in_flight and queue.pending:
                 self._start_over(queue)

@@ -59,7 +59,8 @@ class ProduceQueue:
         self.sent = False
         # None: the next batch gets a new producer id.
         self.producer: ProducerId | None = None
-        # Sequence of the next record. Invariant: one past the last record known to be written with this id.
+        # Sequence of the next record. Invariant: one past the last record known to be written with
+        # this id.
         self.sequence = 0
         # The last error of the first batch, and the time of its next attempt.
         self.reason = ""

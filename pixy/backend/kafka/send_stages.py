@@ -1,6 +1,8 @@
-"""Sends the files of stages as the batches of a transaction, in order, with a bounded window in memory.
+"""Sends the files of stages as the batches of a transaction, in order, with a bounded window in
+memory.
 
-Files are read a mebibyte at a time. The first batch that fails ends it: the transaction is lost then.
+Files are read a mebibyte at a time. The first batch that fails ends it: the transaction is lost
+then.
 """
 
 from collections.abc import Iterator, Sequence

@@ -4,25 +4,26 @@
     <directory>/staging/          the stages (`storage.staging`)
     <directory>/publishing/       marks of unfinished publications (`storage.publication_marks`)
 
-Stages are accepted, sealed, limited and expired exactly as on an embedded node. They stay on the daemon
-that accepted them; another daemon on the same cluster does not have them. So a stage can be large, and
-Kafka never holds data that may not be published.
+Stages are accepted, sealed, limited and expired exactly as on an embedded node. They stay on the
+daemon that accepted them; another daemon on the same cluster does not have them. So a stage can be
+large, and Kafka never holds data that may not be published.
 
 Steps of a publication, and the recovery after a crash behind each:
 
     epoch read, stages validated       nothing
     mark written                       the start asks Kafka: epoch not published; removes the mark
-    transaction begun, batches sent    the same, and the query aborts the transaction, of which no reader
-                                       of committed data saw anything
+    transaction begun, batches sent    the same, and the query aborts the transaction, of which no
+                                       reader of committed data saw anything
     EndTxn                             the start asks Kafka: epoch published; removes the stages
     stages removed                     the start removes the mark
     mark removed                       nothing
 
-The same query settles, at the next call for the sink, a publication with an unknown outcome. A stage of an
-unsettled publication is never published under another epoch: that call settles it first. Without an answer
-of Kafka nothing is published and nothing removed.
+The same query settles, at the next call for the sink, a publication with an unknown outcome. A
+stage of an unsettled publication is never published under another epoch: that call settles it
+first. Without an answer of Kafka nothing is published and nothing removed.
 
-The ids of their topics identify the cluster of stages. Nothing is written to disk before the first stage.
+The ids of their topics identify the cluster of stages. Nothing is written to disk before the first
+stage.
 """
 
 import asyncio
@@ -146,7 +147,8 @@ class KafkaStagedWrites:
         self._worker: Worker | None = None
         self._stages: Stages | None = None
         self._expiry: StageExpiry | None = None
-        # Marks by number, of publications with an unknown outcome, or whose stages are being removed.
+        # Marks by number, of publications with an unknown outcome, or whose stages are being
+        # removed.
         self._marks: dict[int, PublishStages] = {}
         self._next_mark = 1
         # A lock per sink: one publication at a time. Bounded by `PUBLICATIONS_MAX`.
@@ -212,7 +214,10 @@ class KafkaStagedWrites:
             return self._stages
 
     def _lock_directory(self) -> None:
-        """Lock the directory, once. The worker keeps the lock even if the caller is gone by then."""
+        """Lock the directory, once.
+
+        The worker keeps the lock even if the caller is gone by then.
+        """
         if self._lock is not None:
             return
         disk, directory = self._place.disk, self._place.directory
@@ -250,7 +255,8 @@ class KafkaStagedWrites:
         try:
             stages = await self._open()
         except DataDirectoryError as error:
-            # The caller may retry once the directory is repaired; at a start the error would be the operator's.
+            # The caller may retry once the directory is repaired; at a start the error would be the
+            # operator's.
             raise Unavailable(str(error)) from error
         assert self._expiry is not None
         self._expiry.staged(name)
@@ -287,7 +293,8 @@ class KafkaStagedWrites:
         """Refuse stages and publications for a topic under deletion, until `end_deletion`.
 
         Raises:
-            FailedPrecondition: records of it are staged, and `force` is not set; the message names the sinks.
+            FailedPrecondition: records of it are staged, and `force` is not set; the message names
+                the sinks.
         """
         stages = [] if self._stages is None else self._stages.of_topic(topic_id)
         if stages and not force:
@@ -304,7 +311,10 @@ class KafkaStagedWrites:
     # --- publishing -----------------------------------------------------------------------------------------------
 
     async def publish(self, command: PublishStages) -> Published:
-        """As `Backend.publish`. A publication that has begun continues even if the caller goes away."""
+        """As `Backend.publish`.
+
+        A publication that has begun continues even if the caller goes away.
+        """
         if self._publishing >= PUBLICATIONS_MAX:
             raise Unavailable(f"{PUBLICATIONS_MAX} publications are under way; try again")
         if self._expiry is not None:
@@ -408,7 +418,8 @@ class KafkaStagedWrites:
         """Write all stages as one transaction.
 
         Raises:
-            PixyError: nothing was published; after a failed `commit` that is unknown and settled later.
+            PixyError: nothing was published; after a failed `commit` that is unknown and settled
+                later.
         """
         async with self._sending:
             await self._mark(command)
@@ -482,7 +493,7 @@ class KafkaStagedWrites:
             del self._marks[number]
 
     async def _settle_all(self) -> None:
-        """Settle the publications of the last process; its open transactions are aborted by that."""
+        """Settle the publications of the last process, which aborts its open transactions."""
         await self._client.reached.wait()
         for sink_id in sorted({mark.sink_id for mark in self._marks.values()}):
             while True:

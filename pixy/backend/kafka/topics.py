@@ -1,17 +1,17 @@
 """Topics of a Kafka cluster: create, alter, delete, describe, list.
 
-Options have Kafka's names with underscores for dots (`retention_ms` is Kafka's `retention.ms`). Every topic
-option of Kafka can be set; Kafka itself validates names and values. A description has only the options
-that were set for the topic.
+Options have Kafka's names with underscores for dots (`retention_ms` is Kafka's `retention.ms`).
+Every topic option of Kafka can be set; Kafka itself validates names and values. A description has
+only the options that were set for the topic.
 
-Changes are sent to any broker, which forwards them to the controller. The controller answers at once, and
-the change reaches the brokers one after the other; so each call returns when the next broker asked has it.
-A change without a response is not sent again: it may have been made, and the error says that the broker
-has not answered.
+Changes are sent to any broker, which forwards them to the controller. The controller answers at
+once, and the change reaches the brokers one after the other; so each call returns when the next
+broker asked has it. A change without a response is not sent again: it may have been made, and the
+error says that the broker has not answered.
 
-Kafka cannot change partitions and options of a topic in one step. The growth is validated first, then the
-options are set, all or none, then the partitions are added. A broker that fails in between leaves the
-options set.
+Kafka cannot change partitions and options of a topic in one step. The growth is validated first,
+then the options are set, all or none, then the partitions are added. A broker that fails in between
+leaves the options set.
 """
 
 import asyncio
@@ -44,12 +44,17 @@ __all__ = ["Topics"]
 _PARTITIONS_MAX = 10_000
 _TIMEOUT_MS = 10_000
 _CHANGE_S = 15.0
-"""Time limit for a broker that hangs; a live one reports itself that the controller takes more than `_TIMEOUT_MS`."""
+"""Time limit for a broker that hangs; a live one reports itself that the controller takes more than
+`_TIMEOUT_MS`.
+"""
 _READ_S = 3.0
 _SET_FOR_THE_TOPIC = 1
 _DEFAULT_REPLICAS = -1
 _CONFIGS_AT_ONCE = 20
-"""Topics per DescribeConfigs request. A topic has some forty options: more would stall the event loop."""
+"""Topics per DescribeConfigs request.
+
+A topic has some forty options: more would stall the event loop.
+"""
 
 
 class Topics:

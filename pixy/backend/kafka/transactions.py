@@ -1,23 +1,27 @@
-"""Transactions of sinks: records and the epoch under which they are published, committed atomically.
+"""Transactions of sinks: records and the epoch under which they are published, committed
+atomically.
 
 A sink has the transactional id `pixy-sink-<sink id>`, and a consumer group of the same name without
-members. The committed offset of the group is the sink's state: the offset is the last epoch, the metadata
-the query. It is committed for partition 0 of `__consumer_offsets`, which exists wherever a group has
-committed anything and is never deleted; with a user's topic the epoch would be deleted too. Kafka accepts
-an offset for any partition that exists.
+members. The committed offset of the group is the sink's state: the offset is the last epoch, the
+metadata the query. It is committed for partition 0 of `__consumer_offsets`, which exists wherever a
+group has committed anything and is never deleted; with a user's topic the epoch would be deleted
+too. Kafka accepts an offset for any partition that exists.
 
-    begin     InitProducerId: fences earlier publishers of the sink, aborts their open transaction, and
-              completes a committed one. From then on `read` returns the outcome
+    begin     InitProducerId: fences earlier publishers of the sink, aborts their open transaction,
+              and completes a committed one. From then on `read` returns the outcome
     add       AddPartitionsToTxn, AddOffsetsToTxn
     ...       the batches (`produce`)
-    commit    TxnOffsetCommit, EndTxn; then EndTxn again, which the coordinator refuses with "concurrent"
-              until every partition has its marker: so on return readers of committed data see the records
+    commit    TxnOffsetCommit, EndTxn; then EndTxn again, which the coordinator refuses with
+              CONCURRENT_TRANSACTIONS until every partition has its marker: so on return readers of
+              committed data see the records
     abort     EndTxn
 
-Each request may be sent twice: the coordinators check producer id and epoch. If they refuse a request for
-these, another publisher has begun, or the transaction has exceeded `transaction_timeout_s`.
+Each request may be sent twice: the coordinators check producer id and epoch. If they refuse a
+request for these, another publisher has begun, or the transaction has exceeded
+`transaction_timeout_s`.
 
-All requests have version 0: responses without details suffice, and every release of Kafka supports it.
+All requests have version 0: responses without details suffice, and every release of Kafka supports
+it.
 """
 
 from collections.abc import Iterable
@@ -71,7 +75,8 @@ class SinkTransactions:
 
     def __init__(self, client: KafkaClient, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        # New topics reach the brokers one after the other; the first lookup of a coordinator creates that of the epochs.
+        # New topics reach the brokers one after the other; the first lookup of a coordinator
+        # creates that of the epochs.
         later = frozenset({CONCURRENT_TRANSACTIONS, UNKNOWN_TOPIC_OR_PARTITION})
         self._transactions = Coordinators(client, TRANSACTION_COORDINATOR, later, _FIRST_PAUSE_S)
         self._epochs = Coordinators(client, later=later, pause_s=_FIRST_PAUSE_S)
@@ -82,7 +87,8 @@ class SinkTransactions:
         """Become the only publisher of a sink.
 
         Raises:
-            Unavailable: the coordinator cannot be reached, or an earlier transaction cannot be completed now.
+            Unavailable: the coordinator cannot be reached, or an earlier transaction cannot be
+                completed now.
         """
         name = _name(sink_id)
         what = f"begin a transaction of sink {sink_id}"
