@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_A_MESSAGE", "Call", "UnaryCall", "answer_all"]
 
-NOT_A_MESSAGE = GrpcError(Status.INTERNAL, "the request is not the message that the method takes")
+NOT_A_MESSAGE = GrpcError(Status.INTERNAL, "the request does not parse as the method's message")
 
 _OK = ResponseTemplate(ANSWER_HEADERS, OK_TRAILERS)
 
@@ -181,7 +181,7 @@ class Call:
     def incomplete(self) -> None:
         """The client's time to complete the request is over."""
         limit = self._connection.environment.options.request_s
-        reason = f"the request did not become complete within grpc.request_timeout, {limit:g} s"
+        reason = f"the request was not complete within grpc.request_timeout, {limit:g} s"
         self._abort(GrpcError(Status.DEADLINE_EXCEEDED, reason))
 
     def deadline_exceeded(self) -> None:

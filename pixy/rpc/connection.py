@@ -283,7 +283,7 @@ class GrpcConnection:
         self.link.note_held()
         limit = self.environment.options.request_bytes_max
         if self._held_bytes > limit:
-            reason = f"requests of this connection that are not complete have more than {limit} bytes"
+            reason = f"incomplete requests of this connection exceed grpc.request_buffer_bytes, {limit} bytes"
             raise GrpcError(Status.RESOURCE_EXHAUSTED, reason)
 
     def receive_part(self, stream_id: int, size: int, part: int) -> None:
@@ -334,20 +334,20 @@ class GrpcConnection:
 
     # --- time -------------------------------------------------------------------------------------------------------
 
-    def take_fresh(self) -> list[Call]:
+    def take_new_calls(self) -> list[Call]:
         """See `HasCalls`.
 
         Calls begin in the order of `_calls`, so all before a timed one are timed, too.
         """
         self._watched = False
-        fresh = []
+        new = []
         for call in reversed(self._calls.values()):
             if call.timed:
                 break
             call.timed = True
             if call.deadline is not None:
-                fresh.append(call)
-        return fresh
+                new.append(call)
+        return new
 
     def tick(self, now: float) -> None:
         """Act on the time. Called about once a second."""

@@ -39,7 +39,7 @@ class HasDeadline(Protocol):
 class HasCalls(Protocol):
     """A connection."""
 
-    def take_fresh(self) -> Iterable[HasDeadline]:
+    def take_new_calls(self) -> Iterable[HasDeadline]:
         """Running calls with a deadline that have begun since the last call of this."""
 
 
@@ -91,7 +91,7 @@ class Deadlines:
         self._ask_timer = None
         heap = self._heap
         for connection in watched:
-            for call in connection.take_fresh():
+            for call in connection.take_new_calls():
                 assert call.deadline is not None
                 heappush(heap, (call.deadline, next(self._arrivals), call))
         if len(heap) > self._heap_max:

@@ -130,7 +130,7 @@ def _read(headers: RequestHeaders, fields: Sequence[Field], methods: Mapping[byt
     elif timeout and (seconds := read_timeout(timeout)) is not None:
         call.timeout_s = seconds
     elif timeout:
-        call.refusal = Refusal(refusal_fields(GrpcError(Status.INTERNAL, "grpc-timeout cannot be read")))
+        call.refusal = Refusal(refusal_fields(GrpcError(Status.INTERNAL, "malformed grpc-timeout")))
     if call.refusal is None:
         _choose_method(call, headers.path, methods, encoding)
     return call

@@ -391,7 +391,7 @@ class Link(asyncio.BufferedProtocol):
     def end(self) -> None:
         """End now: cancel running calls, and tell the client that the connection is gone."""
         if self._phase in _LIVE:
-            self.core.terminate(ErrorCode.NO_ERROR, "the time to finish is over")
+            self.core.terminate(ErrorCode.NO_ERROR, "the grace period is over")
             self._end_at = self._environment.monotonic() + self._environment.options.linger_s
             self._layer.drop()
             self._layer.flush()
@@ -403,7 +403,7 @@ class Link(asyncio.BufferedProtocol):
         if self._phase in _LIVE:
             self._environment.counters.faulty += 1
             self.core.terminate(
-                ErrorCode.ENHANCE_YOUR_CALM, "the server holds too much, and most for this connection"
+                ErrorCode.ENHANCE_YOUR_CALM, "the server's buffers are full, and this connection holds most"
             )
             self._layer.drop()
             self._layer.flush()

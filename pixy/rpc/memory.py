@@ -72,7 +72,7 @@ class Memory:
             holder.evict()
             ended += 1
         log.warning(
-            "connections were ended that held most: all together held more than grpc.buffer_bytes",
+            "evicted the connections that held most: all together exceeded grpc.buffer_bytes",
             ended=ended,
             largest=largest[0][0].peer,
             largest_bytes=largest[0][1],

@@ -207,7 +207,7 @@ class MessageReader:
         if flag != 1:
             raise GrpcError(Status.INTERNAL, f"a message has the flag {flag}, expected 0 or 1")
         if self._encoding is not Encoding.GZIP:
-            raise GrpcError(Status.INTERNAL, "a message is compressed, but grpc-encoding does not say how")
+            raise GrpcError(Status.INTERNAL, "a message is compressed, but there is no grpc-encoding")
         return Unpacker(message, self._message_bytes_max)
 
 

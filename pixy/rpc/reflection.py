@@ -76,7 +76,7 @@ class Reflection:
         if kind == "file_containing_extension":
             extension = request.file_containing_extension
             return _file_answer(self._extensions.get((extension.containing_type, extension.extension_number)))
-        return _error(Status.INVALID_ARGUMENT, "the request asks for nothing")
+        return _error(Status.INVALID_ARGUMENT, "the request has no message_request")
 
     def _numbers_of(self, message: str) -> pb.ServerReflectionResponse:
         if message not in self._symbols:

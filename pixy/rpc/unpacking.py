@@ -16,7 +16,7 @@ _GZIP_WINDOW = 31
 
 
 class Unpacker:
-    """Decompresses one message of gzip.
+    """Decompresses one gzip message.
 
     Args:
         packed: the message, kept until it is decompressed.
@@ -53,20 +53,20 @@ class Unpacker:
         try:
             made = unpacker.decompress(part, min(STEP_BYTES, self._message_bytes_max + 1 - self.size))
         except zlib.error as error:
-            raise GrpcError(Status.INTERNAL, "a message says that it is gzip, and is not") from error
+            raise GrpcError(Status.INTERNAL, "a message is flagged as gzip, and is not gzip") from error
         self._parts.append(made)
         self.size += len(made)
         if self.size > self._message_bytes_max:
-            reason = f"the message unpacks to more bytes than grpc.max_message_bytes allows, {self._message_bytes_max}"
+            reason = f"the message decompresses to more than grpc.max_message_bytes, {self._message_bytes_max} bytes"
             raise GrpcError(Status.RESOURCE_EXHAUSTED, reason)
         if unpacker.eof:
             if unpacker.unused_data or self._at < len(self._packed):
                 # Another member (RFC 1952 §2.2), which no client sends; ignored, it would cut the
                 # message short.
-                raise GrpcError(Status.INTERNAL, "a message of gzip goes on behind its end")
+                raise GrpcError(Status.INTERNAL, "a gzip message has data after its end")
             self.message = b"".join(self._parts)
             self._parts.clear()
             return True
         if not part and not made:
-            raise GrpcError(Status.INTERNAL, "a message of gzip has no end")
+            raise GrpcError(Status.INTERNAL, "a gzip message is truncated")
         return False

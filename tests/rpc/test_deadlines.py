@@ -38,7 +38,7 @@ class FakeConnection:
             self._deadlines.watch(self)
         self.fresh.append(call)
 
-    def take_fresh(self) -> list[FakeCall]:
+    def take_new_calls(self) -> list[FakeCall]:
         fresh, self.fresh = self.fresh, []
         return [call for call in fresh if call.running]
 

@@ -51,7 +51,7 @@ async def test_stop_waits_no_longer_than_the_grace_and_cancels_running_calls() -
         assert echo.echo.held[0][1].cancelled.is_set()
         assert echo.server.connections == 0
         await client.until_closed()
-        assert client.goaways[-1].debug == b"the time to finish is over"
+        assert client.goaways[-1].debug == b"the grace period is over"
 
 
 async def test_a_drain_sends_calls_elsewhere_and_serves_those_that_come_until_the_stop() -> None:

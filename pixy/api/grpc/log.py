@@ -154,7 +154,7 @@ def _query(each: pb.OffsetQuery) -> OffsetQuery:
             return OffsetQuery(partition, each.timestamp_ms)
         case _:
             raise InvalidArgument(
-                f"the query for partition {each.partition} of topic {each.topic} asks for nothing, expected one of earliest, "
+                f"the query for partition {each.partition} of topic {each.topic} has no position, expected one of earliest, "
                 "latest and timestamp_ms"
             )
 

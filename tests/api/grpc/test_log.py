@@ -110,7 +110,7 @@ async def test_a_missing_partition_is_marked_and_does_not_affect_others(bulk: Se
 
 async def test_an_empty_query_is_rejected(bulk: ServedBulk) -> None:
     request = pb.ListOffsetsRequest(queries=[pb.OffsetQuery(topic="t", partition=1)])
-    text = "partition 1 of topic t asks for nothing, expected one of earliest, latest and timestamp_ms"
+    text = "partition 1 of topic t has no position, expected one of earliest, latest and timestamp_ms"
     await fails(bulk.log.ListOffsets(request), CODE.INVALID_ARGUMENT, text)
     request = pb.ListOffsetsRequest(queries=[pb.OffsetQuery(topic="", earliest=True)])
     await fails(bulk.log.ListOffsets(request), CODE.INVALID_ARGUMENT, "invalid topic name ''")
