@@ -411,4 +411,4 @@ class Backend(Protocol):
         """
 
     async def consumer_group_exists(self, group: str) -> bool:
-        """Whether a consumer group has any member."""
+        """True if a consumer group has members."""

@@ -55,7 +55,7 @@ Propose = Callable[[Replica, bytes, Callable[[Any], None]], None]
 
 
 class RollForwardState(Enum):
-    """Where a publication is; see the table of the module."""
+    """The state of a publication; see the table of the module."""
 
     PROPOSING = auto()
     APPLYING = auto()
@@ -66,7 +66,7 @@ class RollForwardState(Enum):
 
 
 class RollForwardEvent(Enum):
-    """What moves a publication to its next state."""
+    """An event of a publication."""
 
     ALL_PROPOSED = auto()
     ALL_APPLIED = auto()

@@ -6,7 +6,7 @@ event. Never polls, and never decides which request gets a record.
 
     error of the backend                reaction
     log begin offset above the group    continue at the log begin offset, drop offers below, log
-                                        once. The next fetch tells of it; until then records in
+                                        once. The next fetch shows it; until then records in
                                         memory may still be offered
     offset above the end                start over at the end, log once
     topic deleted                       retry silently; the assignment that ends this is on its way

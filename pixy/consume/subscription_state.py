@@ -31,7 +31,7 @@ __all__ = ["SubscriptionEvent", "SubscriptionState"]
 
 
 class SubscriptionEvent(Enum):
-    """What changes the state of a subscription."""
+    """An event of a subscription."""
 
     REQUEST = auto()
     TIMEOUT = auto()

@@ -455,7 +455,7 @@ def _partition_offsets(partition: int, begin: int, end: int, commit: OffsetCommi
     try:
         sparse_acks = describe(commit.offset, decode(commit.offset, commit.metadata))
     except InvalidOffset:
-        sparse_acks = ""  # somebody else's metadata: shown as it is, and ignored by consumers
+        sparse_acks = ""  # metadata of another program: shown unchanged, ignored by consumers
     return PartitionOffsets(
         partition, begin, end, commit.offset, max(0, end - commit.offset), commit.metadata, sparse_acks
     )

@@ -74,7 +74,7 @@ _FENCED_INSTANCE_ID = 82
 _purposes = count(1)
 
 
-class _PutOut(Exception):
+class _MemberRemoved(Exception):
     """The coordinator has removed this member."""
 
 
@@ -125,7 +125,7 @@ class Membership:
         # The current generation. Invariant: None while the partitions may belong to another member.
         self.generation: Generation | None = None
         # The assignment of the leader in this generation.
-        self._shares: Partitions = {}
+        self._assignment: Partitions = {}
         # The same without missing topics, and the ids of its topics. Invariant: empty without a
         # generation.
         self.assigned: Partitions = {}
@@ -134,13 +134,13 @@ class Membership:
         self._stable = False
         # As leader: the number of members, and the topics that were assigned.
         self._member_count = 0
-        self._shared: dict[str, tuple[bytes, int]] | None = None
+        self._assigned_topics: dict[str, tuple[bytes, int]] | None = None
         self._subscriptions: Mapping[str, Collection[str]] = {}
         # Time of the last response that confirmed the membership.
         self._heard_at = 0.0
         # A rebalance is due; the coordinator has announced it.
-        self._due = False
-        self._asked = False
+        self._rebalance_due = False
+        self._rebalance_announced = False
         self._wake = asyncio.Event()
         self._tasks = Tasks(self._on_fault)
         self._delay: asyncio.TimerHandle | None = None
@@ -192,7 +192,7 @@ class Membership:
             self._delay.cancel()
         await self._tasks.cancel_all()
         joining = self.generation is None
-        self._out()
+        self._drop_assignment()
         if self._member_id:
             if joining:  # the coordinator may hold the response to a join, and what is behind it
                 self._client.release(self._purpose)
@@ -207,12 +207,12 @@ class Membership:
 
     def _topics_changed(self) -> None:
         self._delay = None
-        self._join_again("other topics")
+        self._request_rebalance("other topics")
 
-    def _join_again(self, why: str) -> None:
-        if not self._due:
+    def _request_rebalance(self, why: str) -> None:
+        if not self._rebalance_due:
             _log.info("joining a consumer group again", group=self.group, reason=why)
-        self._due = True
+        self._rebalance_due = True
         self._wake.set()
 
     # --- lifecycle ------------------------------------------------------------------------------------------------
@@ -232,12 +232,12 @@ class Membership:
         while True:
             try:
                 if joined:
-                    await self._hold()
+                    await self._stay_member()
                 joined = await self._join()
                 failing = ""
-            except _PutOut as error:
+            except _MemberRemoved as error:
                 joined = False
-                self._give_up(str(error))
+                self._lose_membership(str(error))
             except PixyError as error:
                 joined = False
                 # While brokers are down each attempt may fail at another one: log that once.
@@ -248,33 +248,33 @@ class Membership:
                         "cannot join a consumer group, trying again", group=self.group, error=str(error)
                     )
                 if self.generation is not None and self._silence_s() > self._options.session_timeout_s:
-                    self._give_up("its coordinator was not heard of")
+                    self._lose_membership("its coordinator was not heard of")
                 await asyncio.sleep(self._options.group_backoff_s)
 
-    def _give_up(self, why: str) -> None:
+    def _lose_membership(self, why: str) -> None:
         """Drop the assignment: the partitions may belong to another member by now."""
         _log.warning("put out of a consumer group, joining anew", group=self.group, reason=why)
-        self._out()
+        self._drop_assignment()
         self._on_assignment({})
 
-    def _out(self) -> None:
-        self.generation, self._shares, self.assigned, self._topic_ids = None, {}, {}, {}
+    def _drop_assignment(self) -> None:
+        self.generation, self._assignment, self.assigned, self._topic_ids = None, {}, {}, {}
         self._stable = False
 
     def _silence_s(self) -> float:
         return asyncio.get_running_loop().time() - self._heard_at
 
-    async def _hold(self) -> None:
+    async def _stay_member(self) -> None:
         """Send heartbeats until a rebalance is due and this member has settled.
 
         Raises:
-            _PutOut: the coordinator has removed the member.
+            _MemberRemoved: the coordinator has removed the member.
         """
         pause_s = min(_HEARTBEAT_S, self._options.session_timeout_s / 3)
         settling: asyncio.Task[None] | None = None
         try:
             while settling is None or not settling.done():
-                if self._due and settling is None:
+                if self._rebalance_due and settling is None:
                     self._stable = False
                     settling = asyncio.create_task(self._settle(), name=f"settle {self.group}")
                     settling.add_done_callback(lambda _: self._wake.set())
@@ -284,8 +284,12 @@ class Membership:
                 self._wake.clear()
                 if self._silence_s() >= pause_s:
                     await self._heartbeat()
-                if self._shared is not None and not self._due and self._shared != self._known():
-                    self._join_again("partitions of its topics have changed")
+                if (
+                    self._assigned_topics is not None
+                    and not self._rebalance_due
+                    and self._assigned_topics != self._subscribed_topics()
+                ):
+                    self._request_rebalance("partitions of its topics have changed")
             settling.result()
         finally:
             if settling is not None and not settling.done():
@@ -293,7 +297,7 @@ class Membership:
                 await asyncio.wait([settling])
 
     async def _settle(self) -> None:
-        alone = self._member_count == 1 and not self._asked
+        alone = self._member_count == 1 and not self._rebalance_announced
         if self._on_revocation is not None:
             await self._on_revocation(0.0 if alone else self._options.rebalance_timeout_s)
 
@@ -304,32 +308,33 @@ class Membership:
             answer = await self._ask(request, "stay", self._options.session_timeout_s / 3)
         except PixyError as error:
             if self._silence_s() > self._options.session_timeout_s:
-                raise _PutOut(str(error)) from None
+                raise _MemberRemoved(str(error)) from None
             await asyncio.sleep(self._options.group_backoff_s)
             return
         code = answer.error_code
         if code == _REBALANCE_IN_PROGRESS:
-            self._asked = True
-            self._join_again("its members change")
+            self._rebalance_announced = True
+            self._request_rebalance("its members change")
         elif code:
-            self._put_out(code)
+            self._raise_refusal(code)
         self._heard()
 
     def _heard(self) -> None:
         self._heard_at = asyncio.get_running_loop().time()
 
-    def _put_out(self, code: int) -> None:
+    def _raise_refusal(self, code: int) -> None:
         """Raise for an error code that refuses this member.
 
         Raises:
-            _PutOut: the coordinator has removed the member, or the group is in a newer generation.
+            _MemberRemoved: the coordinator has removed the member, or the group is in a newer
+                generation.
             PixyError: another error.
         """
         error = error_for_code(code, f"be a member of the consumer group {self.group}")
         if code in (_UNKNOWN_MEMBER_ID, _FENCED_INSTANCE_ID):
             self._member_id = ""
         if code in (_UNKNOWN_MEMBER_ID, _FENCED_INSTANCE_ID, _ILLEGAL_GENERATION):
-            raise _PutOut(str(error))
+            raise _MemberRemoved(str(error))
         raise error
 
     # --- joining --------------------------------------------------------------------------------------------------
@@ -338,9 +343,9 @@ class Membership:
         """Join the group and call `on_assignment`; False if the join has to be repeated at once.
 
         Raises:
-            _PutOut, PixyError
+            _MemberRemoved, PixyError
         """
-        self._due = self._asked = False
+        self._rebalance_due = self._rebalance_announced = False
         topics = self._topics
         answer = await self._ask(self._join_request(topics), "join")
         if answer.error_code == _MEMBER_ID_REQUIRED:
@@ -352,15 +357,15 @@ class Membership:
         if answer.error_code == _REBALANCE_IN_PROGRESS:
             return False
         if answer.error_code:
-            self._put_out(answer.error_code)
+            self._raise_refusal(answer.error_code)
         self._member_id = answer.member_id
         self._heard()
-        shares: Sequence[tuple[str, bytes]] = ()
-        self._shared = None
+        assignments: Sequence[tuple[str, bytes]] = ()
+        self._assigned_topics = None
         self._member_count = 0
         if answer.leader == answer.member_id:
-            shares = await self._share(answer)
-        return await self._sync(answer.generation, shares, topics)
+            assignments = await self._assign_partitions(answer)
+        return await self._sync(answer.generation, assignments, topics)
 
     def _join_request(self, topics: Collection[str]) -> Any:
         subscription = encode_subscription(topics)
@@ -374,67 +379,67 @@ class Membership:
             [(protocol, subscription) for protocol in members.PROTOCOLS],
         )
 
-    async def _share(self, joined: Any) -> Sequence[tuple[str, bytes]]:
-        """Share out the partitions, as the leader."""
+    async def _assign_partitions(self, joined: Any) -> Sequence[tuple[str, bytes]]:
+        """Assign the partitions of all topics, as the leader."""
         self._subscriptions = {
             member_id: decode_subscription(metadata) for member_id, _, metadata in joined.members
         }
         self._member_count = len(self._subscriptions)
         await self._client.refresh()
-        self._shared = self._known()
-        counts = {topic: count for topic, (_, count) in self._shared.items()}
+        self._assigned_topics = self._subscribed_topics()
+        counts = {topic: count for topic, (_, count) in self._assigned_topics.items()}
         return members.assign(joined.protocol, self._subscriptions, counts)
 
-    def _known(self) -> dict[str, tuple[bytes, int]]:
-        """Id and number of partitions of every topic that somebody in the group wants."""
+    def _subscribed_topics(self) -> dict[str, tuple[bytes, int]]:
+        """Id and number of partitions of every topic that a member subscribes to."""
         topics = self._client.metadata.topics
         wanted = {name for names in self._subscriptions.values() for name in names if name in topics}
         return {name: (topics[name].topic_id, len(topics[name].partitions)) for name in wanted}
 
     async def _sync(
-        self, generation: int, shares: Sequence[tuple[str, bytes]], topics: frozenset[str]
+        self, generation: int, assignments: Sequence[tuple[str, bytes]], topics: frozenset[str]
     ) -> bool:
-        """Give the coordinator what we shared out, if we lead, and get what we have."""
-        answer = await self._ask(SYNC_GROUP(self.group, generation, self._member_id, None, shares), "sync")
+        """Send the assignments, as the leader, and get the assignment of this member."""
+        answer = await self._ask(
+            SYNC_GROUP(self.group, generation, self._member_id, None, assignments), "sync"
+        )
         if answer.error_code == _REBALANCE_IN_PROGRESS:
             return False
         if answer.error_code:
-            self._put_out(answer.error_code)
+            self._raise_refusal(answer.error_code)
         self._heard()
         assigned = decode_assignment(answer.assignment)
-        if not self._knows(assigned):
+        if not self._is_known(assigned):
             with suppress(Unavailable):
                 await self._client.refresh(list(assigned))
-        self.generation, self._shares = Generation(generation, self._member_id), assigned
+        self.generation, self._assignment = Generation(generation, self._member_id), assigned
         if topics != self._topics and self._delay is None:
-            self._join_again("other topics")
+            self._request_rebalance("other topics")
         self._topic_ids = {}
         self._stable = True
-        self._tell()
+        self._notify()
         return True
 
     def topics_changed(self, names: Collection[str]) -> None:
-        """Topics were created, deleted or changed: what we had of a deleted one is gone, also if
-        there is another one of its name.
-        """
-        if self._stable and not self._shares.keys().isdisjoint(names):
-            self._tell()
+        """Drop the partitions of deleted topics, even if another topic has got the name."""
+        if self._stable and not self._assignment.keys().isdisjoint(names):
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         topics = self._client.metadata.topics
-        there = {name: shares for name, shares in self._shares.items() if name in topics}
+        there = {name: assignments for name, assignments in self._assignment.items() if name in topics}
         ids = {name: topics[name].topic_id for name in there}
         if self._topic_ids and ids == self._topic_ids:
             return
         replaced = {name for name, topic_id in self._topic_ids.items() if ids.get(name, topic_id) != topic_id}
         self._topic_ids = ids
         if replaced:
-            self.assigned = {name: shares for name, shares in there.items() if name not in replaced}
+            self.assigned = {name: assignments for name, assignments in there.items() if name not in replaced}
             self._on_assignment(self.assigned)
         self.assigned = there
         self._on_assignment(there)
 
-    def _knows(self, assigned: Partitions) -> bool:
+    def _is_known(self, assigned: Partitions) -> bool:
         topics = self._client.metadata.topics
         return all(
             topic in topics and partitions[-1] < len(topics[topic].partitions)
@@ -453,7 +458,7 @@ class Membership:
 
 
 class Groups:
-    """The members that this process is.
+    """The memberships of this process.
 
     Args:
         environment: the cluster.
@@ -481,14 +486,12 @@ class Groups:
         self._members.setdefault(group, []).append(member)
         try:
             await member.start()
-        except _PutOut as error:
+        except _MemberRemoved as error:
             raise Unavailable(str(error)) from None
         return member
 
     def member(self, group: str, partition: TopicPartition) -> Membership | None:
-        """The member of a group in this process that has a partition, or any if none has it; None:
-        there is none.
-        """
+        """The member of a group in this process that owns a partition, else any; None without one."""
         found = self._members.get(group, [])
         return next((each for each in found if each.owns(partition)), found[0] if found else None)
 
