@@ -59,6 +59,7 @@ from pixy.faults import internal_error
 from pixy.kafka_protocol.messages import PRODUCE
 from pixy.kafka_protocol.transaction_messages import INIT_PRODUCER_ID
 from pixy.records import patch_producer
+from pixy.retries import Backoff
 from pixy.tasks import Tasks
 
 __all__ = ["Producer", "ProducerId", "TransactionalId"]
@@ -158,7 +159,7 @@ class Producer:
             return
         queue = self._queues.get(partition)
         if queue is None or queue.topic_id != known.topic_id:
-            queue = self._queues[partition] = ProduceQueue(partition, known.topic_id)
+            queue = self._queues[partition] = ProduceQueue(partition, known.topic_id, self._backoff())
         now = self._loop.time()
         deadline = now + self._options.delivery_timeout_s - age_s
         if queue.pending:
@@ -365,12 +366,15 @@ class Producer:
             return
         self._back_off(queue)
 
-    def _back_off(self, queue: ProduceQueue) -> None:
+    def _backoff(self) -> Backoff:
         longest = self._options.retry_backoff_s
-        queue.backoff_s = min(max(2 * queue.backoff_s, longest / 100), longest)
-        queue.not_before = self._loop.time() + queue.backoff_s
+        return Backoff(longest / 100, longest)
+
+    def _back_off(self, queue: ProduceQueue) -> None:
+        pause_s = queue.backoff.grow()
+        queue.not_before = self._loop.time() + pause_s
         self._ready.pop(queue, None)
-        self._loop.call_later(queue.backoff_s, self._make_ready, queue)
+        self._loop.call_later(pause_s, self._make_ready, queue)
 
     def _start_over(self, queue: ProduceQueue) -> None:
         """Continue the partition with a new producer id."""
@@ -386,7 +390,8 @@ class Producer:
         self._ready.pop(queue, None)
         queue.in_flight = False
         queue.reason = ""
-        queue.backoff_s = queue.not_before = 0.0
+        queue.backoff.reset()
+        queue.not_before = 0.0
         self.buffered_bytes -= len(pending.batch)
         if self._is_gone(queue):
             self._answer(pending, offset, error)

@@ -4,6 +4,7 @@ from collections import deque
 from typing import NamedTuple
 
 from pixy.backend.protocol import AppendDone, TopicPartition
+from pixy.retries import Backoff
 
 __all__ = ["PendingBatch", "ProduceQueue", "ProducerId"]
 
@@ -34,10 +35,15 @@ class PendingBatch:
 
 
 class ProduceQueue:
-    """The batches of one partition, in order; the first one may be in flight."""
+    """The batches of one partition, in order; the first one may be in flight.
+
+    Args:
+        partition, topic_id: the partition, and the id of its topic.
+        backoff: pauses between the attempts of a batch.
+    """
 
     __slots__ = (
-        "backoff_s",
+        "backoff",
         "in_flight",
         "not_before",
         "partition",
@@ -49,7 +55,7 @@ class ProduceQueue:
         "topic_id",
     )
 
-    def __init__(self, partition: TopicPartition, topic_id: bytes) -> None:
+    def __init__(self, partition: TopicPartition, topic_id: bytes, backoff: Backoff) -> None:
         self.partition = partition
         self.topic_id = topic_id
         # Invariant: deadlines ascend.
@@ -64,5 +70,5 @@ class ProduceQueue:
         self.sequence = 0
         # The last error of the first batch, and the time of its next attempt.
         self.reason = ""
-        self.backoff_s = 0.0
+        self.backoff = backoff
         self.not_before = 0.0
