@@ -1,31 +1,38 @@
-"""A disk in memory that forgets what was not synced, tears it, fails, and dies where a simulation wants it to.
+"""An in-memory disk that loses or tears unsynced data, fails, and ends its process where a
+simulation chooses.
 
-It implements `pixy.storage.Disk` with two states of everything: what a running process sees, and what a power failure leaves.
+It implements `pixy.storage.Disk` with two states: the one seen by a running process, and the one
+left by a power failure.
 
-- A file is pages of 4096 bytes in 512-byte sectors. A page that was written and not synced is, after a power failure, what it was
-  before, what it has become, anything that it was in between, or torn: one of these up to a sector, another from there on.
-- The length of a file is durable with a sync. Before that, any length since the last one may be left. A truncation and its
-  length are one change, as in a file system with a log of its metadata.
-- `write_durably` makes the pages that it wrote durable, and a length that reaches over them; nothing else of the file.
-- Creations, renames and removals of names are durable with a `sync_directory` of the directory that they are in. Before that each is
-  kept or forgotten independently, a rename as one; only changes that touch the same name are forgotten from the last one back. So
-  nothing has two names but by a link, and what was moved away is not lost to what has taken its place. A file that was linked has one
-  content under all of its names.
-- A directory is a name in its parent and has names of its own: two things, made durable by two syncs. Renamed, it has either name.
-  Removed, it may be back, with what a loss of power leaves of its own names: an unlink in it is kept or forgotten whatever becomes of
-  its rename or removal. A directory whose own name is forgotten is gone with all that is in it.
-- A process that is killed loses nothing: the next one sees what it saw, synced or not.
-- A sync that fails leaves pages that are in memory only and that no later sync writes, as Linux does.
-- Room is counted in bytes of the length of files, a hole like any other byte; names cost nothing. A file that is unlinked, or replaced
-  by a rename, keeps its room until nobody holds it open; a loss of power changes it with what it takes away and brings back. What
-  finds too little room fails with ENOSPC or EDQUOT. Before that, a write may have done its first part and an `allocate` may have made
-  the file longer, at most by all the room there is. Without any room nothing can be created either. Removing, renaming, cutting and
-  overwriting need none.
+- A file is pages of 4096 bytes in 512-byte sectors. A page that was written and not synced has,
+  after a power failure, its old content, its new content, any content in between, or is torn: one
+  of these up to a sector, another from there on.
+- The length of a file is durable after a sync. Before that, any length since the last sync may be
+  left. A truncation and its length are one change, as in a file system with a metadata journal.
+- `write_durably` makes the written pages durable, and a length that covers them; nothing else of
+  the file.
+- Creations, renames and removals of names are durable after a `sync_directory` of their directory.
+  Before that each is kept or lost independently, a rename as one; only changes of the same name are
+  lost from the last one back. So nothing has two names except by a link, and a renamed file is not
+  lost to its replacement. A linked file has one content under all its names.
+- A directory is a name in its parent and has names of its own, made durable by two separate syncs.
+  After a rename it has either name. A removed one may be back, with the names that a power failure
+  leaves in it: an unlink in it is kept or lost independently of its own rename or removal. A
+  directory whose own name is lost is gone with its content.
+- A killed process loses nothing: the next one sees the same state, synced or not.
+- A failed sync leaves pages in memory that no later sync writes, as on Linux.
+- Space is counted by the lengths of files, holes included; names are free. A file that is unlinked,
+  or replaced by a rename, keeps its space until it is closed; a power failure adjusts the space to
+  the files that it removes and restores. Operations without enough space fail with ENOSPC or
+  EDQUOT. Before that, a write may have been partly done and an `allocate` may have extended the
+  file, at most by all free space. Without free space nothing can be created either. Removing,
+  renaming, truncating and overwriting need none.
 
-Every call that changes something is an operation with a number. `die_at` and `fail_at` say at which operation the process ends
-or an error is returned. All that is random comes from one generator.
+Every call that changes something is a numbered operation. `die_at` and `fail_at` set the operation
+at which the process ends or an error is returned. All randomness comes from one generator.
 
-The road not taken: losing bytes that are reported synced, or reordering what is separated by a sync. No software survives that.
+The road not taken: losing bytes reported as synced, or reordering across a sync. No software
+survives that.
 """
 
 import errno
@@ -47,51 +54,55 @@ _STORAGE = tuple(os.sep + os.path.join("pixy", part) + os.sep for part in ("stor
 
 
 class Ended(BaseException):
-    """The process that made this call has ended in the middle of it."""
+    """Raised by a call in which the process ends."""
 
 
 class Interruptible(Protocol):
-    """Work that the disk can stop."""
+    """A job that the disk can stop."""
 
     def between_calls(self) -> None:
-        """Called ahead of each call on the disk."""
+        """Called before each call on the disk."""
 
     def kill(self) -> None:
         """End it, if it is stopped."""
 
 
 class Operation(NamedTuple):
-    """A call that changes something: `create`, `make_directory`, `write`, `allocate`, `truncate`, `sync`, `rename`, `link`,
-    `unlink`, `remove_directory`, `sync_directory`."""
+    """A call that changes something: `create`, `make_directory`, `write`, `allocate`, `truncate`,
+    `sync`, `rename`, `link`, `unlink`, `remove_directory`, `sync_directory`.
+    """
 
     what: str
     path: Path
 
 
 class SimulatedDisk:
-    """A file system in memory.
+    """An in-memory file system.
 
     Args:
-        rng: what every random choice comes from.
+        rng: source of all random choices.
 
     Attributes:
-        operations: how many operations there were since the last `restart`.
-        die_at, die_phase: the operation at which the process ends, and whether `before`, in the `middle` of or `after` it.
-        die_near: a kind of operation and how the name of its file ends: the process ends at the first of them, or soon after it.
-        fail_at, fail_errno: the operation that fails, once, and with what. Want of room is an error of what takes room, and of syncs;
-            anything else fails with EIO then.
+        operations: number of operations since the last `restart`.
+        die_at, die_phase: the operation at which the process ends: `before`, in the `middle` of or
+            `after` it.
+        die_near: a kind of operation and a suffix of its file's name: the process ends at the first
+            match, or soon after it.
+        fail_at, fail_errno: the operation that fails, once, and its error. ENOSPC applies to
+            operations that take space, and to syncs; others fail with EIO instead.
         fail_read_at: the read that fails, once, with EIO.
-        bytes_read: from files, since the disk was made.
-        failed: the operation that `fail_at` has hit, unless it may be tried again.
-        refused: the one that it has hit and that may be: no sync, and it has found no room.
-        room: bytes that files may still grow by, None if there is no limit.
-        full: whether there is a limit; set to True it leaves no room, set to False it lifts the limit.
-        ended: whether the process has ended. Until `restart` every call raises `Ended`.
-        on_ended: called when that happens.
-        ignored: the places whose syncs do nothing.
-        sites: how often each place has synced.
-        before: called ahead of every operation.
-        jobs: work that may be stopped at each call. What has been stopped ends with the process.
+        bytes_read: bytes read from files since the disk was created.
+        failed: the operation hit by `fail_at`, unless it may be retried.
+        refused: the operation hit that may be retried: not a sync, and failed for lack of space.
+        room: free space in bytes; None without a limit.
+        full: True if there is a limit; setting it to True leaves no space, setting it to False
+            lifts the limit.
+        ended: True once the process has ended. Until `restart` every call raises `Ended`.
+        on_ended: called when the process ends.
+        ignored: sites whose syncs are ignored.
+        sites: number of syncs by site.
+        before: called before every operation.
+        jobs: jobs that may be stopped at each call. Stopped ones end with the process.
     """
 
     def __init__(self, rng: Random) -> None:
@@ -135,10 +146,10 @@ class SimulatedDisk:
     def full(self, full: bool) -> None:
         self.room = 0 if full else None
 
-    # --- what a simulation does ---------------------------------------------------------------------------------
+    # --- operations of a simulation ---------------------------------------------------------------
 
     def end(self) -> None:
-        """End the process: what it holds open is dead, and its locks are free."""
+        """End the process: its open files are closed, and its locks are released."""
         self.ended = True
         self._locks.clear()
         self._open.clear()
@@ -146,13 +157,13 @@ class SimulatedDisk:
         self._end_jobs()
 
     def lose_power(self) -> None:
-        """Forget what was not synced, or parts of it."""
+        """Lose unsynced data, or parts of it."""
         if not self.ended:
             self.end()
         self._root.lose_power(self._rng)
 
     def restart(self) -> None:
-        """Let a new process begin, with nothing planned to fail."""
+        """Begin a new process, without planned failures."""
         self._end_jobs()
         self._life += 1
         self._locks.clear()
@@ -164,17 +175,17 @@ class SimulatedDisk:
         self.on_ended = lambda: None
 
     def copy(self) -> "SimulatedDisk":
-        """Another disk with the same files, all of it durable."""
+        """A copy of the disk with the same files, all durable."""
         other = SimulatedDisk(Random(self._rng.random()))
         other._root = self._root.copy()
         return other
 
     def files(self) -> dict[Path, int]:
-        """Every file with its size."""
+        """All files with their sizes."""
         return {path: len(inode.data) for path, inode in self._root.walk(Path("/"))}
 
     def inode(self, path: Path) -> Inode:
-        """The file that has a name now, whatever becomes of the name."""
+        """The file that has a name now, even if the name changes later."""
         at = self._root
         for name in path.parts[1:-1]:
             node = at.names[name]
@@ -185,7 +196,7 @@ class SimulatedDisk:
         return inode
 
     def aliases(self, inode: Inode) -> list[Path]:
-        """Every name that a file has now."""
+        """All current names of a file."""
         return [path for path, other in self._root.walk(Path("/")) if other is inode]
 
     def flip(self, path: Path, position: int, bit: int) -> None:
@@ -193,15 +204,15 @@ class SimulatedDisk:
         self.inode(path).data[position] ^= 1 << bit
 
     def last_durable_write(self, path: Path) -> int:
-        """Where the last `write_durably` to a file began."""
+        """Start of the last `write_durably` to a file."""
         return self.inode(path).last_durable_write
 
     def unsynced(self, path: Path) -> bool:
-        """Whether a power failure may take something from a file's content."""
+        """True if a power failure may change a file's content."""
         inode = self.inode(path)
         return bool(inode.versions) or len(inode.sizes) > 1
 
-    # --- Disk ---------------------------------------------------------------------------------------------------
+    # --- Disk -------------------------------------------------------------------------------------
 
     def open(self, path: Path, *, create: bool = False, background: bool = False) -> "_SimulatedFile":
         self._enter()
@@ -251,7 +262,7 @@ class SimulatedDisk:
         directory, node = self._named(old)
         there = directory.names.get(new.name, node)
         if isinstance(there, Directory) and there is not node:
-            # The real disk lets a directory replace an empty one. Nothing may rely on that.
+            # A real disk lets a directory replace an empty one. No code may rely on that.
             raise _error(errno.ENOTEMPTY if isinstance(node, Directory) else errno.EISDIR, new)
         if isinstance(node, Directory) and there is not node:
             raise _error(errno.ENOTDIR, new)
@@ -292,7 +303,7 @@ class SimulatedDisk:
         return 1024
 
     def device_bytes_read(self) -> int:
-        """Nothing is read from memory here."""
+        """All reads count as reads from the device."""
         return self.bytes_read
 
     def lock(self, path: Path) -> File | None:
@@ -302,10 +313,10 @@ class SimulatedDisk:
         self._locks.add(path)
         return file
 
-    # --- operations ---------------------------------------------------------------------------------------------
+    # --- operations -------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        """Begin a call: others may run before it."""
+        """Begin a call: other jobs may run before it."""
         for job in list(self.jobs):
             job.between_calls()
         self._check_alive()
@@ -327,10 +338,11 @@ class SimulatedDisk:
         *,
         durable: bool = False,
     ) -> None:
-        """Carry an operation out, or `partly` if the process ends in the middle of it or it fails.
+        """Carry out an operation, or call `partly` if the process ends in the middle of it or it
+        fails.
 
         Args:
-            durable: whether it is a part of a sync.
+            durable: True if it is part of a sync.
         """
         self._check_alive()
         self.before(operation)
@@ -399,12 +411,14 @@ class SimulatedDisk:
         return sum(len(inode.data) for inode in {id(inode): inode for inode in inodes}.values())
 
     def _last(self, inode: Inode, end: int) -> int:
-        """The byte up to which there is room for a file, `end` at most."""
+        """The byte up to which there is space for a file, at most `end`."""
         room = self.room
         return end if room is None else min(end, len(inode.data) + room)
 
     def _reach(self, inode: Inode, first: int, end: int) -> int:
-        """How far a file gets that is to grow from byte `first` to `end`: that far, or as far as there is room, or less."""
+        """The end that a file reaches when it grows from byte `first` to `end`: `end`, or as far as
+        there is space, or less.
+        """
         last = self._last(inode, end)
         if last == end:
             return end
@@ -425,7 +439,7 @@ class SimulatedDisk:
         return at
 
     def _named(self, path: Path) -> tuple[Directory, Inode | Directory]:
-        """What has a name, and the directory that it is in."""
+        """The node with a name, and its directory."""
         directory = self._directory(path.parent)
         node = directory.names.get(path.name)
         if node is None:
@@ -451,7 +465,7 @@ class _SimulatedFile:
         end = position + len(data)
 
         def partly() -> None:
-            # Whole pages arrive, from the first one on.
+            # Whole pages are written, from the first one on.
             stop = self._disk._rng.randint(position // PAGE_BYTES, end // PAGE_BYTES) * PAGE_BYTES
             stop = min(stop, self._disk._last(self.inode, end))
             if stop > position:
@@ -503,7 +517,7 @@ class _SimulatedFile:
         self._disk._do(Operation("truncate", self._path), lambda: self.inode.truncate(size))
 
     def begin_sync(self) -> None:
-        """Changes nothing: what is not synced may be on the disk at any time."""
+        """Changes nothing: unsynced data may be on the disk at any time."""
         self._check_alive()
 
     def sync(self) -> None:
@@ -527,7 +541,7 @@ class _SimulatedFile:
 
 
 def _site(call: str) -> str:
-    """The place in the storage that makes a call."""
+    """The call site in the storage."""
     frame = sys._getframe(2)
     while True:
         code = frame.f_code

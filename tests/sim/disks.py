@@ -1,4 +1,4 @@
-"""Simulated disks for tests, and what is on them."""
+"""Simulated disks for tests, and their content."""
 
 from pathlib import Path
 from random import Random
@@ -27,7 +27,7 @@ def content(disk: SimulatedDisk, path: Path = PATH) -> bytes:
 
 
 def put(disk: SimulatedDisk, name: str, value: str) -> None:
-    """Make a file of durable content. Its name is not."""
+    """Create a file with durable content and a name that is not durable."""
     file = disk.open(DIRECTORY / name, create=True)
     file.write_durably([value.encode()], 0)
     file.close()
@@ -39,7 +39,7 @@ def put_durably(disk: SimulatedDisk, name: str, value: str) -> None:
 
 
 def make_directory(disk: SimulatedDisk, name: str = "d") -> None:
-    """Make a directory with two files, all durable."""
+    """Create a directory with two files, all durable."""
     disk.make_directory(DIRECTORY / name)
     put(disk, f"{name}/a", "1")
     put_durably(disk, f"{name}/b", "2")

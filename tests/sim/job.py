@@ -1,7 +1,8 @@
-"""Work of a simulated thread that can be stopped at each call on the disk, so that others run in between.
+"""Jobs of a simulated thread that can be stopped at each call on the disk, so that others run in
+between.
 
-The work runs on a thread of its own, but never beside anybody else: whoever lets it go on waits until it pauses or ends. So the order of
-everything still follows from a seed.
+A job runs on a thread of its own, but never concurrently: the caller that resumes it waits until it
+pauses or ends. So the order of events still follows from a seed.
 """
 
 import threading
@@ -14,15 +15,15 @@ __all__ = ["Job"]
 
 
 class Job:
-    """One piece of work.
+    """One job.
 
     Args:
-        work: what to run.
-        pauses: asked at each call on the disk whether the work stops there for now.
+        work: the function to run.
+        pauses: predicate called at each call on the disk: True pauses the job there.
 
     Attributes:
-        ended: whether it has returned or raised.
-        result, error: what came of it.
+        ended: True once it has returned or raised.
+        result, error: its outcome.
     """
 
     def __init__(self, work: Callable[[], Any], pauses: Callable[[], bool]) -> None:
@@ -49,13 +50,13 @@ class Job:
         self.go_on()
 
     def kill(self) -> None:
-        """End it where it is, as the process ends that it belongs to."""
+        """End it where it is, because its process ends."""
         if self._thread.ident and not self.ended and threading.current_thread() is not self._thread:
             self._killed = True
             self.go_on()
 
     def between_calls(self) -> None:
-        """Called by the disk ahead of each call: pauses if it is this work that makes the call."""
+        """Called by the disk before each call: pauses if this job makes the call."""
         if threading.current_thread() is not self._thread:
             return
         if not self._killed and self._pauses():

@@ -1,4 +1,6 @@
-"""What is on the disk of a node that was healthy for a while and asked for nothing: what must be there, and nothing else."""
+"""Checks of the files of a node that was healthy and idle for a while: the required files exist,
+and no others.
+"""
 
 from itertools import pairwise
 from pathlib import Path
@@ -12,11 +14,11 @@ __all__ = ["check_files", "check_retained", "closed_segments"]
 
 _ROUNDING_MS = 2
 _JOURNAL_FILES_MAX = 8
-"""Beyond four, whatever holds the oldest back is made to let it go."""
+"""Beyond four, whatever retains the oldest file is made to release it."""
 
 
 def check_files(disk: SimulatedDisk, model: Model, reserve_bytes: int) -> None:
-    """Raise AssertionError if a file or directory is missing, or is left over."""
+    """Raise AssertionError if a file or directory is missing or left over."""
     names = set(disk.names(DIRECTORY))
     needed = {"identity", "journal", "lock", *(["reserve"] if reserve_bytes else [])}
     assert needed <= names <= needed | {"staging", "state", "topics"}, f"{DIRECTORY} has {names}"
@@ -36,7 +38,7 @@ def check_files(disk: SimulatedDisk, model: Model, reserve_bytes: int) -> None:
 
 
 def check_retained(disk: SimulatedDisk, model: Model, now_ms: int) -> None:
-    """Raise AssertionError if a partition keeps a segment that was to go at a time in the past."""
+    """Raise AssertionError if a partition keeps a segment past its retention."""
     for topic, number, of in _partitions(model):
         directory = _directory(topic, number)
         bases = _bases(disk, directory)
@@ -58,7 +60,7 @@ def check_retained(disk: SimulatedDisk, model: Model, now_ms: int) -> None:
 
 
 def closed_segments(disk: SimulatedDisk) -> int:
-    """Bytes in segments that are not the last of their partition: what retention may take at once."""
+    """Bytes in closed segments, which retention may delete at once."""
     segments = [path for path in disk.files() if path.suffix == ".log"]
     last = {path.parent: path for path in segments}
     return sum(disk.files()[path] for path in segments if path not in last.values())
@@ -99,5 +101,6 @@ def _check_partition(disk: SimulatedDisk, directory: Path, of: PartitionModel) -
 def _check_state(disk: SimulatedDisk, directory: Path) -> None:
     names = disk.names(directory)
     assert all(name.endswith(".checkpoint") for name in names), f"{directory} has {names}"
-    # A crash may have left one of those that the last checkpoint replaces; the next one removes it.
+    # A crash may have left one file that the last checkpoint replaces; the next checkpoint removes
+    # it.
     assert len(names) <= 3, f"{directory} has {names}"

@@ -25,7 +25,7 @@ from tests.sim.world import DIRECTORY, World
 __all__ = ["Life", "make_node"]
 
 _PATIENCE_S = 30.0
-"""Virtual time after which everything that a healthy node was asked must be answered."""
+"""Virtual time within which a healthy node must answer everything."""
 
 _PHASES = ("before", "middle", "after")
 _DECISIVE = (
@@ -36,13 +36,17 @@ _DECISIVE = (
     ("unlink", ".log"),
     ("remove_directory", ""),
 )
-"""What takes away what is to be elsewhere by then. A life meets it seldom, and an operation that is chosen at random still less often."""
+"""Operations that remove data which must be elsewhere by then. A life meets them seldom, and a
+randomly chosen operation hits them even less often.
+"""
 _LARGE_RESERVE = 200_000
-"""Enough for everything that is accepted before the disk is found to be full, and for what goes on then."""
+"""Enough for everything accepted before the disk is found to be full, and for operations that
+continue then.
+"""
 
 
 def make_node(world: World, faults: list[BaseException]) -> tuple[ObservedNode, NodeOptions]:
-    """A node with small files and random options, not started; and what it is told."""
+    """An unstarted node with small files and random options, and these options."""
     rng, disk = world.rng, world.disk
     order = None if rng.random() < 0.4 else Random(rng.getrandbits(64))
     interleaves = rng.random() < 0.5
@@ -68,7 +72,7 @@ def make_node(world: World, faults: list[BaseException]) -> tuple[ObservedNode, 
         rng.randbytes,
         lambda name, **_: SimulatedWorker(disk, order, pauses=name == "pixy-files", interleaves=interleaves),
         StagingConfig(expiry=rng.choice((24 * 3600.0, 24 * 3600.0, 30.0))),
-        WriterPace(gather_s=0.02),  # lives are short, and are to end while segments are written
+        WriterPace(gather_s=0.02),  # lives are short, and should end while segments are written
     )
     return ObservedNode(world, options, faults.append), options
 
@@ -77,8 +81,8 @@ class Life:
     """One process.
 
     Args:
-        world: what it runs on.
-        healthy: whether nothing fails in it.
+        world: the world that it runs on.
+        healthy: True if nothing fails in it.
     """
 
     def __init__(self, world: World, *, healthy: bool) -> None:
@@ -99,7 +103,7 @@ class Life:
         self.loses_power = False
 
     def plan(self) -> None:
-        """Decide how this life ends."""
+        """Choose how this life ends."""
         rng, disk = self._rng, self._disk
         self.loses_power = rng.random() < 0.6
         if self._healthy:
@@ -122,7 +126,7 @@ class Life:
             self._limit_room()
 
     def check_end(self) -> None:
-        """What must be true of a life behind it. Raises AssertionError if it is not."""
+        """Check a finished life. Raises AssertionError if an expectation does not hold."""
         if self._started:
             self._workload.check_tasks()
         if self._disk.ended:
@@ -140,20 +144,21 @@ class Life:
         if self._disk.refused is not None:
             self._count("calls without room")
 
-    # --- the way of a life --------------------------------------------------------------------------------------
+    # --- course of a life -------------------------------------------------------------------------
 
     def _die_at(self, operation: int) -> None:
         self._disk.die_at = operation
         self._disk.die_phase = self._rng.choice(_PHASES)
 
     async def live(self) -> None:
-        """Live it. Raises AssertionError if anything is not as it must be."""
+        """Run the life. Raises AssertionError if an expectation does not hold."""
         self._clock.follow(asyncio.get_running_loop())
         self._model.begin_life(self._storage, self._options.staging)
         if self._disk.full:
             asyncio.get_running_loop().call_later(3, self._make_room)
         try:
-            async with asyncio.timeout(10 * _PATIENCE_S):  # of which workers may pause several times
+            # in which workers may pause several times
+            async with asyncio.timeout(10 * _PATIENCE_S):
                 await self._backend.start()
         except (PixyError, OSError) as error:
             if not (self._disk.failed or self._disk.refused or self._disk.full or self._read_failed):
@@ -172,7 +177,7 @@ class Life:
         await self._finish()
 
     async def _finish(self) -> None:
-        """End of a life that nothing has ended before."""
+        """End a life that nothing has ended before."""
         gives_up = self._disk.full or self._disk.refused is not None
         self._make_room()
         if self._faults or self._disk.failed:
@@ -194,14 +199,14 @@ class Life:
     async def _stop(self, gives_up: bool) -> None:
         blocked = self._node.blocked
         await self._backend.stop()
-        await asyncio.sleep(0.1)  # whoever got an answer takes note of it
-        # What waits for room when a stop comes is given up.
+        await asyncio.sleep(0.1)  # answered tasks record their answers
+        # Requests waiting for space at a stop are given up.
         if not self._faults and blocked is None and not gives_up:
             assert not self._model.outstanding, f"not answered by a clean stop: {self._model.outstanding}"
             self._count("clean stops")
 
     async def _settle(self) -> None:
-        """Everything that was asked is answered, and the node says that all is well."""
+        """Wait until all requests are answered, and the node reports no fault."""
         for _ in range(10):
             await asyncio.sleep(_PATIENCE_S / 10)
             if self._faults or not (self._model.outstanding or self._node.blocked):
@@ -213,7 +218,7 @@ class Life:
         await self._check()
 
     async def _check_quiet(self) -> None:
-        """After a while in which nothing is asked, all that is to go has gone, and nothing else is left."""
+        """Check that after an idle while all expired files are removed, and no others are left."""
         kept_ms = round(self._storage.offsets_retention * 1000)
         self._clock.set_wall(0)
         for _ in range(10):
@@ -221,7 +226,7 @@ class Life:
             begins = self._begins()
             await asyncio.sleep(2 * self._storage.retention_check + 10)
             found = await self._check()
-            if self._begins() == begins:  # else segments may be on their way out
+            if self._begins() == begins:  # otherwise segments may be about to be removed
                 break
         if kept_ms:
             self._model.offsets.check_forgotten(found.committed, now_ms - kept_ms)
@@ -231,11 +236,11 @@ class Life:
         check_retained(self._disk, self._model, now_ms)
         check_files(self._disk, self._model, self._storage.reserve_bytes)
         assert not self._node.publisher._state.publications, "a publication is not finished"
-        await asyncio.sleep(0.1)  # stages that have expired just now are being removed
+        await asyncio.sleep(0.1)  # stages that have just expired are being removed
         self._staging.check_left(dict.fromkeys(self._disk.names(DIRECTORY / "staging")))
 
     def _begins(self) -> list[int]:
-        """Where the logs begin at this moment, which may be later than what was read a moment ago."""
+        """Current begins of the logs, which may be later than those just read."""
         return [
             replica.log.begin_offset
             for topic in self._model.topics.live.values()
@@ -260,12 +265,12 @@ class Life:
         return self._disk.reads >= self._disk.fail_read_at > 0
 
     def _check_fault(self) -> None:
-        """A call on what everything rests on has failed: the node has said so."""
+        """Check that the node has reported the failed call."""
         failed = self._disk.failed
         if failed is not None and not _may_fail_silently(failed):
             assert self._faults or self._staging.told, f"{failed} has failed, and nobody was told"
 
-    # --- steps --------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     async def _step(self) -> None:  # noqa: PLR0912 - a list of what may happen is easiest read as one
         rng, workload = self._rng, self._workload
@@ -309,11 +314,11 @@ class Life:
     async def _pass_time(self) -> None:
         rng = self._rng
         if rng.random() < 0.1:
-            # Less than an hour ahead, and not for long: what a node takes for a mistake.
+            # Less than an hour ahead, and not for long: a node treats that as a mistake.
             self._clock.set_wall(rng.choice((0, 0, 100_000, 3_000_000, -100_000, -10_000_000)))
         await asyncio.sleep(rng.choice((0.0, 0.0, 0.0, 0.001, 0.03, 0.03, 6.0, 6.0, 70.0)))
 
-    # --- room on the disk ---------------------------------------------------------------------------------------
+    # --- space on the disk ------------------------------------------------------------------------
 
     def _limit_room(self) -> None:
         self._disk.room = self._rng.choice((0, 0, 1, 100, 700, 3000, 9000, 30_000))
@@ -330,7 +335,9 @@ class Life:
             self._limit_room()
 
     async def _fill_disk(self) -> None:
-        """With a large reserve, whoever commits and whoever deletes a topic is answered while the disk is full."""
+        """With a large reserve, commits and deletions of topics are answered while the disk is
+        full.
+        """
         self._make_room()
         if self._rng.random() < 0.5:
             for _ in range(15):
@@ -344,7 +351,7 @@ class Life:
                 break
             self._workload.append(self._rng.choice(self._workload.partitions()), sizes=(300,))
             await asyncio.sleep(0.1)
-        # Where retention makes as much room as messages take, the disk is never full.
+        # If retention frees as much space as messages take, the disk never fills up.
         if self._broken or self._node.blocked is None or not self._workload.partitions():
             return
         partition = self._rng.choice(self._workload.partitions())
@@ -361,7 +368,7 @@ class Life:
             self._count("full disks with a reserve")
 
     async def _let_retention_make_room(self) -> None:
-        """If there is enough that may go, service resumes without anybody's help."""
+        """If enough data may be deleted, service resumes by itself."""
         for name in list(self._node.metadata.topics):
             config = {"retention_bytes": "0", "retention_ms": None}
             await self._answered(partial(self._workload.alter_now, name, config))
@@ -369,12 +376,12 @@ class Life:
         self._count("full disks with retention")
 
     async def _answered(self, ask: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-        """It may be refused for a moment."""
+        """Retry a request that may be rejected temporarily."""
         for _ in range(20):
             asked = self._workload.begin(ask())
             await asyncio.wait({asked}, timeout=10)
             if self._broken:
-                return  # which nobody answers after
+                return  # after which nothing is answered
             assert asked.done(), "a full disk with a reserve keeps somebody waiting"
             if asked.result():
                 return
@@ -390,7 +397,9 @@ class Life:
 
 
 def _may_fail_silently(failed: Operation) -> bool:
-    """What nothing rests on: hints, the reserve, what is left of a deleted topic, what is not finished. Of stages their writer is told."""
+    """True for operations whose failure has no effect: hints, the reserve, remains of deleted
+    topics, unfinished files. Failures of stages are reported to their writer.
+    """
     return (
         failed.what == "remove_directory"
         or (

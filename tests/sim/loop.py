@@ -1,4 +1,4 @@
-"""An event loop whose time passes only while nobody has anything to do."""
+"""An event loop with virtual time, which passes only while all tasks are idle."""
 
 import asyncio
 import selectors
@@ -7,7 +7,7 @@ __all__ = ["VirtualLoop"]
 
 
 class _Idle(selectors.SelectSelector):
-    """Waits for nothing: time jumps to when the next timer is due."""
+    """A selector that never waits: time jumps to the next timer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,7 +21,9 @@ class _Idle(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Runs callbacks as ever, and makes `time` jump where another loop would sleep. Knows no sockets and no threads."""
+    """Runs callbacks as usual, and advances `time` where another loop would sleep. Has no sockets
+    and no threads.
+    """
 
     def __init__(self) -> None:
         self._idle = _Idle()

@@ -1,10 +1,12 @@
-"""What a log must hold after everything that was asked of it: the plainest description there is.
+"""A naive model of the log: its required content after all requests.
 
-Between two ends of a process, of what was sent and not acknowledged any beginning may be there: of the batches of a partition, of the
-commits of a consumer group, of the changes of topics. Whatever has been shown once stays: a reader may have seen it.
+Of the requests sent and not acknowledged in a life, any prefix may be applied: of the batches of a
+partition, of the commits of a consumer group, of the changes of topics. Data shown once stays: a
+reader may have seen it.
 
-A topic is what was created, not its name: of a deleted one nothing may be seen again. Records go from the front only, and only as far
-as options of the topic allow, or have allowed before.
+A topic is identified by its creation, not by its name: nothing of a deleted one may be seen again.
+Records are deleted from the front only, and only as far as options of the topic allow, or have
+allowed before.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,9 +43,9 @@ class FoundPartition(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a started log shows.
+    """Content of a started log.
 
-    `damaged` has the partitions that were refused, with as many records as were read before.
+    `damaged` has the unreadable partitions, with the number of records read before.
     """
 
     metadata: MetadataState
@@ -53,7 +55,7 @@ class Found(NamedTuple):
 
 
 class Promised(NamedTuple):
-    """Where the records of a partition begin at least, and up to which offset they go at least."""
+    """The range of records that a partition must have at least."""
 
     begin: int
     end: int
@@ -66,22 +68,22 @@ class _Storage(NamedTuple):
 
 
 class Model:
-    """Everything that was asked for, and how far it is acknowledged.
+    """All requests, and their acknowledgements.
 
     Args:
-        clock: what time it is.
+        clock: the simulated clock.
     """
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
-        # What each process was told, and until when that has counted.
+        # Options of each process, and the time until which they applied.
         self._storages: list[_Storage] = []
         self.topics = TopicsModel(clock)
         self.offsets = OffsetsModel(clock)
         self.staging = StagingModel(clock)
 
     def begin_life(self, storage: StorageConfig, staging: StagingConfig | None = None) -> None:
-        """A process begins that is told this."""
+        """Begin a process with these options."""
         self.staging.begin_life(round((staging or StagingConfig()).expiry * 1000))
         self.offsets.begin_life(round(storage.offsets_retention * 1000))
         if self._storages:
@@ -89,19 +91,19 @@ class Model:
         self._storages.append(_Storage(storage, self.clock.true_ms()))
 
     def see(self, metadata: MetadataState) -> Mapping[str, TopicModel]:
-        """Raise AssertionError if there cannot be these topics; returns what they are."""
+        """Raise AssertionError if these topics are impossible; returns their models."""
         self.topics.see(metadata)
         for topic in self.topics.deleted:
             self.offsets.forget_topic(topic.topic_id)
         return self.topics.live
 
     def partition(self, partition: PartitionId) -> PartitionModel:
-        """A partition that was seen, also of a deleted topic."""
+        """A partition seen so far, also of a deleted topic."""
         return self.topics.by_id(partition.topic_id).partitions[partition.partition]
 
     @property
     def outstanding(self) -> str:
-        """What is not answered, empty if nothing."""
+        """Unanswered requests as text; empty if none."""
         topics = [*self.topics.live.values(), *self.topics.deleted]
         parts = [
             f"{topic.name}-{number}"
@@ -114,7 +116,7 @@ class Model:
         return ", ".join([*parts, *self.offsets.outstanding])
 
     def promised(self) -> dict[PartitionId, Promised]:
-        """What whoever begins to read must find."""
+        """The ranges that a reader starting now must find."""
         return {
             PartitionId(topic.topic_id, number): Promised(partition.begin, partition.promised)
             for topic in self.topics.live.values()
@@ -123,19 +125,19 @@ class Model:
         }
 
     def show_begin(self, partition: PartitionId, begin: int) -> None:
-        """Raise AssertionError if a partition's log cannot begin there; from here on it does."""
+        """Record a log begin offset; raise AssertionError if it is impossible."""
         allowed = self._allowed(self.topics.by_id(partition.topic_id))
         self.partition(partition).check_begin(begin, allowed, self.clock.latest_ms)
 
     def options(self, topic: TopicModel) -> LogOptions:
-        """What the logs of a topic are told."""
+        """Effective options of a topic's logs."""
         return log_options(self._storages[-1].storage, topic.state.config)
 
     def check(self, found: Found, promised: Mapping[PartitionId, Promised]) -> None:
-        """Raise AssertionError if a log that shows this has lost, invented or changed anything.
+        """Raise AssertionError if a log with this content has lost, invented or changed anything.
 
         Args:
-            promised: what was promised when the reading began.
+            promised: the ranges promised when the reading began.
         """
         live = {topic.topic_id for topic in self.see(found.metadata).values()}
         for partition, (begin, records) in found.partitions.items():
@@ -158,10 +160,10 @@ class Model:
         self.offsets.check(found.committed)
 
     def adopt(self, found: Found, *, ends_known: bool = False) -> None:
-        """What a start shows: from here on, that was acknowledged, and nothing else was sent.
+        """Adopt the content after a start: it counts as acknowledged, and nothing else as sent.
 
         Args:
-            ends_known: where the partitions ended was noted, and more was sent since.
+            ends_known: the ends of the partitions were recorded, and more was sent since.
         """
         self.see(found.metadata)
         self.topics.adopt(found.metadata)
@@ -171,7 +173,7 @@ class Model:
         self.offsets.adopt(found.committed)
 
     def _allowed(self, topic: TopicModel) -> Iterator[Allowed]:
-        """Every options that may have counted for a topic."""
+        """All options that may have applied to a topic."""
         for storage, began_ms, ended_ms in self._storages:
             for config, from_ms, until_ms in topic.configs:
                 if (ended_ms is None or from_ms <= ended_ms) and (until_ms is None or began_ms <= until_ms):

@@ -1,6 +1,6 @@
-"""What consumer groups must have committed: the last commit that was acknowledged, or one that was sent after it.
+"""Model of committed offsets: the last acknowledged commit, or one sent after it.
 
-The offsets of a consumer group may be forgotten, all of them, after it has neither committed nor had members for a time.
+All offsets of a consumer group may expire after a time without commits and members.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _ROUNDING_MS = 2
 
 
 class PartitionId(NamedTuple):
-    """One partition of one topic, which has a name that others may have too."""
+    """One partition of one topic, whose name other topics may have had."""
 
     topic_id: bytes
     partition: int
@@ -24,7 +24,7 @@ class PartitionId(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """When a consumer group was last active for sure, and when it may have been."""
+    """Last certain and last possible activity of a consumer group."""
 
     active_ms: int = 0
     perhaps_ms: int = 0
@@ -32,27 +32,27 @@ class _Group:
 
 
 class OffsetsModel:
-    """Every commit.
+    """All commits.
 
     Args:
         clock: what time it is.
 
     Attributes:
-        forgotten: how many offsets were found to be so.
+        forgotten: number of offsets found to be expired.
     """
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
-        # How long offsets of a consumer group without activity are kept; 0: without end.
+        # Retention of the offsets of an inactive consumer group; 0: forever.
         self._kept_ms = 0
-        # The acknowledged offset, then those that were sent after it. None: nothing is committed.
+        # The acknowledged offset, then those sent after it. None: no commit.
         self._commits: dict[tuple[str, PartitionId], list[OffsetCommit | None]] = {}
         self._groups: dict[str, _Group] = {}
         self.forgotten = 0
         self._unanswered: list[OffsetCommit] = []
 
     def begin_life(self, kept_ms: int) -> None:
-        """A process begins, in which offsets are kept for so long."""
+        """Begin a process with this retention of offsets."""
         self.pass_time()
         self._kept_ms = kept_ms
         for of in self._groups.values():
@@ -61,7 +61,7 @@ class OffsetsModel:
 
     @property
     def outstanding(self) -> list[str]:
-        """What is not answered."""
+        """Unanswered commits."""
         return [str(commit) for commit in self._unanswered]
 
     def send(self, group: str, partition: PartitionId, commit: OffsetCommit) -> None:
@@ -85,11 +85,11 @@ class OffsetsModel:
             return  # the topic is deleted
         assert commit in commits, f"{commit} of {group} is answered after a later one"
         del commits[: commits.index(commit)]
-        # The answer may come late.
+        # The answer may arrive late.
         self.pass_time()
 
     def forget_topic(self, topic_id: bytes) -> None:
-        """A topic is deleted."""
+        """Record the deletion of a topic."""
         for key in [key for key in self._commits if key[1].topic_id == topic_id]:
             del self._commits[key]
 
@@ -100,7 +100,9 @@ class OffsetsModel:
         of.has_members, of.perhaps_ms = has_members, now_ms
 
     def pass_time(self) -> None:
-        """It is so late: what may have been forgotten may be so from here on, whatever is committed next."""
+        """Advance to the current time: offsets that may have expired by now may be gone, whatever
+        is committed next.
+        """
         now_ms = self._clock.true_ms()
         for (group, _), commits in self._commits.items():
             of = self._groups[group]
@@ -109,14 +111,14 @@ class OffsetsModel:
                 commits.insert(0, None)
 
     def check(self, committed: Mapping[tuple[str, PartitionId], OffsetCommit]) -> None:
-        """Raise AssertionError unless these may be the committed offsets of the topics that there are."""
+        """Raise AssertionError unless these may be the committed offsets of the existing topics."""
         self.pass_time()
         for key, commits in self._commits.items():
             found = committed.get(key)
             assert found in commits, f"{key}: {found} not in {commits}"
             left = [commit for commit in commits if commit in self._unanswered]
             if found is None and len(commits) > len(left) + 1:
-                # What is forgotten does not come back.
+                # Expired offsets do not come back.
                 self._commits[key] = [None, *left]
                 self.forgotten += 1
         for key in committed:
@@ -125,13 +127,15 @@ class OffsetsModel:
     def check_forgotten(
         self, committed: Mapping[tuple[str, PartitionId], OffsetCommit], before_ms: int
     ) -> None:
-        """Raise AssertionError if a consumer group that was last active before a time is remembered."""
+        """Raise AssertionError if offsets of a consumer group last active before a time still
+        exist.
+        """
         for group, _ in committed:
             of = self._groups[group]
             assert of.has_members or of.perhaps_ms >= before_ms, f"consumer group {group} is not forgotten"
 
     def adopt(self, committed: Mapping[tuple[str, PartitionId], OffsetCommit]) -> None:
-        """From here on, what is there was acknowledged, and nothing else was sent."""
+        """Adopt the state after a start: it counts as acknowledged, and nothing else as sent."""
         self._unanswered = []
         for key in self._commits:
             self._commits[key] = [committed.get(key)]

@@ -1,4 +1,4 @@
-"""What one partition must hold: the records that were sent to it, from a log begin offset on."""
+"""Model of one partition: the records sent to it, from a log begin offset on."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,16 +21,16 @@ class Sent(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """Options that count for a partition, or counted until a time."""
+    """Options that apply to a partition, or applied until a time."""
 
     options: LogOptions
     until_ms: int | None = None
 
 
 class _Batch(NamedTuple):
-    """`end` is the offset behind it, `sent_ms` the true time at which it was sent.
+    """`end` is its exclusive end offset, `sent_ms` the true time at which it was sent.
 
-    `tag` says what it is part of; one that is `joined` is there only with the next one.
+    `tag` identifies its group of batches; a `joined` one exists only together with the next one.
     """
 
     end: int
@@ -42,7 +42,7 @@ class _Batch(NamedTuple):
 
 
 class _Batches(Protocol):
-    """A batch that is sent together with others."""
+    """A batch sent together with others."""
 
     @property
     def records(self) -> Sequence[Sent]: ...
@@ -53,13 +53,13 @@ class _Batches(Protocol):
 
 @dataclass(slots=True)
 class PartitionModel:
-    """Everything that was sent to one partition.
+    """All batches sent to one partition.
 
     Attributes:
         records: by offset.
-        answered: how many batches were answered, with an offset or because the topic was deleted.
-        promised: everything below this offset, from `begin` on, was acknowledged or shown.
-        begin: the highest log begin offset that was shown.
+        answered: number of batches answered, with an offset or because the topic was deleted.
+        promised: all records from `begin` up to this offset were acknowledged or shown.
+        begin: the highest log begin offset shown.
     """
 
     records: list[Sent] = field(default_factory=list)
@@ -76,10 +76,10 @@ class PartitionModel:
     def outstanding(self) -> bool:
         return self.answered < len(self._batches)
 
-    # --- what was sent ------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def send(self, batch: Sequence[Sent], size: int, now_ms: int) -> tuple[int, int]:
-        """Note a batch; returns its number and the offset that it must get."""
+        """Record a batch; returns its number and its expected offset."""
         offset = self.end
         self.records += batch
         latest_ms = max(record.timestamp_ms for record in batch)
@@ -87,7 +87,7 @@ class PartitionModel:
         return len(self._batches) - 1, offset
 
     def send_together(self, batches: Sequence[_Batches], now_ms: int, tag: object) -> list[int]:
-        """Note batches of which all must be there or none; returns their numbers."""
+        """Record batches that must exist together or not at all; returns their numbers."""
         numbers: list[int] = []
         for batch in batches:
             number, _ = self.send(batch.records, batch.size, now_ms)
@@ -97,29 +97,31 @@ class PartitionModel:
         return numbers
 
     def tagged(self, tag: object, *, promised: bool = False) -> int:
-        """How many batches have a tag; of those that are promised, if only they count."""
+        """Number of batches with a tag; with `promised`, only promised ones."""
         end = self.promised if promised else self.end
         return sum(batch.tag is tag for batch in self._batches if batch.end <= end)
 
     def take_back(self) -> None:
-        """The newest batch was refused: it must not appear."""
+        """Remove the newest batch, which was rejected and must not appear."""
         self._batches.pop()
         del self.records[self._end_of(len(self._batches)) :]
 
     def answer(self, number: int) -> None:
-        """A batch is answered because the topic was deleted."""
+        """Record the answer of a batch whose topic was deleted."""
         assert self.answered == number, f"batch {number} is answered, {self.answered} is due"
         self.answered += 1
 
     def acknowledge(self, number: int) -> None:
-        """A batch is answered with its offset."""
+        """Record the answer of a batch with its offset."""
         self.answer(number)
         self.promised = max(self.promised, self._end_of(self.answered))
 
-    # --- what is found ------------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     def check(self, begin: int, records: Sequence[Sent], promised: int) -> None:
-        """Raise AssertionError unless these are the records from `begin` on, up to the promised offset at least."""
+        """Raise AssertionError unless these are the records from `begin` up to at least the
+        promised offset.
+        """
         self.check_some(begin, records)
         end = begin + len(records)
         assert end >= promised, f"{promised} records were promised, they end at {end}"
@@ -127,18 +129,19 @@ class PartitionModel:
         self.promised = max(self.promised, end)
 
     def check_some(self, begin: int, records: Sequence[Sent]) -> None:
-        """Raise AssertionError unless each record is the one that was sent with that offset."""
+        """Raise AssertionError unless each record is the one sent with that offset."""
         for at, (record, sent) in enumerate(
             zip_longest(records, self.records[begin : begin + len(records)]), begin
         ):
             assert record == sent, f"the first wrong record is {at}"
 
     def check_begin(self, begin: int, allowed: Iterable[Allowed], latest_ms: Callable[[int], int]) -> None:
-        """Raise AssertionError if the log begins before what was shown, or behind what may go.
+        """Raise AssertionError if the log begins before a shown begin, or after records that must
+        be kept.
 
         Args:
-            allowed: the options that have ever counted.
-            latest_ms: the latest time that a node may have taken it for, since a true time.
+            allowed: all options that have ever applied.
+            latest_ms: the latest time that a node may have assumed since a true time.
         """
         assert begin >= self.begin, f"the log began at {self.begin}, now at {begin}"
         if begin > self.begin:
@@ -152,40 +155,42 @@ class PartitionModel:
             self.begin = begin
 
     def adopt_end(self, end: int) -> None:
-        """Raise AssertionError if a log cannot end there; from here on it does."""
+        """Record the end of the log; raise AssertionError if it is impossible."""
         assert end >= self.promised, f"{self.promised} records were promised, they end at {end}"
         assert end in self._ends(), f"the records end at {end}: no whole batches of those sent"
         self.adopt(end)
 
     def adopt(self, end: int) -> None:
-        """From here on, what is there was acknowledged, and nothing else was sent."""
+        """Adopt the state after a start: it counts as acknowledged, and nothing else as sent."""
         self._batches = [batch for batch in self._batches if batch.end <= end]
         del self.records[end:]
         self.answered = len(self._batches)
         self.promised = end
 
     def bytes_from(self, begin: int) -> int:
-        """Size of the batches behind an offset."""
+        """Size of the batches from an offset on."""
         return sum(batch.size for batch in self._batches if batch.end > begin)
 
     @property
     def largest_batch(self) -> int:
-        """Size of the largest batch ever, in bytes."""
+        """Size of the largest batch so far, in bytes."""
         return max((batch.size for batch in self._batches), default=0)
 
     def latest_timestamp(self, begin: int, end: int) -> int:
-        """Largest timestamp of the records between two offsets, negative if they have none."""
+        """Largest timestamp of the records between two offsets; negative if there are none."""
         return max((record.timestamp_ms for record in self.records[begin:end]), default=-1)
 
     def _ends(self) -> set[int]:
-        """Where the records may end."""
+        """Possible ends of the records."""
         return {0, *(batch.end for batch in self._batches if not batch.joined)}
 
     def _end_of(self, batches: int) -> int:
         return self._batches[batches - 1].end if batches else 0
 
     def _may_begin(self, allowed: Sequence[Allowed], latest_ms: Callable[[int], int]) -> int:
-        """The last offset at which the log may begin; one option may have let some records go, and another one those behind."""
+        """The last offset at which the log may begin; several options may have allowed deletions
+        one after the other.
+        """
         begin = self.begin
         for batch in self._batches:
             if batch.end > begin:
@@ -195,10 +200,10 @@ class PartitionModel:
         return begin
 
     def _may_go(self, batch: _Batch, allowed: Allowed, latest_ms: Callable[[int], int]) -> bool:
-        """Whether a batch may go, if all before it do."""
+        """True if a batch may be deleted once all before it are."""
         options, until_ms = allowed
         left = self.bytes_from(batch.end)
-        # By size the active segment stays.
+        # Retention by size keeps the active segment.
         if left and options.retention_bytes is not None and left >= options.retention_bytes:
             return True
         if options.retention_ms is None:

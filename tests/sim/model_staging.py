@@ -1,6 +1,8 @@
-"""What staged writes must come to: a sealed stage stays until it is published, and a publication happens whole and once, or not at all.
+"""Model of staged writes: a sealed stage stays until it is published, and a publication happens
+completely and once, or not at all.
 
-Where its records are in a partition is known from the moment on at which they are proposed to it: their order is that of the proposals.
+The position of its records in a partition is known once they are proposed: they have the order of
+the proposals.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,12 +33,13 @@ class StageModel:
     """One stage.
 
     Attributes:
-        pieces: those that were sent, by number.
-        sealed: whether its seal was answered, or it was found sealed.
-        sealing: whether its seal was sent.
-        gone: whether it was discarded or its seal has failed, or either was asked for.
-        attempts: the publications that it was to be part of.
-        passed_ms: when its sink first published without it in this life, None if it has not.
+        pieces: pieces sent, by number.
+        sealed: True if its seal was answered, or it was found sealed.
+        sealing: True if its seal was sent.
+        gone: True if it was discarded or its seal failed, or if either was requested.
+        attempts: publications that included it.
+        passed_ms: time at which its sink first published without it in this life; None if it has
+            not.
     """
 
     stage_id: str
@@ -52,7 +55,7 @@ class StageModel:
         return any(attempt.committed for attempt in self.attempts)
 
     def parts(self) -> dict[PartitionId, list[StagedBatch]]:
-        """What each partition is to get, in the order of the pieces."""
+        """Batches by partition, in the order of the pieces."""
         parts: dict[PartitionId, list[StagedBatch]] = {}
         for _, piece in sorted(self.pieces.items()):
             for partition, batches in piece.items():
@@ -62,10 +65,10 @@ class StageModel:
 
 @dataclass(eq=False, slots=True)
 class Attempt:
-    """One publication that was asked for.
+    """One requested publication.
 
     Attributes:
-        committed: whether it is known to happen.
+        committed: True if it is known to be committed.
     """
 
     query_id: str
@@ -74,7 +77,7 @@ class Attempt:
     committed: bool = False
 
     def parts(self) -> dict[PartitionId, list[StagedBatch]]:
-        """What each partition is to get, in the order of the stages."""
+        """Batches by partition, in the order of the stages."""
         parts: dict[PartitionId, list[StagedBatch]] = {}
         for stage in self.stages:
             for partition, batches in stage.parts().items():
@@ -87,10 +90,10 @@ class SinkModel:
     """One sink.
 
     Attributes:
-        last: the last publication that happened.
-        under_way: the one that was asked for and not answered.
-        active_ms: when it last did anything in this life, or when that began.
-        idle_ms: the longest time that it did nothing.
+        last: the last committed publication.
+        under_way: the publication in flight.
+        active_ms: time of its last activity in this life, or the start of the life.
+        idle_ms: its longest idle time.
     """
 
     stages: dict[str, StageModel] = field(default_factory=dict)
@@ -101,10 +104,10 @@ class SinkModel:
 
 
 class StagingModel:
-    """Every sink.
+    """All sinks.
 
     Args:
-        clock: what time it is.
+        clock: the simulated clock.
     """
 
     def __init__(self, clock: FakeClock) -> None:
@@ -114,10 +117,12 @@ class StagingModel:
         self.sinks: dict[str, SinkModel] = {}
         self.attempts: list[Attempt] = []
 
-    # --- what is asked for --------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def begin_life(self, expiry_ms: int) -> None:
-        """A process begins that drops stages after this time. Those that were not sealed go with the one before it."""
+        """Begin a process with this expiry of stages. Unsealed ones are dropped with the previous
+        process.
+        """
         for sink in self.sinks.values():
             for stage in sink.stages.values():
                 stage.gone = stage.gone or self.may_have_expired(sink, stage)
@@ -128,7 +133,7 @@ class StagingModel:
             sink.stages = {name: stage for name, stage in sink.stages.items() if stage.sealing}
 
     def sink(self, sink_id: str) -> SinkModel:
-        """A sink; it does something."""
+        """The model of a sink; records activity."""
         now_ms = self._clock.true_ms()
         sink = self.sinks.setdefault(sink_id, SinkModel(active_ms=now_ms))
         sink.idle_ms = max(sink.idle_ms, now_ms - sink.active_ms)
@@ -136,32 +141,32 @@ class StagingModel:
         return sink
 
     def may_have_expired(self, sink: SinkModel, stage: StageModel) -> bool:
-        """Whether a stage may be gone because its sink has done nothing, or has passed it by."""
+        """True if a stage may have been dropped because its sink was idle or published without it."""
         now_ms = self._clock.true_ms()
         waited_ms = 0 if stage.passed_ms is None else now_ms - stage.passed_ms
         return max(sink.idle_ms, now_ms - sink.active_ms, waited_ms) >= self._expiry_ms - 10
 
     def new_stage(self, sink: SinkModel) -> StageModel:
-        """A stage of a name that no other one has."""
+        """A new stage with a unique name."""
         self._stages += 1
         stage = StageModel(f"stage-{self._stages}")
         sink.stages[stage.stage_id] = stage
         return stage
 
     def attempt(self, sink: SinkModel, attempt: Attempt) -> None:
-        """A publication is asked for."""
+        """Record a requested publication."""
         sink.under_way = attempt
         self.attempts.append(attempt)
         for stage in attempt.stages:
             stage.attempts.append(attempt)
 
     def answered(self, sink: SinkModel, attempt: Attempt) -> None:
-        """A publication was answered, in whatever way."""
+        """Record any answer of a publication."""
         if sink.under_way is attempt:
             sink.under_way = None
 
     def commit(self, sink: SinkModel, attempt: Attempt) -> None:
-        """A publication happens."""
+        """Record a committed publication."""
         attempt.committed = True
         sink.last = attempt
         for stage in attempt.stages:
@@ -170,10 +175,10 @@ class StagingModel:
             if stage.passed_ms is None:
                 stage.passed_ms = self._clock.true_ms()
 
-    # --- what is found ------------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     def adopt(self, state: SinksState) -> None:
-        """A start shows these sinks: raise AssertionError if it cannot; from here on it is known what has happened."""
+        """Adopt the sinks after a start; raise AssertionError if they are impossible."""
         for sink_id, found in state.sinks.items():
             sink = self.sinks[sink_id]
             shown = (found.query_id, found.last_epoch)
@@ -189,10 +194,10 @@ class StagingModel:
     def proposed(
         self, partition: PartitionId, of: PartitionModel, command: PublishParts, now_ms: int
     ) -> list[int]:
-        """A partition is to get what a publication has for it; returns the numbers of the batches.
+        """Record the proposal of a publication's batches to a partition; returns their numbers.
 
         Raises:
-            AssertionError: the publication has not happened, or the partition has got it already.
+            AssertionError: the publication is not committed, or the partition has it already.
         """
         stage_ids = [part.stage_id for part in command.parts]
         stages = {each.stage_id: each for attempt in self.attempts for each in attempt.stages}
@@ -210,10 +215,10 @@ class StagingModel:
         return of.send_together(batches, now_ms, attempt)
 
     def check(self, partitions: Mapping[PartitionId, PartitionModel]) -> None:
-        """Raise AssertionError if a publication has happened in part, more than once, or without having been committed.
+        """Raise AssertionError if a publication is partial, repeated, or not committed.
 
         Args:
-            partitions: those that there are, and whose records are known.
+            partitions: existing partitions whose records are known.
         """
         for attempt in self.attempts:
             for partition, batches in attempt.parts().items():

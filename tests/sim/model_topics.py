@@ -1,6 +1,8 @@
-"""What topics there must be: changes are made in the order in which they were asked for, some of the last ones perhaps not.
+"""Model of topics: changes are applied in the order of the requests, possibly without some of the
+last ones.
 
-Whoever looks sees the topics after some beginning of the changes. From then on these have happened, also if they were not answered.
+An observer sees the topics after a prefix of the changes. From then on these are applied, even if
+unanswered.
 """
 
 from collections.abc import Mapping
@@ -18,14 +20,14 @@ __all__ = ["Change", "Config", "TopicModel", "TopicsModel"]
 
 @dataclass(eq=False, slots=True)
 class Change:
-    """One change that was asked for.
+    """One requested change.
 
     Attributes:
         what: `create`, `alter` or `delete`.
-        partitions: as asked; 0 in an alteration: as many as before.
-        config: options to set; None as a value: to remove.
-        sent_ms: the true time at which it was asked for.
-        result: what it must be answered with, once that is known: the state of the topic, or the class of an error.
+        partitions: as requested; 0 in an alteration: unchanged.
+        config: options to set; a value of None removes the option.
+        sent_ms: the true time of the request.
+        result: the expected answer, once known: the state of the topic, or the class of an error.
     """
 
     what: str
@@ -37,7 +39,7 @@ class Change:
 
 
 class _State(NamedTuple):
-    """A topic as the changes leave it."""
+    """A topic after the changes."""
 
     version: int
     config: Mapping[str, str]
@@ -46,7 +48,7 @@ class _State(NamedTuple):
 
 @dataclass(slots=True)
 class _States:
-    """All topics by name, and the raft group that the next partition gets."""
+    """All topics by name, and the raft group of the next partition."""
 
     topics: dict[str, _State] = field(default_factory=dict)
     next_raft_group: int = FIRST_PARTITION_GROUP
@@ -55,7 +57,7 @@ class _States:
         return _States(dict(self.topics), self.next_raft_group)
 
     def apply(self, change: Change) -> _State | type[PixyError] | None:
-        """Make a change, and say what comes back."""
+        """Apply a change; returns its expected answer."""
         before = self.topics.get(change.name)
         if change.what == "create":
             return TopicExists if before is not None else self._create(change)
@@ -96,7 +98,7 @@ class _States:
 
 
 class Config(NamedTuple):
-    """Options of a topic: from when on they may have counted, and until when; None: they still do."""
+    """Options of a topic, and the time in which they may have applied; None: they still do."""
 
     options: Mapping[str, str]
     from_ms: int
@@ -108,8 +110,8 @@ class TopicModel:
     """One topic, from its creation to its deletion.
 
     Attributes:
-        topic_id: empty until it is known.
-        configs: every one that it has had, oldest first.
+        topic_id: empty until known.
+        configs: all its options so far, oldest first.
     """
 
     name: str
@@ -124,13 +126,13 @@ class TopicsModel:
     """All topics.
 
     Args:
-        clock: what time it is.
+        clock: the simulated clock.
 
     Attributes:
-        live: by name, as they were last seen.
-        deleted: those whose deletion was seen since the last start.
-        pending: changes that were asked for and not seen, oldest first.
-        unanswered: how many changes wait for an answer.
+        live: topics by name, as last seen.
+        deleted: topics whose deletion was seen since the last start.
+        pending: changes requested and not seen, oldest first.
+        unanswered: number of changes without an answer.
     """
 
     def __init__(self, clock: FakeClock) -> None:
@@ -140,22 +142,22 @@ class TopicsModel:
         self.pending: list[Change] = []
         self.unanswered = 0
         self._states = _States()
-        # Every id that was ever seen, and what it was.
+        # All topics ever seen, by id.
         self._topic_ids: dict[bytes, TopicModel] = {}
 
     def send(self, change: Change) -> None:
-        """A change is asked for."""
+        """Record a requested change."""
         change.sent_ms = self._clock.true_ms()
         self.pending.append(change)
         self.unanswered += 1
 
     def take_back(self, change: Change) -> None:
-        """A change was refused: it must not happen."""
+        """Remove a rejected change, which must not be applied."""
         assert self.pending.pop() is change
         self.unanswered -= 1
 
     def answer(self, change: Change, error: PixyError | None) -> None:
-        """A change is answered: it and all before it have happened."""
+        """Record an answered change: it and all before it are applied."""
         if change in self.pending:
             self._advance(self.pending.index(change) + 1)
         self.unanswered -= 1
@@ -166,7 +168,7 @@ class TopicsModel:
             assert error is None, f"{change} is answered with {error!r}"
 
     def see(self, metadata: MetadataState) -> None:
-        """Raise AssertionError if the changes asked for cannot have led to these topics."""
+        """Raise AssertionError if the requested changes cannot have led to these topics."""
         states = self._states.copy()
         found = _States(
             {
@@ -190,18 +192,18 @@ class TopicsModel:
             self._identify(self.live[name], topic.topic_id)
 
     def adopt(self, metadata: MetadataState) -> None:
-        """From here on, what is there was asked for, and nothing else."""
+        """Adopt the topics after a start, and forget other requests."""
         self.see(metadata)
         self.pending = []
         self.deleted = []
         self.unanswered = 0
 
     def by_id(self, topic_id: bytes) -> TopicModel:
-        """A topic that was seen."""
+        """A topic seen so far."""
         return self._topic_ids[topic_id]
 
     def _advance(self, count: int) -> None:
-        """The first of the pending changes have happened."""
+        """Apply the first pending changes."""
         for change in self.pending[:count]:
             change.result = self._states.apply(change)
             self._follow(change, self._states.topics.get(change.name))

@@ -1,6 +1,8 @@
-"""What the simulated disk is made of: files and directories, each as a process sees it and as a loss of power may leave it.
+"""Files and directories of the simulated disk, each as seen by a process and as left by a power
+failure.
 
-They know nothing of paths, processes, room or faults: that is `tests.sim.disk`, whose docstring says what may be lost.
+They know nothing of paths, processes, space or faults: see `tests.sim.disk`, whose docstring
+specifies the possible losses.
 """
 
 from collections.abc import Iterator
@@ -16,7 +18,9 @@ SECTOR_BYTES = 512
 
 
 class _Version(NamedTuple):
-    """What a page may be after a power failure; `size_number` is that of the file's length at that moment."""
+    """A possible content of a page after a power failure; `size_number` is the index of the file's
+    length at that moment.
+    """
 
     size_number: int
     truncated: bool
@@ -33,10 +37,12 @@ class Inode:
     """A file's content.
 
     Attributes:
-        data: what a process reads.
-        sizes: the lengths since the last sync, the durable one first. Invariant: the last one is that of `data`.
-        versions: for each page that is not synced, what it was and became, oldest first.
-        stuck: unsynced pages that a sync does not write any more, because one has failed. Invariant: all are in `versions`.
+        data: content as read by a process.
+        sizes: lengths since the last sync, the durable one first. Invariant: the last one is that
+            of `data`.
+        versions: contents of each unsynced page, oldest first.
+        stuck: unsynced pages that syncs no longer write after a failed one. Invariant: all are in
+            `versions`.
         last_durable_write: position of the last `write_durably`.
     """
 
@@ -48,7 +54,7 @@ class Inode:
 
     def write(self, data: bytes, position: int) -> None:
         if not data:
-            return  # which makes no file longer
+            return  # which extends no file
         end = position + len(data)
         before = self._pages(position, end)
         self.extend(end)
@@ -104,7 +110,7 @@ class Inode:
         self.stuck = set()
 
     def copy(self) -> "Inode":
-        """The same content, all of it durable."""
+        """A copy with the same content, all durable."""
         copy = Inode(bytearray(self.data), last_durable_write=self.last_durable_write)
         copy.sync()
         return copy
@@ -131,7 +137,9 @@ def _page_range(position: int, end: int) -> range:
 
 
 def _possible(versions: list[_Version], size_number: int) -> list[bytes]:
-    """What a page may be if the file's length is the one of that number: truncations behind it have not happened."""
+    """Possible contents of a page with the file's length of that index: later truncations have not
+    happened.
+    """
     contents: list[bytes] = []
     for version in versions:
         if version.truncated:
@@ -150,7 +158,9 @@ def _survivor(rng: Random, contents: list[bytes], kept: float) -> bytes:
 
 
 class Change(NamedTuple):
-    """An unsynced change of names: `new` comes to be `node`, and `old`, which was it, goes; either may be None."""
+    """An unsynced change of names: `new` becomes the name of `node`, and its name `old` is removed;
+    either may be None.
+    """
 
     old: str | None
     new: str | None
@@ -159,7 +169,8 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Directory:
-    """Names. `durable` is what is on stable storage, `pending` what has changed since, oldest first.
+    """Names of a directory. `durable` is the state on stable storage, `pending` the changes since,
+    oldest first.
 
     Invariant: `names` is `durable` with all of `pending` applied to it.
     """
@@ -181,7 +192,7 @@ class Directory:
         forgotten: set[str | None] = set()
         for change in self.pending:
             touched = {change.old, change.new} - {None}
-            # A name is never without the changes that made it what a later one found.
+            # A change is kept only with the earlier changes of the same names.
             if rng.random() < kept and forgotten.isdisjoint(touched):
                 _apply(self.durable, change)
             else:
@@ -191,7 +202,9 @@ class Directory:
             node.lose_power(rng)
 
     def copy(self, copied: "dict[int, Inode] | None" = None) -> "Directory":
-        """The same names and files, all of it durable. `copied` has the files that were met before, by another name."""
+        """A copy with the same names and files, all durable. `copied` has the files already copied
+        under another name.
+        """
         copied = {} if copied is None else copied
         copy = Directory()
         for name, node in self.names.items():
@@ -203,7 +216,7 @@ class Directory:
         return copy
 
     def walk(self, path: Path) -> Iterator[tuple[Path, "Inode"]]:
-        """Every file in it and below, if it is at `path`."""
+        """All files in it and below, relative to `path`."""
         for name, node in sorted(self.names.items()):
             if isinstance(node, Directory):
                 yield from node.walk(path / name)

@@ -1,8 +1,9 @@
-"""What becomes of a node when one bit of its files is flipped while it is stopped.
+"""A node with one bit of its files flipped while it is stopped.
 
-It happens to a copy of everything. The start must cope with it, or be refused with the place, or the one partition that is damaged
-says so, and all others are whole and go on, over crashes too. Nothing of the files of a partition that is not ready is changed: once
-the bit is right again, everything is there. A part of a stage takes its bit along when it becomes a segment under another name.
+The probe works on a copy. The start must repair the damage, or be refused with its position, or the
+one damaged partition reports it while all others are intact and continue, also over crashes. Files
+of a partition that is not ready are not changed: once the bit is restored, all data is there. A
+part of a stage keeps its flipped bit when it becomes a segment under another name.
 """
 
 import asyncio
@@ -33,10 +34,10 @@ class Probe:
     """One flipped bit.
 
     Args:
-        world: what is copied; nothing in it is changed, but its random numbers.
+        world: the world to copy; only its random generator is changed.
 
     Attributes:
-        counts: what came of it.
+        counts: outcomes by kind.
     """
 
     def __init__(self, world: World) -> None:
@@ -51,7 +52,7 @@ class Probe:
         self.counts: Counter[str] = Counter()
 
     def run(self) -> None:
-        """Raise AssertionError if anything is not as it must be."""
+        """Raise AssertionError if an expectation does not hold."""
         rng, disk = self._rng, self._disk
         kinds = _kinds(disk)
         if not kinds:
@@ -68,12 +69,12 @@ class Probe:
         for number in range(rng.choice((1, 1, 2, 3))):
             self._run_damaged(again=number > 0)
             if self._outcome == "refused at start":
-                # The journal reaches back to the older of two, or to the begin.
+                # The journal reaches back to the older of two checkpoints, or to the begin.
                 assert kind != "checkpoint", f"a start is refused for want of one checkpoint: {path}"
                 break
         else:
             disk.restart()
-            # If the file is still the one that it was.
+            # If it is still the same file.
             if self._outcome != "harmless" and _read(disk, path)[: position + 1] == damaged:
                 disk.flip(path, position, bit)
                 self.counts["flipped bits flipped back"] += 1
@@ -91,7 +92,8 @@ class Probe:
         life.check_end()
         if again and not self._deletes:
             assert life.outcome != "refused at start", f"a start is refused that was not before: {self._path}"
-        # A crash may have come before the damaged directory has lost its name; then nobody knows any more whose it was.
+        # A crash may have come before the rename of the damaged directory; then its owner is
+        # unknown.
         self._deletes = self._deletes or life.deletes
         self._outcome = max(self._outcome, life.outcome, key=_OUTCOMES.index)
         loses_power = disk.ended and self._rng.random() < 0.5
@@ -104,7 +106,9 @@ class Probe:
             disk.lose_power()
 
     async def _live_again(self) -> None:
-        """Once the bit is right again, or what had it is gone, everything is there; else what has it says so."""
+        """Check that all data is there once the bit is restored or its file deleted; otherwise that
+        the damage is reported.
+        """
         model, faults = self._world.model, list[BaseException]()
         node, options = make_node(self._world, faults)
         backend = EmbeddedBackend(node)
@@ -122,15 +126,15 @@ class Probe:
 
 
 class _DamagedLife:
-    """One process that begins with the flipped bit.
+    """One process that starts with the flipped bit.
 
     Args:
-        path, inode: the file that has it, and its name at first.
-        dies: whether the process may end at any operation.
+        path, inode: the damaged file, and its original name.
+        dies: True if the process may end at any operation.
 
     Attributes:
         outcome: one of `_OUTCOMES`.
-        deletes: whether it deletes the topic that is damaged.
+        deletes: True if it deletes the damaged topic.
     """
 
     def __init__(self, world: World, path: Path, inode: Inode, *, dies: bool) -> None:
@@ -149,7 +153,7 @@ class _DamagedLife:
         self.deletes = False
 
     async def live(self) -> None:
-        """Live it. Raises AssertionError if anything is not as it must be."""
+        """Run the life. Raises AssertionError if an expectation does not hold."""
         self._model.begin_life(self._options.storage, self._options.staging)
         try:
             await self._backend.start()
@@ -170,7 +174,7 @@ class _DamagedLife:
             self.outcome = "answered when read"
         if self._dies:
             disk = self._world.disk
-            # Long enough, now and then, for entries that the damaged partition needs to be relocated.
+            # Sometimes long enough to relocate entries that the damaged partition needs.
             disk.die_at = disk.operations + self._rng.randint(1, self._rng.choice((200, 2000)))
             disk.die_phase = self._rng.choice(("before", "middle", "after"))
         await self._go_on(damaged)
@@ -178,16 +182,18 @@ class _DamagedLife:
 
     @property
     def _paths(self) -> set[Path]:
-        """Every name of what is damaged."""
+        """All names of the damaged file."""
         return self._paths_before.union(self._world.disk.aliases(self._inode))
 
     def check_end(self) -> None:
-        """What must be true of it once it has ended. Raises AssertionError if it is not."""
+        """Check it after its end. Raises AssertionError if an expectation does not hold."""
         self._workload.check_tasks()
         assert not self._faults, f"a node with a flipped bit breaks: {self._faults}"
 
     async def _go_on(self, damaged: set[str]) -> None:
-        """Use what is whole, until the journal has lost its oldest files; perhaps delete the topic that is damaged."""
+        """Use the intact partitions until the journal has deleted its oldest files; sometimes
+        delete the damaged topic.
+        """
         rng, workload = self._rng, self._workload
         whole = [each for each in workload.partitions() if "{}-{}".format(*each) not in damaged]
         hit = next((each for each in workload.partitions() if "{}-{}".format(*each) in damaged), None)
@@ -207,7 +213,7 @@ class _DamagedLife:
         await asyncio.sleep(20)
 
     def _hit(self, path: Path) -> str:
-        """The directory of the partition that a damaged file belongs to."""
+        """The partition directory of a damaged file."""
         if path.parent.parent != _STAGING or path.suffix != ".batches":
             return path.parent.name
         topic_id, number = path.stem.split("-")
@@ -226,7 +232,7 @@ class _DamagedLife:
 
 
 def _kinds(disk: SimulatedDisk) -> dict[str, list[Path]]:
-    """Files that are not empty, by what they are."""
+    """Non-empty files, by kind."""
     kinds: dict[str, list[Path]] = {}
     for path, size in disk.files().items():
         kind = path.suffix.removeprefix(".") or path.name
@@ -238,7 +244,7 @@ def _kinds(disk: SimulatedDisk) -> dict[str, list[Path]]:
 
 
 def _read(disk: SimulatedDisk, path: Path) -> bytes:
-    """What is in a file; nothing if it is gone."""
+    """Content of a file; empty if it does not exist."""
     if path not in disk.files():
         return b""
     file = disk.open(path)
@@ -248,7 +254,7 @@ def _read(disk: SimulatedDisk, path: Path) -> bytes:
 
 
 def _content(disk: SimulatedDisk, directory: Path) -> dict[str, bytes]:
-    """Everything in a directory of a partition; nothing of any other."""
+    """All files of a partition's directory; empty for other directories."""
     if directory.parent != _TOPICS:
         return {}
     return {path.name: _read(disk, path) for path in disk.files() if path.parent == directory}

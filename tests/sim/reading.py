@@ -1,4 +1,4 @@
-"""Reads everything that a node shows, while others change it."""
+"""Reads all data of a node during concurrent changes."""
 
 from collections.abc import Callable
 
@@ -11,16 +11,16 @@ from tests.sim.model import Found, FoundPartition, PartitionId, Sent
 __all__ = ["GROUPS", "read_batches", "read_everything"]
 
 GROUPS = ("g", "h", "i")
-"""The consumer groups that there are."""
+"""The consumer groups."""
 
 
 async def read_everything(
     node: Node, backend: EmbeddedBackend, on_damage: Callable[[CorruptData], None] | None = None
 ) -> Found:
-    """All that a backend shows; proves that offsets have no holes.
+    """All data of a backend; checks that offsets have no holes.
 
     Args:
-        on_damage: gets the error of a partition that cannot be read; without it the error is raised.
+        on_damage: called with the error of an unreadable partition; without it the error is raised.
     """
     partitions: dict[PartitionId, FoundPartition] = {}
     damaged: set[PartitionId] = set()
@@ -39,7 +39,7 @@ async def read_everything(
                 on_damage(error)
                 damaged.add(id)
             partitions[id] = FoundPartition(reading.begin, reading.records)
-    # All at one moment: nothing of this suspends.
+    # A consistent snapshot: nothing here suspends.
     metadata = MetadataState()
     metadata.topics = dict(node.metadata.topics)
     metadata.next_raft_group = node.metadata.next_raft_group
@@ -47,7 +47,7 @@ async def read_everything(
 
 
 def read_committed(node: Node) -> dict[tuple[str, PartitionId], OffsetCommit]:
-    """Every committed offset."""
+    """All committed offsets."""
     return {
         (group, PartitionId(topic.topic_id, number)): commit
         for topic in node.metadata.topics.values()
@@ -57,7 +57,7 @@ def read_committed(node: Node) -> dict[tuple[str, PartitionId], OffsetCommit]:
 
 
 def read_batches(batches: object, offset: int) -> list[Sent]:
-    """The records of batches that were fetched from an offset on; proves that they follow each other."""
+    """Records of batches fetched from an offset on; checks that they are consecutive."""
     records: list[Sent] = []
     assert isinstance(batches, list | tuple)
     for batch in batches:
@@ -74,7 +74,7 @@ class _Reading:
     """One partition from end to end.
 
     Attributes:
-        begin, records: what was found so far.
+        begin, records: begin and records found so far.
     """
 
     def __init__(self, node: Node, backend: EmbeddedBackend, topic: Topic, number: int) -> None:
@@ -86,12 +86,12 @@ class _Reading:
         self.records: list[Sent] = []
 
     def is_there(self) -> bool:
-        """Whether the topic is still the one that it was."""
+        """True if the topic is still the same."""
         topic = self._node.metadata.topics.get(self._topic.name)
         return topic is not None and topic.topic_id == self._topic.topic_id
 
     async def read(self) -> None:
-        """Read up to where it ends at this moment.
+        """Read up to the current end.
 
         Raises:
             UnknownPartition, UnknownTopic: the topic is deleted.
@@ -101,11 +101,11 @@ class _Reading:
             raise UnknownTopic(self._topic.name)
         offsets = (await self._backend.offset_ranges(self._topic.name))[self._number]
         self.begin, end = offsets.begin, offsets.end
-        await self._fetch()  # one that is not ready says so, also if it is empty
+        await self._fetch()  # one that is not ready reports it, even if empty
         while (at := self.begin + len(self.records)) < end:
             await self._fetch()
             assert self.begin + len(self.records) > at, f"nothing at offset {at}, the end is {end}"
-        if self.begin > end:  # all of that has gone meanwhile
+        if self.begin > end:  # all of that has been deleted meanwhile
             self.records = []
             await self.read()
         else:

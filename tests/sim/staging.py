@@ -1,4 +1,6 @@
-"""What a life asks of staged writes: stages in pieces, some twice, some out of order, some left alone; publications, again and again."""
+"""Workload of staged writes: stages in pieces, some repeated, some out of order, some abandoned;
+repeated publications.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -30,7 +32,7 @@ _SIZES = (0, 40, 300, 300, 1500, 4000)
 
 
 class ObservedNode(Node):
-    """A node whose proposals of publications the model is told of."""
+    """A node that reports proposals of publications to the model."""
 
     def __init__(self, world: World, options: NodeOptions, on_fault: Callable[[BaseException], None]) -> None:
         super().__init__(world.disk, world.clock, options, on_fault)
@@ -38,7 +40,8 @@ class ObservedNode(Node):
 
     async def _write_what_is_missing(self) -> None:
         await super()._write_what_is_missing()
-        # What follows rolls publications forward, so what the start has found is noted first.
+        # The next step rolls publications forward, so the state found by the start is recorded
+        # first.
         model = self._world.model
         stages = [stage for sink_id in self._stages.sinks() for stage in self._stages.of_sink(sink_id)]
         assert all(stage.fault is None for stage in stages), "a crash has damaged a stage"
@@ -48,7 +51,7 @@ class ObservedNode(Node):
         model.staging.adopt(self.publisher._state)
 
     def whole_partitions(self) -> dict[PartitionId, PartitionReplica]:
-        """The partitions that are ready."""
+        """Ready partitions."""
         return {
             PartitionId(replica.log.identity.topic_id, replica.log.identity.partition): replica
             for replica in self._partitions
@@ -56,7 +59,7 @@ class ObservedNode(Node):
         }
 
     def check_publications(self) -> None:
-        """Raise AssertionError if a publication has happened in part."""
+        """Raise AssertionError if a publication is partial."""
         model = self._world.model
         model.see(self.metadata)
         model.staging.check({id: model.partition(id) for id in self.whole_partitions()})
@@ -88,14 +91,14 @@ class ObservedNode(Node):
 
 
 class StagingWorkload:
-    """Asks for staged writes at random.
+    """Makes random staged writes.
 
     Args:
-        world: what the node runs on.
-        read_failed: tells whether a read of the disk has failed.
+        world: the world of the node.
+        read_failed: predicate that is true after a failed read of the disk.
 
     Attributes:
-        told: whether somebody was answered that the disk has failed.
+        told: True if a caller got an error about a disk failure.
     """
 
     def __init__(
@@ -117,10 +120,10 @@ class StagingWorkload:
         self._sent: dict[tuple[str, int, TopicPartition], list[StagedBatch]] = {}
         self.told = False
 
-    # --- stages -------------------------------------------------------------------------------------------------
+    # --- stages -----------------------------------------------------------------------------------
 
     async def stage(self, partitions: list[TopicPartition]) -> None:
-        """Stage some pieces, and seal them, or leave them, or discard them."""
+        """Stage some pieces, and seal, abandon or discard them."""
         rng, staging = self._rng, self._model.staging
         sink_id = rng.choice(SINKS)
         sink = staging.sink(sink_id)
@@ -154,7 +157,9 @@ class StagingWorkload:
     async def _stage_at_once(
         self, sink_id: str, stage: StageModel, pieces: list[list[StagedBatches]]
     ) -> None:
-        """Send all pieces and the seal at a time; one that comes before a piece is refused, and asked for again."""
+        """Send all pieces and the seal concurrently; a seal that arrives before a piece is
+        rejected, and retried.
+        """
         seal, stage.sealing = _seal_of(pieces), True
         asked = [self._send(sink_id, stage, number, piece, None) for number, piece in enumerate(pieces)]
         asked.insert(self._rng.randint(0, len(asked)), self._seal_early(sink_id, stage, seal))
@@ -197,7 +202,9 @@ class StagingWorkload:
         return Sent(None, b"staged" + rng.randbytes(8) + bytes(rng.choice(_SIZES)), self._clock.wall_ms())
 
     def _expect(self, stage: StageModel, number: int, piece: list[StagedBatches]) -> bool:
-        """Note a piece when it is sent, because it is for the topics that there are then; whether these are there."""
+        """Record a piece when it is sent, because it is for the topics at that time; returns True
+        if these exist.
+        """
         topics = self._model.see(self._node.metadata)
         for (name, number_of_partition), _, _ in piece:
             if name not in topics or number_of_partition >= len(topics[name].partitions):
@@ -218,7 +225,7 @@ class StagingWorkload:
         piece: list[StagedBatches],
         seal: StageSeal | None,
     ) -> bool:
-        """Whether a request is answered well; if not, the stage is left alone."""
+        """True if a request succeeds; otherwise the stage is abandoned."""
         sink = self._model.staging.sink(sink_id)
         gone = piece and number not in stage.pieces and not self._expect(stage, number, piece)
         try:
@@ -231,8 +238,8 @@ class StagingWorkload:
         except (Unavailable, ShuttingDown, StorageFault) as error:
             self._check_refusal(error)
         else:
-            return True  # also after a fault: what is staged rests on nothing but its own files
-        # What a failed seal leaves is unknown, and nobody relies on it.
+            return True  # also after a fault: stages depend only on their own files
+        # The state after a failed seal is unknown, and not used.
         stage.gone = True
         return False
 
@@ -259,10 +266,12 @@ class StagingWorkload:
             self._counts["stages that failed"] += 1
             self.told = True
 
-    # --- publications -------------------------------------------------------------------------------------------
+    # --- publications -----------------------------------------------------------------------------
 
     async def publish(self) -> None:
-        """Publish something of a sink of which nothing is being published; perhaps twice at a time, or what was published before."""
+        """Publish stages of a sink without a publication in flight; sometimes twice concurrently,
+        or stages published before.
+        """
         rng, staging = self._rng, self._model.staging
         sink_id = rng.choice(SINKS)
         if sink_id in staging.sinks and staging.sinks[sink_id].under_way is not None:
@@ -279,7 +288,7 @@ class StagingWorkload:
         attempt = Attempt(query_id, epoch, stages)
         staging.attempt(sink, attempt)
         asked = [self._ask(sink_id, attempt) for _ in range(rng.choice((1, 1, 1, 2)))]
-        # As tasks of this one: they end with it.
+        # As children of this task: they end with it.
         results = await asyncio.gather(*asked, return_exceptions=True)
         staging.answered(sink, attempt)
         for result in results:
@@ -306,7 +315,7 @@ class StagingWorkload:
 
     def _check_published(self, sink: SinkModel, attempt: Attempt, published: bool) -> None:
         if published and not attempt.committed:
-            self._model.staging.commit(sink, attempt)  # nothing of it was proposed to any partition
+            self._model.staging.commit(sink, attempt)  # none of it was proposed to any partition
         assert attempt.committed, "answered as published before, and was not"
         self._counts["publications" if published else "publications that were there already"] += 1
         for id in attempt.parts():
@@ -348,7 +357,7 @@ class StagingWorkload:
         self._counts["publications again"] += 1
 
     def check_left(self, names: Mapping[str, object]) -> None:
-        """Raise AssertionError if a stage that was sealed is gone, or one that is published is still there."""
+        """Raise AssertionError if a sealed stage is missing, or a published one still exists."""
         staging = self._model.staging
         for sink_id, sink in staging.sinks.items():
             there = {stage.name.stage_id for stage in self._node.publisher._stages.of_sink(sink_id)}

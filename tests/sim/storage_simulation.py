@@ -1,10 +1,11 @@
 """The storage of one node under crashes: a seeded workload on a simulated disk, against a model.
 
-A run is one data directory and several lives of a process on it. A life starts the node, compares what it shows with the model, does
-random things, and ends: cleanly, killed, or by a loss of power, at a random operation of the disk, also in the middle of a start.
-In some lives the disk has little room or none for a while, or one call fails. In between a copy of the disk gets one bit flipped, and
-is started too. In the last life nothing fails: everything must be there, everything that is asked must be answered, and nothing may
-be left over.
+A run is one data directory and several lives of a process on it. A life starts the node, compares
+its data with the model, performs random operations, and ends: cleanly, killed, or by a power
+failure, at a random operation of the disk, also during a start. In some lives the disk has little
+or no space for a while, or one call fails. In between, a copy of the disk gets one bit flipped and
+is started too. In the last life nothing fails: all data must be there, all requests must be
+answered, and nothing may be left over.
 
     python -m tests.sim.storage_simulation --seeds 1..1000
 """
@@ -39,13 +40,13 @@ class Simulation:
     """One run.
 
     Args:
-        seed: everything follows from it.
-        lives: how many processes follow each other, the last healthy one not counted.
-        ignored: the places whose syncs do nothing, as the disk names them.
+        seed: the seed of all randomness.
+        lives: number of successive processes, without the last healthy one.
+        ignored: sites whose syncs are ignored, as named by the disk.
 
     Attributes:
-        disk: what everything happens on.
-        counts: how often which kind of thing has happened.
+        disk: the simulated disk.
+        counts: number of events by kind.
     """
 
     def __init__(self, seed: int, *, lives: int = 5, ignored: Iterable[str] = ()) -> None:
@@ -59,11 +60,11 @@ class Simulation:
         self._lives = lives
 
     def run(self) -> None:
-        """Raise `SimulationFailure` if anything is not as it must be."""
+        """Raise `SimulationFailure` if an expectation does not hold."""
         rng = self._world.rng
         life = 0
         try:
-            # Segments are small here, and are to have indexes nevertheless.
+            # Segments are small here, and should have indexes nevertheless.
             with (
                 capture_logs(),
                 patch.object(segment, "INDEX_INTERVAL_BYTES", 1500),
@@ -95,7 +96,7 @@ class Simulation:
             self.disk.lose_power()
 
     def _probe(self) -> None:
-        """Flip a bit in a copy of everything, and start that."""
+        """Flip a bit in a copy of the disk, and start it."""
         probe = Probe(self._world)
         probe.run()
         self.counts += probe.counts

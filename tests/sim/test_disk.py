@@ -1,4 +1,6 @@
-"""The simulated disk: where a process ends or a call fails, and what there is room for. What a loss of power leaves is in `test_nodes`."""
+"""The simulated disk: ends of a process, failing calls, and space. Power failures are tested in
+`test_nodes`.
+"""
 
 import errno
 from collections.abc import Callable
@@ -9,7 +11,7 @@ import pytest
 from tests.sim.disk import PAGE_BYTES, Ended, SimulatedDisk
 from tests.sim.disks import DIRECTORY, PATH, SEEDS, content, make, make_directory, put, put_durably
 
-# --- processes and faults -----------------------------------------------------------------------------------------
+# --- processes and faults -------------------------------------------------------------------------
 
 
 def test_a_killed_process_leaves_everything_and_its_files_are_dead() -> None:
@@ -121,7 +123,7 @@ def test_one_seed_gives_one_outcome() -> None:
     assert run(3) != run(4)
 
 
-# --- room ---------------------------------------------------------------------------------------------------------
+# --- space ----------------------------------------------------------------------------------------
 
 NO_ROOM = "No space left|quota exceeded"
 
@@ -222,7 +224,9 @@ def test_a_loss_of_power_gives_back_the_room_of_what_it_takes_and_takes_that_of_
 
 
 def refusals(act: Callable[[SimulatedDisk], object], room: int) -> tuple[set[int], set[bytes]]:
-    """The errors with which `act` is refused for want of room, and what the file may hold then; it had 10 bytes `o`."""
+    """Errors of `act` for lack of space, and possible contents of the file then; it had 10 bytes
+    `o`.
+    """
     errors, left = set(), set()
     for seed in SEEDS:
         disk = make(seed)
@@ -283,7 +287,7 @@ def test_a_write_in_the_middle_of_which_the_process_ends_takes_no_more_room_than
     assert found == {0, PAGE_BYTES, PAGE_BYTES + 1}
 
 
-# --- links --------------------------------------------------------------------------------------------------------
+# --- links ----------------------------------------------------------------------------------------
 
 
 def test_a_link_is_kept_or_forgotten_and_its_content_is_one() -> None:

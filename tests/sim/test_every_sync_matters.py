@@ -1,13 +1,15 @@
-"""Without any one of its syncs the storage loses something, and the simulation sees it.
+"""Every sync matters: without any one of them the storage loses data, and the simulation detects
+it.
 
-The sites are found in the source. Each is switched off alone: the disk ignores the syncs of that place, and some seed must fail.
+The sites are found in the source. Each is disabled alone: the disk ignores the syncs of that site,
+and some seed must fail.
 
-Some places do what another place does a moment later or at the next start, so that no crash shows their absence. They are named in
-`MASKED` with what masks them. For these the mask is switched off, with which the seed still passes, and then both, with which
-it fails: the place is what stands between.
+Some sites do what another one does a moment later or at the next start, so that no crash reveals
+their absence. They are listed in `MASKED` with their masks. For these the mask is disabled, with
+which the seed still passes, and then both, with which it fails: the site makes the difference.
 
-Some rules are about order, not about a sync: they are broken by changing the code under test. Those about the removal of a journal
-file are in `test_journal_file_crashes`.
+Some rules are about order, not about a sync: they are broken by patching the code under test. Those
+about the removal of a journal file are in `test_journal_file_crashes`.
 """
 
 import ast
@@ -38,13 +40,13 @@ from tests.sim.disk import SimulatedDisk
 from tests.sim.storage_simulation import SimulationFailure, run_seed
 
 SEEDS_MAX = 1200
-"""A site whose absence no seed up to this one shows is dead or masked."""
+"""A site whose absence no seed up to this one reveals is dead or masked."""
 
 ORDER_SEEDS = 60
 NAMELESS_SEED = 2
-"""The power fails while a directory is removed. As in `ALONE` only a hint."""
+"""The power fails while a directory is removed. Only a hint, as in `ALONE`."""
 EARLY_DROP_SEED = 15
-"""It fails when segments have gone that a start looks for. Only a hint, too."""
+"""Fails when segments are gone that a start needs. Only a hint, too."""
 ONE_CHECKPOINT_SEED = 3
 """The newest checkpoint is damaged. Only a hint, too."""
 
@@ -67,7 +69,7 @@ ALONE = {
     "storage/recovery.py:_make_durable sync_directory": 192,
     "storage/segment.py:Segment.sync sync": 2,
 }
-"""Site -> a seed that fails without it. Only a hint: others are tried if it does not.
+"""Site -> a seed that fails without it. Only a hint: others are tried if it passes.
 
 `python -m tests.sim.storage_simulation --seeds 1..10000 --ignore SITE` finds one.
 """
@@ -78,7 +80,8 @@ MASKED = {
         "cluster/recovery.py:_sync_ancestors sync_directory",
         1,
     ),
-    # The two follow each other; between them only an older checkpoint goes, of which one more is left.
+    # The two follow each other; between them only an older checkpoint is removed, of which one more
+    # is left.
     "storage/checkpoint.py:CheckpointStore.write sync_directory": (
         "storage/checkpoint.py:CheckpointStore._remove_old sync_directory",
         3,
@@ -88,7 +91,7 @@ MASKED = {
         3,
     ),
 }
-"""Site -> what masks it, and a seed that passes without the mask and fails without both."""
+"""Site -> its mask, and a seed that passes without the mask and fails without both."""
 
 REDUNDANT = {
     "storage/recovery.py:_remove_leftover sync_directory": (
@@ -106,12 +109,14 @@ ELSEWHERE = {
     "cluster/recovery.py:_sync_directories sync_directory": "test_first_start_crashes",
     "storage/recovery.py:_cut sync": "test_torn_tail_crashes",
 }
-"""Sites that random lives meet too seldom -> the module that tries every operation of the right moment."""
+"""Sites that random lives meet too seldom -> the module that tries every operation at the right
+moment.
+"""
 
 NOT_HERE = {
     "storage/publication_marks.py:write_mark make_directory": "tests/storage/test_publication_marks",
 }
-"""Sites that only clusters of Kafka have -> the test that shows that they matter."""
+"""Sites of Kafka clusters only -> the test that shows that they matter."""
 
 NAMED = {*ALONE, *MASKED, *REDUNDANT, *ELSEWHERE}
 
@@ -120,14 +125,14 @@ FORWARDED = {
     "storage/partition_log.py:PartitionLog.sync sync",
     "storage/partition_log.py:PartitionLog._sync_full sync",
 }
-"""These call a `sync` of our own, which has a site in it."""
+"""These call pixy's own `sync`, which has a site in it."""
 
 NO_STORAGE = {"disk.py", "read_only.py"}
-"""Disks, not users of one."""
+"""Disk implementations, not users."""
 
 
 def sites_in_the_source() -> set[str]:
-    """Every call that makes something durable, named as the simulated disk names it."""
+    """All calls that make something durable, named as by the simulated disk."""
     root = Path(pixy.__file__).parent
     found = set()
     for part in ("storage", "cluster"):
@@ -193,7 +198,7 @@ def test_without_it_and_what_masks_it_something_is_lost(site: str) -> None:
     pytest.fail(f"no crash of {SEEDS_MAX} seeds shows that {site} is missing, even without {mask}")
 
 
-# --- order --------------------------------------------------------------------------------------------------------
+# --- order ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -201,16 +206,16 @@ def test_without_it_and_what_masks_it_something_is_lost(site: str) -> None:
 def test_a_journal_file_is_synced_before_its_successor_is_created(
     monkeypatch: pytest.MonkeyPatch, ordered: bool
 ) -> None:
-    """Every large flush goes half into one file and half into a new one, and is answered when both are synced.
+    """Every large flush is split over one file and a new one, and answered when both are synced.
 
-    That loses nothing if the first is synced before the second is created, and does otherwise.
+    Nothing is lost if the first is synced before the second is created, and data is lost otherwise.
     """
     write = Journal._write
 
     def write_over_two_files(journal: Journal, gathered: Any) -> Any:
         if (
             len(gathered.tokens) < 2 or gathered.bytes < 2000
-        ):  # among them what compaction writes, which would never end
+        ):  # including compaction's writes, which would never end
             return write(journal, gathered)
         first, rest = gathered.split(gathered.bytes // 2)
         disk = journal._disk
@@ -222,7 +227,7 @@ def test_a_journal_file_is_synced_before_its_successor_is_created(
             disk.ignored = frozenset()
         journal.files.extend(map(JournalFile, files))
         journal.files[-1].last_index.update(gathered.last_index)
-        before, journal._size = journal._file, 0  # no room in it any more
+        before, journal._size = journal._file, 0  # no space left in it
         assert before is not None
         written = write(journal, rest)
         before.sync()
@@ -235,7 +240,7 @@ def test_a_journal_file_is_synced_before_its_successor_is_created(
 def test_an_applied_position_is_written_only_after_the_segment_is_synced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A position that says what a later sync will make true is not enough."""
+    """A position that a later sync will make true is not enough."""
     sync = PartitionLog.sync
     late: set[PartitionLog] = set()
 
@@ -252,7 +257,7 @@ def test_an_applied_position_is_written_only_after_the_segment_is_synced(
 
 
 def test_the_journal_reaches_back_to_the_older_of_two_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newer one may be damaged."""
+    """The newer checkpoint may be damaged."""
 
     def rely_on_the_newer(replica: StateReplica, checkpoints: list[CheckpointId]) -> None:
         replica.checkpoints = checkpoints
@@ -264,7 +269,9 @@ def test_the_journal_reaches_back_to_the_older_of_two_checkpoints(monkeypatch: p
 
 
 def test_segments_go_only_after_a_position_that_begins_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the command to begin later is in the journal is not enough: a start looks for what the last position says."""
+    """The command for a later begin in the journal is not enough: a start looks for the segments of
+    the last position.
+    """
     run_command = Partitions._run_command
 
     def run_and_drop(
@@ -280,7 +287,7 @@ def test_segments_go_only_after_a_position_that_begins_behind_them(monkeypatch: 
 def test_the_directory_of_a_deleted_topic_loses_its_name_before_its_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else what a crash leaves of it may have no identity, and nobody knows what it was."""
+    """Otherwise its remains after a crash may have no identity file, and their owner is unknown."""
 
     def leave_its_name(disk: Disk, path: Path, raft_group: int) -> Path:
         return path
@@ -291,7 +298,7 @@ def test_the_directory_of_a_deleted_topic_loses_its_name_before_its_files(
 
 
 def test_a_directory_has_its_identity_before_its_first_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if it has it before the first position that speaks of the segment: that is too late."""
+    """Before the first position with the segment is too late."""
     sync, write, claim = (
         PartitionLog.sync,
         identity.write_partition_identity,

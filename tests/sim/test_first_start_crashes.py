@@ -1,7 +1,8 @@
-"""A first start that is killed at any operation, a second one that answers something, and then the power fails.
+"""A first start killed at any operation, a second one that answers a request, and then a power
+failure.
 
-What the second start finds is visible and perhaps not durable. Random lives meet this too seldom: every operation of a first start is
-tried here.
+The files that the second start finds are visible but perhaps not durable. Random lives meet this
+too seldom: every operation of a first start is tried here.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ POWER_FAILURES = 10
 
 
 class TwoStarts:
-    """The processes of one try."""
+    """The processes of one attempt."""
 
     def __init__(self, seed: int, ignored: list[str]) -> None:
         disk = SimulatedDisk(Random(seed))
@@ -36,7 +37,7 @@ class TwoStarts:
         self.there = False
 
     def run(self, killed_at: int) -> bool:
-        """Whether a topic that was answered is there in the end."""
+        """True if an answered topic exists in the end."""
         disk = self.world.disk
         disk.restart()
         disk.die_at = killed_at
@@ -81,7 +82,7 @@ class TwoStarts:
 
 
 def losses(ignored: list[str]) -> Iterator[tuple[int, int]]:
-    """The operations and seeds at which what was answered is lost."""
+    """Operations and seeds at which an answered topic is lost."""
     for operation in range(1, OPERATIONS):
         for seed in range(POWER_FAILURES):
             if not TwoStarts(seed, ignored).run(operation):

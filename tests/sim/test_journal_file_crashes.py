@@ -1,7 +1,9 @@
-"""A journal file goes while a partition that is not ready needs entries in it, and the process ends at any operation from its removal on.
+"""A journal file is removed while a partition that is not ready needs its entries, and the process
+ends at any operation from the removal on.
 
-What only that file has must be elsewhere by then: entries of the damaged partition, applied positions and hard states of others. Random
-lives meet this too seldom: the damage, seven journal files, and an end at one of very few operations.
+Data that only this file has must be elsewhere by then: entries of the damaged partition, applied
+positions and hard states of others. Random lives meet this too seldom: the damage, seven journal
+files, and an end at one of very few operations.
 """
 
 import asyncio
@@ -33,11 +35,13 @@ SEGMENT = DIRECTORY / "topics" / "damaged-0" / f"{0:020d}.log"
 RECORDS = 6
 REMOVALS = 4
 OPERATIONS = 6
-"""From a removal on; so many are enough for the flush behind it, and the answer."""
+"""Operations tried from a removal on: enough for the flush after it, and the answer."""
 
 
 class Try:
-    """One way in which it may end: at an operation, counted from one of the removals of a journal file on."""
+    """One attempt: the process ends at an operation, counted from one of the removals of a journal
+    file.
+    """
 
     def __init__(self, removal: int, at: int, *, loses_power: bool) -> None:
         self._disk = SimulatedDisk(Random(removal))
@@ -49,7 +53,7 @@ class Try:
         self._kept = False
 
     def keeps_everything(self) -> bool:
-        """Whether all records of all partitions are there, once the damaged file is put back."""
+        """True if all records of all partitions exist once the damaged file is restored."""
         disk = self._disk
         self._process(self._fill)
         disk.end()
@@ -96,7 +100,7 @@ class Try:
         run_process(self._world, run)
         self._disk.before = lambda _: None
 
-    # --- processes ----------------------------------------------------------------------------------------------
+    # --- processes --------------------------------------------------------------------------------
 
     async def _fill(self, backend: EmbeddedBackend) -> None:
         for partition in (DAMAGED, RESTING, BUSY):
@@ -142,7 +146,7 @@ async def _check(backend: EmbeddedBackend, partition: TopicPartition, count: int
 
 
 def losses() -> Iterator[tuple[int, int]]:
-    """The removals, and the operations from there on, at which something is lost."""
+    """Removals and operations from there on at which data is lost."""
     with capture_logs():
         for removal in range(1, REMOVALS + 1):
             for at in range(OPERATIONS):
@@ -202,7 +206,7 @@ def test_without_relocation_before_a_removal_it_is(monkeypatch: pytest.MonkeyPat
 def test_without_what_only_the_file_says_elsewhere_before_it_goes_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """That it is about to be written again is not enough."""
+    """Being about to be rewritten is not enough."""
     write = Compaction._write_positions
 
     def write_and_forget_at_once(

@@ -1,5 +1,6 @@
-"""Indexes that a loss of power takes, or parts of them: the next start rebuilds them, and from there on reads and starts are as fast as
-before. How fast is told by the bytes that are read."""
+"""Indexes lost completely or partly in a power failure: the next start rebuilds them, and then
+reads and starts are as fast as before, measured by the bytes read.
+"""
 
 import asyncio
 from pathlib import Path
@@ -24,38 +25,40 @@ BATCH_BYTES = 8000
 BATCHES = 1200
 SEGMENT_BYTES = 4 << 20
 BLOCK_BYTES = 65_536
-"""What is read of a segment to look for a batch."""
+"""Bytes read from a segment to find a batch."""
 
 READ_BYTES_MAX = 4 * BLOCK_BYTES
-"""A fetch of one batch from a segment whose indexes are whole. Without them it reads up to `SEGMENT_BYTES`."""
+"""Bytes of a fetch of one batch from a segment with intact indexes. Without them it reads up to
+`SEGMENT_BYTES`.
+"""
 
 
 class Machine:
-    """A machine, and the processes on it."""
+    """A machine and its processes."""
 
     def __init__(self, seed: int) -> None:
         disk, clock = SimulatedDisk(Random(seed)), FakeClock(monotonic=0.0)
         self.world = World(Random(seed), disk, clock, Model(clock))
         self.disk = disk
-        # Bytes that the last start has read, and the most that a fetch has.
+        # Bytes read by the last start, and the maximum of a fetch.
         self.start_bytes = self.fetch_bytes = 0
 
     def write(self) -> None:
-        """A process that fills three segments, and then the power fails."""
+        """Run a process that fills three segments, then fail the power."""
         run_process(self.world, self._write)
         self.indexes = self._indexes()
         self.disk.lose_power()
         self.disk.restart()
 
     def use(self) -> None:
-        """A process that starts, rests a while, fetches from everywhere and is killed."""
+        """Run a process that starts, idles a while, fetches from everywhere and is killed."""
         run_process(self.world, self._use)
         assert self._indexes() == self.indexes
         self.disk.end()
         self.disk.restart()
 
     def _indexes(self) -> dict[Path, bytes]:
-        """What is in the indexes, as long as it is more than nothing."""
+        """Content of the non-empty indexes."""
         paths = [path for path in self.disk.files() if path.suffix in (".index", ".timeindex")]
         return {path: bytes(self.disk.inode(path).data) for path in paths if self.disk.files()[path]}
 
@@ -106,7 +109,7 @@ def tear(disk: SimulatedDisk, path: Path) -> None:
 
 
 def check_fast(machine: Machine) -> None:
-    """From the second start on nothing reads more than indexes leave to be read."""
+    """Check that from the second start on all reads use the indexes."""
     machine.use()
     assert machine.fetch_bytes <= READ_BYTES_MAX
     machine.fetch_bytes = 0

@@ -1,4 +1,4 @@
-"""The model of a simulation takes what may be, and notices anything else."""
+"""The model of a simulation accepts possible states, and detects any other."""
 
 from collections.abc import Callable, Mapping
 
@@ -40,11 +40,13 @@ def topic(
     return Topic(name, topic_id, version, config or {}, raft_groups)
 
 
-# --- all of it ----------------------------------------------------------------------------------------------------
+# --- the whole model ------------------------------------------------------------------------------
 
 
 def model() -> Model:
-    """Three batches of two records were sent and one was acknowledged; of two commits the first."""
+    """A model with three batches of two records sent and one acknowledged, and two commits with the
+    first acknowledged.
+    """
     made = Model(FakeClock(monotonic=0.0))
     made.begin_life(StorageConfig(retention=0.0))
     made.topics.send(Change("create", "topic", 1))
@@ -125,7 +127,7 @@ def test_offsets_of_a_deleted_topic_are_nothing_to_the_next_one_of_its_name() ->
         made.check(empty._replace(committed={("g", new): OffsetCommit(3)}), made.promised())
 
 
-# --- topics -------------------------------------------------------------------------------------------------------
+# --- topics ---------------------------------------------------------------------------------------
 
 
 def test_answers_tell_what_has_happened() -> None:
@@ -190,7 +192,7 @@ def test_ids_are_never_used_again() -> None:
         made.see(metadata(topic(raft_groups=(1001,))))
 
 
-# --- the front of a partition ---------------------------------------------------------------------------------------
+# --- begin of a partition -------------------------------------------------------------------------
 
 
 def partition() -> PartitionModel:
@@ -216,12 +218,12 @@ def at(now_ms: int) -> Callable[[int], int]:
         ([Allowed(options(retention_bytes=3 * BATCH_BYTES))], 0, 0),
         ([Allowed(options(retention_bytes=2 * BATCH_BYTES))], 0, 2),
         ([Allowed(options(retention_bytes=0))], 0, 4),
-        # The records are stamped 0 to 5, and a batch with its latest.
+        # The records have timestamps 0 to 5, and a batch its latest.
         ([Allowed(options(retention_ms=100))], 98, 0),
         ([Allowed(options(retention_ms=100))], 99, 2),
         ([Allowed(options(retention_ms=100))], 103, 6),
         ([Allowed(options(retention_ms=100), until_ms=101)], 10**6, 4),
-        # One let some go, and then another one the rest.
+        # One option allows some deletions, and then another one the rest.
         ([Allowed(options(retention_ms=100), 99), Allowed(options(retention_bytes=BATCH_BYTES))], 10**6, 4),
     ],
 )
@@ -268,7 +270,7 @@ def test_the_latest_time_is_that_of_a_wall_clock_which_may_be_behind() -> None:
     assert clock.latest_ms(stamped_ms + 1) == clock.true_ms()
 
 
-# --- offsets of consumer groups -------------------------------------------------------------------------------------
+# --- offsets of consumer groups -------------------------------------------------------------------
 
 
 def test_offsets_are_forgotten_together_and_only_after_their_time() -> None:

@@ -1,4 +1,4 @@
-"""What a loss of power leaves of files and names on the simulated disk."""
+"""Files and names on the simulated disk after a power failure."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ OLD, NEW = b"o" * PAGE_BYTES, b"n" * PAGE_BYTES
 
 
 def outcomes(act: Callable[[SimulatedDisk], object], path: Path = PATH) -> set[bytes | None]:
-    """What a file may hold after a loss of power behind `act`, None if it is gone."""
+    """Possible contents of a file after `act` and a power failure; None if it is gone."""
     found: set[bytes | None] = set()
     for seed in SEEDS:
         disk = make(seed)
@@ -25,7 +25,7 @@ def outcomes(act: Callable[[SimulatedDisk], object], path: Path = PATH) -> set[b
 
 
 def names_left(act: Callable[[SimulatedDisk], object]) -> set[str]:
-    """What may be in the directory after a loss of power behind `act`, as `listing` says it."""
+    """Possible listings of the directory after `act` and a power failure."""
     found = set()
     for seed in SEEDS:
         disk = make(seed)
@@ -39,7 +39,7 @@ def names_left(act: Callable[[SimulatedDisk], object]) -> set[str]:
 
 
 def listing(disk: SimulatedDisk, directory: Path) -> list[str]:
-    """Every name below a directory: `directory/`, and `file=content`."""
+    """All names below a directory: `directory/`, and `file=content`."""
     found = []
     for name in disk.names(directory):
         try:
@@ -49,7 +49,7 @@ def listing(disk: SimulatedDisk, directory: Path) -> list[str]:
     return found
 
 
-# --- files --------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def test_what_is_written_is_read_and_holes_are_zeros() -> None:
@@ -160,7 +160,7 @@ def test_what_a_failed_sync_has_dropped_no_later_one_writes() -> None:
     assert outcomes(write_again) == {b"x"}
 
 
-# --- names --------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 def test_names_are_durable_with_their_directory() -> None:

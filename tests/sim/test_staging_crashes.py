@@ -1,8 +1,9 @@
-"""A stage is written, sealed and published, and the process ends at every operation on the way, killed or by a loss of power.
+"""A stage is written, sealed and published, and the process ends at every operation on the way,
+killed or by a power failure.
 
-What the next process finds is all of it or nothing, and it goes on from there; perhaps it answers something and loses its power too, or
-ends at any of its own operations while it rolls forward what the first one has committed. Random lives meet the right moments too seldom:
-here every operation is one.
+The next process finds all of it or nothing, and continues from there; it may answer a request and
+lose power too, or end at any operation while it rolls forward the first one's commit. Random lives
+meet these moments too seldom: here every operation is tried.
 """
 
 import asyncio
@@ -33,10 +34,12 @@ PARTITIONS = [TopicPartition("t", number) for number in range(2)]
 BEFORE, BEHIND = b"before", b"behind"
 STAGED = [[b"a0", b"a1" + bytes(9000)], [b"b0", b"b1"]]
 OPERATIONS = 110
-"""More than there are from the first piece to the end of the process."""
+"""More operations than from the first piece to the end of the process."""
 
 COMMITTED = (29, 45, 61, 71)
-"""Operations at which the first process ends behind the commit point: nothing is rolled forward, or some of it, or stages are going."""
+"""Operations after the commit point at which the first process ends: with nothing or some rolled
+forward, or with stages being removed.
+"""
 
 PHASES = ("before", "middle", "after")
 POWER_FAILURES = 2
@@ -48,7 +51,9 @@ SITES = {
     "storage/staging.py:recover_stages sync_directory": (0, 26, "after", False),
     "storage/staging.py:remove_stages sync_directory": (0, 64, "after", True),
 }
-"""Site -> a seed, operation, phase and whether the power is lost, with which something is lost without it. Only hints."""
+"""Site -> a seed, operation, phase and power failure with which data is lost without the site. Only
+hints.
+"""
 
 
 @contextmanager
@@ -67,12 +72,14 @@ def pieces() -> list[list[StagedBatches]]:
 
 @dataclass
 class Try:
-    """One way in which it may end.
+    """One attempt.
 
     Attributes:
-        at: the operation at which the first process ends, counted from the first piece on.
-        again: what the second process does: it publishes, or it is answered that the stage is sealed and loses its power.
-        at_again: the operation at which a second process ends, counted from its start; a third one does the same then. 0: there is none.
+        at: the operation at which the first process ends, counted from the first piece.
+        again: action of the second process: it publishes, or it gets the answer that the stage is
+            sealed and loses power.
+        at_again: the operation at which a second process ends, counted from its start; a third one
+            then does the same. 0: none.
         sealed, published: what was answered.
     """
 
@@ -89,7 +96,7 @@ class Try:
     world: World = field(init=False)
 
     def run(self) -> None:
-        """Raise AssertionError if anything is lost, or is there in part or twice."""
+        """Raise AssertionError if anything is lost, partial or duplicated."""
         disk = SimulatedDisk(Random(self.seed))
         disk.ignored = frozenset(self.ignored)
         clock = FakeClock(monotonic=0.0)
@@ -133,7 +140,7 @@ class Try:
         if loses_power:
             self.world.disk.lose_power()
 
-    # --- processes ----------------------------------------------------------------------------------------------
+    # --- processes --------------------------------------------------------------------------------
 
     async def _write(self, backend: EmbeddedBackend) -> None:
         await backend.create_topic("t", 2)
@@ -141,7 +148,7 @@ class Try:
             await _append(backend, partition, BEFORE)
         disk = self.world.disk
         disk.die_at, disk.die_phase = disk.operations + self.at, self.phase
-        # Out of order, so that a file is written again.
+        # Out of order, so that a file is rewritten.
         for number, piece in reversed(list(enumerate(pieces()))):
             await backend.stage("s", "a", number, piece)
         await backend.stage("s", "a", 0, [], seal_of(*pieces()))
@@ -197,7 +204,7 @@ class Try:
         return not publisher._state.publications and not self.world.disk.names(DIRECTORY / "staging")
 
     async def _read(self, backend: EmbeddedBackend) -> None:
-        """Everything that was published is there once, and what was not is not."""
+        """Check that published records exist once, and others do not."""
         found = await read_everything(self.node, backend)
         for id, (_, records) in found.partitions.items():
             values = [record.value for record in records]

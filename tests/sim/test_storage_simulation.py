@@ -1,4 +1,4 @@
-"""What was acknowledged survives whatever happens to the process and the machine: five hundred seeds of it."""
+"""Acknowledged data survives all failures of the process and the machine: five hundred seeds."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from tests.sim.storage_simulation import Simulation, SimulationFailure, run_seed
 
 SEEDS = range(1, 501)
 FEW_SEEDS = SEEDS[:20]
-"""For those who wait for the answer."""
+"""For quick runs."""
 
 
 def test_few_seeds_lose_invent_and_change_nothing() -> None:
@@ -24,7 +24,7 @@ def test_nothing_is_lost_invented_or_changed() -> None:
     counts: Counter[str] = Counter()
     for seed in SEEDS:
         counts += run_seed(seed).counts
-    # All that can happen has happened.
+    # All kinds of events have occurred.
     for what in (
         "appends to deleted topics",
         "batches",

@@ -1,6 +1,8 @@
-"""A start that cuts a torn tail, a flush in its place, and then the power fails: what was cut must not come back behind the flush.
+"""A start truncates a torn tail, a flush takes its place, and then the power fails: the truncated
+bytes must not come back after the flush.
 
-Random lives meet this too seldom: the power has to fail twice, and the flush in between has to end near the end of a page.
+Random lives meet this too seldom: the power must fail twice, and the flush in between must end near
+the end of a page.
 """
 
 from random import Random
@@ -20,14 +22,14 @@ SEEDS = range(60)
 
 
 def torn_file() -> bytes:
-    """A journal file whose second flush goes over several pages, of which one sector was never written."""
+    """A journal file whose second flush spans several pages, with one sector never written."""
     data = bytearray(journal_file([[entry(1)], [entry(2, Random(1).randbytes(15_000))]], size=20_000))
     data[3 * SECTOR_BYTES : 4 * SECTOR_BYTES] = bytes(SECTOR_BYTES)
     return bytes(data)
 
 
 def is_kept(seed: int, ignored: set[str]) -> bool:
-    """Whether what was written in the place of the torn flush is there in the end."""
+    """True if the flush written in place of the torn one exists in the end."""
     disk = SimulatedDisk(Random(seed))
     disk.make_directory(DIRECTORY)
     file = disk.open(PATH, create=True)
@@ -35,7 +37,7 @@ def is_kept(seed: int, ignored: set[str]) -> bool:
     disk.sync_directory(DIRECTORY)
     disk.ignored = frozenset(ignored)
     at = recover_journal(disk, DIRECTORY, OWNER).at
-    # It ends with a page: what comes back in the next one would be right behind it.
+    # It ends at a page: bytes that come back in the next page would follow it directly.
     new = b"new" + bytes(PAGE_BYTES - len(flush(2, at.position, [entry(2, b"new")])) - at.position)
     disk.open(PATH).write_durably([flush(2, at.position, [entry(2, new)])], at.position)
     disk.lose_power()
@@ -49,7 +51,9 @@ def is_kept(seed: int, ignored: set[str]) -> bool:
 
 @pytest.mark.parametrize("ignored", [set(), {CUT}, {WHOLE_FILE}])
 def test_what_takes_the_place_of_a_torn_flush_is_kept(ignored: set[str]) -> None:
-    """What is cut is cut again, until the sync of the whole file a moment later: one of the two is enough."""
+    """The tail is truncated again until the sync of the whole file a moment later: one of the two
+    is enough.
+    """
     assert all(is_kept(seed, ignored) for seed in SEEDS)
 
 

@@ -1,4 +1,6 @@
-"""Work of simulated threads: others run between its calls on the disk, in an order that follows from the seed."""
+"""Jobs of simulated threads: others run between their calls on the disk, in an order that follows
+from the seed.
+"""
 
 import asyncio
 from itertools import pairwise
@@ -21,7 +23,7 @@ def write(disk: SimulatedDisk, name: str, happened: list[str]) -> str:
 
 
 async def run(disk: SimulatedDisk, seed: int, *, stops_at: float | None = None) -> list[str]:
-    """What two workers and the loop do, two pieces of work each, in the order in which it happens."""
+    """Events of two workers and the loop, with two jobs each, in order."""
     rng, happened = Random(seed), list[str]()
     workers = [SimulatedWorker(disk, rng, interleaves=True) for _ in range(2)]
 
@@ -47,7 +49,7 @@ def outcome(seed: int, *, stops_at: float | None = None) -> list[str]:
 
 
 def test_work_of_two_workers_and_the_loop_interleaves() -> None:
-    """One call of a piece of work is followed by that of another worker, or by a turn of the loop."""
+    """A call of a job is followed by one of another worker, or by an iteration of the loop."""
     follows = {
         (one[:1], two[:1]) for seed in range(20) for one, two in pairwise(outcome(seed)) if one[1:] != "9"
     }
@@ -77,7 +79,7 @@ def test_a_stop_does_all_that_was_handed_over() -> None:
 
 def test_work_that_is_stopped_at_a_call_ends_with_the_process() -> None:
     def ends(seed: int) -> tuple[list[str], BaseException | None]:
-        """Where work of a process that ends stops, and what it sees."""
+        """Position at which a job of an ending process stops, and its exception."""
         disk, happened, seen = make(), list[str](), list[BaseException]()
 
         def work() -> None:

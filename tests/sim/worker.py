@@ -1,8 +1,8 @@
-"""Workers of a simulated process: no threads that run beside each other, and an order that follows from a seed.
+"""Workers of a simulated process: no concurrent threads, and an order that follows from a seed.
 
-Work begins some time after it was handed over, and its answer comes some time after it has ended. In between, at any call on the disk,
-it may stop for a while, and the event loop and other workers go on: see `Job`. With the process everything ends: no work goes on and
-no answer arrives any more.
+A job begins some time after its submission, and its answer arrives some time after its end. In
+between, at any call on the disk, it may pause while the event loop and other workers continue: see
+`Job`. When the process ends, all jobs end and no more answers arrive.
 """
 
 import asyncio
@@ -21,18 +21,20 @@ Work = Callable[[], Any]
 
 _DELAYS_S = (0.0, 0.0, 0.0, 0.0005, 0.01)
 _PAUSE_S = 8.0
-"""Long enough for a log to be cut, and its segments to go, before a read begins that was asked for before."""
+"""Long enough for a log to be truncated and its segments removed before an earlier requested read
+begins.
+"""
 _STOPS = 0.2
-"""How likely work stops at a call on the disk, if it may."""
+"""Probability that a job pauses at a call on the disk, if it may."""
 
 
 class SimulatedWorker:
     """One worker thread of the process that runs on `disk`.
 
     Args:
-        rng: when things happen; None for work in place, as a whole.
-        pauses: whether it does nothing for seconds now and then, as a thread whose disk is busy.
-        interleaves: whether others run between the calls of its work.
+        rng: source of timing; None runs jobs in place, as a whole.
+        pauses: True to idle for seconds at times, like a thread on a busy disk.
+        interleaves: True to let others run between the calls of its jobs.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class SimulatedWorker:
         self._queue: deque[tuple[Work, Done]] = deque()
         self._running = False
         self._stopped = False
-        # What has begun and is stopped at a call, and whom to tell when it has ended.
+        # The paused job, and the callback for its end.
         self._job: tuple[Job, Done] | None = None
 
     def submit(self, work: Work, done: Done) -> None:

@@ -1,4 +1,4 @@
-"""What a life asks of its node, each thing checked against the model when it is answered."""
+"""Workload of a life, with each answer checked against the model."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping
@@ -26,14 +26,14 @@ _CONFIG: dict[str, tuple[str | None, ...]] = {
 
 
 class Workload:
-    """Asks at random.
+    """Makes random requests.
 
     Args:
-        world: what the node runs on.
-        faults: what the node has said that is broken; no answer may come after it.
+        world: the world of the node.
+        faults: faults reported by the node; no answer may follow one.
 
     Attributes:
-        tasks: everything that was begun here.
+        tasks: all tasks started here.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Workload:
         self.tasks: set[asyncio.Task[Any]] = set()
 
     def partitions(self) -> list[TopicPartition]:
-        """All that there are at this moment."""
+        """All current partitions."""
         topics = self._model.see(self._node.metadata)
         return [
             TopicPartition(name, number)
@@ -59,21 +59,21 @@ class Workload:
         ]
 
     def check_tasks(self) -> None:
-        """Raise what a task has ended with."""
+        """Raise the exceptions of finished tasks."""
         for task in [task for task in self.tasks if task.done()]:
             self.tasks.discard(task)
             if not task.cancelled():
                 task.result()
 
     def begin(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Ask for something, and do not wait for the answer."""
+        """Start a request without waiting for the answer."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self.tasks.add(task)
         return task
 
     @property
     def read_failed(self) -> bool:
-        """Whether a read of the disk has failed."""
+        """True after a failed read of the disk."""
         return self._disk.reads >= self._disk.fail_read_at > 0
 
     def _partition(self, partition: TopicPartition) -> tuple[PartitionId, PartitionModel]:
@@ -84,12 +84,12 @@ class Workload:
         self._model.see(self._node.metadata)
         return self._model.topics.by_id(partition.topic_id).deleted
 
-    # --- records ------------------------------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
     def append(
         self, partition: TopicPartition, *, sizes: tuple[int, ...] = (0, 40, 300, 300, 1500, 9000)
     ) -> None:
-        """Send a batch of records, with values of one of some sizes."""
+        """Append a batch of records with values of a random size."""
         id, of = self._partition(partition)
         batch = [self._record(sizes) for _ in range(self._rng.choice((1, 1, 2, 5)))]
         data = build_batch([NewRecord(key, value, (), timestamp_ms) for key, value, timestamp_ms in batch])
@@ -130,7 +130,9 @@ class Workload:
         return Sent(key, value, timestamp_ms)
 
     async def read_slowly(self, partition: TopicPartition) -> None:
-        """Read on from some offset, with pauses, while the log is cut and written and its topic perhaps deleted."""
+        """Read from a random offset with pauses, while the log is truncated and written and its
+        topic perhaps deleted.
+        """
         rng = self._rng
         if partition not in self.partitions():
             return
@@ -176,14 +178,14 @@ class Workload:
         assert read_batches(result.batches, at) == records, "what was read has changed"
         return result.next_offset
 
-    # --- consumer groups ----------------------------------------------------------------------------------------
+    # --- consumer groups --------------------------------------------------------------------------
 
     def commit(self, partition: TopicPartition) -> None:
         """Commit an offset."""
         self.begin(self.commit_now(partition))
 
     async def commit_now(self, partition: TopicPartition) -> bool:
-        """Commit an offset; False if it is refused for the moment."""
+        """Commit an offset; False if temporarily rejected."""
         group = self._rng.choice(GROUPS)
         if partition not in self.partitions():
             return True
@@ -201,15 +203,15 @@ class Workload:
         return True
 
     async def join(self) -> None:
-        """Become a member of a consumer group, until the end of this life."""
+        """Join a consumer group until the end of this life."""
         group = self._rng.choice(GROUPS)
         await self._backend.join_consumer_group(group, "client", list(_NAMES), lambda _: None)
         self._model.offsets.set_members(group, True)
 
-    # --- topics -------------------------------------------------------------------------------------------------
+    # --- topics -----------------------------------------------------------------------------------
 
     def create_topic(self, name: str | None = None) -> None:
-        """Create a topic, which may be there."""
+        """Create a topic, which may exist."""
         config = self._config() if self._rng.random() < 0.3 else {}
         set_config = {option: value for option, value in config.items() if value is not None}
         self.begin(
@@ -224,11 +226,11 @@ class Workload:
         self.begin(self._change(Change("alter", name, partitions, self._config())))
 
     async def alter_now(self, name: str, config: Mapping[str, str | None]) -> bool:
-        """Give a topic other options; False if that is refused for the moment."""
+        """Alter options of a topic; False if temporarily rejected."""
         return await self._change(Change("alter", name, 0, config))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; perhaps make it again at once."""
+        """Delete a topic; sometimes recreate it at once."""
         self.begin(self.delete_now(name))
         if self._rng.random() < 0.4:
             self.create_topic(name)
@@ -236,7 +238,7 @@ class Workload:
                 self.begin(self._append_if_there(TopicPartition(name, 0)))
 
     async def delete_now(self, name: str) -> bool:
-        """Delete a topic; False if that is refused for the moment."""
+        """Delete a topic; False if temporarily rejected."""
         return await self._change(Change("delete", name))
 
     async def _append_if_there(self, partition: TopicPartition) -> None:

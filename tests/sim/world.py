@@ -1,4 +1,4 @@
-"""What outlives the processes of a simulation, and how they run on it."""
+"""The state that outlives the processes of a simulation, and the runner of processes."""
 
 import asyncio
 from collections import Counter
@@ -20,13 +20,13 @@ DIRECTORY = Path("/var/pixy/node")
 
 @dataclass(slots=True)
 class World:
-    """A machine, and what must be on it.
+    """A machine, and the model of its data.
 
     Attributes:
-        rng: what everything follows from.
-        disk, clock: what every process stands on.
-        model: what was asked of them.
-        counts: how often which kind of thing has happened.
+        rng: source of all randomness.
+        disk, clock: disk and clock of all processes.
+        model: model of their requests.
+        counts: number of events by kind.
     """
 
     rng: Random
@@ -40,7 +40,7 @@ def run_process(world: World, live: Callable[[], Coroutine[Any, Any, None]]) -> 
     """Run a process until it returns, or until the disk ends it.
 
     Raises:
-        AssertionError: something was not as it must be, also where nobody has waited for it.
+        AssertionError: an expectation does not hold, also in a task that nothing awaited.
     """
     unhandled: list[dict[str, Any]] = []
     with asyncio.Runner(loop_factory=VirtualLoop, debug=False) as runner:
