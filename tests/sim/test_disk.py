@@ -14,7 +14,7 @@ from tests.sim.disks import DIRECTORY, PATH, SEEDS, content, make, make_director
 # --- processes and faults -------------------------------------------------------------------------
 
 
-def test_a_killed_process_leaves_everything_and_its_files_are_dead() -> None:
+def test_a_killed_process_leaves_all_data_and_its_files_are_closed() -> None:
     disk = make()
     lock = disk.lock(DIRECTORY / "lock")
     assert lock is not None
@@ -36,7 +36,7 @@ def test_a_killed_process_leaves_everything_and_its_files_are_dead() -> None:
 
 
 @pytest.mark.parametrize(("phase", "left"), [("before", b""), ("after", b"nnn")])
-def test_a_process_ends_at_the_operation_that_was_chosen(phase: str, left: bytes) -> None:
+def test_a_process_ends_at_the_chosen_operation(phase: str, left: bytes) -> None:
     disk = make()
     ended: list[str] = []
     disk.on_ended = lambda: ended.append(phase)
@@ -48,7 +48,7 @@ def test_a_process_ends_at_the_operation_that_was_chosen(phase: str, left: bytes
     assert content(disk) == left
 
 
-def test_in_the_middle_of_a_write_its_first_pages_are_there() -> None:
+def test_in_the_middle_of_a_write_its_first_pages_are_written() -> None:
     found = set()
     for seed in SEEDS:
         disk = make(seed)
@@ -68,7 +68,7 @@ def test_in_the_middle_of_a_write_its_first_pages_are_there() -> None:
         ("rename", lambda disk: disk.rename(DIRECTORY / "d", DIRECTORY / "e")),
     ],
 )
-def test_a_directory_whose_removal_or_rename_fails_is_as_it_was(
+def test_a_directory_whose_removal_or_rename_fails_is_unchanged(
     what: str, act: Callable[[SimulatedDisk], object]
 ) -> None:
     disk = make()
@@ -98,7 +98,7 @@ def test_one_read_fails_when_told_to() -> None:
     content(disk)
 
 
-def test_a_copy_has_the_same_files_and_a_life_of_its_own() -> None:
+def test_a_copy_has_the_same_files_and_is_independent() -> None:
     disk = make()
     disk.open(PATH).write_at([b"x"], 0)
     copy = disk.copy()
@@ -128,7 +128,7 @@ def test_one_seed_gives_one_outcome() -> None:
 NO_ROOM = "No space left|quota exceeded"
 
 
-def test_a_full_disk_takes_nothing_new_and_lets_be_overwritten() -> None:
+def test_a_full_disk_accepts_overwrites_only() -> None:
     disk = make()
     file = disk.open(PATH)
     file.allocate(10)
@@ -150,7 +150,7 @@ def test_a_full_disk_takes_nothing_new_and_lets_be_overwritten() -> None:
     file.write_at([b"y"], 10)
 
 
-def test_a_full_disk_lets_be_renamed_cut_and_removed() -> None:
+def test_a_full_disk_allows_renames_truncations_and_removals() -> None:
     disk = make()
     make_directory(disk)
     disk.full = True
@@ -162,7 +162,7 @@ def test_a_full_disk_lets_be_renamed_cut_and_removed() -> None:
     assert disk.names(DIRECTORY) == ["file"]
 
 
-def test_room_is_taken_by_what_becomes_longer_and_given_back_by_what_becomes_shorter_or_goes() -> None:
+def test_growth_takes_space_and_truncation_or_removal_frees_it() -> None:
     disk = make()
     disk.room = 100
     file = disk.open(PATH)
@@ -186,7 +186,7 @@ def test_room_is_taken_by_what_becomes_longer_and_given_back_by_what_becomes_sho
     assert seen == [100, 90, 85, 80, 50, 50, 70, 0, 0, 70]
 
 
-def test_a_file_keeps_its_room_until_it_has_no_name_and_nobody_holds_it_open() -> None:
+def test_a_file_keeps_its_space_until_it_is_unlinked_and_closed() -> None:
     disk = make()
     disk.room = 100
     put(disk, "old", "x" * 10)
@@ -205,7 +205,7 @@ def test_a_file_keeps_its_room_until_it_has_no_name_and_nobody_holds_it_open() -
     assert disk.room == 100
 
 
-def test_a_loss_of_power_gives_back_the_room_of_what_it_takes_and_takes_that_of_what_comes_back() -> None:
+def test_a_power_failure_adjusts_the_space_to_lost_and_restored_files() -> None:
     seen = set()
     for seed in SEEDS:
         disk = make(seed)
@@ -243,7 +243,7 @@ def refusals(act: Callable[[SimulatedDisk], object], room: int) -> tuple[set[int
     return errors, left
 
 
-def test_a_write_without_room_for_all_leaves_any_first_part_that_fits() -> None:
+def test_a_write_without_enough_space_leaves_any_first_part_that_fits() -> None:
     errors, left = refusals(lambda disk: disk.open(PATH).write_at([b"nnn", b"nnn"], 8), 2)
     assert errors == {errno.ENOSPC, errno.EDQUOT}
     assert left == {
@@ -261,7 +261,7 @@ def test_a_write_without_room_for_all_leaves_any_first_part_that_fits() -> None:
     assert left == {b"o" * 10}
 
 
-def test_an_allocation_without_room_for_all_leaves_any_part_that_fits() -> None:
+def test_an_allocation_without_enough_space_leaves_any_part_that_fits() -> None:
     errors, left = refusals(lambda disk: disk.open(PATH).allocate(13), 2)
     assert errors == {errno.ENOSPC, errno.EDQUOT}
     assert left == {b"o" * 10, b"o" * 10 + b"\0", b"o" * 10 + b"\0\0"}
@@ -275,7 +275,7 @@ def test_a_write_that_just_fits_is_whole() -> None:
     assert (content(disk), disk.room) == (b"nnnnnn", 0)
 
 
-def test_a_write_in_the_middle_of_which_the_process_ends_takes_no_more_room_than_there_is() -> None:
+def test_a_write_during_which_the_process_ends_stays_within_the_space() -> None:
     found = set()
     for seed in SEEDS:
         disk = make(seed)
@@ -290,7 +290,7 @@ def test_a_write_in_the_middle_of_which_the_process_ends_takes_no_more_room_than
 # --- links ----------------------------------------------------------------------------------------
 
 
-def test_a_link_is_kept_or_forgotten_and_its_content_is_one() -> None:
+def test_a_link_is_kept_or_lost_and_shares_its_content() -> None:
     found = set()
     for seed in SEEDS:
         disk = make(seed)
@@ -314,7 +314,7 @@ def test_a_link_is_kept_or_forgotten_and_its_content_is_one() -> None:
     assert found == {frozenset(each) for each in ((), ("a",), ("d/b",), ("a", "d/b"))}
 
 
-def test_a_synced_link_outlives_the_first_name() -> None:
+def test_a_synced_link_survives_the_first_name() -> None:
     for seed in SEEDS:
         disk = make(seed)
         put_durably(disk, "a", "1")

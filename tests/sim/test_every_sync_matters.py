@@ -182,7 +182,7 @@ def test_every_site_is_reached() -> None:
 
 
 @pytest.mark.parametrize("site", ALONE)
-def test_without_it_something_is_lost(site: str) -> None:
+def test_without_a_site_data_is_lost(site: str) -> None:
     for seed in (ALONE[site], *range(1, SEEDS_MAX)):
         if fails(seed, [site]):
             return
@@ -190,7 +190,7 @@ def test_without_it_something_is_lost(site: str) -> None:
 
 
 @pytest.mark.parametrize("site", MASKED)
-def test_without_it_and_what_masks_it_something_is_lost(site: str) -> None:
+def test_without_a_site_and_its_mask_data_is_lost(site: str) -> None:
     mask, hint = MASKED[site]
     for seed in (hint, *range(1, SEEDS_MAX)):
         if fails(seed, [site, mask]) and not fails(seed, [mask]):
@@ -268,7 +268,9 @@ def test_the_journal_reaches_back_to_the_older_of_two_checkpoints(monkeypatch: p
     assert any(fails(seed, []) for seed in (ONE_CHECKPOINT_SEED, *range(1, SEEDS_MAX)))
 
 
-def test_segments_go_only_after_a_position_that_begins_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_are_removed_only_after_a_position_that_begins_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The command for a later begin in the journal is not enough: a start looks for the segments of
     the last position.
     """

@@ -90,10 +90,10 @@ def losses(ignored: list[str]) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.slow
-def test_nothing_that_a_second_start_answered_is_lost() -> None:
+def test_no_answer_of_a_second_start_is_lost() -> None:
     assert list(losses([])) == []
 
 
 @pytest.mark.parametrize("site", [NAMES])
-def test_without_the_sync_of_what_a_start_finds_it_is_lost(site: str) -> None:
+def test_without_the_sync_of_found_files_answers_are_lost(site: str) -> None:
     assert any(losses([site]))

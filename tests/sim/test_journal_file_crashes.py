@@ -172,7 +172,7 @@ def test_nothing_is_lost_wherever_it_ends(monkeypatch: pytest.MonkeyPatch) -> No
     assert relocated
 
 
-def test_without_relocation_before_a_removal_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_relocation_before_a_removal_data_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     relocate, forget = Compaction._relocate, Compaction._forget
     late: dict[int, list[JournalRecord]] = {}
 
@@ -203,7 +203,7 @@ def test_without_relocation_before_a_removal_it_is(monkeypatch: pytest.MonkeyPat
     assert any(losses())
 
 
-def test_without_what_only_the_file_says_elsewhere_before_it_goes_it_is(
+def test_without_copies_of_its_records_before_a_removal_data_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Being about to be rewritten is not enough."""

@@ -122,7 +122,7 @@ def check_fast(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_after_a_loss_of_power_reads_and_starts_are_fast_again(seed: int) -> None:
+def test_after_a_power_failure_reads_and_starts_are_fast_again(seed: int) -> None:
     machine = Machine(seed)
     machine.write()
     check_fast(machine)
@@ -130,7 +130,7 @@ def test_after_a_loss_of_power_reads_and_starts_are_fast_again(seed: int) -> Non
 
 @pytest.mark.parametrize("suffixes", [(".index",), (".timeindex",), (".index", ".timeindex")])
 @pytest.mark.parametrize("how", ["gone", "empty", "torn"])
-def test_whatever_is_lost_of_indexes_is_rebuilt_and_that_is_said(how: str, suffixes: tuple[str, ...]) -> None:
+def test_lost_parts_of_indexes_are_rebuilt_and_logged(how: str, suffixes: tuple[str, ...]) -> None:
     machine = Machine(1)
     run_process(machine.world, machine._write)
     machine.indexes = machine._indexes()

@@ -71,9 +71,7 @@ def found(records: list[Sent], committed: int = 3, begin: int = 0) -> Found:
 
 @pytest.mark.parametrize("committed", [3, 4])
 @pytest.mark.parametrize("count", [2, 4, 6])
-def test_what_is_not_acknowledged_may_be_there_batch_by_batch_and_stays_once_it_was_shown(
-    count: int, committed: int
-) -> None:
+def test_unacknowledged_batches_may_exist_in_order_and_stay_once_shown(count: int, committed: int) -> None:
     made = model()
     made.check(found(RECORDS[:count], committed), made.promised())
     with pytest.raises(AssertionError, match=f"{count} records were promised, they end at {count - 2}"):
@@ -101,13 +99,13 @@ def test_what_is_not_acknowledged_may_be_there_batch_by_batch_and_stays_once_it_
         (found(RECORDS)._replace(metadata=metadata(topic(raft_groups=(1001,)))), "leads to"),
     ],
 )
-def test_anything_else_is_noticed(wrong: Found, why: str) -> None:
+def test_any_other_state_is_detected(wrong: Found, why: str) -> None:
     made = model()
     with pytest.raises(AssertionError, match=why):
         made.check(wrong, made.promised())
 
 
-def test_of_a_damaged_partition_less_may_be_read_but_nothing_wrong() -> None:
+def test_a_damaged_partition_may_show_less_but_nothing_wrong() -> None:
     made = model()
     damaged = frozenset({PARTITION})
     made.check(found([])._replace(damaged=damaged), made.promised())
@@ -115,7 +113,7 @@ def test_of_a_damaged_partition_less_may_be_read_but_nothing_wrong() -> None:
         made.check(found(RECORDS[1:2])._replace(damaged=damaged), made.promised())
 
 
-def test_offsets_of_a_deleted_topic_are_nothing_to_the_next_one_of_its_name() -> None:
+def test_offsets_of_a_deleted_topic_do_not_apply_to_its_successor() -> None:
     made = model()
     made.topics.send(Change("delete", "topic"))
     made.topics.send(Change("create", "topic", 1))
@@ -130,7 +128,7 @@ def test_offsets_of_a_deleted_topic_are_nothing_to_the_next_one_of_its_name() ->
 # --- topics ---------------------------------------------------------------------------------------
 
 
-def test_answers_tell_what_has_happened() -> None:
+def test_answers_show_applied_changes() -> None:
     made = TopicsModel(FakeClock(monotonic=0.0))
     for change, error in (
         (Change("delete", "topic"), UnknownTopic("")),
@@ -153,7 +151,7 @@ def test_answers_tell_what_has_happened() -> None:
         (Change("create", "topic", 1), UnknownTopic("")),
     ],
 )
-def test_a_wrong_answer_is_noticed(change: Change, error: PixyError | None) -> None:
+def test_a_wrong_answer_is_detected(change: Change, error: PixyError | None) -> None:
     made = TopicsModel(FakeClock(monotonic=0.0))
     made.send(change)
     with pytest.raises(AssertionError, match="is answered with"):
@@ -172,7 +170,7 @@ def test_changes_happen_in_order_and_stay() -> None:
     made.see(metadata(topic("a"), topic("b", b"other", raft_groups=(1001,))))
 
 
-def test_after_a_start_nothing_more_of_what_was_asked_happens() -> None:
+def test_after_a_start_no_earlier_request_is_applied() -> None:
     made = TopicsModel(FakeClock(monotonic=0.0))
     made.send(Change("create", "topic", 1))
     made.adopt(metadata())
@@ -180,7 +178,7 @@ def test_after_a_start_nothing_more_of_what_was_asked_happens() -> None:
         made.see(metadata(topic()))
 
 
-def test_ids_are_never_used_again() -> None:
+def test_ids_are_never_reused() -> None:
     made = TopicsModel(FakeClock(monotonic=0.0))
     made.send(Change("create", "topic", 1))
     made.see(metadata(topic()))
@@ -227,7 +225,7 @@ def at(now_ms: int) -> Callable[[int], int]:
         ([Allowed(options(retention_ms=100), 99), Allowed(options(retention_bytes=BATCH_BYTES))], 10**6, 4),
     ],
 )
-def test_records_go_as_far_as_options_have_ever_allowed(
+def test_records_are_deleted_as_far_as_options_have_ever_allowed(
     allowed: list[Allowed], now_ms: int, last: int
 ) -> None:
     for begin in (0, 2, 4, 6):
@@ -248,7 +246,7 @@ def test_a_log_begins_with_a_batch_and_never_earlier_again() -> None:
         made.check_begin(2, everything, at(0))
 
 
-def test_answers_out_of_order_are_noticed() -> None:
+def test_answers_out_of_order_are_detected() -> None:
     made = PartitionModel()
     for record in RECORDS:
         made.send([record], BATCH_BYTES, SENT_MS)
@@ -273,7 +271,7 @@ def test_the_latest_time_is_that_of_a_wall_clock_which_may_be_behind() -> None:
 # --- offsets of consumer groups -------------------------------------------------------------------
 
 
-def test_offsets_are_forgotten_together_and_only_after_their_time() -> None:
+def test_offsets_expire_together_and_only_after_their_time() -> None:
     made = model()
     made.offsets.begin_life(1000)
     made.clock.advance(0.99)
@@ -286,7 +284,7 @@ def test_offsets_are_forgotten_together_and_only_after_their_time() -> None:
         made.offsets.check({("g", PARTITION): OffsetCommit(3)})
 
 
-def test_a_commit_may_be_forgotten_when_its_answer_comes() -> None:
+def test_a_commit_may_have_expired_when_its_answer_arrives() -> None:
     made = model()
     made.offsets.begin_life(1000)
     sent_ms = made.clock.true_ms()
@@ -296,7 +294,7 @@ def test_a_commit_may_be_forgotten_when_its_answer_comes() -> None:
     made.offsets.check({})
 
 
-def test_offsets_of_a_group_with_members_are_not_forgotten() -> None:
+def test_offsets_of_a_group_with_members_do_not_expire() -> None:
     made = model()
     made.offsets.begin_life(1000)
     made.offsets.set_members("g", True)
@@ -305,7 +303,7 @@ def test_offsets_of_a_group_with_members_are_not_forgotten() -> None:
         made.offsets.check({})
 
 
-def test_offsets_that_stay_after_their_time_are_noticed() -> None:
+def test_offsets_kept_past_their_time_are_detected() -> None:
     made = model()
     stored = {("g", PARTITION): OffsetCommit(3)}
     now_ms = made.clock.true_ms()

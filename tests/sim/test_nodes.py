@@ -52,7 +52,7 @@ def listing(disk: SimulatedDisk, directory: Path) -> list[str]:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_what_is_written_is_read_and_holes_are_zeros() -> None:
+def test_written_data_is_read_and_holes_are_zeros() -> None:
     disk = make()
     file = disk.open(PATH)
     file.write_at([b"ab", bytearray(b"c")], PAGE_BYTES - 1)
@@ -64,7 +64,7 @@ def test_what_is_written_is_read_and_holes_are_zeros() -> None:
     assert content(disk)[-4:] == b"ab\0\0"
 
 
-def test_what_was_synced_survives() -> None:
+def test_synced_data_survives() -> None:
     def act(disk: SimulatedDisk) -> None:
         disk.open(PATH).write_at([OLD, NEW], 0)
         disk.open(PATH).sync()
@@ -87,7 +87,7 @@ def test_each_unsynced_page_is_old_or_new_or_torn_at_a_sector() -> None:
         assert set(sectors) == {OLD[:SECTOR_BYTES], NEW[:SECTOR_BYTES]}
 
 
-def test_a_page_that_was_written_twice_may_be_as_it_was_in_between() -> None:
+def test_a_page_written_twice_may_have_the_content_in_between() -> None:
     def act(disk: SimulatedDisk) -> None:
         for value in (b"1", b"2", b"3"):
             disk.open(PATH).write_at([value], 0)
@@ -97,7 +97,7 @@ def test_a_page_that_was_written_twice_may_be_as_it_was_in_between() -> None:
     assert outcomes(act) == {b"1", b"2", b"3"}
 
 
-def test_an_unsynced_length_is_any_since_the_last_sync() -> None:
+def test_an_unsynced_length_is_any_length_since_the_last_sync() -> None:
     def act(disk: SimulatedDisk) -> None:
         file = disk.open(PATH)
         file.allocate(10)
@@ -108,7 +108,7 @@ def test_an_unsynced_length_is_any_since_the_last_sync() -> None:
     assert {len(data or b"") for data in outcomes(act)} == {10, 20, 5}
 
 
-def test_a_cut_takes_its_bytes_away_only_with_the_length() -> None:
+def test_a_truncation_removes_its_bytes_only_together_with_the_length() -> None:
     def act(disk: SimulatedDisk) -> None:
         file = disk.open(PATH)
         file.write_at([b"ab"], 0)
@@ -119,7 +119,7 @@ def test_a_cut_takes_its_bytes_away_only_with_the_length() -> None:
     assert outcomes(act) == {b"ab", b"a", b"a\0\0"}
 
 
-def test_a_durable_write_makes_what_it_wrote_durable_and_nothing_else() -> None:
+def test_a_durable_write_makes_only_its_own_bytes_durable() -> None:
     def act(disk: SimulatedDisk) -> None:
         file = disk.open(PATH)
         file.allocate(4 * PAGE_BYTES)
@@ -131,7 +131,7 @@ def test_a_durable_write_makes_what_it_wrote_durable_and_nothing_else() -> None:
     assert {(data or b"")[:PAGE_BYTES] for data in found} > {bytes(PAGE_BYTES), NEW}
 
 
-def test_a_durable_write_of_nothing_makes_nothing_durable() -> None:
+def test_an_empty_durable_write_makes_nothing_durable() -> None:
     def act(disk: SimulatedDisk) -> None:
         file = disk.open(PATH)
         file.allocate(10)
@@ -140,7 +140,7 @@ def test_a_durable_write_of_nothing_makes_nothing_durable() -> None:
     assert outcomes(act) == {b"", bytes(10)}
 
 
-def test_what_a_failed_sync_has_dropped_no_later_one_writes() -> None:
+def test_pages_dropped_by_a_failed_sync_are_not_written_by_later_ones() -> None:
     def act(disk: SimulatedDisk) -> None:
         file = disk.open(PATH)
         file.write_at([b"x"], 0)
@@ -176,7 +176,7 @@ def test_names_are_durable_with_their_directory() -> None:
     assert outcomes(lambda disk: disk.unlink(PATH)) == {None, b""}
 
 
-def test_a_rename_has_happened_or_not_and_loses_nothing() -> None:
+def test_a_rename_is_applied_or_not_and_loses_nothing() -> None:
     found = set()
     for seed in SEEDS:
         disk = make(seed)
@@ -212,7 +212,7 @@ def test_a_new_directory_is_durable_with_its_parents() -> None:
         assert disk.names(DIRECTORY / "a") == ["b"]
 
 
-def test_a_forgotten_directory_takes_everything_with_it() -> None:
+def test_a_lost_directory_takes_its_content_with_it() -> None:
     disk = SimulatedDisk(Random(1))
     disk.ignored = frozenset({"test make_directory"})
     left = set()
@@ -229,7 +229,7 @@ def test_a_forgotten_directory_takes_everything_with_it() -> None:
     assert () in left
 
 
-def test_what_was_moved_away_is_not_lost_to_what_has_taken_its_place() -> None:
+def test_a_renamed_file_is_not_lost_to_its_replacement() -> None:
     def act(disk: SimulatedDisk) -> None:
         put_durably(disk, "a", "1")
         disk.rename(DIRECTORY / "a", DIRECTORY / "b")
@@ -238,7 +238,7 @@ def test_what_was_moved_away_is_not_lost_to_what_has_taken_its_place() -> None:
     assert names_left(act) == {"a=1", "b=1", "a=2 b=1"}
 
 
-def test_a_file_that_was_renamed_twice_has_one_of_its_three_names() -> None:
+def test_a_file_renamed_twice_has_one_of_its_three_names() -> None:
     def act(disk: SimulatedDisk) -> None:
         put_durably(disk, "a", "1")
         disk.rename(DIRECTORY / "a", DIRECTORY / "b")
@@ -247,7 +247,7 @@ def test_a_file_that_was_renamed_twice_has_one_of_its_three_names() -> None:
     assert names_left(act) == {"a=1", "b=1", "c=1"}
 
 
-def test_a_file_that_was_renamed_and_unlinked_has_one_of_its_names_or_none() -> None:
+def test_a_file_renamed_and_unlinked_has_one_of_its_names_or_none() -> None:
     def act(disk: SimulatedDisk) -> None:
         put_durably(disk, "a", "1")
         disk.rename(DIRECTORY / "a", DIRECTORY / "b")
@@ -256,7 +256,7 @@ def test_a_file_that_was_renamed_and_unlinked_has_one_of_its_names_or_none() -> 
     assert names_left(act) == {"a=1", "b=1", ""}
 
 
-def test_a_removed_directory_may_be_back_with_any_of_what_was_removed_in_it() -> None:
+def test_a_removed_directory_may_be_back_with_any_of_its_removed_names() -> None:
     def act(disk: SimulatedDisk) -> None:
         make_directory(disk)
         for name in disk.names(DIRECTORY / "d"):
@@ -277,7 +277,7 @@ def test_a_removed_directory_is_back_empty_if_its_names_were_synced_and_its_own_
     assert names_left(act) == {"", "d/"}
 
 
-def test_a_removed_directory_is_gone_with_all_that_is_in_it_when_its_parent_is_synced() -> None:
+def test_a_removed_directory_is_gone_with_its_content_when_its_parent_is_synced() -> None:
     def act(disk: SimulatedDisk) -> None:
         make_directory(disk)
         for name in disk.names(DIRECTORY / "d"):
@@ -302,7 +302,7 @@ def test_a_renamed_directory_has_either_name_until_its_parent_is_synced() -> Non
     assert names_left(act_durably) == {"e/ e/a=1 e/b=2"}
 
 
-def test_an_unlink_is_kept_or_forgotten_whatever_becomes_of_the_rename_of_its_directory() -> None:
+def test_an_unlink_is_kept_or_lost_independently_of_the_rename_of_its_directory() -> None:
     def act(disk: SimulatedDisk) -> None:
         make_directory(disk)
         disk.rename(DIRECTORY / "d", DIRECTORY / "e")

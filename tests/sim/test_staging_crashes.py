@@ -235,7 +235,7 @@ def tries(ignored: list[str], seeds: range) -> Iterator[Try]:
 
 
 @pytest.mark.slow
-def test_it_is_there_whole_and_once_wherever_the_process_ends() -> None:
+def test_a_publication_is_complete_and_once_wherever_the_process_ends() -> None:
     reached = 0
     with large_parts_are_linked(), capture_logs():
         for each in tries([], range(POWER_FAILURES)):
@@ -251,7 +251,7 @@ def test_it_is_there_whole_and_once_wherever_the_process_ends() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", COMMITTED)
-def test_a_publication_is_rolled_forward_wherever_that_ends_too(at: int) -> None:
+def test_a_publication_is_rolled_forward_wherever_the_next_process_ends_too(at: int) -> None:
     reached = 0
     with large_parts_are_linked(), capture_logs():
         for at_again in range(1, OPERATIONS):
@@ -269,7 +269,7 @@ def test_a_publication_is_rolled_forward_wherever_that_ends_too(at: int) -> None
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_without_each_of_its_syncs_it_is_not(site: str) -> None:
+def test_without_any_of_its_syncs_it_is_not(site: str) -> None:
     with large_parts_are_linked(), capture_logs():
         for each in (Try(*SITES[site], "publish", [site]), *tries([site], range(40))):
             try:

@@ -74,7 +74,7 @@ def test_nothing_is_lost_invented_or_changed() -> None:
 
 
 @pytest.mark.slow
-def test_everything_that_the_storage_does_to_files_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_file_operation_of_the_storage_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: Counter[tuple[str, str]] = Counter()
     relocated: list[JournalRecord] = []
     relocate = Compaction._relocate
@@ -138,6 +138,6 @@ def test_one_seed_is_one_run() -> None:
     assert operations(7) != operations(8)
 
 
-def test_a_failure_tells_its_seed() -> None:
+def test_a_failure_reports_its_seed() -> None:
     with pytest.raises(SimulationFailure, match=r"^seed 1, life \d: "):
         run_seed(1, ignored=["storage/journal.py:Journal._write write_durably"])

@@ -50,12 +50,12 @@ def is_kept(seed: int, ignored: set[str]) -> bool:
 
 
 @pytest.mark.parametrize("ignored", [set(), {CUT}, {WHOLE_FILE}])
-def test_what_takes_the_place_of_a_torn_flush_is_kept(ignored: set[str]) -> None:
+def test_a_flush_in_place_of_a_torn_one_is_kept(ignored: set[str]) -> None:
     """The tail is truncated again until the sync of the whole file a moment later: one of the two
     is enough.
     """
     assert all(is_kept(seed, ignored) for seed in SEEDS)
 
 
-def test_without_the_sync_of_a_cut_and_what_masks_it_a_start_is_refused() -> None:
+def test_without_the_sync_of_a_truncation_and_its_mask_a_start_is_refused() -> None:
     assert not all(is_kept(seed, {CUT, WHOLE_FILE}) for seed in SEEDS)

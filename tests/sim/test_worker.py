@@ -48,7 +48,7 @@ def outcome(seed: int, *, stops_at: float | None = None) -> list[str]:
         return runner.run(run(make(), seed, stops_at=stops_at))
 
 
-def test_work_of_two_workers_and_the_loop_interleaves() -> None:
+def test_jobs_of_two_workers_and_the_loop_interleave() -> None:
     """A call of a job is followed by one of another worker, or by an iteration of the loop."""
     follows = {
         (one[:1], two[:1]) for seed in range(20) for one, two in pairwise(outcome(seed)) if one[1:] != "9"
@@ -56,7 +56,7 @@ def test_work_of_two_workers_and_the_loop_interleaves() -> None:
     assert follows >= {("a", "b"), ("b", "a"), ("a", "l"), ("d", "l"), ("c", "d"), ("d", "c")}
 
 
-def test_each_worker_does_its_work_in_order_and_all_of_it() -> None:
+def test_each_worker_runs_all_its_jobs_in_order() -> None:
     for seed in range(20):
         happened = outcome(seed)
         for worker in ("ac", "bd"):
@@ -72,12 +72,12 @@ def test_one_seed_is_one_order() -> None:
     assert outcome(7) != outcome(8)
 
 
-def test_a_stop_does_all_that_was_handed_over() -> None:
+def test_a_stop_runs_all_submitted_jobs() -> None:
     for seed in range(20):
         assert sum(each.endswith("None") for each in outcome(seed, stops_at=0.002)) == 4
 
 
-def test_work_that_is_stopped_at_a_call_ends_with_the_process() -> None:
+def test_a_job_paused_at_a_call_ends_with_the_process() -> None:
     def ends(seed: int) -> tuple[list[str], BaseException | None]:
         """Position at which a job of an ending process stops, and its exception."""
         disk, happened, seen = make(), list[str](), list[BaseException]()
