@@ -113,7 +113,7 @@ class Publisher:
     def start(self) -> None:
         """Roll unfinished publications forward. The partitions and stages are recovered."""
         for publication in self._state.publications.values():
-            log.info("going on with a publication", sink=publication.sink_id, publication=publication.number)
+            log.info("resuming a publication", sink=publication.sink_id, publication=publication.number)
             self._roll_forward.begin(publication, starting=True)
         self.maybe_finish()
 
@@ -209,7 +209,7 @@ class Publisher:
         if sinks and not force:
             raise FailedPrecondition(
                 f"records of topic {topic.name} are staged and not published yet, by {len(sinks)} sinks: {', '.join(sinks[:10])}; "
-                "with force it is deleted nevertheless, and they are lost"
+                "force deletes the topic with them"
             )
         self._deleting.add(topic.topic_id)
         try:

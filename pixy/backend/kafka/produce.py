@@ -348,7 +348,9 @@ class Producer:
         if code == DUPLICATE_SEQUENCE_NUMBER:
             self._start_over(queue)
             self._settle(
-                queue, -1, Internal(f"the batch is in {topic}-{number}, but Kafka does not say where")
+                queue,
+                -1,
+                Internal(f"the batch was written to {topic}-{number}, but Kafka did not return its offset"),
             )
             return
         if queue.pending[0].maybe_written or code == UNKNOWN_SERVER_ERROR:

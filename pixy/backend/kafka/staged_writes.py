@@ -92,8 +92,8 @@ _AT_ONCE = 4
 _EXPIRY_CHECK_S = 60.0
 _SETTLE_PAUSE_S = 1.0
 _WHERE = (
-    "it was never sealed, has expired, was published or discarded, or is at another daemon; stages are published by the daemon that "
-    "took them"
+    "it was never sealed, has expired, was published or discarded, or is at another daemon; stages are published by "
+    "the daemon that accepted them"
 )
 
 
@@ -300,7 +300,7 @@ class KafkaStagedWrites:
         if stages and not force:
             sinks = ", ".join(sorted({stage.name.sink_id for stage in stages}))
             raise FailedPrecondition(
-                f"records of the topic are staged by {sinks}; publish or discard them, or force it"
+                f"records of the topic are staged by {sinks}; publish or discard them, or force the deletion"
             )
         self._deleting.add(topic_id)
 
@@ -316,7 +316,7 @@ class KafkaStagedWrites:
         A publication that has begun continues even if the caller goes away.
         """
         if self._publishing >= PUBLICATIONS_MAX:
-            raise Unavailable(f"{PUBLICATIONS_MAX} publications are under way; try again")
+            raise Unavailable(f"{PUBLICATIONS_MAX} publications are in progress; try again")
         if self._expiry is not None:
             self._expiry.touch(command.sink_id)
         outcome: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
@@ -470,7 +470,7 @@ class KafkaStagedWrites:
         try:
             await run_on(self._worker, partial(write_mark, self._place.disk, self._marks_in, number, command))
         except OSError as error:
-            raise Unavailable(f"a publication could not be noted: {error}") from error
+            raise Unavailable(f"the mark of a publication could not be written: {error}") from error
         self._marks[number] = command
 
     async def _settle(self, sink_id: str, sink: Sink | None, *, final: bool) -> None:

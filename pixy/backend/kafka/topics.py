@@ -101,7 +101,7 @@ class Topics:
             _check_count(name, partitions)
             if partitions < count:
                 raise InvalidArgument(
-                    f"topic {name} has {count} partitions and cannot have {partitions}: only more"
+                    f"topic {name} has {count} partitions, which cannot be reduced to {partitions}"
                 )
         grows = partitions is not None and partitions > count
         if grows and config:
@@ -141,7 +141,7 @@ class Topics:
         answer = await self._ask(request)
         for _, code, message in answer.topics:
             _check_topic(name, code)
-            _check(code, f"cannot give topic {name} {partitions} partitions", message)
+            _check(code, f"cannot grow topic {name} to {partitions} partitions", message)
 
     async def _wait_partitions(self, name: str, partitions: int) -> None:
         """Wait until the metadata has at least this number of partitions, all with leaders."""
@@ -154,7 +154,7 @@ class Topics:
                 return
             await attempts.again(
                 Unavailable(
-                    f"topic {name} was changed, but {count} of {partitions} partitions have leaders yet"
+                    f"topic {name} was changed, but only {count} of {partitions} partitions have leaders so far"
                 )
             )
 
@@ -167,7 +167,7 @@ class Topics:
                 if all(described.config.get(option) == value for option, value in config.items()):
                     return described
                 failure: PixyError = Unavailable(
-                    f"the options of topic {name} were set, but are not in force yet"
+                    f"the options of topic {name} were set, but have not reached all brokers yet"
                 )
             except UnknownTopic as error:
                 failure = error  # from a lagging broker

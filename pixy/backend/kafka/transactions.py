@@ -117,7 +117,7 @@ class SinkTransactions:
             answer = await self._epochs.ask(name, request, what)
         code = _fetch_code(answer)
         if code == UNSTABLE_OFFSET_COMMIT:
-            raise Unsettled(f"a publication of sink {sink_id} is under way")
+            raise Unsettled(f"a publication of sink {sink_id} is in progress")
         if code not in (0, UNKNOWN_TOPIC_OR_PARTITION):
             raise error_for_code(code, what)
         ((_, offset, _, query_id, *_),) = answer.topics[0][1]
