@@ -109,7 +109,7 @@ def test_a_row_without_a_topic_fails_the_job(spark: SparkSession, log: Log) -> N
     ("query", "options", "message"),
     [
         ("SELECT 1 AS value", {"topic": "t"}, "the column value has type int, expected string or binary"),
-        ("SELECT 'a' AS text", {"topic": "t"}, "the column value is missing"),
+        ("SELECT 'a' AS text", {"topic": "t"}, "the column value of type string or binary is missing"),
         ("SELECT 'a' AS value", {}, "no topic is given"),
         (
             "SELECT 'a' AS value",
