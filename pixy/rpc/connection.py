@@ -43,10 +43,11 @@ from pixy.rpc.headers import (
     read_varying,
     refusal_fields,
 )
+from pixy.rpc.incomplete_requests import IncompleteRequests
 from pixy.rpc.interception import CallHead
 from pixy.rpc.link import Link
 from pixy.rpc.receipts import Receipt, Receipts
-from pixy.rpc.status import GrpcError, Status
+from pixy.rpc.status import GrpcError
 from pixy.rpc.steps import Steps
 from pixy.rpc.stream import StreamCall
 from pixy.rpc.unpacking import Unpacker
@@ -92,10 +93,10 @@ class GrpcConnection:
         "_draining",
         "_dropping",
         "_held",
-        "_held_bytes",
         "_incomplete",
         "_output_semaphore",
         "_rejected",
+        "_since",
         "_unpacked_bytes",
         "_uploads",
         "_watched",
@@ -136,13 +137,10 @@ class GrpcConnection:
         self._dropping = False
         # Bytes of the message that is being decompressed, one at a time.
         self._unpacked_bytes = 0
-        # Bytes of requests that are not complete, by stream. Invariant: _held_bytes is their sum;
-        # none is 0.
-        self._held: dict[int, int] = {}
-        self._held_bytes = 0
-        # Time since when a client has more to send of a request, or of a message for which a
-        # handler waits, by stream and ascending.
-        self._incomplete: dict[int, float] = {}
+        # Requests that are not complete, and its dicts.
+        self._incomplete = IncompleteRequests(environment.options.request_bytes_max)
+        self._held = self._incomplete.held
+        self._since = self._incomplete.since
         # Messages larger than the window of a stream; None until there is one.
         self._uploads: Uploads | None = None
         self.calls = self.resets_received = 0
@@ -161,7 +159,7 @@ class GrpcConnection:
             resets_sent=self.core.resets,
             bytes_in=self.workload.bytes_in,
             bytes_out=self.link.transport.bytes_out,
-            request_bytes=self._held_bytes,
+            request_bytes=self._incomplete.held_bytes,
             queued_bytes=self.core.queued_bytes,
             waits=self.workload.waits,
         )
@@ -173,16 +171,16 @@ class GrpcConnection:
         stream_id = call.stream_id
         del self._calls[stream_id]
         if stream_id in self._held:
-            self._let_go(stream_id)
-        if self._incomplete:
-            self._incomplete.pop(stream_id, None)
+            self._release(stream_id)
+        if self._since:
+            self._since.pop(stream_id, None)
 
     def respond(self, call: Call, template: ResponseTemplate, body: bytes, receipt: Receipt | None) -> None:
         """End a call with its whole answer. The fast path of `forget` and `answered` in one."""
         stream_id = call.stream_id
         del self._calls[stream_id]
-        if self._held_bytes and stream_id in self._held:
-            self._let_go(stream_id)
+        if stream_id in self._held:
+            self._release(stream_id)
         if not self.touched:
             self.touch()
         if self.core.maybe_respond(stream_id, template, body):
@@ -276,15 +274,12 @@ class GrpcConnection:
             GrpcError: RESOURCE_EXHAUSTED, all calls of the connection together hold too many.
         """
         if not size:
-            self._let_go(stream_id)
+            self._release(stream_id)
             return
-        self._held_bytes += size - self._held.get(stream_id, 0)
-        self._held[stream_id] = size
-        self.link.note_held()
-        limit = self.environment.options.request_bytes_max
-        if self._held_bytes > limit:
-            reason = f"incomplete requests of this connection exceed grpc.request_buffer_bytes, {limit} bytes"
-            raise GrpcError(Status.RESOURCE_EXHAUSTED, reason)
+        try:
+            self._incomplete.hold(stream_id, size)
+        finally:
+            self.link.note_held()
 
     def receive_part(self, stream_id: int, size: int, part: int) -> None:
         """Hold a part of a message until it is complete.
@@ -296,13 +291,13 @@ class GrpcConnection:
             size: bytes of the whole message, 0 if that is not known.
             part: bytes that have come.
         """
-        self._incomplete.setdefault(stream_id, self.workload.now)
+        self._since.setdefault(stream_id, self.workload.now)
         if size <= self.environment.options.http2.stream_window_bytes:
             self.replenish(stream_id, part)
             return
         if self._uploads is None:
-            size = self.environment.options.request_bytes_max // _UPLOADS_PART
-            self._uploads = Uploads(size, self.environment.upload_quota, self._admitted)
+            own_quota = self.environment.options.request_bytes_max // _UPLOADS_PART
+            self._uploads = Uploads(own_quota, self.environment.upload_quota, self._admitted)
         self.core.replenish_connection(stream_id, part)
         if self._uploads.receive(stream_id, size, part):
             self.core.replenish_stream(stream_id, part)
@@ -310,27 +305,25 @@ class GrpcConnection:
 
     def _admitted(self, stream_id: int, withheld: int) -> None:
         """Let the client send an admitted message, and count its time from here on."""
-        self._incomplete.pop(stream_id, None)
-        self._incomplete[stream_id] = self.workload.now
+        self._incomplete.restart(stream_id, self.workload.now)
         self.core.replenish_stream(stream_id, withheld)
         self.touch()
 
     def end_part(self, stream_id: int) -> None:
         """Forget a message that is complete, or abandoned."""
-        if self._incomplete:
-            self._incomplete.pop(stream_id, None)
+        self._incomplete.complete(stream_id)
         if self._uploads is not None:
             self._uploads.end(stream_id)
 
-    def _let_go(self, stream_id: int) -> None:
+    def _release(self, stream_id: int) -> None:
         """Release all bytes of a request."""
-        self._held_bytes -= self._held.pop(stream_id, 0)
+        self._incomplete.release(stream_id)
         self.end_part(stream_id)
 
     @property
     def kept_bytes(self) -> int:
         """See `EventLayer`."""
-        return self._held_bytes + self._unpacked_bytes
+        return self._incomplete.held_bytes + self._unpacked_bytes
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -352,23 +345,20 @@ class GrpcConnection:
     def tick(self, now: float) -> None:
         """Act on the time. Called about once a second."""
         self.link.tick(now)
-        if self._incomplete and self.environment.options.request_s:
+        if self._since and self.environment.options.request_s:
             self.workload.run(partial(self._end_incomplete, now - self.environment.options.request_s))
 
     def _end_incomplete(self, since: float) -> None:
         """End a slice of the calls that have been incomplete since then or earlier."""
         for _ in range(_DROPPED_PER_SLICE):
-            if not self._incomplete:
+            stream_id = self._incomplete.take_expired(since)
+            if stream_id is None:
                 return
-            stream_id, began = next(iter(self._incomplete.items()))
-            if began > since:
-                return
-            del self._incomplete[stream_id]
             call = self._calls.get(stream_id)
             if call is None:
                 self._maybe_reject(stream_id)
             elif self._uploads is not None and self._uploads.waits(stream_id):
-                self._incomplete[stream_id] = self.workload.now
+                self._incomplete.restart(stream_id, self.workload.now)
             else:
                 call.incomplete()
         self.workload.queue(partial(self._end_incomplete, since))
@@ -477,7 +467,7 @@ class GrpcConnection:
                 self._watched = True
                 self.environment.deadlines.watch(self)
         if not ended and not method.client_streams:
-            self._incomplete[stream_id] = now
+            self._since[stream_id] = now
         if method.stream is None:
             call = self._calls[stream_id] = UnaryCall(self, stream_id, head, timeout_s, deadline)
             if ended:
@@ -521,7 +511,7 @@ class GrpcConnection:
         """
         if refusal.text and not ended:
             self._rejected[stream_id] = refusal
-            self._incomplete[stream_id] = self.workload.now
+            self._since[stream_id] = self.workload.now
             return
         self.environment.counters.rejected += 1
         if refusal.text:
@@ -533,15 +523,15 @@ class GrpcConnection:
 
     def _maybe_reject(self, stream_id: int) -> None:
         """Answer a refused request that is complete."""
-        self._incomplete.pop(stream_id, None)
+        self._incomplete.complete(stream_id)
         refusal = self._rejected.pop(stream_id, None)
         if refusal is not None:
             self._reject(stream_id, refusal, ended=True)
 
     def _on_data(self, event: DataReceived) -> None:
         stream_id, buffer, begin, end, ended = event
-        if ended and self._incomplete:
-            self._incomplete.pop(stream_id, None)
+        if ended and self._since:
+            self._since.pop(stream_id, None)
         call = self._calls.get(stream_id)
         if call is not None:
             call.received(buffer, begin, end, ended=ended, windowed=True)
@@ -552,7 +542,7 @@ class GrpcConnection:
             self._maybe_reject(stream_id)
 
     def _on_trailers(self, event: TrailersReceived) -> None:
-        self._incomplete.pop(event.stream_id, None)
+        self._incomplete.complete(event.stream_id)
         call = self._calls.get(event.stream_id)
         if call is not None:
             call.received(b"", 0, 0, ended=True, windowed=False)
@@ -574,7 +564,7 @@ class GrpcConnection:
                 self.core.refund_reset()
             call.gone()
         elif self._rejected.pop(event.stream_id, None) is not None:
-            self._incomplete.pop(event.stream_id, None)
+            self._incomplete.complete(event.stream_id)
         self.receipts.reset(event.stream_id)
 
     def _was_patient(self, call: Call) -> bool:

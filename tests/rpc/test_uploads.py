@@ -5,6 +5,7 @@ import pytest
 from pixy.rpc.uploads import UploadQuota, Uploads
 from tests.fakes.echo import open_echo, value
 from tests.fakes.grpc_client import RawClient, open_client, prefixed
+from tests.fakes.waiting import until
 
 UNARY, COLLECT = "/test.Echo/Unary", "/test.Echo/Collect"
 MIB = 1 << 20
@@ -110,6 +111,16 @@ async def test_concurrent_uploads_are_answered_and_hold_no_more_than_the_quota(
         assert [(await client.answer(stream_id)).status for stream_id in streams] == [0] * uploads
         (connection,) = echo.server.connection_counters
         assert connection.request_bytes == 0
+
+
+async def test_every_upload_of_a_connection_acquires_its_own_size() -> None:
+    async with open_echo() as echo, open_client(echo.address) as client:
+        await client.call(UNARY, value(b"x"))
+        quota, body = echo.server._environment.upload_quota, prefixed(value(bytes(MIB)))
+        for count in (1, 2):
+            client.data(client.begin(UNARY), body[:16_000])
+            await until(lambda: quota.acquired >= count * MIB)  # noqa: B023  # awaited in the loop
+            assert quota.acquired == count * len(body)
 
 
 async def test_abandoned_uploads_release_their_quota() -> None:
