@@ -14,7 +14,7 @@ import pytest
 from hpack import Encoder
 
 from pixy.http2 import ErrorCode, Options
-from pixy.http2.frames import FrameType, frame, goaway, rst_stream, unpack_head, window_update
+from pixy.http2.frames import FrameType, frame, goaway, unpack_head, window_update
 from pixy.rpc import ServerOptions, Status
 from pixy.rpc.connection import GrpcConnection
 from pixy.rpc.fair_scheduler import CREDIT_S, QUANTUM_S
@@ -466,7 +466,9 @@ async def test_a_connection_counts_and_the_server_has_the_totals() -> None:
         assert one.age_s > 0
         assert one.peer.startswith("127.0.0.1:")
         client.reset(held)
-        client.writer.write(rst_stream(half, 8) + window_update(99, 0))
+        client.reset(half)
+        await until(lambda: echo.server.counters.resets_received == 2)
+        client.writer.write(window_update(99, 0))
         await client.until_closed()
         await until(lambda: not echo.server.connections)
         all_ = echo.server.counters

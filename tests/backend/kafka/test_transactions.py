@@ -81,7 +81,7 @@ async def test_an_epoch_being_committed_is_reported_as_unsettled(
         raise Stop
 
     with monkeypatch.context() as patched:
-        patched.setattr("pixy.backend.kafka.transactions.EndTxnRequest", die)
+        patched.setattr("pixy.backend.kafka.transactions.END_TXN", die)
         with pytest.raises(Stop):
             await transactions.commit(transaction, 0, "query")
     with pytest.raises(Unsettled):
