@@ -25,7 +25,6 @@ from pixy.cluster import (
     Node,
     NodeObserver,
     PartitionReplica,
-    Seal,
     StageName,
     Topic,
     in_turns,
@@ -334,9 +333,7 @@ class EmbeddedBackend:
         for (topic, partition), data, records in batches:
             self._replica(TopicPartition(topic, partition))
             pieces.append(PieceBatches(topic, topics[topic].topic_id, partition, data, records))
-        return await self._node.publisher.stage(
-            StageName(sink_id, stage_id), piece, pieces, None if seal is None else Seal(*seal)
-        )
+        return await self._node.publisher.stage(StageName(sink_id, stage_id), piece, pieces, seal)
 
     async def publish(
         self,

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from pixy.cluster import Published
+from pixy.cluster import Published, StageSeal
 from pixy.errors import PixyError
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 
@@ -120,15 +120,6 @@ class StagedBatches(NamedTuple):
     partition: TopicPartition
     batches: bytes | memoryview
     records: int
-
-
-class StageSeal(NamedTuple):
-    """The number of pieces of a stage, and the CRC-32C over their checksums, 4 bytes each,
-    big-endian, by number.
-    """
-
-    pieces: int
-    crc: int
 
 
 class ConsumerMembership(Protocol):

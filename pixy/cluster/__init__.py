@@ -10,7 +10,7 @@ from pixy.cluster.publisher import Published, Publisher
 from pixy.cluster.replica import PartitionReplica
 from pixy.cluster.sinks import NotNew, Sink, StageName, judge_epoch
 from pixy.cluster.stage_expiry import StageExpiry
-from pixy.cluster.stages import KAFKA_CLUSTER_ID, Seal, Stage, Stages, merged_parts
+from pixy.cluster.stages import KAFKA_CLUSTER_ID, Stage, Stages, StageSeal, merged_parts
 from pixy.cluster.turns import in_turns
 
 __all__ = [
@@ -27,11 +27,11 @@ __all__ = [
     "PartitionReplica",
     "Published",
     "Publisher",
-    "Seal",
     "Sink",
     "Stage",
     "StageExpiry",
     "StageName",
+    "StageSeal",
     "Stages",
     "Topic",
     "check_directory",

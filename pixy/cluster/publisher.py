@@ -26,7 +26,7 @@ from pixy.cluster.replica import Replica
 from pixy.cluster.roll_forward import Propose, RollForward
 from pixy.cluster.sinks import NotNew, Publication, SinksState, StageName
 from pixy.cluster.stage_expiry import StageExpiry
-from pixy.cluster.stages import Seal, Stage, Stages, merged_parts
+from pixy.cluster.stages import Stage, Stages, StageSeal, merged_parts
 from pixy.cluster.turns import in_turns
 from pixy.config import StagingConfig
 from pixy.errors import CorruptData, FailedPrecondition, PixyError, Unavailable
@@ -125,7 +125,7 @@ class Publisher:
     # --- requests -----------------------------------------------------------------------------------------------
 
     async def stage(
-        self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: Seal | None
+        self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: StageSeal | None
     ) -> int:
         """Accept a piece of a stage, seal the stage, or both; returns the size of the stage.
 

@@ -53,8 +53,8 @@ __all__ = [
     "PIECES_MAX",
     "STAGES_MAX",
     "STAGE_BYTES_MAX",
-    "Seal",
     "Stage",
+    "StageSeal",
     "Stages",
     "merged_parts",
 ]
@@ -81,8 +81,13 @@ QUEUED_BYTES_MAX = 128 << 20
 """Bytes of pieces that wait to be written, whether or not anybody waits for the answer; more are refused for the moment."""
 
 
-class Seal(NamedTuple):
-    """How many pieces a stage has, and the CRC-32C over their checksums."""
+class StageSeal(NamedTuple):
+    """The contents of a sealed stage.
+
+    Attributes:
+        pieces: the number of its pieces.
+        crc: CRC-32C over their checksums, 4 bytes each, big-endian, by number.
+    """
 
     pieces: int
     crc: int
@@ -122,7 +127,7 @@ class Stage:
     parts: dict[tuple[bytes, int], StagePart] = field(default_factory=dict)
     fault: CorruptData | None = None
     holders: int = 0
-    seal: Seal | None = None
+    seal: StageSeal | None = None
     sealing: asyncio.Future[PixyError | None] | None = None
 
     def sealed(self, record: StageRecord) -> None:
@@ -186,7 +191,7 @@ class Stages:
             stage.pieces = {piece: _Piece(crc, 0, None) for piece, crc in enumerate(record.pieces)}
             self._sealed(stage, record)
             stage.fault = fault
-            stage.seal = Seal(len(record.pieces), _seal_crc(record.pieces))
+            stage.seal = StageSeal(len(record.pieces), _seal_crc(record.pieces))
             self._has_topics(stage, (part.topic_id for part in record.parts))
             self._count(stage, sum(part.bytes for part in record.parts), 0)
 
@@ -247,7 +252,7 @@ class Stages:
     # --- pieces -------------------------------------------------------------------------------------------------
 
     async def stage(
-        self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: Seal | None
+        self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: StageSeal | None
     ) -> int:
         """Take a piece, or seal a stage, or both; see `Backend.stage`.
 
@@ -316,7 +321,7 @@ class Stages:
         self._worker.submit(partial(stage.files.write, number, batches), done)
         return piece
 
-    async def _seal(self, stage: Stage, seal: Seal) -> None:
+    async def _seal(self, stage: Stage, seal: StageSeal) -> None:
         # Others may come while one is waited for, and a seal must not count one that is not written in the end.
         while writing := [piece.written for piece in stage.pieces.values() if piece.written is not None]:
             await asyncio.shield(writing[-1])
@@ -330,7 +335,7 @@ class Stages:
         if stage.sealing is not None:
             _raise(await asyncio.shield(stage.sealing))
 
-    def _begin_seal(self, stage: Stage, seal: Seal) -> None:
+    def _begin_seal(self, stage: Stage, seal: StageSeal) -> None:
         if self._stages.get(stage.name) is not stage:
             raise FailedPrecondition(
                 f"stage {stage.name.stage_id} of sink {stage.name.sink_id} was discarded"

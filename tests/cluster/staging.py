@@ -1,6 +1,6 @@
 """Stages on a node of a test, and what has become of publications."""
 
-from pixy.cluster import Published, Seal, StageName
+from pixy.cluster import Published, StageName, StageSeal
 from pixy.records import NewRecord, build_batch, crc32c
 from pixy.storage import PieceBatches
 from tests.cluster.nodes import Cluster, copy_of
@@ -25,7 +25,7 @@ def seal_of(*pieces: list[PieceBatches]) -> tuple[int, int]:
 async def stage(cluster: Cluster, stage_id: str, *pieces: list[PieceBatches], sink: str = "sink") -> None:
     for number, piece in enumerate(pieces):
         await cluster.node.publisher.stage(StageName(sink, stage_id), number, piece, None)
-    await cluster.node.publisher.stage(StageName(sink, stage_id), 0, [], Seal(*seal_of(*pieces)))
+    await cluster.node.publisher.stage(StageName(sink, stage_id), 0, [], StageSeal(*seal_of(*pieces)))
 
 
 async def publish(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import Seal, StageName, stages
+from pixy.cluster import StageName, StageSeal, stages
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, StorageFault, Unavailable
 from tests.cluster.nodes import Cluster, copy_of
 from tests.cluster.staging import finished, piece_of, publish, seal_of, stage, staged
@@ -58,7 +58,7 @@ async def test_what_is_remembered_of_stages_is_bounded_and_is_counted_right(
             with pytest.raises(ResourceExhausted, match=r"6 pieces and parts of pieces, and 9 are allowed"):
                 await ask(StageName("sink", name), 2, whole, None)
         # Sealed, it is two pieces and three partitions.
-        await ask(StageName("sink", "a"), 0, [], Seal(*seal_of(whole, whole[:1])))
+        await ask(StageName("sink", "a"), 0, [], StageSeal(*seal_of(whole, whole[:1])))
         assert taken.extents == 2 + 3
         await ask(StageName("sink", "b"), 0, whole, None)
         assert taken.extents == 9
@@ -110,7 +110,7 @@ async def test_pieces_and_seals_that_are_asked_for_at_a_time_are_taken_once(tmp_
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         name, piece = StageName("sink", "a"), piece_of(cluster, b"1")
-        seal = Seal(*seal_of(piece))
+        seal = StageSeal(*seal_of(piece))
         ask = cluster.node.publisher.stage
         sizes = await asyncio.gather(*(ask(name, 0, piece, seal) for _ in range(5)))
         assert sizes == [len(piece[0].batches)] * 5
@@ -125,7 +125,7 @@ async def test_a_caller_that_goes_away_leaves_its_piece_to_be_taken(tmp_path: Pa
         await cluster.create_topic()
         piece = piece_of(cluster, b"1")
         staging = asyncio.create_task(
-            cluster.node.publisher.stage(StageName("sink", "a"), 0, piece, Seal(*seal_of(piece)))
+            cluster.node.publisher.stage(StageName("sink", "a"), 0, piece, StageSeal(*seal_of(piece)))
         )
         await asyncio.sleep(0)
         staging.cancel()
@@ -161,7 +161,7 @@ async def test_a_discarded_stage_frees_what_it_took_while_a_piece_is_written(tmp
         assert cluster.node.publisher._stages.bytes == 0
         assert staged(cluster) == []
         with pytest.raises(FailedPrecondition):
-            await cluster.node.publisher.stage(StageName("sink", "a"), 0, [], Seal(*seal_of(piece)))
+            await cluster.node.publisher.stage(StageName("sink", "a"), 0, [], StageSeal(*seal_of(piece)))
 
 
 async def test_a_seal_waits_for_pieces_that_come_while_it_waits_and_is_refused_if_one_fails(
@@ -171,7 +171,7 @@ async def test_a_seal_waits_for_pieces_that_come_while_it_waits_and_is_refused_i
         await cluster.create_topic()
         ask, name = cluster.node.publisher.stage, StageName("sink", "a")
         first, second = piece_of(cluster, b"1"), piece_of(cluster, b"2")
-        seal = Seal(*seal_of(first, second))
+        seal = StageSeal(*seal_of(first, second))
         cluster.node.publisher._stages._worker = worker = StepWorker()
         asked = [
             asyncio.create_task(each)

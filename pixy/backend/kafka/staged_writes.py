@@ -45,7 +45,6 @@ from pixy.clock import Clock
 from pixy.cluster import (
     KAFKA_CLUSTER_ID,
     NotNew,
-    Seal,
     Sink,
     Stage,
     StageExpiry,
@@ -262,7 +261,7 @@ class KafkaStagedWrites:
         self._expiry.staged(name)
         pieces = [self._piece(each) for each in batches]
         try:
-            return await stages.stage(name, piece, pieces, None if seal is None else Seal(*seal))
+            return await stages.stage(name, piece, pieces, seal)
         finally:
             self._expiry.staged(name)
 
