@@ -2,50 +2,61 @@
 
     <end offset, 20 digits>-<epoch, 10 digits>.checkpoint
 
-`end offset` is the index of the last entry that the snapshot includes; `epoch` is that entry's term. While it is written the file ends
-in `.checkpoint.part`; it is synced, renamed, and the directory synced, so a file of the final name is complete.
+`end offset` is the index of the last entry in the snapshot; `epoch` is the term of that entry.
+During the write the file is called `.checkpoint.part`. It is synced and renamed, then the directory
+is synced, so a file with the final name is complete.
 
-The body is a sequence of Kafka v2 record batches with offsets from 0 on and the epoch as leader epoch: first a control
-batch with a snapshot header (control type 3, version, time of the last contained record), then the records, last a control batch
-with a snapshot footer (control type 4). A file without a valid footer counts as absent.
+The body is a sequence of Kafka v2 record batches with offsets from 0 on and the epoch as leader
+epoch: a control batch with the snapshot header (control type 3, version, time of the last contained
+record), the records, and a control batch with the snapshot footer (control type 4). A file without
+a valid footer counts as absent.
 
-Base offset and leader epoch of a batch lie outside its checksum, and the name outside of all of them: so each batch must begin where the
-one before it ends, and have the epoch of the name. The end offset is in the name alone; it cannot be proven.
+Base offset and leader epoch of a batch are outside its checksum, and the file name is outside all
+of them. Hence each batch must begin at the offset where the one before ends, and have the epoch of
+the name. The end offset is in the name alone and cannot be verified.
 
-    row                 found                                          done
-    ------------------  ---------------------------------------------  --------------------------------------------------------
-    absent              no file                                        the state group has only what the journal has
-    whole               header, records and footer, each batch right   the newest is used
-    temporary file      `.checkpoint.part`                             left from a crash: removed
-    half a rename       `.checkpoint.part` that is whole, because a    the same: nobody relies on it before the directory is
-                        crash forgot its new name                      synced
-    half a removal      more than two that are whole, because a crash  the newest is used; the next one that is written removes
-                        forgot that the oldest went                    all but two
-    foreign name        any other name                                 refused
-    foreign node        a whole one of another node or cluster         cannot be told, is used: `identity` and the journal say
-                                                                       whose a directory is
-    newer version       the header or the footer says a version above  refused: a newer release wrote it
-                        ours
-    version below 0     the header or the footer says that             damaged
-    short               cut off anywhere; nothing in it                damaged
-    no footer           cut off between two batches                    damaged
-    no header           the first batch is not a snapshot header       damaged
-    zero tail           zeros behind the footer                        damaged
-    torn                zeros in its middle                            damaged
-    bad checksum        a batch with another checksum than it says     damaged
-    batch missing       a base offset that leaves a hole               damaged
-    batch twice         a base offset that is there already            damaged
-    other epoch         a leader epoch that is not the name's: of      damaged
-                        another checkpoint, or renamed
-    control in between  a header or footer between the records, or a   damaged
-                        batch behind the footer
-    older neighbour     the newest is damaged, the one before is whole the one before is used
-    newer than the      its end offset is behind the last entry that   the node refuses to start: journal files are missing, or
-    journal             the journal has of its state group             of an older state
-    all damaged         none is whole                                  as absent; then the journal does not reach back far
-                                                                       enough, and the node refuses to start
+    row                 found                                    done
+    ------------------  ---------------------------------------  -----------------------------------
+    absent              no file                                  the journal alone has the state
+                                                                 group's entries
+    whole               header, records and footer, all batches  the newest is used
+                        valid
+    temporary file      `.checkpoint.part`                       left by a crash: removed
+    half a rename       a whole `.checkpoint.part`: a crash      removed: nothing relies on it
+                        lost its new name                        before the directory is synced
+    half a removal      more than two whole ones: a crash lost   the newest is used; the next write
+                        the removal of the oldest                removes all but two
+    foreign name        any other name                           refused
+    foreign node        a whole one of another node or cluster   cannot be detected, is used;
+                                                                 `identity` and the journal name the
+                                                                 owner of a directory
+    newer version       a version above ours in header or        refused: written by a newer release
+                        footer
+    version below 0     in header or footer                      damaged
+    short               cut off anywhere, or empty               damaged
+    no footer           cut off between two batches              damaged
+    no header           the first batch is not a snapshot        damaged
+                        header
+    zero tail           zeros behind the footer                  damaged
+    torn                zeros in its middle                      damaged
+    bad checksum        a batch with a wrong checksum            damaged
+    batch missing       a base offset that leaves a hole         damaged
+    batch twice         a base offset that was there before      damaged
+    other epoch         a leader epoch other than the name's: a  damaged
+                        batch of another checkpoint, or a
+                        renamed file
+    control in between  a header or footer between the records,  damaged
+                        or a batch behind the footer
+    older neighbour     the newest is damaged, the one before    the one before is used
+                        is whole
+    newer than the      an end offset behind the last entry of   the node refuses to start: journal
+    journal             the state group in the journal           files are missing, or are those of
+                                                                 an older state
+    all damaged         none is whole                            as absent; then the journal does
+                                                                 not reach back far enough, and the
+                                                                 node refuses to start
 
-Damaged: said, counts as absent, and the next one that is written removes it.
+A damaged checkpoint is logged, counts as absent, and is removed by the next write.
 """
 
 import re
@@ -89,7 +100,7 @@ _KEPT = 2
 
 
 class CheckpointId(NamedTuple):
-    """Names a checkpoint; a later one is greater."""
+    """Identity of a checkpoint; a later one is greater."""
 
     epoch: int
     end_offset: int
@@ -100,20 +111,20 @@ class CheckpointId(NamedTuple):
 
     @classmethod
     def from_file_name(cls, name: str) -> "CheckpointId | None":
-        """The checkpoint of that file name, None if it is not one's."""
+        """The id in a file name, None if the name is not a checkpoint's."""
         match = _NAME.fullmatch(name)
         return None if match is None else cls(int(match[2]), int(match[1]))
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read: key and value of each record."""
+    """The content of a checkpoint: key and value of each record."""
 
     id: CheckpointId
     records: list[tuple[bytes, bytes]]
 
 
 class CheckpointStore:
-    """The checkpoints of one state group. Every method blocks and is called by one worker at a time."""
+    """Checkpoints of one state group. All methods block and are called by one worker at a time."""
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
@@ -123,17 +134,17 @@ class CheckpointStore:
     def write(
         self, id: CheckpointId, records: Iterable[tuple[bytes, bytes]], timestamp_ms: int
     ) -> list[CheckpointId]:
-        """Write a checkpoint durably, then remove all but the newest two that are valid.
+        """Write a checkpoint durably, then remove all but the newest two valid ones.
 
         Returns:
-            What is there then, oldest first.
+            The remaining checkpoints, oldest first.
         """
         self._disk.make_directory(self._directory)
         part = self._directory / (id.file_name.removesuffix(".checkpoint") + _PART)
         try:
             self._write_part(part, _batches(id.epoch, records, timestamp_ms))
         except OSError:
-            # A full disk gets its bytes back.
+            # Return the space to a full disk.
             with suppress(OSError):
                 self._disk.unlink(part)
             raise
@@ -147,7 +158,7 @@ class CheckpointStore:
         """The newest valid checkpoint, and the ids of all valid ones, oldest first.
 
         Raises:
-            DataDirectoryError: a file that does not belong here, or of a newer release.
+            DataDirectoryError: a foreign file, or one of a newer release.
         """
         ids = self._ids()
         newest: Checkpoint | None = None
@@ -208,7 +219,7 @@ def read_checkpoint(disk: Disk, path: Path) -> list[tuple[bytes, bytes]]:
 
     Raises:
         DataDirectoryError: a newer release wrote it.
-        CorruptData: it is damaged, or has no valid footer, or is not what its name says.
+        CorruptData: it is damaged, has no valid footer, or contradicts its name.
     """
     id = CheckpointId.from_file_name(path.name)
     if id is None:
@@ -261,7 +272,7 @@ def _batches(epoch: int, records: Iterable[tuple[bytes, bytes]], timestamp_ms: i
 
 
 def _split(data: bytes, epoch: int) -> Iterator[tuple[int, memoryview]]:
-    """Whole batches and where they begin, each checked, and each in its place."""
+    """Position and bytes of each batch, with checksum, base offset and leader epoch verified."""
     view = memoryview(data)
     at = offset = 0
     while at < len(view):
@@ -282,7 +293,7 @@ def _split(data: bytes, epoch: int) -> Iterator[tuple[int, memoryview]]:
 
 
 def _check_version(path: Path, batch: memoryview, expected: int, layout: struct.Struct) -> None:
-    """Prove that a control batch is the expected one, of a version that this release reads."""
+    """Verify type and version of a control batch."""
     control_type, value = read_control_record(batch)
     name = "header" if expected == _SNAPSHOT_HEADER else "footer"
     if control_type != expected or len(value) < layout.size:

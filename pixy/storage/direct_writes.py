@@ -1,9 +1,10 @@
-"""Writes past the page cache, for bytes that nobody reads again unless a crash makes them: the large flushes of a journal.
+"""Direct writes (O_DIRECT), for bytes read again only after a crash: large flushes of the journal.
 
-What goes through the page cache is copied into new pages, which takes the processor longer than the device needs to store it, and takes
-the room of pages that readers want. A direct write takes whole blocks of the file, from memory that is aligned like them. So the bytes
-are copied to where they lie in memory as they will in the file, the whole blocks go directly, and what is in front of them and behind
-them goes as every write does.
+A write through the page cache copies into new pages, which costs more CPU time than the device
+needs to store them, and evicts pages of use to readers. A direct write takes whole blocks of the
+file, from memory with the same alignment. Hence the bytes are copied to a buffer at their alignment
+in the file, the whole blocks are written directly, and the partial blocks at both ends through the
+page cache.
 """
 
 import errno
@@ -16,36 +17,36 @@ __all__ = ["DIRECT_BYTES_MIN", "DirectWrites", "write_all"]
 DIRECT_BYTES_MIN = 256 << 10
 """Smaller writes gain nothing."""
 _BLOCK_BYTES = 4096
-"""What devices and file systems want direct writes to be aligned to; a few want less."""
+"""Alignment that devices and file systems require of direct writes; a few require less."""
 _BUFFER_BYTES = (4 << 20) + (64 << 10)
 _O_DIRECT: int = getattr(os, "O_DIRECT", 0)
-"""0 where the system has no direct writes, or others."""
+"""0 on systems without this flag."""
 
 
 class DirectWrites:
     """Direct writes to one open file; for one thread at a time.
 
     Args:
-        fd: the file, open for writing. It stays the caller's.
+        fd: the file, open for writing. The caller keeps ownership.
     """
 
     __slots__ = ("_buffer", "_direct_fd", "_fd")
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        # Another descriptor of the same file, None where there are no direct writes.
+        # A second descriptor of the file; None without direct writes.
         self._direct_fd = _open_directly(fd)
-        # Aligned to pages; takes no memory before it is written to.
+        # Page-aligned; takes no memory before the first write to it.
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)
 
     def write(self, buffers: Sequence[bytes | bytearray | memoryview], position: int, size: int) -> bool:
-        """Write buffers of `size` bytes together. They are not durable without a sync.
+        """Write buffers with a total of `size` bytes. They are durable after a sync.
 
         Returns:
-            False if that cannot be done directly: nothing has changed then.
+            False if a direct write is not possible: nothing has been written then.
 
         Raises:
-            OSError: as a write; any part may be written.
+            OSError: the write has failed; any part may have been written.
         """
         lead = position % _BLOCK_BYTES
         end = lead + size
@@ -61,7 +62,7 @@ class DirectWrites:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            # It wants another alignment, and has written nothing.
+            # Another alignment is required; nothing has been written.
             self.close()
             return False
         write_all(self._fd, whole[lead:first], position)
@@ -69,7 +70,7 @@ class DirectWrites:
         return True
 
     def close(self) -> None:
-        """Let go of what it has opened."""
+        """Close the second descriptor."""
         if self._direct_fd is not None:
             os.close(self._direct_fd)
             self._direct_fd = None
@@ -85,7 +86,7 @@ def _open_directly(fd: int) -> int | None:
 
 
 def write_all(fd: int, data: memoryview, position: int) -> None:
-    """Write however often it takes until all of `data` is written."""
+    """Write all of `data`, continuing short writes."""
     while data:
         written = os.pwrite(fd, data, position)
         position += written

@@ -1,14 +1,17 @@
 """The file system as a constructor argument: the real one here, a simulated one in tests.
 
-Every method blocks and belongs on a worker thread. Errors are `OSError` with the `errno` of the failing call.
+Every method blocks and belongs on a worker thread. Errors are `OSError` with the `errno` of the
+failing call.
 
-The real disk is where reads meet durable writes, so here they take turns. A device serves what it was asked for first; whoever waits for a
-sync waits for all reads before it. A file that is opened for reads in the background therefore has nothing read ahead, which would be
-megabytes, and is read in pieces, of which none begins while a durable write is under way, for a bounded time. Where no durable write is
-expected, such a file is like any other, and where all is in memory, it is read by one call.
+The real disk keeps background reads out of the way of durable writes. A device serves its requests
+in order, so a sync waits for all reads before it. Hence a file that is opened for background reads
+has no readahead, which would be megabytes, and is read in pieces. A piece begins only when no
+durable write is in progress, or after a bounded time. If no durable write is expected, such a file
+is like any other, and cached data is read by one call.
 
-The roads not taken: I/O priorities, which most schedulers of fast devices know nothing of; direct reads, which give up the page cache that
-readers share; to ask `mincore` what is in memory, which needs a mapping of the file.
+The roads not taken: I/O priorities, which most schedulers of fast devices ignore; direct reads,
+which give up the page cache that readers share; `mincore` to find the cached pages, which needs a
+mapping of the file.
 """
 
 import ctypes
@@ -35,46 +38,47 @@ log = structlog.get_logger(__name__)
 Buffer = bytes | bytearray | memoryview
 
 _VECTORS_MAX = 1024
-"""Linux takes at most this many buffers in one vectored write."""
+"""Linux's limit of buffers in one vectored write."""
 _WRITE_BYTES_MAX = 1 << 20
-"""A call that copies more keeps a core from other threads for milliseconds, the event loop's among them."""
+"""Longer copies occupy a core for milliseconds and delay other threads, like the event loop's."""
 
 _SYNC_FILE_RANGE_WRITE = 2
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
-"""Linux's, None elsewhere. Python has no name for it."""
+"""Linux's call, which the `os` module lacks; None on other systems."""
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 _DSYNC: int = getattr(os, "RWF_DSYNC", 0)
-"""Flag of a write that returns when its bytes are on stable storage; 0 where the system has none."""
+"""Flag for a write that returns once its bytes are on stable storage; 0 on systems without it."""
 
 
 _PIECE_BYTES = 128 << 10
-"""A sync waits for the read that the device is at. So much takes it 0.1 or 0.2 ms."""
+"""Size of a background read. A sync waits for the one in progress, which takes 0.1 or 0.2 ms."""
 _YIELD_S_MAX = 0.005
-"""So long a piece waits for a durable write that is under way: reads in the background go on beside writes that never end, too."""
+"""Limit of a piece's wait for a durable write: continuous writes must not starve the reads."""
 _WRITING_S = 0.1
-"""So long behind a durable write the next one is expected."""
+"""Time after a durable write in which another one is expected."""
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
-"""Flag of a read that fails where it would have to wait for the device; 0 where the system has none."""
+"""Flag for a read that fails instead of waiting for the device; 0 on systems without it."""
 
 _DESCRIPTOR_RETRY_S = 0.01
 
 _THIS_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 _BLOCK_BYTES = 512
-"""Of which Linux counts blocks of input, whatever blocks the file system has."""
+"""Unit of Linux's count of input blocks, for any block size of the file system."""
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether a call on a disk has failed for want of room."""
+    """True if a disk operation has failed for lack of space."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
 def sync_is_final() -> Iterator[None]:
-    """Give a sync that fails for want of room the errno EIO.
+    """Map a sync's lack of space to the errno EIO.
 
-    A write that finds no room is tried again. A sync must not be: what it has lost looks durable to the next one.
+    A write that finds the disk full is retried. A sync must not be: the next one would report
+    success for the bytes that the failed one has lost.
     """
     try:
         yield
@@ -90,48 +94,51 @@ class File(Protocol):
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
         """Write all buffers back to back from byte `position` on; short writes are continued.
 
-        No buffers, or empty ones, write nothing and make no file longer.
+        Without buffers, or with empty ones, nothing is written and the file does not grow.
 
         Raises:
-            OSError: not all of it is written; any part from `position` on may be. ENOSPC or EDQUOT: there is no room.
+            OSError: the write is incomplete; any part from `position` on may have been written.
+                ENOSPC or EDQUOT: the disk is full.
         """
 
     def write_durably(self, buffers: Sequence[Buffer], position: int) -> None:
-        """As `write_at` and `sync` of what was written, in one call where the system has one.
+        """Write as `write_at` and sync these bytes, in one call if the system has one.
 
-        A process that is killed meanwhile leaves it done up to any page of the file, wherever one buffer ends and the next begins.
+        If the process is killed during the call, the write ends at any page of the file, regardless
+        of the boundaries between buffers.
 
         Raises:
-            OSError: any part may be written, and none of it need be durable. As a failed `sync`, this must never be retried.
+            OSError: any part may have been written, and none may be durable. Like a failed `sync`,
+                this must never be retried.
         """
 
     def read_at(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes from `position` on; fewer only at the end of the file, none behind it."""
+        """Up to `size` bytes from `position` on: fewer only at the end of the file, none behind."""
 
     def size(self) -> int:
         """Length in bytes."""
 
     def allocate(self, size: int) -> None:
-        """Make the file at least `size` bytes long, with the space for it taken; new bytes read as zeros.
+        """Make the file at least `size` bytes long and reserve the space; new bytes are zeros.
 
         Raises:
-            OSError: ENOSPC or EDQUOT if there is no room; the file may be longer than before, by zeros.
+            OSError: ENOSPC or EDQUOT if the disk is full; the file may have grown by zeros.
         """
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
 
     def begin_sync(self) -> None:
-        """Let the system begin with what `sync` will wait for. A hint: proves nothing, and never fails.
+        """Start writeback of the bytes that `sync` will wait for. A hint: it never fails.
 
-        The syncs of many files cost a fraction if all of them have begun before the first one waits.
+        Syncing many files costs a fraction if writeback of all has started before the first sync.
         """
 
     def sync(self) -> None:
         """Return when everything written is on stable storage.
 
         Raises:
-            OSError: with any errno, that of want of room too. It must never be retried: see `sync_is_final`.
+            OSError: with any errno, ENOSPC too. It must never be retried: see `sync_is_final`.
         """
 
     def close(self) -> None: ...
@@ -140,87 +147,91 @@ class File(Protocol):
 class Disk(Protocol):
     """A file system.
 
-    What has no name raises `FileNotFoundError`; a path through a file `NotADirectoryError`, and a directory in the place of a file
-    `IsADirectoryError`. Removing and renaming need no room.
+    A missing path raises `FileNotFoundError`, a path through a file `NotADirectoryError`, and a
+    directory in place of a file `IsADirectoryError`. Removing and renaming need no space.
     """
 
     def open(self, path: Path, *, create: bool = False, background: bool = False) -> File:
-        """Open for reading and writing; with `create` a missing file is made, whose name is durable after `sync_directory`.
+        """Open for reading and writing.
 
-        With `background`, reads from the file leave the device to durable writes on this disk, if there are any at the time.
+        Args:
+            create: create a missing file; its name is durable after `sync_directory`.
+            background: reads give way to durable writes on this disk, if there are any at the time.
         """
 
     def names(self, directory: Path) -> list[str]:
         """Names in a directory, sorted; empty if there is no such directory.
 
         Raises:
-            NotADirectoryError: the path is a file's, or leads through one.
+            NotADirectoryError: the path is a file, or leads through one.
         """
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory and its parents, and make their entries durable; what is there already is not synced.
+        """Create a directory and its parents durably; existing directories are not synced.
 
         Raises:
-            NotADirectoryError: the path, or one above it, is a file's; `filename` is that path.
-            OSError: EIO whenever it is the sync that has failed, and must never be tried again.
+            NotADirectoryError: the path, or one above it, is a file; `filename` is that path.
+            OSError: EIO if the sync has failed, which must never be retried.
         """
 
     def rename(self, old: Path, new: Path) -> None:
-        """Atomically replace `new` by `old`, both in one directory; durable after `sync_directory` of that.
+        """Atomically replace `new` by `old`, in the same directory; durable after `sync_directory`.
 
-        `old` may be a directory; then `new` must not be there. Files that are open in it, or below, stay open.
+        `old` may be a directory if `new` does not exist. Open files in it, or below, stay open.
 
         Raises:
-            OSError: `new` is a directory (EISDIR, ENOTEMPTY), or a file while `old` is a directory (ENOTDIR).
+            OSError: `new` is a directory (EISDIR, ENOTEMPTY), or a file while `old` is a directory
+                (ENOTDIR).
         """
 
     def link(self, old: Path, new: Path) -> None:
-        """Give a file one more name, in any directory; durable after `sync_directory` of that.
+        """Add a hard link to a file, in any directory; durable after `sync_directory` of that.
 
         Raises:
-            OSError: `new` is there (EEXIST), or the file system has no such names (EPERM, EOPNOTSUPP, EMLINK, EXDEV).
+            OSError: `new` exists (EEXIST), or the file system cannot link there (EPERM, EOPNOTSUPP,
+                EMLINK, EXDEV).
         """
 
     def unlink(self, path: Path) -> None:
-        """Remove a name of a file, with the last one the file; durable after `sync_directory`.
+        """Remove a name of a file, with its last name the file; durable after `sync_directory`.
 
-        Who has it open keeps it, and its room on the disk, until it is closed.
+        An open file stays readable, and keeps its disk space, until it is closed.
         """
 
     def remove_directory(self, path: Path) -> None:
         """Remove an empty directory; durable after `sync_directory` of its parent.
 
         Raises:
-            OSError: it is not empty (ENOTEMPTY), or a file (ENOTDIR).
+            OSError: the directory is not empty (ENOTEMPTY), or is a file (ENOTDIR).
         """
 
     def sync_directory(self, path: Path) -> None:
         """Return when creations, renames and removals in a directory are on stable storage."""
 
     def device_bytes_read(self) -> int:
-        """What the device has given to reads of the calling thread so far, what was read ahead for them included.
+        """Bytes that the device has read for the calling thread so far, readahead included.
 
-        0 where the system does not tell.
+        0 on systems without this count.
         """
 
     def open_file_limit(self) -> int:
-        """How many files the process may have open, those that are no files of this disk included."""
+        """Limit of open files of the process, those outside of this disk included."""
 
     def lock(self, path: Path) -> File | None:
-        """Take the lock that a file stands for, None if somebody holds it. Closing the file releases it."""
+        """Acquire the lock on a file, None if it is held already. Closing the file releases it."""
 
 
 class _DurableWrites:
-    """The durable writes on a disk, for those who read in the background.
+    """Durable writes in progress on a disk, which background reads give way to.
 
     Attributes:
-        none: set while none is under way.
+        none: set while there are none.
     """
 
     __slots__ = ("_ended", "none")
 
     def __init__(self) -> None:
-        # When the last one ended, in the time of `time.monotonic`.
+        # End of the last one, by `time.monotonic`.
         self._ended = float("-inf")
         self.none = threading.Event()
         self.none.set()
@@ -233,7 +244,7 @@ class _DurableWrites:
         self.none.set()
 
     def are_expected(self) -> bool:
-        """Whether one is under way, or the next one may come at any moment."""
+        """True if one is in progress, or the last one ended a short time ago."""
         return not self.none.is_set() or time.monotonic() - self._ended < _WRITING_S
 
 
@@ -266,7 +277,7 @@ class RealFile:
                     return
             if len(buffers) > _VECTORS_MAX:
                 buffers = [b"".join(buffers)]
-            # One call instead of two: each gives up the interpreter lock, and waits for it again while the event loop is busy.
+            # One call, not two: each releases the GIL, and waits for it while the loop is busy.
             if _DSYNC:
                 try:
                     if os.pwritev(self._fd, buffers, position, _DSYNC) == size:
@@ -296,7 +307,7 @@ class RealFile:
         os.ftruncate(self._fd, size)
 
     def begin_sync(self) -> None:
-        # With this flag alone it takes no note of an error that a sync is to tell of.
+        # With this flag alone the call does not consume a writeback error that `sync` must report.
         if _sync_file_range is not None:
             _sync_file_range(self._fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
@@ -310,9 +321,9 @@ class RealFile:
 
 
 class _BackgroundFile(RealFile):
-    """A file from which little is read at a time, nothing ahead, and if possible not during a durable write.
+    """A file read in small pieces, without readahead, and if possible between durable writes.
 
-    What the system reads ahead is megabytes in one go, and a sync waits until the device is through with them.
+    Readahead fetches megabytes in one request, and a sync would wait for all of them.
     """
 
     __slots__ = ()
@@ -322,7 +333,7 @@ class _BackgroundFile(RealFile):
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def read_at(self, size: int, position: int) -> bytes:
-        # In one piece from memory: each call gives up the interpreter lock, and waits for it again.
+        # Cached data is read in one piece: each call releases the GIL and waits for it again.
         if size <= _PIECE_BYTES or (self._is_in_memory(position) and self._is_in_memory(position + size - 1)):
             return super().read_at(size, position)
         pieces: list[bytes] = []
@@ -332,7 +343,7 @@ class _BackgroundFile(RealFile):
         return b"".join(pieces)
 
     def _is_in_memory(self, position: int) -> bool:
-        # An error: it is not, or the file system cannot tell; what else is wrong the read itself will say.
+        # An error means not cached, or not supported; the read itself reports any other fault.
         try:
             os.preadv(self._fd, [bytearray(1)], position, _NOWAIT)
         except OSError:
@@ -341,7 +352,7 @@ class _BackgroundFile(RealFile):
 
 
 def _chunks(buffers: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
-    """What goes into one system call each."""
+    """Groups of buffers, one for each system call."""
     first = size = 0
     for at, buffer in enumerate(buffers):
         size += len(buffer)
@@ -353,9 +364,10 @@ def _chunks(buffers: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a file; wait while the process or the system has no descriptor for it.
+    """Open a file; wait while the process or the system is out of descriptors.
 
-    Connections take descriptors too, and give them back. A failure would end the process here, as one of the journal does.
+    Connections use descriptors too, and release them. An error would end the process here, as any
+    failure of the journal does.
     """
     told = False
     while True:
@@ -367,12 +379,12 @@ def _open(path: Path, flags: int) -> int:
             if not told:
                 log.warning("waiting for a file descriptor", path=str(path), reason=error.strerror)
                 told = True
-        # Nobody tells when there is one.
+        # The system does not notify when a descriptor is free.
         time.sleep(_DESCRIPTOR_RETRY_S)
 
 
 class RealDisk:
-    """The file system of the machine. Out of file descriptors, it waits for one."""
+    """The file system of the machine. `open` waits while there are no free file descriptors."""
 
     def __init__(self) -> None:
         self._durable_writes = _DurableWrites()
@@ -407,7 +419,7 @@ class RealDisk:
             try:
                 self.sync_directory(directory.parent)
             except OSError as error:
-                # Not to be taken for want of room, which is tried again: it would find the directory, and not sync it.
+                # Not ENOSPC, which is retried: a retry would find the directory and not sync it.
                 reason = f"the new directory cannot be synced: {error}"
                 raise OSError(errno.EIO, reason, str(directory)) from error
 

@@ -1,31 +1,34 @@
-"""Files that say whose a directory is: `identity` of a node and of each partition's directory, `stage` of each sealed stage's; and the
-marks of `publication_marks`.
+"""Identity files of directories: `identity` of the node and of each partition, `stage` of each
+sealed stage; and the marks of `publication_marks`.
 
 All numbers are little-endian.
 
     byte  size  field
-    0     8     magic: "PIXYNODE", "PIXYPART" for a partition, "PIXYSTGE" for a stage, "PIXYPUBL" for a mark
+    0     8     magic: "PIXYNODE", "PIXYPART" for a partition, "PIXYSTGE" for a stage,
+                "PIXYPUBL" for a mark
     8     4     format version, 1
     12    4     CRC-32C of bytes 0 to 11 and 16 to the end
     16    4     length of the payload
     20          payload, a `NodeIdentity`, `PartitionIdentity`, `StageRecord` or `PublishStages`
 
-Each is written as `<name>.part`, synced, renamed, and the directory is synced: a valid one is never torn by writing it again.
+Each is written as `<name>.part`, synced and renamed, then the directory is synced: an update never
+tears a valid file.
 
-The node's:
+The identity of the node at startup:
 
     found                                                       done
-    ----------------------------------------------------------  --------------------------------------------
+    ----------------------------------------------------------  ------------------------------------
     absent          and no journal, staging, topics or state    a new node: written
-    lost            absent, and there is one of these           refused: this is not what a crash leaves
-    own                                                         taken
-    short           or torn, wrong magic, length or checksum,   refused
+    lost            absent, but one of these directories        refused: no crash leaves this
+                    exists
+    own                                                         accepted
+    short           or torn; wrong magic, length or checksum;   refused
                     a partition's
     newer version                                               refused
-    temporary file  `identity.part`, whatever is in it, and no  left from a crash at the first start:
+    temporary file  `identity.part` with any content, and no    left by a crash at the first start:
                     identity                                    overwritten
 
-What a partition's means to the start is the business of `partition_directory`, what a stage's means that of `staging`.
+The decisions for partitions are in `partition_directory`, those for stages in `staging`.
 """
 
 import struct
@@ -49,7 +52,7 @@ __all__ = [
 ]
 
 IDENTITY_PART = "identity.part"
-"""What an identity file is called until it is whole."""
+"""Temporary name of an identity file, before it is complete."""
 
 _NODE = b"PIXYNODE"
 _PARTITION = b"PIXYPART"
@@ -65,10 +68,10 @@ _PAYLOAD_AT = _LENGTH_AT + _LENGTH.size
 
 
 def load_identity(disk: Disk, directory: Path, new: NodeIdentity) -> NodeIdentity:
-    """The identity of a data directory; one that has none becomes `new`. Blocks.
+    """Read the identity of a data directory; write `new` if the directory is empty. Blocks.
 
     Raises:
-        DataDirectoryError: a newer release wrote it, or it has files but no identity.
+        DataDirectoryError: a newer release wrote it, or the directory has files but no identity.
         CorruptData: the file is damaged.
     """
     names = disk.names(directory)
@@ -83,7 +86,7 @@ def load_identity(disk: Disk, directory: Path, new: NodeIdentity) -> NodeIdentit
 
 
 def read_identity(disk: Disk, path: Path) -> NodeIdentity:
-    """What a node's identity file says. Blocks.
+    """Read the identity of a node. Blocks.
 
     Raises:
         DataDirectoryError: a newer release wrote it.
@@ -93,7 +96,7 @@ def read_identity(disk: Disk, path: Path) -> NodeIdentity:
 
 
 def read_partition_identity(disk: Disk, path: Path) -> PartitionIdentity:
-    """What a partition's identity file says. Blocks.
+    """Read the identity of a partition. Blocks.
 
     Raises:
         FileNotFoundError: there is none.
@@ -104,12 +107,12 @@ def read_partition_identity(disk: Disk, path: Path) -> PartitionIdentity:
 
 
 def write_partition_identity(disk: Disk, path: Path, identity: PartitionIdentity) -> None:
-    """Write a partition's identity file, or write it again; durable on return. Blocks."""
+    """Write or replace the identity of a partition; durable on return. Blocks."""
     _write(disk, path, _encode(_PARTITION, identity.SerializeToString()))
 
 
 def read_stage_record(disk: Disk, path: Path) -> StageRecord:
-    """What the file of a sealed stage says. Blocks.
+    """Read the record of a sealed stage. Blocks.
 
     Raises:
         FileNotFoundError: there is none.
@@ -120,12 +123,12 @@ def read_stage_record(disk: Disk, path: Path) -> StageRecord:
 
 
 def write_stage_record(disk: Disk, path: Path, record: StageRecord) -> None:
-    """Write the file that seals a stage; durable on return. Blocks."""
+    """Write the record that seals a stage; durable on return. Blocks."""
     _write(disk, path, _encode(_STAGE, record.SerializeToString()))
 
 
 def read_publication_mark(disk: Disk, path: Path) -> PublishStages:
-    """What the mark of a publication says. Blocks; raises as `read_stage_record`."""
+    """Read the mark of a publication. Blocks; raises as `read_stage_record`."""
     return PublishStages.FromString(_read(disk, path, _PUBLICATION))
 
 

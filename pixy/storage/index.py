@@ -1,14 +1,16 @@
-"""Sparse indexes beside a segment: hints where to begin to look. Never trusted, never synced, rebuilt when they are lost.
+"""Sparse indexes of a segment: hints for lookups. Never trusted, never synced, rebuilt when lost.
 
-A loss of power may take any sectors of an index that was written not long before: its end, which whoever measures the segment finds, or
-some in its middle, which is what `ascends` is for.
+A loss of power may lose any sectors of a recently written index: its end, which is found when the
+segment is measured, or some in its middle, which `ascends` finds.
 
-Both have the layout of Kafka's own index files, big-endian, entries ascending:
+Both have the layout of Kafka's index files, big-endian, entries ascending:
 
-    <base offset>.index       4  last offset of a batch - base offset     4  position of that batch in the segment
-    <base offset>.timeindex   8  largest timestamp up to a batch          4  last offset of that batch - base offset
+    <base offset>.index       4  last offset of a batch - base offset
+                              4  position of that batch in the segment
+    <base offset>.timeindex   8  largest timestamp up to a batch
+                              4  last offset of that batch - base offset
 
-A reader finds an entry by bisection in the file, so an index costs no memory however large the log is.
+Lookups bisect the file, so an index takes no memory, however large the log is.
 """
 
 import struct
@@ -22,10 +24,10 @@ from pixy.storage.disk import Disk, File
 __all__ = ["INDEX_INTERVAL_BYTES", "IndexEntries", "OffsetIndex", "TimeIndex"]
 
 INDEX_INTERVAL_BYTES = 32768
-"""Bytes of segment between two entries."""
+"""Bytes of a segment between two entries."""
 
 _SECTOR_BYTES = 512
-"""What a loss of power takes or leaves as a whole."""
+"""Unit that a loss of power loses or leaves as a whole."""
 
 _OFFSET_ENTRY = struct.Struct(">II")
 _TIME_ENTRY = struct.Struct(">qI")
@@ -33,7 +35,7 @@ _TIME_ENTRY = struct.Struct(">qI")
 
 @dataclass(slots=True)
 class IndexEntries:
-    """Entries of the offset index and of the time index, as many of the one as of the other."""
+    """Entries of the offset index and of the time index, the same number of both."""
 
     offsets: list[tuple[int, int]] = field(default_factory=list)
     times: list[tuple[int, int]] = field(default_factory=list)
@@ -68,7 +70,7 @@ class _Index:
             file.close()
 
     def entry(self, at: int) -> tuple[int, int]:
-        """The entry at that place, which must be there."""
+        """The entry number `at`, which must exist."""
         file = self._disk.open(self.path)
         try:
             return self._read(file, at)
@@ -76,7 +78,7 @@ class _Index:
             file.close()
 
     def truncate(self, count: int) -> bool:
-        """Keep the first `count` entries; whether there was anything behind them."""
+        """Keep the first `count` entries; True if there were more."""
         try:
             file = self._disk.open(self.path)
         except FileNotFoundError:
@@ -90,7 +92,7 @@ class _Index:
             file.close()
 
     def ascends(self, least: tuple[int, int]) -> bool:
-        """Whether all sectors are in order, by the first entry of each, and none is below `least`."""
+        """True if the first entries of all sectors ascend, and none is below `least`."""
         try:
             file = self._disk.open(self.path)
         except FileNotFoundError:
@@ -146,12 +148,12 @@ class _Index:
 
 
 class OffsetIndex(_Index):
-    """(last offset of a batch relative to the segment's base, position of the batch)."""
+    """Entries (last offset of a batch relative to the segment's base, position of the batch)."""
 
     _entry = _OFFSET_ENTRY
 
 
 class TimeIndex(_Index):
-    """(largest timestamp so far, last offset of the batch that brought it relative to the segment's base)."""
+    """Entries (largest timestamp so far, last offset of its batch relative to the base)."""
 
     _entry = _TIME_ENTRY
