@@ -1,45 +1,55 @@
-"""The entries of one raft group, put together from the records that the journal has of it. Pure.
+"""Entries of one raft group, reconstructed from its records in the journal. Pure.
 
-An entry gets into the journal as an *original*, in the order in which the group's log grew: the next index, or an index that is
-there already, which replaces that entry and everything behind it, as a new leader's entries do. (The new entry's term may even be
-the lower one: terms that come with it are what a majority has.) When the oldest file goes while a slow group still needs entries in
-it, these are *relocated*: copied to the journal's end. So a copy comes late, behind originals that are younger than what it is a
-copy of.
+An entry is first written as an *original*, in the order in which the group's log grew. Its index is
+the next one, or an existing one, which replaces that entry and all entries behind it, as the
+entries of a new leader do. (The term of the new entry may even be lower: the terms of its log are
+those of a majority.) Before the oldest file is removed, the entries in it that a slow group still
+needs are *relocated*: copied to the end of the journal. Hence a copy comes late, behind originals
+that are younger than the original of the copy.
 
-Files go oldest first. Hence the originals that are left are the last ones that were written, without holes between them, and each of
-them is younger than the original of any copy whose file is gone. From that follows what each record means, in the journal's order:
+Files are removed oldest first. Hence the remaining originals are the last ones written, without
+holes between them, and each of them is younger than the original of any copy whose file is gone.
+That determines the meaning of each record, in the order of the journal:
 
-    row                        record                               what is there                         done
-    -------------------------  -----------------------------------  ------------------------------------  ------------------
-    next original              original                             an original one below, or none yet    taken
-    original replaces          original                             an original at its index              replaces it and
-                                                                                                          what is behind it
-    original over copies       original                             copies at its index or behind it      replaces them too
-    original leaves a hole     original                             the last original is more than        refused
-                                                                    one below
-    copy in front              relocated                            originals only above it, or none      taken
-    copy of what is there      relocated                            an original at its index, of any      left out: if it
-                                                                    term                                  differs, it was
-                                                                                                          replaced meanwhile
-    copy behind                relocated                            originals, all below it               left out: it was
-                                                                                                          truncated, a copy
-                                                                                                          never brings it back
-    copied twice               relocated                            a copy of the same term               left out
-    two different copies       relocated                            a copy of another term                refused
-    applied                    either, up to the applied position   anything                              not needed
-    hole in the end            none any more, and the group's       a hole behind what is applied         refused
-                               entries are asked for
-    terms that go back         the same                             an entry of a lower term than the     refused
-                                                                    one before it
+    row                     record                  existing entries        done
+    ----------------------  ----------------------  ----------------------  ------------------------
+    next original           original                an original one below,  accepted
+                                                    or none yet
+    original replaces       original                an original at its      replaces it and all
+                                                    index                   behind it
+    original over copies    original                copies at its index or  replaces them too
+                                                    behind it
+    original leaves a hole  original                the last original is    refused
+                                                    more than one below
+    copy in front           relocated               originals only above    accepted
+                                                    it, or none
+    copy of what is there   relocated               an original at its      ignored: if it differs,
+                                                    index, of any term      the original replaced it
+    copy behind             relocated               originals, all below    ignored: it was
+                                                    it                      truncated, and a copy
+                                                                            never restores an entry
+    copied twice            relocated               a copy of the same      ignored
+                                                    term
+    two different copies    relocated               a copy of another term  refused
+    applied                 either, up to the       any                     not needed
+                            applied position
+    hole in the end         no more records, and    a hole behind the       refused
+                            the group's entries     applied position
+                            are requested
+    terms that go back      the same                an entry of a lower     refused
+                                                    term than the one
+                                                    before
 
-The last two are judged only when somebody asks for a group's entries, because only he knows how far it is applied: a checkpoint says
-that, or nobody, if the group is deleted. Of those, copies may be left that lead nowhere.
+The last two are decided only when the entries of a group are requested, because only the caller
+knows its applied position: from a checkpoint, or not at all if the group was deleted. Copies of a
+deleted group may remain that lead nowhere.
 
-A crash between relocation and the unlinking of the file leaves originals and copies: `copy of what is there`. The entries of a file
-may have been copied into it: `copied twice`, and in front of its originals.
+A crash between relocation and unlinking the file leaves originals and copies: `copy of what is
+there`. A file may hold copies of its own entries: `copied twice`, in front of its originals.
 
-What the table relies on: who relocates copies only what is in the group's log at that moment. Then all copies of one index that are
-left have one term. Entries that were truncated must not be copied once nothing younger of the group is left to tell.
+The table relies on this: only entries that are in the group's log at that moment are relocated.
+Then all remaining copies of one index have the same term. Truncated entries must not be copied once
+nothing younger of the group remains in the journal.
 """
 
 from collections.abc import Iterable, Iterator
@@ -54,26 +64,27 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class GroupEntries(Generic[T]):
-    """What is left of one raft group's log.
+    """Remaining entries of one raft group's log.
 
-    An entry is a tuple whose first item is its term; what else it has is its owner's business.
+    An entry is a tuple with its term as first item; the other items are opaque.
     """
 
     __slots__ = ("_applied", "_first", "_next", "_originals", "_raft_group", "_relocated")
 
     def __init__(self, raft_group: int) -> None:
         self._raft_group = raft_group
-        # Originals without holes; applied ones at the front are dropped. Invariant: _first + len(_originals) == _next.
+        # Originals without holes; applied ones at the front are dropped.
+        # Invariant: _first + len(_originals) == _next.
         self._originals: list[T] = []
-        # Index of the first original that is kept, and of the next one to come; 0 before the first.
+        # Indexes of the first original in the list and of the next one; 0 before the first.
         self._first = 0
         self._next = 0
-        # Copies by index. Invariant: all are below `_first`, unless there was no original yet.
+        # Copies by index. Invariant: all are below `_first` once there was an original.
         self._relocated: dict[int, T] = {}
         self._applied = 0
 
     def original(self, index: int, entry: T) -> None:
-        """Take an entry as the group's log got it.
+        """Add an original entry.
 
         Raises:
             CorruptData: it would leave a hole.
@@ -96,10 +107,10 @@ class GroupEntries(Generic[T]):
         self._relocated = {at: entry for at, entry in self._relocated.items() if at < index}
 
     def relocated(self, index: int, entry: T) -> None:
-        """Take a copy of an entry, or leave it out.
+        """Add a relocated entry, or ignore it.
 
         Raises:
-            CorruptData: there is a copy of another term.
+            CorruptData: a copy of another term exists.
         """
         if index <= self._applied or (self._next and index >= self._first):
             return
@@ -110,7 +121,7 @@ class GroupEntries(Generic[T]):
             )
 
     def applied(self, index: int) -> None:
-        """Entries up to `index` are not needed."""
+        """Drop the entries up to `index`, which are applied."""
         self._applied = index
         count = min(index + 1 - self._first, len(self._originals))
         if count > 0:
@@ -120,7 +131,7 @@ class GroupEntries(Generic[T]):
             self._relocated = {at: entry for at, entry in self._relocated.items() if at > index}
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
-        """Index and entry of all that is needed and there, in order."""
+        """Index and entry of all entries behind the applied position, in order."""
         yield from sorted(self._relocated.items())
         for index, entry in enumerate(self._originals, self._first):
             if index > self._applied:
@@ -128,7 +139,7 @@ class GroupEntries(Generic[T]):
 
 
 class Entry(Protocol):
-    """What has a place in a Raft log."""
+    """An entry of a Raft log."""
 
     @property
     def index(self) -> int: ...
@@ -141,10 +152,15 @@ E = TypeVar("E", bound=Entry)
 
 
 def entries_after(raft_group: int, entries: Iterable[E], applied: int) -> list[E]:
-    """Of a raft group's entries, in order, those behind `applied`; proves that they can be the rest of its log.
+    """The entries of a raft group behind `applied`, verified to be consecutive with ascending
+    terms.
+
+    Args:
+        entries: all entries of the group in the journal, in order.
 
     Raises:
-        CorruptData: there is a hole, or terms go back; names raft group and indexes.
+        CorruptData: there is a hole, or a term is lower than the one before; the message names raft
+            group and indexes.
     """
     after = [entry for entry in entries if entry.index > applied]
     if after and after[0].index != applied + 1:

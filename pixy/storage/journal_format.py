@@ -1,4 +1,4 @@
-"""The bytes of a journal file. Pure: builds and scans buffers, never touches a file.
+"""Byte format of journal files. Pure: builds and scans buffers, never touches a file.
 
 All numbers are little-endian. A file begins with a header of 64 bytes:
 
@@ -11,7 +11,8 @@ All numbers are little-endian. A file begins with a header of 64 bytes:
     40    4     node id
     44    20    zeros
 
-Then come flushes back to back. A flush is what one write and one sync made durable: a frame of 40 bytes and its records.
+Flushes follow back to back. A flush is the unit of one write and one sync: a frame of 40 bytes and
+its records.
 
     0     4     magic "FLSH"
     4     4     CRC-32C of the cluster id, then of bytes 8..39
@@ -26,20 +27,22 @@ A record is a head of 36 bytes and its payload:
     0     4     length of the payload
     4     4     CRC-32C of bytes 8..end of the payload
     8     1     kind (`RecordKind`)
-    9     1     type of the entry (`EntryType`) if the kind is ENTRY or RELOCATED_ENTRY, else 0
+    9     1     type of the entry (`EntryType`) for the kinds ENTRY and RELOCATED_ENTRY, else 0
     10    2     zeros
     12    8     raft group
     20    8     index
     28    8     term
     36          payload
 
-The cluster id in the frame's checksum is a secret of the node: bytes that a client put into a message are never a valid frame.
+The cluster id in the frame's checksum is a secret of the node: a message of a client never contains
+a valid frame.
 
-Files are preallocated, so what follows the last flush is zeros. Flush n+1 is written only after flush n was synced. What follows from
-that for damage is the business of `recovery`, where the decision table is.
+Files are preallocated, so zeros follow the last flush. Flush n+1 is written only after flush n was
+synced. The consequences for damage are in the decision table of `recovery`.
 
-What a newer release may change: everything but the magic and the place of the version. A header that says a greater version is therefore
-taken for a newer release's whatever its checksum, and nothing else of the file is looked at.
+A newer release may change everything but the magic and the position of the version. Hence a header
+with a greater version counts as written by a newer release, whatever its checksum, and nothing else
+in the file is read.
 """
 
 import struct
@@ -98,17 +101,18 @@ Buffer = bytes | bytearray | memoryview
 
 
 class RecordKind(IntEnum):
-    """What a journal record is. A number is never given another meaning; an unknown one is refused."""
+    """Kind of a journal record. Numbers are never reused; an unknown one is refused."""
 
     ENTRY = 1
     HARD_STATE = 2
     APPLIED_POSITIONS = 3
     RELOCATED_ENTRY = 4
-    """An entry that was written again, so that the file which held it can go. It replaces nothing: see `journal_entries`."""
+    """A copy of an entry, whose original's file can be removed. It replaces no entry: see
+    `journal_entries`."""
 
 
 class EntryType(IntEnum):
-    """What the payload of a Raft entry is. Only record batches take offsets."""
+    """Type of a Raft entry's payload. Only record batches take offsets."""
 
     EMPTY = 0
     RECORD_BATCH = 1
@@ -120,7 +124,7 @@ _ENTRY_TYPES = frozenset(map(int, EntryType))
 
 
 class FileHeader(NamedTuple):
-    """Who a journal file belongs to, and its place in the sequence."""
+    """Owner of a journal file, and its number in the sequence."""
 
     version: int
     file_number: int
@@ -129,15 +133,15 @@ class FileHeader(NamedTuple):
 
 
 RecordPlace = tuple[int, int, int, int, int, int, int]
-"""A record in a buffer: its first byte, the byte behind it, kind, entry type, raft group, index, term.
+"""A record in a buffer: first byte, the byte behind it, kind, entry type, raft group, index, term.
 
-No `NamedTuple`: making one takes as long as the checksum of a small record.
+Not a `NamedTuple`, whose creation takes as long as the checksum of a small record.
 """
 
 
 @dataclass(slots=True)
 class JournalRecord:
-    """One record. `payload` is a view into the buffer that it was read from, or a copy: who makes the record says which."""
+    """One record. `payload` is a copy or a view into the source buffer, as its creator documents."""
 
     kind: RecordKind
     entry_type: EntryType
@@ -155,24 +159,24 @@ class Flush(NamedTuple):
 
 
 def file_header(file_number: int, cluster_id: bytes, node_id: int) -> bytes:
-    """The header of a new file."""
+    """Encode the header of a file."""
     rest = _FILE_REST.pack(file_number, cluster_id, node_id)
     start = _FILE_START.pack(_FILE_MAGIC, FORMAT_VERSION, 0)
     return start[:_FILE_CRC_AT] + _header_crc(start + rest).to_bytes(4, "little") + rest
 
 
 def _header_crc(header: Buffer) -> int:
-    """The checksum of every byte of a file header but the checksum's own."""
+    """Checksum of all bytes of a file header except its own."""
     view = memoryview(header)
     checksum: int = crc32c(view[_FILE_START.size : FILE_HEADER_BYTES], crc32c(view[:_FILE_CRC_AT]))
     return checksum
 
 
 def read_file_header(buffer: Buffer) -> FileHeader | str:
-    """The header of a file, or what is wrong with it.
+    """Decode the header of a file; returns the reason if it is damaged.
 
     Raises:
-        DataDirectoryError: a newer release wrote the file, or it has a version that none ever wrote.
+        DataDirectoryError: a newer release wrote the file, or its version never existed.
     """
     version = _version(buffer)
     if version is not None and version > FORMAT_VERSION:
@@ -192,19 +196,19 @@ def read_file_header(buffer: Buffer) -> FileHeader | str:
 
 
 def _version(buffer: Buffer) -> int | None:
-    """The format version that a file says it has; None if it is too short for one, or not a journal file."""
+    """Format version of a file; None if the file is too short, or not a journal file."""
     if len(buffer) < _FILE_CRC_AT or bytes(buffer[: len(_FILE_MAGIC)]) != _FILE_MAGIC:
         return None
     return int.from_bytes(buffer[len(_FILE_MAGIC) : _FILE_CRC_AT], "little")
 
 
 def first_flush_number(buffer: Buffer) -> int | None:
-    """The number of the flush that begins right behind the file header, None if there is none."""
+    """Number of the first flush, right behind the file header; None if there is none."""
     return flush_number_at(buffer, FILE_HEADER_BYTES)
 
 
 def flush_number_at(buffer: Buffer, at: int) -> int | None:
-    """The number of the flush that begins at byte `at` of a file, None if there is none."""
+    """Number of the flush at byte `at` of a file, None if there is none."""
     view = memoryview(buffer)
     if len(view) < at + FLUSH_FRAME_BYTES:
         return None
@@ -215,28 +219,29 @@ def flush_number_at(buffer: Buffer, at: int) -> int | None:
 def flush_frame(
     cluster_id: bytes, flush_number: int, file_number: int, position: int, size: int, records: int
 ) -> bytes:
-    """The frame in front of `size` bytes that hold `records` records."""
+    """Encode the frame of a flush with `records` records of `size` bytes."""
     rest = _FLUSH_REST.pack(flush_number, file_number, position, size, records)
     return _FLUSH_START.pack(_FLUSH_MAGIC, crc32c(rest, crc32c(cluster_id))) + rest
 
 
 def record_head(kind: int, entry_type: int, raft_group: int, index: int, term: int, payload: Buffer) -> bytes:
-    """The head in front of `payload`."""
+    """Encode the head of a record with this payload."""
     rest = _RECORD_REST.pack(kind, entry_type, 0, raft_group, index, term)
     return _RECORD_START.pack(len(payload), crc32c(payload, crc32c(rest))) + rest
 
 
 class FlushScan:
-    """Reads flushes from byte `at` of a file on, up to the first byte that does not begin the expected one.
+    """Scan of the flushes from byte `at` of a file, up to the first invalid or unexpected one.
 
-    Iterating gives the records of each flush, once. What the attributes say is known behind the last one.
+    Iteration yields the records of each flush, once. The attributes are final when it has ended.
 
     Attributes:
         end: byte behind the last valid flush.
-        next_flush: the flush number that is expected there.
-        damage: why the byte at `end` is not the start of a flush, empty if only zeros follow.
-        later_flush: position of a valid flush from `end` on that is not the expected one, or None. Bytes that no crash tears.
-        last_flush: where the last valid flush begins, None if there is none.
+        next_flush: the flush number expected there.
+        damage: the reason that no flush begins at `end`, empty if only zeros follow.
+        later_flush: position of a valid flush from `end` on other than the expected one, or None.
+            No crash leaves such bytes.
+        last_flush: position of the last valid flush, None if there is none.
     """
 
     def __init__(
@@ -251,7 +256,7 @@ class FlushScan:
         self.last_flush: int | None = None
 
     def __iter__(self) -> Iterator[list[RecordPlace]]:
-        """The records of one flush after the other.
+        """Yield the records of each flush.
 
         Raises:
             CorruptData: as `read_flush`.
@@ -268,11 +273,14 @@ class FlushScan:
 
 
 def read_flush(view: memoryview, at: int, file_number: int, flush_number: int) -> Flush | str:
-    """The flush at byte `at` of a file; the reason if it is not the expected one or is damaged; "" if only zeros follow.
+    """Read the flush at byte `at` of a file.
+
+    Returns:
+        The flush; the reason if it is damaged or another one; "" if only zeros follow.
 
     Raises:
-        CorruptData: every byte is what was written, but it says what this release cannot have written: a record of an unknown
-            kind, another number of records than there are.
+        CorruptData: all checksums are valid, but this release cannot have written the content: a
+            record of an unknown kind, or a wrong number of records.
     """
     found = _flush_at(view, at, file_number, flush_number)
     if isinstance(found, str):
@@ -289,7 +297,10 @@ def read_flush(view: memoryview, at: int, file_number: int, flush_number: int) -
 
 
 def _flush_at(view: memoryview, at: int, file_number: int, flush_number: int) -> tuple[int, int] | str:
-    """Byte behind the flush at `at` and its number of records; the reason if it is another one; "" if only zeros follow."""
+    """End and number of records of the flush at `at`.
+
+    The reason if it is damaged or another one; "" if only zeros follow.
+    """
     if at + FLUSH_FRAME_BYTES > len(view) or bytes(view[at : at + 4]) == b"\0\0\0\0":
         return "" if is_zero(view[at:]) else "neither a flush nor zeros"
     frame = read_flush_frame(view, at)
@@ -308,7 +319,7 @@ def _flush_at(view: memoryview, at: int, file_number: int, flush_number: int) ->
 
 
 def read_flush_frame(view: memoryview, at: int) -> tuple[int, int, int, int, int] | None:
-    """The frame at `at` of a whole file: its numbers from the flush's on. None if there is no valid one."""
+    """Fields of the frame at `at` of a whole file, from the flush number on; None if invalid."""
     magic, crc = _FLUSH_START.unpack_from(view, at)
     if magic != _FLUSH_MAGIC:
         return None
@@ -318,10 +329,13 @@ def read_flush_frame(view: memoryview, at: int) -> tuple[int, int, int, int, int
 
 
 def read_records(view: memoryview, at: int, end: int) -> list[RecordPlace] | str:
-    """The records that fill a buffer from byte `at` to `end`, each checked; the reason if one of them is damaged.
+    """Read the records from byte `at` to `end` of a buffer, verifying each.
+
+    Returns:
+        The records; the reason if one of them is damaged.
 
     Raises:
-        CorruptData: a record is whole and of a kind that this release does not know.
+        CorruptData: a record is whole, but of a kind unknown to this release.
     """
     places: list[RecordPlace] = []
     head = _RECORD_HEAD.unpack_from
@@ -343,16 +357,17 @@ def read_records(view: memoryview, at: int, end: int) -> list[RecordPlace] | str
 
 
 def journal_record(view: memoryview, place: RecordPlace) -> JournalRecord:
-    """The record at a place of a buffer; its payload is a view into it."""
+    """The record at a place of a buffer; its payload is a view into the buffer."""
     at, end, kind, entry_type, raft_group, index, term = place
     payload = view[at + RECORD_HEAD_BYTES : end]
     return JournalRecord(RecordKind(kind), EntryType(entry_type), raft_group, index, term, payload)
 
 
 def find_later_flush(view: memoryview, after: int, file_number: int, flush_number: int) -> int | None:
-    """Position of a valid frame of this file from `after` on that has another number than `flush_number`.
+    """Position of a valid frame of this file from `after` on, of another flush than `flush_number`.
 
-    No crash leaves one: it is later, and was written when what is before it was durable; or the file is older than that number.
+    No crash leaves one. Either it is later, and was written once the bytes before it were durable,
+    or the file is older than that number.
     """
     data = bytes(view[after:])
     found = data.find(_FLUSH_MAGIC)
@@ -367,8 +382,8 @@ def find_later_flush(view: memoryview, after: int, file_number: int, flush_numbe
 
 
 def is_zero(view: memoryview) -> bool:
-    """Whether a buffer holds nothing but zeros."""
+    """True if a buffer has only zeros."""
     step = 1 << 16
     zeros = bytes(step)
-    # Bytes are compared by memcmp, views item by item: seventy times slower.
+    # Comparing bytes is a memcmp; comparing views goes item by item, seventy times slower.
     return all(bytes(view[at : at + step]) == zeros[: len(view) - at] for at in range(0, len(view), step))

@@ -1,8 +1,8 @@
-"""The newest part of a partition log: batches in memory, and between them parts of stages, which are files.
+"""The tail of a partition log: batches in memory, and among them parts of stages, which are files.
 
-Lives on the event loop, but for `parts`, which a reader on another thread may take as it is at that moment.
+Used on the event loop only, except `parts`: a reader on another thread may take the current list.
 
-Invariants: what is here is the end of the log, without holes; what is not in a segment is here.
+Invariants: the tail is the end of the log, without holes; it has all that is not in a segment.
 """
 
 from bisect import bisect_right
@@ -14,7 +14,7 @@ from pixy.storage.staged_part import StagedPart
 __all__ = ["Appended", "LogTail", "Unwritten"]
 
 _TRIM = 64
-"""Evicted batches are dropped from the lists this many at a time."""
+"""Number of evicted batches at which the lists are trimmed."""
 
 Appended = bytearray | StagedPart
 
@@ -22,7 +22,7 @@ Appended = bytearray | StagedPart
 class Unwritten(NamedTuple):
     """Batches and parts that are in no segment, and the offset behind them.
 
-    `memory_bytes` is the size of the batches, which are in memory; `staged_bytes` that of the parts.
+    `memory_bytes` is the size of the batches, `staged_bytes` that of the parts.
     """
 
     batches: list[Appended]
@@ -32,42 +32,46 @@ class Unwritten(NamedTuple):
 
 
 class LogTail:
-    """The end of one log.
+    """The tail of one log.
 
     Attributes:
-        parts: those that are not in a segment yet, in order. It grows at its end, and is replaced when any of them go.
+        parts: parts that are not in a segment yet, in order. The list grows at its end, and is
+            replaced when parts are removed.
     """
 
     __slots__ = ("_bases", "_batches", "_evicted", "_memory_bytes", "_staged_bytes", "_unwritten_at", "parts")
 
     def __init__(self) -> None:
-        # Batches and parts with their base offsets; the first `_evicted` are gone, the lists are trimmed now and then.
+        # Batches and parts with their base offsets; the first `_evicted` are None until a trim.
         self._bases: list[int] = []
         self._batches: list[Appended | None] = []
         self._evicted = 0
-        # Invariant: batches from this place in the lists on are not in a segment. These are so large, in memory and in parts.
+        # Invariant: the batches from `_unwritten_at` on are in no segment; they have
+        # `_memory_bytes` in memory and `_staged_bytes` in parts.
         self._unwritten_at = 0
         self._memory_bytes = 0
         self._staged_bytes = 0
         self.parts: list[StagedPart] = []
 
     def append(self, batch: bytearray, base_offset: int) -> None:
-        """Take the next batch."""
+        """Add the next batch."""
         self._bases.append(base_offset)
         self._batches.append(batch)
         self._memory_bytes += len(batch)
 
     def append_part(self, part: StagedPart) -> None:
-        """Take the next part; it has its place."""
+        """Add the next part, which has its position in the log."""
         self._bases.append(part.base_offset)
         self._batches.append(part)
         self._staged_bytes += part.size
         self.parts.append(part)
 
     def read(self, offset: int, max_bytes: int, end_offset: int) -> Chunk | None:
-        """Batches from the one that holds `offset` on, if they are in memory; None if they must be read from files.
+        """Batches in memory from the one with `offset` on; None if they must be read from files.
 
-        At most `max_bytes`, but at least one. `offset` is below `end_offset`, where the log ends.
+        Args:
+            max_bytes: limit of the result, which has at least one batch.
+            end_offset: the end of the log, above `offset`.
         """
         at = bisect_right(self._bases, offset, self._evicted) - 1
         if at < self._evicted:
@@ -91,17 +95,18 @@ class LogTail:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of all batches in memory, in a segment or not."""
+        """Bytes of all batches in memory, written to a segment or not."""
         return sum(len(batch) for batch in self._batches if isinstance(batch, bytearray))
 
     def unwritten(self, end_offset: int) -> Unwritten:
-        """What is not in a segment yet; the log ends at `end_offset`."""
-        # Only what is written is ever evicted. And nothing is done for each batch: a turn of the loop asks hundreds of logs.
+        """Batches and parts that are in no segment; the log ends at `end_offset`."""
+        # The cast holds: only written batches are evicted. No work per batch here: one turn of the
+        # event loop calls this on hundreds of logs.
         batches = cast("list[Appended]", self._batches[self._unwritten_at :])
         return Unwritten(batches, end_offset, self._memory_bytes, self._staged_bytes)
 
     def wrote(self, unwritten: Unwritten) -> None:
-        """This is in segments."""
+        """Mark these batches and parts as written to segments."""
         first = self._unwritten_at
         self._unwritten_at += len(unwritten.batches)
         self._memory_bytes -= unwritten.memory_bytes
@@ -111,7 +116,11 @@ class LogTail:
             self._merge_parts(first)
 
     def evict(self) -> int:
-        """Drop the oldest batch from memory; returns its size, 0 if it is not written yet or there is none."""
+        """Drop the oldest batch from memory.
+
+        Returns:
+            Its size; 0 if it is not written yet, or there is none.
+        """
         while self._evicted < self._unwritten_at and isinstance(self._batches[self._evicted], StagedPart):
             self._drop()
         if self._evicted >= self._unwritten_at:
@@ -131,9 +140,9 @@ class LogTail:
             self._evicted = 0
 
     def _merge_parts(self, first: int) -> None:
-        """Of written parts side by side only the first stays: all of them say alike that the files must be read.
+        """Keep only the first of adjacent written parts: all of them mean that files must be read.
 
-        Else a log that takes nothing but stages would gather them for ever.
+        Otherwise a log of stages alone would accumulate them forever.
         """
         for at in range(self._unwritten_at - 1, max(first, self._evicted + 1) - 1, -1):
             if isinstance(self._batches[at], StagedPart) and isinstance(self._batches[at - 1], StagedPart):
