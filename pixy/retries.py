@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pixy.errors import PixyError, Unavailable
+from pixy.errors import PixyError
 
 __all__ = ["Attempts", "Backoff"]
 
@@ -47,12 +47,12 @@ class Attempts:
         self._until = self._loop.time() + patience
         self._backoff = backoff
 
-    async def again(self, failure: PixyError | None = None) -> None:
+    async def again(self, failure: PixyError) -> None:
         """Return when another attempt is due.
 
         Raises:
-            PixyError: the failure of the last attempt; the patience is used up.
+            PixyError: `failure`, that of the last attempt; the patience is used up.
         """
         if self._loop.time() + self._backoff.pause > self._until:
-            raise failure or Unavailable("Kafka has not answered in time")
+            raise failure
         await asyncio.sleep(self._backoff.grow())

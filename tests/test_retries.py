@@ -1,6 +1,6 @@
 import pytest
 
-from pixy.errors import DeadlineExceeded, Unavailable
+from pixy.errors import DeadlineExceeded
 from pixy.retries import Attempts, Backoff
 
 
@@ -25,8 +25,3 @@ async def test_attempts_go_on_while_there_is_patience_for_another_pause() -> Non
 async def test_the_last_failure_ends_the_attempts_when_the_patience_is_used_up() -> None:
     with pytest.raises(DeadlineExceeded, match="late"):
         await Attempts(600.0, Backoff(601.0, 601.0)).again(DeadlineExceeded("late"))
-
-
-async def test_attempts_without_a_failure_end_with_unavailable() -> None:
-    with pytest.raises(Unavailable, match="has not answered in time"):
-        await Attempts(600.0, Backoff(601.0, 601.0)).again()

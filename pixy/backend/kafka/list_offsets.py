@@ -72,12 +72,13 @@ async def _list(
                     if not (is_retriable(code) or is_stale(code)):
                         raise failure
         if left:
+            failure = failure or Unavailable("Kafka has not answered in time")
             await attempts.again(failure)
             await _refresh(client, {each.topic for each in left}, failure)
     return found
 
 
-async def _refresh(client: KafkaClient, topics: Iterable[str], failure: PixyError | None) -> None:
+async def _refresh(client: KafkaClient, topics: Iterable[str], failure: PixyError) -> None:
     """Refresh the metadata of topics, if a broker answers.
 
     Raises:
