@@ -218,7 +218,7 @@ class Call:
             self._connection.broken(bug)
 
     def _cancel_work(self) -> None:
-        """Cancel what the handler left behind."""
+        """Cancel the work that the handler has returned."""
         work, self._work = self._work, None
         if work is not None:
             try:
@@ -257,7 +257,7 @@ class UnaryCall(Call):
 
         Args:
             message: the response, of the class that the method's descriptor names. It is not kept.
-            receipt: told what became of the answer.
+            receipt: told the outcome of the answer.
         """
         try:
             body = pack_message(message.SerializeToString())

@@ -1,7 +1,7 @@
 """The calls of one connection.
 
 Events of the HTTP/2 core go to their calls, and answers of calls into the core. `link` decides when
-bytes are received and written, `workload` what runs when, and `receipts` reports what became of
+bytes are received and written, `workload` when handlers run, and `receipts` reports the outcome of
 answers; here are the calls, and the memory that their requests hold.
 
 Bytes of incomplete requests are bounded by `request_bytes_max`; the call that exceeds it is

@@ -56,8 +56,8 @@ class FairScheduler:
         # An iteration is scheduled. Invariant: true while the queue has members, or time was
         # charged.
         self._scheduled = False
-        # Time charged in this iteration, and whether connections without credit may still be
-        # served on arrival.
+        # Time charged in this iteration; while it is below the quantum, connections without credit
+        # are served on arrival.
         self._spent_s = 0.0
         self.has_time = True
         # Invariant: no member is in it twice.

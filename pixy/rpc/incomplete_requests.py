@@ -1,8 +1,8 @@
-"""Incomplete requests of one connection: the bytes that they hold, and since when they are incomplete.
+"""Incomplete requests of one connection: their bytes, and the time since when they are incomplete.
 
-A request is incomplete until its last byte has come; a message of a stream is, while a handler waits for
-its rest. All of them together hold at most `bytes_max`; the call that exceeds it is refused. What has
-been incomplete for too long is ended by the connection (`take_expired`).
+A request is incomplete until its last byte has come; a message of a stream is, while a handler
+waits for its rest. All of them together hold at most `bytes_max`; the call that exceeds it is
+refused. What has been incomplete for too long is ended by the connection (`take_expired`).
 """
 
 from pixy.rpc.status import GrpcError, Status
@@ -19,8 +19,8 @@ class IncompleteRequests:
     Attributes:
         held: bytes of each request that holds any.
         held_bytes: their sum.
-        since: begin of each request, in seconds on the server's clock, ascending. `held` and `since` are
-            the same dicts for life: the fast paths of a connection look into them.
+        since: begin of each request, in seconds on the server's clock, ascending. `held` and
+            `since` are the same dicts for life: the fast paths of a connection look into them.
     """
 
     __slots__ = ("_bytes_max", "held", "held_bytes", "since")
@@ -59,7 +59,7 @@ class IncompleteRequests:
             self.since.pop(stream_id, None)
 
     def take_expired(self, since: float) -> int | None:
-        """Remove and return a stream whose request has been incomplete since then or longer, if any."""
+        """Remove and return a stream that has been incomplete since then or longer, if any."""
         if not self.since:
             return None
         stream_id, began = next(iter(self.since.items()))

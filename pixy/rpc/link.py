@@ -4,10 +4,10 @@ The transport brings a chunk, the core makes events of it, the layer above acts 
 end everything that was answered leaves in one write. Later answers are gathered over all
 connections, and each connection writes once.
 
-What keeps one connection from harming the others:
+Isolation of connections from each other:
 
 - One read brings at most 32 KiB, or the rest of a DATA frame up to 64 KiB. At most `turn_bytes` of
-  it are served, then the others have their turn. A connection that has used up its share of the
+  it are served in a slice. A connection that has used up its share of the
   loop queues (`workload`, `fair_scheduler`), and nothing is read from it until all its input is
   served.
 - While the transport is full, nothing is read, served or taken from the core. Output that a client
@@ -133,7 +133,7 @@ class Link(asyncio.BufferedProtocol):
         secure: the transport is TLS.
 
     Attributes:
-        transport: what asyncio has made.
+        transport: of asyncio.
         workload: the connection's share of the loop.
     """
 
@@ -214,7 +214,7 @@ class Link(asyncio.BufferedProtocol):
             await waiter
 
     def flush(self, *, tell_receipts: bool = True) -> None:
-        """Write everything that can be written, and close behind the last of it.
+        """Write all output that can be written, and close after the last of it.
 
         Args:
             tell_receipts: False inside a call's answer, whose caller does not expect to hear of
@@ -457,7 +457,9 @@ class Link(asyncio.BufferedProtocol):
             self.regulate()
 
     def _may_read(self) -> bool:
-        """True while input is served and the transport is not full; after the end, below a bound."""
+        """True while input is served and the transport is not full; after the end, below a
+        bound.
+        """
         if self._phase is _Phase.CLOSING:
             return self._discarded_bytes < _DISCARDED_BYTES_MAX
         return self.transport.writable and not self.workload.held_back

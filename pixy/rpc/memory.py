@@ -1,7 +1,7 @@
 """Bound on the memory that all connections hold together: incomplete requests and unread answers.
 
 Each connection is bounded by itself, and large requests are admitted within a quota (`uploads`);
-here is the bound on their sum. A connection notes what it holds when that changes by some
+here is the bound on their sum. A connection notes its bytes when they change by some
 kilobytes. While all together exceed the limit, those that hold most are evicted: the last resort,
 so that an honest client beside them does not pay for them.
 """

@@ -92,7 +92,7 @@ class MessageReader:
     """The messages of one request.
 
     Args:
-        encoding: what grpc-encoding says.
+        encoding: of grpc-encoding.
         message_bytes_max: largest message, before and after decompression.
     """
 

@@ -42,7 +42,7 @@ class Cancellable(Protocol):
 
 UnaryFunction = Callable[[Message, "UnaryCall"], Cancellable | None]
 UnaryCoroutine = Callable[[Message, "UnaryCall"], Awaitable[Message]]
-StreamHandler = Callable[..., Awaitable[Message | None]]
+StreamHandler = Callable[..., Awaitable[Any]]
 """Any of the three that stream."""
 Handler = Callable[..., Any]
 """Any of the five."""

@@ -1,4 +1,4 @@
-"""Receipts: what became of an answer, told exactly once.
+"""Receipts: the outcome of an answer, told exactly once.
 
     delivered      the whole answer was handed to the transport, which took it
     undelivered    its call, its stream or the connection ended first, or the client takes so
@@ -21,7 +21,7 @@ __all__ = ["Receipt", "Receipts"]
 
 
 class Receipt(Protocol):
-    """Told what became of an answer: one of the two, once."""
+    """Told the outcome of an answer: one of the two methods is called, once."""
 
     def delivered(self) -> None:
         """The whole answer was handed to the transport."""
@@ -66,12 +66,12 @@ class Receipts:
             self.undelivered(receipt)
 
     def sent(self, stream_id: int) -> None:
-        """What a stream had queued is in the output."""
+        """A queued answer is in the output."""
         if stream_id in self._queued:
             self.in_output.append(self._queued.pop(stream_id))
 
     def reset(self, stream_id: int) -> None:
-        """The stream is gone with what it had queued."""
+        """A stream was reset: its queued answer is undelivered."""
         if stream_id in self._queued:
             self.undelivered(self._queued.pop(stream_id))
 

@@ -128,9 +128,12 @@ class StreamCall(Call):
 
         Args:
             message: of the class that the method's descriptor names.
-            receipt: told what became of the message, possibly before this returns.
+            receipt: told the outcome of the message, possibly before this returns.
         """
         try:
+            assert self.method.server_streams, (
+                f"{self.method.name} has one response, which its handler returns"
+            )
             serialized = message.SerializeToString()
         except BaseException:
             if receipt is not None:
@@ -292,7 +295,8 @@ class StreamCall(Call):
             elif method.server_streams:
                 await method.stream(self)
             else:
-                await self.send(await method.stream(self))
+                response = await method.stream(self)
+                await self.send_serialized([response.SerializeToString()])
         except Exception as error:
             self.fail(error)
         else:

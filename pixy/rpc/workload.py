@@ -38,7 +38,7 @@ class Served(Protocol):
         """False when the connection has ended, or its transport is full."""
 
     def note_held(self) -> None:
-        """Report to the server's memory what the connection holds."""
+        """Report the bytes that the connection holds to the server's memory."""
 
     def regulate(self) -> None:
         """Pause reading while input is held back; otherwise resume it."""
@@ -109,7 +109,7 @@ class Workload:
         """Serve bytes from the transport, now or later. They are kept, and must never change."""
         self.bytes_in += len(chunk)
         if self._queued or not self._served.takes_input():
-            # A transport may bring more of what it has, although reading is paused.
+            # A transport may bring buffered input although reading is paused.
             self._unserved.append(chunk)
             self.hold_back()
             self._served.note_held()
@@ -140,7 +140,7 @@ class Workload:
             self._enqueue()
 
     def forget_input(self) -> None:
-        """The connection has ended: what has come and was not looked at is of no use."""
+        """Drop all input: the connection has ended."""
         self._unserved.clear()
         self._jobs.clear()
 
