@@ -1,4 +1,4 @@
-"""A node of the embedded cluster: its raft groups, their state machines, and the coordinator of consumer groups."""
+"""A node of the embedded cluster: raft groups, state machines and the group coordinator."""
 
 from pixy.cluster.check import check_directory, check_node, node_directories
 from pixy.cluster.coordinator import Coordinator, Member

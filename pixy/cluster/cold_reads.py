@@ -1,21 +1,24 @@
-"""Reads from segments, at a pace that leaves the disk to those who write.
+"""Reads from segments, at a rate that leaves the disk to the journal.
 
-A produce waits for a sync, and a sync waits for what the disk does before it. Consumers that catch up read as fast as the disk goes, and
-on a disk that is busy all the time every sync waits. So, while the journal is written, what comes from the disk is bounded:
-`storage.cold_read_bytes_per_second`. The answer of a read that goes beyond it comes when its bytes are due, and its reader asks for more
-behind that. A read that the page cache answers costs nothing and never waits here, and while nobody writes there is no bound.
+A produce waits for a sync, and a sync waits for the disk's earlier requests. Consumers that catch
+up read at the speed of the disk, and on a saturated disk every sync waits. So, while the journal is
+being written, reads from the disk are limited to `storage.cold_read_bytes_per_second`. The answer
+of a read above the limit is delayed until its bytes are due, and its reader requests more only
+after that. A read that the page cache answers is free and is never delayed, and while nothing is
+written there is no limit.
 
-What a read had from the disk is what the system says of the thread that read: pages that it read ahead belong to it, and the reads that
-find them later are free.
+The bytes that a read took from the disk are those that the operating system accounts to the reading
+thread: pages that it read ahead are charged to it, and later reads that find them are free.
 
-Invariant: over any span in which the journal is written, the answers given have at most the bound's bytes, and `_CREDIT_S` of it, and those
-of the first read.
+Invariant: over any span in which the journal is written, the bytes of the answers are at most those
+of the limit, plus `_CREDIT_S` of it, plus those of the first read.
 
-The disk itself sees to it that each read is small and keeps out of the way of a sync: see `background` in `storage/disk`. This here is
-about how much there is of them.
+The disk itself keeps each read small and out of the way of a sync: see `background` in
+`storage/disk`. This module limits their rate.
 
-The road not taken: to wait before the read. Nobody knows then whether the disk is needed, and reads from memory would stand in line behind
-those from the disk. What that costs: as many first reads as there are readers begin at once, one after the other on one thread.
+The road not taken: to wait before the read. At that point it is unknown whether the disk is needed,
+and reads from memory would queue behind those from the disk. The cost of this choice: as many first
+reads as there are readers begin at once, one after the other on one thread.
 """
 
 import asyncio
@@ -30,17 +33,17 @@ __all__ = ["ColdReads"]
 T = TypeVar("T")
 
 _CREDIT_S = 0.01
-"""So much of the bound may be had at once: who reads a little now and then never waits."""
+"""Seconds of the limit that may be used at once: a reader of small amounts never waits."""
 
 
 class ColdReads:
-    """Runs reads on a thread.
+    """Runs reads on a thread, and delays their answers to limit the rate.
 
     Args:
-        disk: what is read from; knows what a thread has had from the device.
+        disk: the disk that is read; accounts the bytes that a thread read from the device.
         worker: the thread.
-        bytes_per_second: what may come from the disk while `is_writing`; 0 is no bound.
-        is_writing: whether the journal is in use at the moment.
+        bytes_per_second: limit of reads from the disk while `is_writing`; 0 for none.
+        is_writing: tells whether the journal is in use.
     """
 
     def __init__(
@@ -51,11 +54,11 @@ class ColdReads:
         self._bytes_per_second = bytes_per_second
         self._is_writing = is_writing
         self._loop = asyncio.get_running_loop()
-        # When all that was read is due, in the loop's time.
+        # Time at which all bytes read so far are due, on the loop's clock.
         self._due = float("-inf")
 
     async def run(self, read: Callable[[], T]) -> T:
-        """Run `read` on the thread and return what it gives, or raise what it raises."""
+        """Run `read` on the thread and return its result, or raise its exception."""
         result, size = await run_on(self._worker, partial(self._measured, read))
         if size and self._bytes_per_second and self._is_writing():
             now = self._loop.time()

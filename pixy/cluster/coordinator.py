@@ -1,7 +1,8 @@
-"""Who is a member of which consumer group, and which partitions each member has.
+"""Membership of consumer groups, and the partitions assigned to each member.
 
-Pure: a change of members or topics returns who gets what. Membership lives as long as the node, so nothing of it is stored;
-what a consumer group has committed is in the state groups.
+Pure: a change of members or topics tells each member whose assignment changed. Membership lives as
+long as the node, so none of it is stored; the committed offsets of a consumer group are in the
+state groups.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,11 +43,11 @@ class Coordinator:
     def __init__(self, partitions: Callable[[str], int]) -> None:
         self._partitions = partitions
         self._members: dict[str, list[Member]] = {}
-        # The groups that have members which want a topic, by topic: sets that remember the order.
+        # Groups with members that subscribe to a topic, by topic: sets in insertion order.
         self._by_topic: dict[str, dict[str, None]] = {}
 
     def join(self, member: Member) -> None:
-        """Add a member and assign again."""
+        """Add a member and rebalance."""
         self._members.setdefault(member.consumer_group, []).append(member)
         for topic in member.topics:
             self._by_topic.setdefault(topic, {})[member.consumer_group] = None
@@ -55,7 +56,7 @@ class Coordinator:
             member.on_assignment(member.assigned)
 
     def subscribe(self, member: Member, topics: Sequence[str]) -> None:
-        """Replace the topics of a member and assign again."""
+        """Replace the topics of a member and rebalance."""
         before, member.topics = member.topics, tuple(topics)
         for topic in topics:
             self._by_topic.setdefault(topic, {})[member.consumer_group] = None
@@ -63,7 +64,7 @@ class Coordinator:
         self._assign(member.consumer_group)
 
     def leave(self, member: Member) -> None:
-        """Remove a member and assign again; its own callback is not called."""
+        """Remove a member and rebalance; its own callback is not called."""
         members = self._members.get(member.consumer_group, [])
         if member not in members:
             return
@@ -75,13 +76,16 @@ class Coordinator:
             del self._members[member.consumer_group]
 
     def topic_changed(self, topic: str) -> Iterator[None]:
-        """Assign again in every consumer group that wants a topic which is new or has more partitions, in each step in one of them."""
+        """Rebalance the groups of a topic that is new or has more partitions, one per step."""
         for group in self._groups_of(topic):
             self._assign(group)
             yield
 
     def topic_deleted(self, topic: str) -> Iterator[None]:
-        """Take the partitions of a topic away, also if there is a new one of that name already, in each step in one consumer group."""
+        """Revoke the partitions of a deleted topic, one consumer group per step.
+
+        A new topic of the same name may exist already.
+        """
         for group in self._groups_of(topic):
             self._assign(group, gone=topic)
             yield
@@ -90,7 +94,7 @@ class Coordinator:
         return list(self._by_topic.get(topic, ()))
 
     def _forget_unwanted(self, consumer_group: str, topics: Iterable[str]) -> None:
-        """Members of a group may want some topics no more."""
+        """Drop a group from the topics that none of its members subscribes to any more."""
         wanted = {topic for member in self._members[consumer_group] for topic in member.topics}
         for topic in set(topics) - wanted:
             groups = self._by_topic[topic]
@@ -99,7 +103,7 @@ class Coordinator:
                 del self._by_topic[topic]
 
     def exists(self, consumer_group: str) -> bool:
-        """Whether a consumer group has any member."""
+        """True when a consumer group has members."""
         return consumer_group in self._members
 
     def consumers(self, topic: str) -> dict[str, dict[str, list[int]]]:
@@ -117,7 +121,7 @@ class Coordinator:
         counts = {topic: 0 if topic == gone else self._partitions(topic) for topic in topics}
         assigned = assign_topic_ranges({id(member): member.topics for member in members}, counts)
         changed = [member for member in members if assigned[id(member)] != member.assigned]
-        # Who loses partitions is told before who gains them, so that none has two owners for a moment.
+        # Members that lose partitions are told first, so that no partition ever has two owners.
         changed.sort(key=lambda member: not _loses(member.assigned, assigned[id(member)]))
         for member in changed:
             member.assigned = assigned[id(member)]

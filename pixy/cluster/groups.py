@@ -1,13 +1,15 @@
-"""The state machine of raft groups `groups-n`: the offsets that consumer groups have committed.
+"""The state machine of raft groups `groups-n`: committed offsets of consumer groups.
 
-Pure and deterministic. A consumer group belongs to one state group for good, chosen by a hash of its name. What is committed in a
-topic is kept by the topic's id: a later topic of the same name begins without any of it.
+Pure and deterministic. A consumer group belongs permanently to one state group, chosen by a hash of
+its name. Offsets committed in a topic are kept by the topic's id: a later topic of the same name
+starts without them.
 
-A commit replaces what is known of its group and changes nothing in place, so a snapshot is one copy of a dictionary, however much
-there is; the rest of it can be read on another thread.
+A commit replaces the value of its group and changes nothing in place, so a snapshot is one copy of
+a dictionary, whatever its size; the rest of it can be read on another thread.
 
-Topics are forgotten at once, and what was committed in them goes later, for some groups at a time: whatever is shown of a group is as if
-it had gone. When it goes changes nothing that another replica could see.
+Topics are forgotten at once, and the offsets committed in them are removed later, some groups at a
+time: every query answers as if they were already removed. The time of the removal changes nothing
+that another replica could observe.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -36,7 +38,7 @@ _OFFSET_KEY = b"offset\0"
 
 
 def groups_index(consumer_group: str, groups_count: int) -> int:
-    """Which of the state groups a consumer group belongs to."""
+    """Index of the state group that a consumer group belongs to."""
     checksum: int = crc32c(consumer_group.encode())
     return checksum % groups_count
 
@@ -53,14 +55,14 @@ class _Stored(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """One consumer group: when it was last active, and what it has committed."""
+    """One consumer group: time of its last activity, and its committed offsets."""
 
     active_ms: int
     offsets: Mapping[_PartitionId, _Stored]
 
 
 class Forgotten(NamedTuple):
-    """Topics were forgotten: `sweep` of `state` is to be run."""
+    """Result of forgetting topics: `sweep` of `state` is due."""
 
     state: "GroupsState"
 
@@ -73,13 +75,13 @@ class GroupsState:
 
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
-        # The groups that have offsets in a topic, by its id: sets that remember the order.
+        # Groups with offsets in a topic, by topic id: sets in insertion order.
         self._by_topic: dict[bytes, dict[str, None]] = {}
-        # The same of topics that were forgotten, as far as these offsets are still there.
+        # The same for forgotten topics, as far as their offsets are not swept yet.
         self._stale: dict[bytes, dict[str, None]] = {}
 
     def apply(self, payload: bytes) -> Forgotten | PixyError | None:
-        """Apply one command; what comes back is its result for whoever proposed it."""
+        """Apply one command; returns its result for the proposer."""
         command = GroupsCommand.FromString(payload)
         match command.WhichOneof("command"):
             case "commit_offsets":
@@ -95,7 +97,7 @@ class GroupsState:
         return None
 
     def committed(self, consumer_group: str, topic_id: bytes) -> Mapping[int, OffsetCommit]:
-        """What a consumer group has committed in a topic, by partition."""
+        """Offsets that a consumer group has committed in a topic, by partition."""
         group = self._groups.get(consumer_group)
         if group is None or consumer_group not in self._by_topic.get(topic_id, ()):
             return {}
@@ -106,21 +108,21 @@ class GroupsState:
         }
 
     def topic_ids(self) -> Set[bytes]:
-        """The topics in which anything is committed."""
+        """Ids of the topics with committed offsets."""
         return self._by_topic.keys()
 
     def groups(self) -> Sequence[str]:
-        """All consumer groups. A copy, which takes a millisecond for 100 000."""
+        """Names of all consumer groups, as a copy: a millisecond for 100 000."""
         return list(self._groups)
 
     def is_inactive_since(self, consumer_group: str, before_ms: int) -> bool:
-        """Whether there is such a group, and it was last active before a time."""
+        """True when the group exists and was last active before `before_ms`."""
         self._settle(consumer_group)
         group = self._groups.get(consumer_group)
         return group is not None and group.active_ms < before_ms
 
     def sweep(self) -> Iterator[None]:
-        """Let go of what was committed in forgotten topics, for some groups in each step."""
+        """Remove the offsets committed in forgotten topics, some groups per step."""
         swept = 0
         while self._stale:
             topic_id, names = next(iter(self._stale.items()))
@@ -133,12 +135,15 @@ class GroupsState:
                 yield
 
     def snapshot(self) -> Iterable[tuple[bytes, bytes]]:
-        """Everything as checkpoint records; may be consumed on another thread while commands are applied."""
+        """The whole state as checkpoint records.
+
+        May be consumed on another thread while commands are applied.
+        """
         stale = {topic_id: groups.copy() for topic_id, groups in self._stale.items()}
         return _records(self._groups.copy(), stale)
 
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
-        """Replace everything by a checkpoint's records."""
+        """Replace the whole state by a checkpoint's records."""
         active: dict[str, int] = {}
         offsets: dict[str, dict[_PartitionId, _Stored]] = {}
         for key, value in records:
@@ -168,12 +173,12 @@ class GroupsState:
         for topic_id in command.topic_ids:
             groups = self._by_topic.pop(topic_id, None)
             if groups:
-                # A second time only if somebody has committed in it after it was deleted.
+                # Not the first time only if a commit followed the topic's deletion.
                 self._stale[topic_id] = self._stale.get(topic_id, {}) | groups
         return Forgotten(self)
 
     def _settle(self, name: str) -> None:
-        """Let go of what a group has in forgotten topics."""
+        """Remove the offsets of a group in forgotten topics."""
         gone = [topic_id for topic_id, groups in self._stale.items() if name in groups]
         if gone:
             for topic_id in gone:
@@ -183,7 +188,7 @@ class GroupsState:
             self._drop(name, gone)
 
     def _drop(self, name: str, gone: Sequence[bytes]) -> None:
-        """Let go of what a group has in some topics, and of a group that has nothing else."""
+        """Remove the offsets of a group in some topics, and the group if it has no others."""
         group = self._groups[name]
         kept = {key: stored for key, stored in group.offsets.items() if key.topic_id not in gone}
         if kept:
@@ -202,7 +207,7 @@ class GroupsState:
         for name in command.groups:
             self._settle(name)
             group = self._groups.get(name)
-            # A commit may have come between the decision and this.
+            # A commit may have been applied since the decision to expire the group.
             if group is not None and group.active_ms < command.before_ms:
                 del self._groups[name]
                 for topic_id in {partition.topic_id for partition in group.offsets}:

@@ -1,7 +1,7 @@
-"""The state machine of raft group `metadata`: which topics there are, and which raft group each partition is.
+"""The state machine of raft group `metadata`: the topics, and the raft group of each partition.
 
-Pure and deterministic: every replica that applies the same commands has the same state. Ids of topics and raft groups are
-never used again.
+Pure and deterministic: every replica that applies the same commands has the same state. Ids of
+topics and raft groups are never reused.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ METADATA_GROUP = 1
 """The raft group of this state machine."""
 
 FIRST_PARTITION_GROUP = 1000
-"""Raft groups below it are state groups."""
+"""Lowest raft group of a partition; raft groups below it are state groups."""
 
 PARTITIONS_MAX = 10_000
 _CLUSTER_KEY = b"cluster"
@@ -41,7 +41,12 @@ _CLUSTER_KEY = b"cluster"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. `raft_groups[n]` is the raft group of partition n; `version` is 1 at first and grows with every change."""
+    """One topic.
+
+    Attributes:
+        version: 1 at creation, raised by every change.
+        raft_groups: raft group of each partition, by its number.
+    """
 
     name: str
     topic_id: bytes
@@ -51,17 +56,17 @@ class Topic:
 
 
 def check_partitions(count: int) -> None:
-    """Refuse a number of partitions that no topic may have.
+    """Reject a number of partitions that no topic may have.
 
     Raises:
-        InvalidArgument: says how many are allowed.
+        InvalidArgument: states the allowed range.
     """
     if not 1 <= count <= PARTITIONS_MAX:
         raise InvalidArgument(f"{count} partitions; 1 to {PARTITIONS_MAX} are allowed")
 
 
 class DeletedTopic(NamedTuple):
-    """What a topic was when it was deleted."""
+    """A topic as it was when it was deleted."""
 
     topic: Topic
 
@@ -70,9 +75,11 @@ class MetadataState:
     """Topics and the raft groups of their partitions.
 
     Attributes:
-        groups_count: number of state groups for consumer groups; 0 before the cluster's first entry.
+        groups_count: number of state groups for consumer groups; 0 before the cluster's first
+            entry.
         topics: by name.
-        next_raft_group: what the next partition gets. Invariant: above every raft group ever given.
+        next_raft_group: raft group of the next partition. Invariant: above every raft group ever
+            assigned.
     """
 
     def __init__(self) -> None:
@@ -81,7 +88,7 @@ class MetadataState:
         self.topics: dict[str, Topic] = {}
 
     def apply(self, payload: bytes) -> Topic | DeletedTopic | PixyError | None:
-        """Apply one command; what comes back is its result for whoever proposed it."""
+        """Apply one command; returns its result for the proposer."""
         command = MetadataCommand.FromString(payload)
         match command.WhichOneof("command"):
             case "init_cluster":
@@ -97,12 +104,15 @@ class MetadataState:
                 raise AssertionError(f"metadata command {other} is not known")
 
     def snapshot(self) -> Iterable[tuple[bytes, bytes]]:
-        """Everything as checkpoint records; may be consumed on another thread while commands are applied."""
+        """The whole state as checkpoint records.
+
+        May be consumed on another thread while commands are applied.
+        """
         cluster = ClusterRecord(groups_count=self.groups_count, next_raft_group=self.next_raft_group)
         return _records(cluster, list(self.topics.values()))
 
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
-        """Replace everything by a checkpoint's records."""
+        """Replace the whole state by a checkpoint's records."""
         self.topics = {}
         for key, value in records:
             if key == _CLUSTER_KEY:

@@ -1,13 +1,15 @@
-"""One node of the embedded cluster: its raft groups, and the way of an entry from proposal to state.
+"""A node of the embedded cluster: its raft groups, and the path of an entry from proposal to state.
 
-    propose -> journal (written and synced with everybody else's) -> committed -> applied -> answered
+    propose -> journal (one write and sync for all groups) -> committed -> applied -> answered
 
-With one voter an entry is committed when the journal has it. Everything a replicated group needs on disk is written from the first
-start on: cluster id, node id, hard states with a configuration of one voter, terms from 1, indexes without holes.
+With one voter an entry is committed once the journal has it. Everything that a replicated group
+needs on disk is written from the first start: cluster id, node id, hard states with a configuration
+of one voter, terms from 1, indexes without gaps.
 
-What the journal may forget afterwards is the business of `compaction`.
+`compaction` decides which journal files may then be removed.
 
-Invariant: a partition's records are applied in the order of their indexes, and a state group's commands likewise.
+Invariant: a partition's records are applied in the order of their indexes, and so are a state
+group's commands.
 """
 
 import asyncio
@@ -61,21 +63,25 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _WRITING_S = 0.1
-"""So long behind a flush of the journal somebody counts as writing: shorter than from one commit of offsets to the next."""
+"""Seconds after a flush for which the journal counts as being written: shorter than the time
+between two commits of offsets.
+"""
 
 
 class Node:
-    """Owns the data directory, the journal and every raft group.
+    """Owner of the data directory, the journal and every raft group.
 
     Args:
-        disk, clock, options: what it stands on.
-        on_fault: called once with what broke when nothing can be made durable any more. Nothing is answered after that.
+        disk, clock: the disk and the clock that it runs on.
+        options: its configuration.
+        on_fault: called once with the error when nothing can be made durable any more. No request
+            is answered after that.
 
     Attributes:
         metadata: the topics.
-        node_id: known from `start` on.
-        publisher: staged writes; there from `start` on.
-        observer: who is told of topics.
+        node_id: its id, from `start` on.
+        publisher: staged writes, from `start` on.
+        observer: receives changes of topics.
     """
 
     def __init__(
@@ -112,7 +118,7 @@ class Node:
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover everything, then begin to take proposals.
+        """Recover everything, then begin to accept proposals.
 
         Raises:
             DataDirectoryError, CorruptData: the data directory cannot be used.
@@ -134,9 +140,9 @@ class Node:
             raise
 
     async def stop(self) -> None:
-        """Make everything durable and release the data directory. Nothing may be proposed any more.
+        """Make everything durable and release the data directory. No proposal may follow.
 
-        What cannot be written, after a fault or on a full disk, is left to the next start.
+        Entries that cannot be written, after a fault or on a full disk, are left to the next start.
         """
         if self._stopped or self._lock is None:
             return
@@ -148,7 +154,7 @@ class Node:
         for replica in self._partitions:
             replica.wake()
         if not self._broken:
-            # Nothing more comes: what was accepted is written, whether or not there is room for segments.
+            # No more proposals: accepted entries are written, whether or not segments have room.
             self._journal.release()
             await self._journal.drained()
             await self._writer.stop()
@@ -172,7 +178,8 @@ class Node:
         if self._broken:
             return
         self._broken = True
-        # What follows is not answered; and the journal may wait for somebody who will never let it go on.
+        # No later request is answered, and the journal must not wait for a release that never
+        # comes.
         self._journal.give_up()
         self._compaction.stop()
         self._reserve.stop()
@@ -186,9 +193,9 @@ class Node:
 
     @property
     def blocked(self) -> Unavailable | None:
-        """Why no messages can be written at the moment, None if all is well."""
+        """Reason why no messages can be written at the moment, None if they can."""
         reason = self._journal.blocked or self._writer.blocked or self._reserve.blocked
-        # An exception that is raised again and again gathers tracebacks: each asker gets its own.
+        # An exception raised repeatedly accumulates tracebacks: each caller gets its own.
         return None if reason is None else Unavailable(str(reason))
 
     async def read(self, read: Callable[[], T]) -> T:
@@ -196,15 +203,15 @@ class Node:
         return await self._cold_reads.run(read)
 
     def partition(self, partition: TopicPartition) -> PartitionReplica | None:
-        """One partition, None if there is none of that name."""
+        """A partition, None if it does not exist."""
         return self._partitions.get(partition)
 
     def damaged_partitions(self, topic: str) -> Iterable[int]:
-        """Those of a topic's partitions that are not ready."""
+        """Partitions of a topic that are not ready."""
         return self._partitions.damaged(topic)
 
     def offsets_of(self, consumer_group: str) -> GroupsState:
-        """The state that holds the offsets of a consumer group."""
+        """State machine that holds the offsets of a consumer group."""
         return self._state.offsets_of(consumer_group)
 
     def now_ms(self) -> int:
@@ -212,13 +219,17 @@ class Node:
         return self._time.now_ms()
 
     def set_fault(self, replica: PartitionReplica, error: CorruptData) -> None:
-        """A read has found that a partition is damaged."""
+        """Mark a partition as damaged after a read that found it so."""
         self._partitions.set_fault(replica, error)
 
     def append(
         self, replica: PartitionReplica, batch: bytearray, done: Callable[[int | PixyError], None]
     ) -> None:
-        """Append a record batch to a partition; `done` gets the offset of its first record once it is durable, or an error."""
+        """Append a record batch to a partition.
+
+        Args:
+            done: gets the offset of its first record once it is durable, or an error.
+        """
         self._propose(replica, EntryType.RECORD_BATCH, batch, done)
 
     async def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
@@ -231,7 +242,7 @@ class Node:
         return await self._topic_command(create_command(name, topic_id, partitions, config))
 
     async def alter_topic(self, name: str, partitions: int | None, config: Mapping[str, str | None]) -> Topic:
-        """Give a topic more partitions, or other options.
+        """Add partitions to a topic, or change its options.
 
         Raises:
             UnknownTopic, InvalidArgument.
@@ -239,7 +250,7 @@ class Node:
         return await self._topic_command(alter_command(name, partitions, config))
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
-        """Delete a topic with all that is in it; with `force` also if records of it are staged.
+        """Delete a topic and its records; with `force` also if records of it are staged.
 
         Raises:
             UnknownTopic, FailedPrecondition.
@@ -273,7 +284,7 @@ class Node:
         return result
 
     def _stalled(self) -> Unavailable | None:
-        """Why nothing can be made durable at the moment, None if all is well."""
+        """Reason why nothing can be made durable at the moment, None if it can."""
         return self._journal.blocked or (self._writer.blocked if self._is_behind() else None)
 
     # --- propose, commit, apply ---------------------------------------------------------------------------------
@@ -293,12 +304,12 @@ class Node:
                 Proposal(replica, position, entry_type, payload, done),
             )
         except Exception as bug:
-            # The log of the group has a hole, which whoever proposes cannot know.
+            # The log of the group has a gap that the proposer cannot know of.
             self._fault(bug)
             raise
 
     def _propose_command(self, replica: Replica, payload: bytes) -> None:
-        """Propose a command that nobody waits for; not while there is no room for it."""
+        """Propose a command without waiting for its result; skipped while the disk has no room."""
         if self._stalled() is None and not self._stopped:
             self._propose_and_tell(replica, payload, lambda _: None)
 
@@ -309,7 +320,7 @@ class Node:
         self._propose(replica, EntryType.EMPTY, b"", lambda _: applied())
 
     def _durable(self, tokens: list[Any]) -> None:
-        """A flush is on stable storage: with one voter its entries are committed."""
+        """Apply the entries of a synced flush: with one voter they are committed."""
         for token in tokens:
             if isinstance(token, Proposal):
                 self._apply(token)
@@ -319,7 +330,7 @@ class Node:
             self._journal.hold()
 
     def _is_behind(self) -> bool:
-        """Whether so much is not in segments that the journal waits for them."""
+        """True when unwritten bytes exceed `max_unapplied_bytes`: the journal must wait."""
         return self._writer.unwritten_bytes > self._options.journal.max_unapplied_bytes
 
     def _apply(self, proposal: Proposal) -> None:
@@ -354,7 +365,7 @@ class Node:
         self._forget_offsets()
 
     def _forget_offsets(self) -> None:
-        """Let offsets in deleted topics go; for want of room that waits until `_clean_up`."""
+        """Forget offsets in deleted topics; without room on the disk, at the next `_clean_up`."""
         if self._deleted_topic_ids and self._stalled() is None:
             command = GroupsCommand(forget_topics=ForgetTopics(topic_ids=self._deleted_topic_ids))
             self._deleted_topic_ids.clear()
@@ -469,7 +480,9 @@ class Node:
         self._compaction.on_positions = self.publisher.maybe_finish
 
     async def _write_what_is_missing(self) -> None:
-        """What the first start writes, and what a crash right behind the creation or deletion of a topic left out."""
+        """Write the entries of a first start, and those that a crash right after the creation or
+        deletion of a topic left out.
+        """
         missing = [replica for replica in self._replicas.values() if not replica.hard_state_file]
         self._compaction.write_hard_states(iter(missing))
         self._deleted_topic_ids = self._state.deleted_topic_ids()

@@ -1,4 +1,4 @@
-"""What a node is told when it is made, and whom it tells of its topics."""
+"""Options of a node, and the observer of its topics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ _OPEN_FILES_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """What a node is told.
+    """Options of a node.
 
     Attributes:
         directory: its data directory.
         journal, storage, staging: the sections of the configuration.
         random_bytes: source of ids.
-        worker: makes a worker thread.
+        worker: creates a worker thread.
         writer_pace: when segments are written.
     """
 
@@ -35,19 +35,30 @@ class NodeOptions:
 
 
 class NodeObserver:
-    """Who wants to know of a node's topics; this one does not. Called from the event loop, soon after what it is told of."""
+    """Observer of a node's topics; this one ignores every change.
+
+    Called from the event loop, shortly after the change.
+    """
 
     def topic_changed(self, name: str) -> None:
-        """A topic is new, or has other partitions or options, or one of its partitions is not ready any more."""
+        """A topic is new, its partitions or options changed, or one of its partitions is not ready
+        any more.
+        """
 
     def topic_deleted(self, name: str) -> None:
-        """A topic is no more; one of the same name may be there already, of which `topic_changed` tells next."""
+        """A topic was deleted.
+
+        One of the same name may exist already; `topic_changed` follows for it.
+        """
 
     def has_members(self, consumer_group: str) -> bool:
-        """Whether anybody is in a consumer group."""
+        """True when a consumer group has members."""
         return False
 
 
 def unsynced_logs_max(open_file_limit: int) -> int:
-    """Logs that may be unsynced at a time. Each holds a file open: at most a quarter of those that the process may have."""
+    """Number of logs that may be unsynced at a time.
+
+    Each keeps a file open: at most a quarter of the process's limit of open files.
+    """
     return min(_UNSYNCED_LOGS_MAX, open_file_limit // _OPEN_FILES_SHARE)

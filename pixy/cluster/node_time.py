@@ -1,10 +1,12 @@
-"""The time that a node measures the age of things by: forward only when it is sure.
+"""A node's clock for the age of records: moves forward only when it is sure.
 
-A wall clock that is set forward by mistake for a moment would make every record too old at once. So the node's time is the wall clock's
-at its start, and from then on what really passes; and a wall clock that is ahead of it counts once it has been so for an hour.
+A wall clock that is set forward by mistake for a moment would make every record too old at once. So
+the node's time is the wall clock's at its start, advanced by monotonic time; a wall clock that is
+ahead of it counts once it has been ahead for an hour.
 
-A wall clock that is behind is what new records are stamped with: to them it counts at once. They would look old otherwise, from the
-moment on in which they were written. Older records are kept longer then, and none is lost.
+A wall clock that is behind takes effect at once for records, because new records are stamped with
+it and would otherwise look old from the moment they are written. Older records are then kept
+longer, and none is lost.
 """
 
 import structlog
@@ -26,11 +28,11 @@ class NodeTime:
         self._clock = clock
         self._wall_ms = clock.wall_ms()
         self._monotonic = clock.monotonic()
-        # Since when the wall clock has been ahead, None while it is not.
+        # Monotonic time since which the wall clock has been ahead, None while it is not.
         self._ahead_since: float | None = None
 
     def now_ms(self) -> int:
-        """What time it is; ascending."""
+        """Current time; ascending."""
         monotonic, wall_ms = self._clock.monotonic(), self._clock.wall_ms()
         now_ms = self._wall_ms + round((monotonic - self._monotonic) * 1000)
         if wall_ms - now_ms < _AHEAD_MS:
@@ -47,5 +49,7 @@ class NodeTime:
         return now_ms
 
     def record_ms(self) -> int:
-        """What time it is to measure the age of records by: as `now_ms`, but never ahead of the wall clock."""
+        """Current time to measure the age of records by: as `now_ms`, but never ahead of the wall
+        clock.
+        """
         return min(self.now_ms(), self._clock.wall_ms())

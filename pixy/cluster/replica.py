@@ -1,4 +1,7 @@
-"""What a node keeps of each raft group: small, because a node may have ten thousand of them, most of them idle."""
+"""State of each raft group on a node.
+
+Small, because a node may have ten thousand groups, most of them idle.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -14,7 +17,7 @@ __all__ = ["LogPosition", "PartitionReplica", "Proposal", "Replica", "StateMachi
 
 
 class LogPosition(NamedTuple):
-    """The place of an entry in a Raft log; the later one is greater."""
+    """Position of an entry in a Raft log, ordered by term, then index."""
 
     term: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a position
@@ -27,7 +30,10 @@ class StateMachine(Protocol):
         """Apply one command and return its result."""
 
     def snapshot(self) -> Iterable[tuple[bytes, bytes]]:
-        """The whole state as records; may be consumed on another thread while commands are applied."""
+        """The whole state as records.
+
+        May be consumed on another thread while commands are applied.
+        """
 
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
         """Replace the whole state by a snapshot's records."""
@@ -38,9 +44,9 @@ class Replica:
 
     Attributes:
         raft_group: its id.
-        last: newest entry, proposed or recovered. Invariant: indexes of a group have no holes.
-        applied: newest entry that was applied. Invariant: applied <= last.
-        durable_index: entries up to it are needed from the journal no more.
+        last: newest entry, proposed or recovered. Invariant: indexes of a group have no gaps.
+        applied: newest applied entry. Invariant: applied <= last.
+        durable_index: newest entry that the journal need not keep any more, with all before it.
         hard_state_file: number of the journal file that holds its newest hard state, 0 for none.
     """
 
@@ -58,16 +64,16 @@ class PartitionReplica(Replica):
     """A partition: applying an entry appends its record batch to the partition log.
 
     Attributes:
-        partition: which one it is.
-        log: what has been applied.
-        position: newest applied position that went to the journal, None if there is none.
+        partition: its topic and number.
+        log: the applied records.
+        position: newest applied position given to the journal, None if there is none.
         position_file: number of the journal file that holds it, 0 while it is not durable.
         waiters: fetches that wait for the next append, None if there are none.
-        fault: what is damaged, None if all is well: such a partition takes and gives nothing.
-        stuck_bytes: about what its entries in the journal have that cannot get into segments, because it was damaged at the start or
-            its log was given up; 0 of every other.
-        publication: number of the last publication that was applied, 0 for none; `durable_publication` is that of an applied
-            position. Invariant: ascending.
+        fault: damage found, None if there is none: a damaged partition accepts and serves nothing.
+        stuck_bytes: approximate size of its entries in the journal that cannot reach segments,
+            because it was damaged at the start or its log was given up; otherwise 0.
+        publication: number of the newest applied publication, 0 for none. Invariant: ascending.
+        durable_publication: `publication` as of a durable applied position. Invariant: ascending.
     """
 
     __slots__ = (
@@ -96,11 +102,11 @@ class PartitionReplica(Replica):
 
     @property
     def deleted(self) -> bool:
-        """True when its topic is no more."""
+        """True when its topic was deleted."""
         return self.log.topic.deleted
 
     def wake(self) -> None:
-        """Let the waiting fetches look again."""
+        """Wake the waiting fetches."""
         waiters, self.waiters = self.waiters, None
         for waiter in waiters or ():
             resolve(waiter, None)
@@ -110,12 +116,12 @@ class StateReplica(Replica):
     """A state group: applying an entry changes a state machine in memory.
 
     Attributes:
-        name: `metadata` or `groups-<n>`.
-        machine: the state.
+        name: `metadata`, `groups-<n>` or `sinks`.
+        machine: the state machine.
         store: its checkpoints.
         checkpoints: the valid ones, oldest first.
         entries_since, bytes_since: applied since the newest checkpoint.
-        checkpointing: whether one is being written.
+        checkpointing: True while a checkpoint is being written.
     """
 
     __slots__ = ("bytes_since", "checkpointing", "checkpoints", "entries_since", "machine", "name", "store")
@@ -138,16 +144,17 @@ class StateReplica(Replica):
         return self.machine.apply(payload) if entry_type is EntryType.COMMAND else None
 
     def set_checkpoints(self, checkpoints: list[CheckpointId]) -> None:
-        """Take note of the checkpoints on disk; the journal is needed behind the older of two."""
+        """Set the checkpoints on disk; the journal is needed from the second newest on."""
         self.checkpoints = checkpoints
         if len(checkpoints) > 1:
             self.durable_index = checkpoints[-2].end_offset
 
 
 class Proposal(NamedTuple):
-    """An entry on its way from `propose` to `applied`.
+    """An entry between `propose` and `applied`.
 
-    `done` gets what applying it gave: the offset of the first record, the result of the command, or a `PixyError`.
+    `done` gets the result of applying it: the offset of the first record, the result of the
+    command, or a `PixyError`.
     """
 
     replica: Replica

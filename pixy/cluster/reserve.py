@@ -1,11 +1,12 @@
-"""Space on the disk that is set aside for the time when the disk is full.
+"""Disk space reserved for the time when the disk is full.
 
-It is a file, `reserve`, that takes `storage.reserve_bytes` and holds nothing. When there is no room for a journal file, a segment or a
-checkpoint, the file is removed: what was accepted is written, consumer groups go on to commit, retention goes on to make room. New
-messages are refused until the space can be set aside again, which is tried as long as it takes.
+A file, `reserve`, occupies `storage.reserve_bytes` and holds no data. When there is no room for a
+journal file, a segment or a checkpoint, the file is removed: accepted entries are written, consumer
+groups continue to commit, retention continues to make room. New messages are refused until the
+space can be reserved again, which is retried indefinitely.
 
-The road not taken: to watch how much is free and stop early. That says nothing of quotas, and what is free may be gone at the next
-moment.
+The road not taken: to watch the free space and stop early. Free space says nothing about quotas,
+and may be gone a moment later.
 """
 
 import asyncio
@@ -28,16 +29,16 @@ _RETRY_S = 1.0
 
 
 class Reserve:
-    """The space that is set aside.
+    """The reserved disk space.
 
     Args:
-        disk, directory: where.
-        size: how much, in bytes; 0: nothing is set aside, and nothing is refused for want of it.
+        disk, directory: location of the file.
+        size: bytes to reserve; 0 reserves nothing and refuses nothing for lack of it.
         worker: the thread for file work.
-        full: tells whether something waits for room at the moment.
+        full: tells whether a write is waiting for room.
 
     Attributes:
-        blocked: why no messages are taken, None if the space is set aside.
+        blocked: reason why no messages are accepted, None while the space is reserved.
     """
 
     def __init__(
@@ -51,22 +52,22 @@ class Reserve:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
-        # Pieces of work that were given to the worker.
+        # Number of jobs submitted to the worker.
         self._begun = 0
         self.blocked: Unavailable | None = None
 
     def start(self) -> None:
-        """Set the space aside, or begin to try."""
+        """Reserve the space, or begin to retry."""
         self._try_take()
 
     def release(self) -> None:
-        """There is no room on the disk: give the space free."""
+        """Free the space, because the disk is full."""
         if self.blocked is None and self._size and not self._stopped:
             self._block()
             self._run(self._give, self._given)
 
     def stop(self) -> None:
-        """Try no more. What is set aside stays so."""
+        """Stop retrying. Reserved space stays reserved."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -84,11 +85,11 @@ class Reserve:
 
         def finished(result: T, error: BaseException | None) -> None:
             if self._stopped or number != self._begun:
-                return  # of two pieces of work the later one says how things are
+                return  # only the newest job tells the current state
             if error is None:
                 done(result)
                 return
-            # Not worth an end: it is missed only when the disk is full.
+            # Not a reason to stop the node: the reserve matters only when the disk is full.
             log.error("the reserve on the disk cannot be changed", file=str(self._path), error=str(error))
             if self.blocked is not None:
                 self._retry()
@@ -121,7 +122,7 @@ class Reserve:
     # --- on the worker ------------------------------------------------------------------------------------------
 
     def _take(self) -> bool:
-        """Whether the space is set aside now."""
+        """Reserve the space; False when the disk has no room for it."""
         if not self._size:
             self._give()
             return True

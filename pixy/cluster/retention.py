@@ -1,8 +1,9 @@
-"""What goes with time: old records, and the offsets of consumer groups that nobody consumes in any more.
+"""Expiry by age: old records, and the offsets of consumer groups that have had no members for long.
 
-Looks now and then, decides, and proposes: a partition's new log begin offset is an entry of its raft group, and the end of a consumer
-group's offsets is one of its state group. That a consumer group has members is written down now and then as well, so that its offsets
-are kept as long as it lives, also over restarts.
+A periodic check decides and proposes: a partition's new log begin offset is an entry of its raft
+group, and the expiry of a consumer group's offsets is an entry of its state group. The activity of
+consumer groups with members is recorded periodically as well, so that their offsets are kept while
+they live, also over restarts.
 """
 
 import asyncio
@@ -28,20 +29,22 @@ __all__ = ["Retention"]
 _PARTITIONS_PER_TURN = 200
 _GROUPS_PER_TURN = 500
 _TOUCHES = 8
-"""A consumer group with members is noted as active this many times in the time after which it would be forgotten."""
+"""Times that a consumer group with members is recorded as active within the time after which its
+offsets expire.
+"""
 
 
 class Retention:
-    """Decides what goes.
+    """Decides what expires.
 
     Args:
-        time: for the age of things.
-        storage: how often to look, and how long offsets are kept.
+        time: clock for ages.
+        storage: interval of the check, and retention of offsets.
         partitions: the node's partitions.
-        state_groups: those that hold consumer groups.
-        has_members: tells whether anybody is in a consumer group.
+        state_groups: the state groups that hold consumer groups.
+        has_members: tells whether a consumer group has members.
         propose: proposes a command to a raft group.
-        clean_up: lets the rest go whose time has come.
+        clean_up: expires everything else that is due.
     """
 
     def __init__(
@@ -65,11 +68,11 @@ class Retention:
         self._timer: asyncio.Handle | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Schedule the next check."""
         self._timer = self._loop.call_later(self._storage.retention_check, self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -95,7 +98,7 @@ class Retention:
             self.start()
 
     def _look_at_groups(self, now_ms: int) -> Iterator[None]:
-        """In each step at some of the consumer groups."""
+        """Check all consumer groups, some per step."""
         for replica in self._state_groups:
             machine = replica.machine
             assert isinstance(machine, GroupsState)

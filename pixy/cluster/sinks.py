@@ -1,14 +1,19 @@
-"""The state machine of raft group `sinks`: who has published what, and which publications are still on their way into partitions.
+"""The state machine of raft group `sinks`: the last epoch of each sink, and unfinished
+publications.
 
-Pure and deterministic. A sink publishes stages under ascending epochs. `PublishStages` is the commit point of a publication: applied, it
-gets a number that is above that of every publication before it, and from then on it happens, whatever breaks. Its parts become entries of
-the partitions' raft groups, in the order of the numbers; when every partition has its part durably and the stages are gone, the
-publication is finished and forgotten. Until then it is what says that these stages were published.
+Pure and deterministic. A sink publishes stages under ascending epochs. `PublishStages` is the
+commit point of a publication: once applied, it has a number above that of every earlier
+publication, and it will be completed whatever fails. Its parts become entries of the partitions'
+raft groups, in the order of the numbers; when every partition has its part durably and the stages
+are removed, the publication is finished and forgotten. Until then it is the record that these
+stages were published.
 
-That the stages are sealed and whole, and that their topics are there, is proven by the proposer: their files are not part of this
-state. What concurrent proposals could break is decided here: the epoch, whose sink it is, and that no stage is published twice.
+The proposer proves that the stages are sealed and complete, and that their topics exist: their
+files are not part of this state. Conditions that concurrent proposals could violate are decided
+here: the epoch, the sink's owner, and that no stage is published twice.
 
-The road not taken: sinks in `groups-n`. A publication is one entry whichever sink it is of, and numbers must ascend over all of them.
+The road not taken: sinks in `groups-n`. A publication is one entry whichever its sink, and numbers
+must ascend over all sinks.
 """
 
 from collections import Counter
@@ -40,7 +45,7 @@ SINKS_GROUP = 900
 """The raft group of this state machine; those of `groups-n` are below."""
 
 SINKS_MAX = 100_000
-"""Sinks that are remembered; publishing as one more is refused."""
+"""Number of sinks remembered; a publication by one more is refused."""
 
 _STATE_KEY = b"sinks"
 _SINK_KEY = b"sink\0"
@@ -48,7 +53,11 @@ _PUBLICATION_KEY = b"publication\0"
 
 
 class Sink(NamedTuple):
-    """What is remembered of a sink. `query_id` is empty if it was for one publication; `active_ms` is the time of its last one."""
+    """State of a sink.
+
+    `query_id` is empty for a sink of a single publication; `active_ms` is the time of its last
+    publication.
+    """
 
     query_id: str
     last_epoch: int
@@ -56,14 +65,14 @@ class Sink(NamedTuple):
 
 
 class StageName(NamedTuple):
-    """Names a stage."""
+    """Identifies a stage."""
 
     sink_id: str
     stage_id: str
 
 
 class Publication(NamedTuple):
-    """A publication that is not finished."""
+    """An unfinished publication."""
 
     number: int
     sink_id: str
@@ -72,15 +81,16 @@ class Publication(NamedTuple):
 
 
 class NotNew(NamedTuple):
-    """The epoch, or a later one, was published before: nothing was done."""
+    """The epoch or a later one was published before: nothing was done."""
 
     last_epoch: int
 
 
 def judge_epoch(sink: Sink, asked: PublishStages) -> NotNew | FailedPrecondition | None:
-    """Why a sink that has published before may not publish what is asked for, None if it may.
+    """Reason why a sink that has published before may not publish `asked`, None if it may.
 
-    A take-over counts only against another query: one that is asked for again, because its answer was lost, changes nothing.
+    A take-over counts only against another query: repeating one whose answer was lost changes
+    nothing.
     """
     if sink.query_id == asked.query_id:
         return NotNew(sink.last_epoch) if asked.epoch <= sink.last_epoch else None
@@ -99,20 +109,20 @@ class SinksState:
 
     Attributes:
         sinks: by id.
-        publications: those that are not finished, by number, ascending.
-        next_publication: number of the next one. Invariant: above every number ever given.
+        publications: the unfinished ones, by number, ascending.
+        next_publication: number of the next one. Invariant: above every number ever assigned.
     """
 
     def __init__(self) -> None:
         self.sinks: dict[str, Sink] = {}
         self.publications: dict[int, Publication] = {}
         self.next_publication = 1
-        # The stages of unfinished publications, and how many of these each sink has.
+        # Stages of unfinished publications, and the number of these publications of each sink.
         self._published: set[StageName] = set()
         self._unfinished: Counter[str] = Counter()
 
     def apply(self, payload: bytes) -> Publication | NotNew | PixyError | None:
-        """Apply one command; what comes back is its result for whoever proposed it."""
+        """Apply one command; returns its result for the proposer."""
         command = SinksCommand.FromString(payload)
         match command.WhichOneof("command"):
             case "publish_stages":
@@ -135,14 +145,11 @@ class SinksState:
         return None
 
     def is_published(self, stage: StageName) -> bool:
-        """Whether a stage belongs to a publication that is not finished."""
+        """True when a stage belongs to an unfinished publication."""
         return stage in self._published
 
     def judge(self, asked: PublishStages) -> NotNew | PixyError | None:
-        """Why a sink may not publish what is asked for, None if it may.
-
-        See `judge_epoch`.
-        """
+        """Reason why a sink may not publish `asked`, None if it may; see `judge_epoch`."""
         sink = self.sinks.get(asked.sink_id)
         if sink is None:
             if len(self.sinks) < SINKS_MAX:
@@ -151,7 +158,9 @@ class SinksState:
         return judge_epoch(sink, asked)
 
     def is_inactive_since(self, sink_id: str, before_ms: int) -> bool:
-        """Whether there is such a sink, it has published nothing since a time, and nothing of it is on its way."""
+        """True when the sink exists, has published nothing since `before_ms`, and has no unfinished
+        publication.
+        """
         sink = self.sinks.get(sink_id)
         return sink is not None and sink.active_ms < before_ms and sink_id not in self._unfinished
 
@@ -182,11 +191,14 @@ class SinksState:
     # --- checkpoints --------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Iterable[tuple[bytes, bytes]]:
-        """Everything as checkpoint records; may be consumed on another thread while commands are applied."""
+        """The whole state as checkpoint records.
+
+        May be consumed on another thread while commands are applied.
+        """
         return _records(self.next_publication, self.sinks.copy(), list(self.publications.values()))
 
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
-        """Replace everything by a checkpoint's records."""
+        """Replace the whole state by a checkpoint's records."""
         self.sinks, self.publications = {}, {}
         self._published.clear()
         self._unfinished.clear()

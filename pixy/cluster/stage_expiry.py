@@ -1,10 +1,11 @@
-"""When stages have waited too long: each sink that has stages and does nothing for a time loses them, and so does one that does something
-the stages that it has passed by.
+"""Expiry of stages: an inactive sink loses all its stages, an active one those that it has passed
+by.
 
-A job that runs for months leaves a stage behind whenever one of its tasks is killed, and its sink is never quiet. So the time of a stage
-runs from the first publication of its sink that is without it, too; more of the stage begins it anew.
+A job that runs for months leaves a stage behind whenever one of its tasks is killed, and its sink
+is never inactive. So a stage also ages from the first publication of its sink that leaves it out;
+more data for the stage resets its age.
 
-Kept in memory only: what was before this process began counts from the first look on.
+Kept in memory only: the age of stages from before a restart counts from the first check after it.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,13 +24,13 @@ _SINKS_PER_TURN = 200
 
 
 class StageExpiry:
-    """Drops the stages of sinks that do nothing, and stages that their sinks have passed by.
+    """Drops the stages of inactive sinks, and stages that active sinks have passed by.
 
     Args:
-        stages: what is staged.
-        expiry_s: for how long a sink may do nothing and a stage be passed by, seconds.
-        now_ms: an ascending time, milliseconds.
-        may_go: whether nobody relies on a stage.
+        stages: the stages.
+        expiry_s: seconds after which an inactive sink's stages, and stages passed by, expire.
+        now_ms: an ascending clock, milliseconds.
+        may_go: tells whether a stage may be dropped because nothing depends on it.
     """
 
     def __init__(
@@ -39,29 +40,32 @@ class StageExpiry:
         self._expiry_ms = round(expiry_s * 1000)
         self._now_ms = now_ms
         self._may_go = may_go
-        # When each sink that has stages last did anything.
+        # Time of the last activity of each sink that has stages.
         self._active_ms: dict[str, int] = {}
-        # When its sink first published without a stage. Invariant: none of a stage that has grown since.
+        # Time of the first publication of its sink without a stage. Invariant: no entry of a stage
+        # that has grown since.
         self._passed_ms: dict[StageName, int] = {}
 
     def touch(self, sink_id: str) -> None:
-        """A sink does something; that matters only to the stages that it has."""
+        """Record activity of a sink; without stages it has no effect."""
         if self._stages.has_sink(sink_id):
             self._active_ms[sink_id] = self._now_ms()
 
     def staged(self, name: StageName) -> None:
-        """Something of a stage comes."""
+        """Record that data for a stage has arrived."""
         self.touch(name.sink_id)
         self._passed_ms.pop(name, None)
 
     def published(self, sink_id: str) -> None:
-        """A sink has published; what it still has was not among it."""
+        """Record a publication of a sink: its remaining stages were passed by."""
         for stage in self._stages.of_sink(sink_id):
             if self._may_go(stage):
                 self._passed_ms.setdefault(stage.name, self._now_ms())
 
     def expire(self) -> None:
-        """Drop what has waited too long: at once, or with many sinks in the turns of the loop that follow."""
+        """Drop what has expired: at once, or with many sinks over the following turns of the event
+        loop.
+        """
         in_turns(self._expire(self._now_ms()))
 
     def _expire(self, now_ms: int) -> Iterator[None]:

@@ -1,7 +1,8 @@
-"""The state groups of a node: which there are, and how they come back at a start.
+"""The state groups of a node, and their recovery at start.
 
-`metadata` comes first: it says how many groups `groups-n` there are, which is written at the first start and never changes, and which raft
-groups were ever created. Of each group the newest valid checkpoint is taken, and what the journal has behind it is applied.
+`metadata` comes first: it holds the number of groups `groups-n`, which is written at the first
+start and never changes, and the raft groups that were ever created. Each group is restored from its
+newest valid checkpoint and the journal's entries after it.
 """
 
 from collections import deque
@@ -18,14 +19,15 @@ from pixy.storage import CheckpointStore, Disk, Worker, run_on
 __all__ = ["GROUPS_COUNT", "StateGroups", "check_journal_reaches"]
 
 GROUPS_COUNT = 1
-"""How many groups `groups-n` a new cluster gets."""
+"""Number of groups `groups-n` of a new cluster."""
 
 
 def check_journal_reaches(name: str, checkpoint: int, last: int) -> None:
-    """Prove that the journal was not lost, or replaced by an older one, behind a checkpoint up to entry `checkpoint`.
+    """Check that the journal reaches the end of a checkpoint, at entry `checkpoint`.
 
-    An entry is in the journal before it can be in a checkpoint, and goes from there only below the older of two. What went on from such a
-    checkpoint would leave a hole, which the start behind that refuses.
+    It does not if it was lost or replaced by an older one. An entry is in the journal before it can
+    be in a checkpoint, and is removed from there only below the older of two. A node that continued
+    from such a checkpoint would leave a gap, which its next start refuses.
 
     Raises:
         CorruptData: the journal ends with entry `last`, before the checkpoint does.
@@ -42,12 +44,12 @@ class StateGroups:
 
     Args:
         disk, directory: the node's data directory.
-        replicas: every raft group of the node; those of state groups are added to it.
+        replicas: every raft group of the node; state groups are added to it.
 
     Attributes:
         metadata, sinks: state machines; empty before `restore`.
-        metadata_replica, sinks_replica: their groups, from `restore` on.
-        groups: those that hold the offsets of consumer groups, from `restore` on.
+        metadata_replica, sinks_replica: their raft groups, from `restore` on.
+        groups: the state groups that hold offsets of consumer groups, from `restore` on.
     """
 
     metadata_replica: StateReplica
@@ -62,17 +64,17 @@ class StateGroups:
         self.groups: list[StateReplica] = []
 
     def group_of(self, consumer_group: str) -> StateReplica:
-        """The group that holds the offsets of a consumer group."""
+        """State group that holds the offsets of a consumer group."""
         return self.groups[groups_index(consumer_group, len(self.groups))]
 
     def offsets_of(self, consumer_group: str) -> GroupsState:
-        """The state that holds the offsets of a consumer group."""
+        """State machine that holds the offsets of a consumer group."""
         machine = self.group_of(consumer_group).machine
         assert isinstance(machine, GroupsState)
         return machine
 
     def deleted_topic_ids(self) -> list[bytes]:
-        """The topics that are no more, and of which there are still offsets."""
+        """Ids of deleted topics that still have committed offsets."""
         live = {topic.topic_id for topic in self.metadata.topics.values()}
         known: set[bytes] = set()
         for group in self.groups:
@@ -81,10 +83,11 @@ class StateGroups:
         return sorted(known - live)
 
     async def restore(self, recovered: RecoveredNode, files: Worker) -> None:
-        """Bring back what there was.
+        """Restore every state group.
 
         Raises:
-            DataDirectoryError, CorruptData: a file that cannot be used, or entries that are missing from the journal.
+            DataDirectoryError, CorruptData: a file cannot be used, or entries are missing from the
+                journal.
         """
         self.metadata_replica = await self._restore(
             recovered, files, METADATA_GROUP, "metadata", self.metadata

@@ -1,4 +1,7 @@
-"""The commands that create, alter and delete topics. What can be refused without a look at the topics that there are is refused here."""
+"""Commands that create, alter and delete topics.
+
+Everything that can be rejected without looking at existing topics is rejected here.
+"""
 
 from collections.abc import Mapping
 
@@ -13,7 +16,7 @@ def create_command(name: str, topic_id: bytes, partitions: int, config: Mapping[
     """Create a topic.
 
     Raises:
-        InvalidArgument: so many partitions, or such an option, no topic can have.
+        InvalidArgument: the number of partitions or an option is not allowed.
     """
     check_topic_config(config)
     check_partitions(partitions)
@@ -22,10 +25,10 @@ def create_command(name: str, topic_id: bytes, partitions: int, config: Mapping[
 
 
 def alter_command(name: str, partitions: int | None, config: Mapping[str, str | None]) -> MetadataCommand:
-    """Give a topic more partitions, or other options; None as an option's value takes it away.
+    """Add partitions to a topic, or change its options; None as an option's value removes it.
 
     Raises:
-        InvalidArgument: as of `create_command`.
+        InvalidArgument: as `create_command`.
     """
     wanted = {option: value for option, value in config.items() if value is not None}
     check_topic_config(wanted)

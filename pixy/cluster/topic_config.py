@@ -1,4 +1,4 @@
-"""The options that a topic may have of its own. Where it has none, those of the cluster count (`storage` in the configuration)."""
+"""Options of a single topic, overriding the cluster's (`storage` in the configuration)."""
 
 import re
 from collections.abc import Mapping
@@ -11,23 +11,25 @@ __all__ = ["check_topic_config", "log_options"]
 
 _LONG_MAX = 2**63 - 1
 _SEGMENT_BYTES_MAX = 1 << 30
-"""Kafka's tools count the bytes of a segment in 31 bits, and so do the positions in its index."""
+"""Kafka's tools count the bytes of a segment in 31 bits, as do the positions in its index."""
 _BOUNDS = {
     "retention_bytes": (-1, _LONG_MAX),
     "retention_ms": (-1, _LONG_MAX),
     "segment_bytes": (1, _SEGMENT_BYTES_MAX),
     "segment_ms": (1, _LONG_MAX),
 }
-"""Name of each option, as in Kafka with underscores for dots, its least and its greatest value; -1 stands for no bound."""
+"""Least and greatest value of each option, by Kafka's name with underscores for dots; -1 stands for
+no bound.
+"""
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 
 
 def check_topic_config(config: Mapping[str, str]) -> None:
-    """Refuse what no topic can have.
+    """Reject options and values that no topic can have.
 
     Raises:
-        InvalidArgument: names the option, the value and what is allowed.
+        InvalidArgument: names the option, the value and the allowed range.
     """
     for name, value in config.items():
         if name not in _BOUNDS:
@@ -40,7 +42,7 @@ def check_topic_config(config: Mapping[str, str]) -> None:
 
 
 def log_options(storage: StorageConfig, config: Mapping[str, str]) -> LogOptions:
-    """What the partition logs of a topic are told. `config` was checked."""
+    """Options of a topic's partition logs. `config` must be checked."""
     cluster = {
         "retention_bytes": storage.retention_bytes or -1,
         "retention_ms": round(storage.retention * 1000) or -1,
@@ -49,7 +51,7 @@ def log_options(storage: StorageConfig, config: Mapping[str, str]) -> LogOptions
     }
     values = cluster | {name: int(value) for name, value in config.items()}
     return LogOptions(
-        # A topic may have been given more before there was a bound.
+        # A topic may have been created with more before there was a bound.
         segment_bytes=min(values["segment_bytes"], _SEGMENT_BYTES_MAX),
         segment_ms=values["segment_ms"],
         retention_bytes=None if values["retention_bytes"] < 0 else values["retention_bytes"],

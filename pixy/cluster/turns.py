@@ -1,4 +1,4 @@
-"""Work on the event loop that is too long for one turn of it: others come in between."""
+"""Long work on the event loop, in steps with other callbacks in between."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,6 +9,6 @@ _ENDED = object()
 
 
 def in_turns(work: Iterator[object]) -> None:
-    """Run an iterator to its end, one step in each turn of the loop; the first one at once."""
+    """Run an iterator to its end, one step per turn of the event loop; the first step at once."""
     if next(work, _ENDED) is not _ENDED:
         asyncio.get_running_loop().call_soon(in_turns, work)
