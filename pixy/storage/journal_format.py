@@ -141,7 +141,7 @@ Not a `NamedTuple`, whose creation takes as long as the checksum of a small reco
 
 @dataclass(slots=True)
 class JournalRecord:
-    """One record. `payload` is a copy or a view into the source buffer, as its creator documents."""
+    """One record. `payload` is a copy or a view into the source buffer: its creator says which."""
 
     kind: RecordKind
     entry_type: EntryType

@@ -1,26 +1,28 @@
-"""Which directories below `topics` belong to which partition, and what becomes of those of deleted topics.
+"""Ownership of the directories below `topics`, and the leftovers of deleted topics.
 
-A partition's directory is `<topic>-<partition>`. Its file `identity`, durable before the first segment, says which raft group it
-belongs to; raft groups are never used again, so what a deleted topic has left is never taken for that of a later one of the same
-name. A deletion first renames the directory to `<raft group>-deleted`; the rest is left to `removal`.
+The directory of a partition is `<topic>-<partition>`. Its file `identity`, durable before the first
+segment, has the raft group that owns it. Raft groups are never reused, so the directory of a
+deleted topic is never mistaken for that of a later topic with the same name. A deletion first
+renames the directory to `<raft group>-deleted`; `removal` does the rest.
 
-What a directory is, is decided by `judge_partition_directory` alone, for a start and for a check of a stopped node's files.
+`judge_partition_directory` alone decides about a directory, at startup and in a check of a stopped
+node's files.
 
-    found at a start                                       done
-    -----------------------------------------------------  ---------------------------------------------------
+    found at startup                                       done
+    -----------------------------------------------------  -----------------------------------------
     absent       nothing                                   made by the first write
-    own          its partition's identity                  taken
-    deleted      the identity of a raft group that is no   left from a deletion: removed, said
+    own          its partition's identity                  accepted
+    deleted      the identity of a raft group that is no   left by a deletion: removed, logged
                  more
-    half deleted `<raft group>-deleted` of a raft group    left from a deletion: removed, said
+    half deleted `<raft group>-deleted` of a raft group    left by a deletion: removed, logged
                  that is no more
-    half made    the name of a partition, no valid         left from a crash: removed, said
+    half made    the name of a partition, no valid         left by a crash: removed, logged
                  identity, and nothing else in it
-    nameless     no valid identity, but other files        the name of a partition that there is: it is not
-                                                           ready; else refused
+    nameless     no valid identity, but other files        the existing partition of that name is
+                                                           not ready; refused if there is none
     misplaced    the identity, or the name of a deletion,  the same
-                 of another raft group that is there, or
-                 never was
+                 of another raft group that exists, or
+                 never did
     foreign      the identity of another cluster           refused
     newer        an identity of a newer version            refused
     stray        a file, or a directory of any other name  refused
@@ -59,7 +61,7 @@ _IDENTITY = "identity"
 
 
 class DirectoryKind(Enum):
-    """What a directory below `topics` is, by what a start does with it."""
+    """Kind of a directory below `topics`; the value is the startup's decision."""
 
     OWN = "taken"
     UNFINISHED = "left from a crash: removed"
@@ -70,12 +72,12 @@ class DirectoryKind(Enum):
 
 
 class JudgedDirectory(NamedTuple):
-    """What a directory is.
+    """The decision about a directory.
 
     Attributes:
-        reason: what is wrong with it, empty if nothing is.
-        raft_group: whose it was, if that is gone.
-        nameless: whether it does not say whose it is.
+        reason: the fault in words, empty if there is none.
+        raft_group: the former owner, if its partition was deleted.
+        nameless: True if the directory has no valid identity.
     """
 
     kind: DirectoryKind
@@ -85,12 +87,12 @@ class JudgedDirectory(NamedTuple):
 
 
 class KnownPartitions:
-    """What directories are judged by.
+    """Partitions known to the cluster, which directories are compared with.
 
     Args:
-        live: the partitions that there are, by the name of their directory.
-        cluster_id: this cluster.
-        next_raft_group: raft groups from here on were never used.
+        live: the existing partitions, by directory name.
+        cluster_id: the id of this cluster.
+        next_raft_group: the first raft group that was never used.
     """
 
     def __init__(
@@ -102,11 +104,11 @@ class KnownPartitions:
         self._next_raft_group = next_raft_group
 
     def is_gone(self, raft_group: int) -> bool:
-        """Whether a raft group was that of a partition that is no more."""
+        """True if a raft group belonged to a partition that was deleted."""
         return raft_group not in self._used and raft_group < self._next_raft_group
 
     def judge(self, path: Path, identity: PartitionIdentity) -> JudgedDirectory:
-        """Whose a directory with this identity is."""
+        """Decide about a directory with this identity."""
         if identity.cluster_id != self._cluster_id:
             found = f"{path} belongs to cluster {identity.cluster_id.hex()}, this is {self._cluster_id.hex()}"
             return JudgedDirectory(DirectoryKind.REFUSED, found)
@@ -119,18 +121,18 @@ class KnownPartitions:
         )
 
     def unusable(self, path: Path, reason: str, *, nameless: bool = False) -> JudgedDirectory:
-        """Nobody can use it: the partition of its name is not ready, and if there is none, nobody knows what it is."""
+        """Decide about an unusable directory: a partition of its name is not ready, else refuse."""
         if path.name in self._live:
             return JudgedDirectory(DirectoryKind.NOT_READY, reason, nameless=nameless)
         return JudgedDirectory(DirectoryKind.REFUSED, f"{reason}; no topic has a partition {path.name}")
 
 
 class SortedDirectories(NamedTuple):
-    """What there is below `topics`.
+    """The directories below `topics`.
 
     Attributes:
-        found: the names of partitions that are known; with what is wrong if the directory is not that partition's.
-        retired: what deletions have left, renamed and not durably so; to be removed.
+        found: names of known partitions, with the error if the directory is not that partition's.
+        retired: leftovers of deletions, renamed but not yet durably; to be removed.
     """
 
     found: dict[str, CorruptData | None]
@@ -138,18 +140,18 @@ class SortedDirectories(NamedTuple):
 
 
 def sort_partition_directories(disk: Disk, topics: Path, known: KnownPartitions) -> SortedDirectories:
-    """Tell what there is, and take the names of what deletions and crashes have left. Blocks.
+    """Sort the directories, and rename or remove the leftovers of deletions and crashes. Blocks.
 
     Args:
-        topics: where the directories are.
-        known: what there should be.
+        topics: the parent of the directories.
+        known: the partitions of the cluster.
 
     Raises:
-        DataDirectoryError: something that does not belong here; nothing of it was changed.
-        OSError: the disk refuses.
+        DataDirectoryError: a foreign file or directory, which was not changed.
+        OSError: the disk has failed.
     """
     sorting = _Sorting(disk, known)
-    # What is left of deletions comes first: a name may be wanted for what another one has left.
+    # Renamed leftovers come first: another directory may have to take such a name.
     for name in sorted(disk.names(topics), key=lambda name: _DELETED.fullmatch(name) is None):
         sorting.sort(topics / name)
     if sorting.retired:
@@ -159,15 +161,16 @@ def sort_partition_directories(disk: Disk, topics: Path, known: KnownPartitions)
 
 
 def retire_partition_directory(disk: Disk, path: Path, identity: PartitionIdentity) -> Path | None:
-    """Rename the directory of a partition that is no more, if there is one; `removal` makes that durable, and removes it. Blocks.
+    """Rename the directory of a deleted partition, if there is one. Blocks.
 
-    One that says it belongs to another raft group stays: the next start refuses it.
+    `removal` makes that durable and removes it. The directory of another raft group stays: the next
+    start refuses it.
 
     Returns:
-        What it is called now, None if nothing was renamed.
+        The new path, None if nothing was renamed.
 
     Raises:
-        OSError: it still has its name.
+        OSError: the directory was not renamed.
     """
     files = disk.names(path)
     if not files:
@@ -186,20 +189,20 @@ def retire_partition_directory(disk: Disk, path: Path, identity: PartitionIdenti
 
 
 def rename_partition_directory(disk: Disk, path: Path, raft_group: int) -> Path:
-    """Rename a directory to `<raft group>-deleted`; returns what it is called now. Blocks."""
+    """Rename a directory to `<raft group>-deleted`; returns the new path. Blocks."""
     gone = path.with_name(f"{raft_group}-deleted")
     disk.rename(path, gone)
     return gone
 
 
 class _Sorting:
-    """One pass over the directories at a start; see `sort_partition_directories`."""
+    """One pass over the directories at startup; see `sort_partition_directories`."""
 
     def __init__(self, disk: Disk, known: KnownPartitions) -> None:
         self._disk = disk
         self._known = known
         self.found: dict[str, CorruptData | None] = {}
-        # A set that remembers the order.
+        # An ordered set.
         self.retired: dict[Path, None] = {}
 
     def sort(self, path: Path) -> None:
@@ -224,17 +227,17 @@ class _Sorting:
     def _retire(self, path: Path, raft_group: int) -> None:
         left = path.with_name(f"{raft_group}-deleted")
         if left in self.retired:
-            # Somebody has copied it: no deletion leaves both.
+            # No deletion leaves both: the directory was copied by hand.
             remove_with_files(self._disk, left)
         self.retired[rename_partition_directory(self._disk, path, raft_group)] = None
 
 
 def judge_partition_directory(disk: Disk, path: Path, known: KnownPartitions) -> JudgedDirectory:
-    """Tell what a directory below `topics` is, and change nothing. Blocks.
+    """Decide about a directory below `topics`, without a change to it. Blocks.
 
     Raises:
         DataDirectoryError: a newer release wrote it.
-        OSError: it cannot be read.
+        OSError: the directory cannot be read.
     """
     try:
         files = disk.names(path)
@@ -267,7 +270,10 @@ def _read_identity(disk: Disk, path: Path, files: list[str]) -> PartitionIdentit
 
 
 def remove_with_files(disk: Disk, path: Path) -> None:
-    """Remove a directory that is needed no more, and its files. What cannot be removed is said, and goes at the next start. Blocks."""
+    """Remove an obsolete directory and its files. Blocks.
+
+    A failure is logged; the next start removes the rest.
+    """
     try:
         for name in disk.names(path):
             disk.unlink(path / name)

@@ -1,26 +1,33 @@
-"""The log of one partition: what has been committed and applied, on disk in segments and its newest part in memory.
+"""The log of one partition: committed and applied batches, in segments on disk and a tail in
+memory.
 
-A batch goes through three states. *Appended*: it has its offset, the journal has made it durable, and it is read from memory.
-*Written*: it is also in a segment. *Synced*: the segment is on stable storage, and an applied position in the journal says so;
-only then may the journal forget it. Answers wait for the first state alone; the other two happen behind it, many batches at a
-time.
+A batch goes through three states. *Appended*: it has its offset, the journal has made it durable,
+and it is read from memory. *Written*: it is also in a segment. *Synced*: the segment is on stable
+storage, and an applied position in the journal says so; only then may the journal drop it.
+Responses wait for the first state alone; the other two follow later, many batches at a time.
 
-The event loop calls everything of the first part below; the rest blocks. `open`, `write`, `sync`, `drop_segments`, `replace_indexes` and
-`retire` are called by one worker at a time; `read`, `find_timestamp` and `find_torn_indexes` may run beside them on another, because they
-never look behind `written_offset`, and the list of segments is replaced when one goes. A log holds one file open at most, from a write to
-the next sync: a segment is synced before the one behind it begins.
+The methods of the first section below are called on the event loop; the others block. `open`,
+`write`, `sync`, `drop_segments`, `replace_indexes` and `retire` are called by one worker at a time.
+`read`, `find_timestamp` and `find_torn_indexes` may run beside them on another worker, because they
+never read behind `written_offset`, and the list of segments is replaced when a segment is removed.
+A log holds at most one open file, from a write to the next sync: a segment is synced before the
+next one begins.
 
-A batch that was staged is appended with all of its part, which is a file: it is never in memory. Until the part is written it is read
-from that file. Writing it means to copy its batches, or, if it is large, to make the file a segment; see `staged_part`.
+A staged batch is appended together with all of its part, which is a file and never in memory. Until
+the part is written, it is read from that file. To write a part means to copy its batches, or, if it
+is large, to make the file a segment; see `staged_part`.
 
-A partition log holds no uncommitted record and is never truncated, except at start, to what was synced. At its front it is cut by whole
-segments: first the log begin offset moves, then an applied position with it becomes durable, and only then the files go.
+A partition log has no uncommitted records and is never truncated, except at startup, to its synced
+position. It is cut at the front by whole segments: first the log begin offset moves, then an
+applied position with it becomes durable, and only then the files are removed.
 
-A part that is found damaged when it is to be written ends the log's life in this process: it is *given up*, with everything behind its
-applied position left to the journal. From there on it counts offsets, and takes and gives nothing.
+If a part turns out to be damaged when it is to be written, the log is *given up* in this process:
+everything behind its applied position is left to the journal. From then on it only counts offsets,
+and neither stores nor serves batches.
 
-Invariants: begin_offset <= end_offset, written_offset <= end_offset; the batches in memory, with the parts between them, are the last ones,
-without holes, and reach back at least to written_offset, unless the log is given up.
+Invariants: begin_offset <= end_offset, written_offset <= end_offset; the batches in memory, with
+the parts between them, are the last ones, without holes, and reach back at least to written_offset,
+unless the log is given up.
 """
 
 import errno
@@ -54,14 +61,14 @@ log = structlog.get_logger(__name__)
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex)")
 _RETIRED_FILE = re.compile(_SEGMENT_FILE.pattern + re.escape(RETIRED))
 LINK_BYTES_MIN = 4 << 20
-"""A staged part of this size or above becomes a segment as it is; a smaller one is copied, because small segments are many files."""
+"""Minimum size of a staged part that becomes a segment. Smaller ones are copied: fewer files."""
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
-"""What a file system answers that cannot give a file one more name there: then a part is copied, whatever its size."""
+"""Errors of a file system that cannot link a file: then a part of any size is copied."""
 
 
 class SyncedPosition(NamedTuple):
-    """What is durable of a log: where it begins, and where its active segment ends."""
+    """Durable state of a log: its begin offset, and the end of its active segment."""
 
     log_begin_offset: int
     segment_base_offset: int
@@ -69,7 +76,13 @@ class SyncedPosition(NamedTuple):
 
 
 class GivenUp(NamedTuple):
-    """What a log had when it was given up: bytes that were in no segment, bytes in memory, and bytes that only the journal has durably."""
+    """Sizes of a log at the time when it was given up.
+
+    Attributes:
+        unwritten_bytes: bytes that were in no segment.
+        memory_bytes: bytes in memory.
+        undurable_bytes: bytes that are durable in the journal only.
+    """
 
     unwritten_bytes: int
     memory_bytes: int
@@ -77,7 +90,7 @@ class GivenUp(NamedTuple):
 
 
 class RebuiltIndexes(NamedTuple):
-    """What the indexes of a segment should say of its first `size` bytes."""
+    """Correct index entries for the first `size` bytes of a segment."""
 
     segment: Segment
     entries: IndexEntries
@@ -86,11 +99,12 @@ class RebuiltIndexes(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class TopicLogs:
-    """What the logs of one topic share.
+    """State shared by the logs of one topic.
 
     Attributes:
-        options: when a segment is full, and what is kept; may be replaced at any time.
-        deleted: the topic is no more: nobody needs what is appended, nothing is written or synced, and files of parts may go.
+        options: limits of segments and retention; may be replaced at any time.
+        deleted: the topic was deleted: nothing is written or synced any more, and the files of
+            parts may be missing.
     """
 
     options: LogOptions
@@ -102,15 +116,16 @@ class PartitionLog:
 
     Args:
         disk: the file system.
-        directory: where the segments are; made by the first write.
-        identity: whose log it is.
-        topic: what it shares with the topic's other logs.
+        directory: the parent of the segments; created by the first write.
+        identity: the owner of the directory.
+        topic: the state shared with the other logs of the topic.
 
     Attributes:
-        begin_offset: first offset that is served.
+        begin_offset: the first offset that is served.
         identity, topic: as given.
-        end_offset: offset that the next record gets; also the high watermark, because only committed records get here.
-        written_offset: everything below it can be read from segments.
+        end_offset: the offset of the next record; also the high watermark, because a log has only
+            committed records.
+        written_offset: the end of the batches in segments.
     """
 
     __slots__ = (
@@ -139,23 +154,26 @@ class PartitionLog:
         self._segments: list[Segment] = []
         self._identity_written = False
         self._new_segment = False
-        # Base offset of the last segment that was a staged part: as such it is full, and its file may have a second name.
+        # Base offset of the last segment that was a staged part. It takes no more batches, and its
+        # file may have a second name.
         self._linked = -1
-        # Nothing more is kept, written or synced.
+        # Nothing more is stored, written or synced.
         self._given_up = False
-        # Offset behind the last batch in the segments, as the worker knows it.
+        # Offset behind the last batch in the segments; the worker's.
         self._file_end = 0
-        # Batches that no `sync` has told of, without parts that became segments: what of the segments only the journal has durably.
+        # Bytes in the segments behind the last `sync`, which only the journal has durably; without
+        # parts that became segments.
         self._unsynced_bytes = 0
         self._tail = LogTail()
         self.begin_offset = 0
         self.end_offset = 0
         self.written_offset = 0
 
-    # --- on the event loop --------------------------------------------------------------------------------------
+    # --- on the event loop
+    # --------------------------------------------------------------------------------------
 
     def append(self, batch: bytearray, leader_epoch: int) -> int:
-        """Take a committed batch: give it the next offset, write that and `leader_epoch` into its header.
+        """Append a committed batch: write the next offset and `leader_epoch` into its header.
 
         Returns:
             The offset of its first record.
@@ -167,23 +185,26 @@ class PartitionLog:
         return base
 
     def append_part(self, part: StagedPart, leader_epoch: int) -> None:
-        """Take a committed part of a stage: its records get the next offsets. Its file must stay until it is synced."""
+        """Append a committed part of a stage: its records get the next offsets.
+
+        The file must stay until the part is synced.
+        """
         placed = part.placed(self.end_offset, leader_epoch)
         if not self._given_up:
             self._tail.append_part(placed)
         self.end_offset = placed.end_offset
 
     def read_memory(self, offset: int, max_bytes: int) -> Chunk | None:
-        """Batches from the one that holds `offset` on, if they are in memory; None if they must be read from files.
+        """Batches in memory from the one with `offset` on; None if they must be read from files.
 
-        At most `max_bytes`, but at least one; none if `offset` is the end.
+        At most `max_bytes`, but at least one batch; none if `offset` is the end.
         """
         if offset == self.end_offset:
             return Chunk([], offset)
         return self._tail.read(offset, max_bytes, self.end_offset)
 
     def move_begin(self, offset: int) -> bool:
-        """Serve nothing below `offset` any more; whether that changed anything."""
+        """Move the log begin offset up to `offset`; False if it is there already."""
         offset = min(offset, self.end_offset)
         if offset <= self.begin_offset:
             return False
@@ -191,7 +212,7 @@ class PartitionLog:
         return True
 
     def retained_from(self, now_ms: int) -> int:
-        """The log begin offset that the options ask for; never above what is in segments."""
+        """The log begin offset by the retention options; never above the written offset."""
         segments = [
             SegmentFacts(segment.end_offset, segment.size, segment.max_timestamp)
             for segment in self._segments
@@ -203,51 +224,62 @@ class PartitionLog:
         return max(self.begin_offset, min(offset, self.written_offset))
 
     def has_segments_below(self, log_begin_offset: int) -> bool:
-        """Whether `drop_segments` would find anything."""
+        """True if `drop_segments` would remove a segment."""
         segments = self._segments
         return bool(segments) and bool(segments[0].size) and segments[0].end_offset <= log_begin_offset
 
     def give_up(self) -> "GivenUp":
-        """Keep, write and sync nothing any more, because a part cannot be written. Not while a worker works on the log."""
+        """Stop storing, writing and syncing, because a part cannot be written.
+
+        Not to be called while a worker uses the log.
+        """
         unwritten, memory_bytes = self.unwritten().memory_bytes, self._tail.memory_bytes
         self._given_up = True
         self._tail = LogTail()
         return GivenUp(unwritten, memory_bytes, unwritten + self._unsynced_bytes)
 
     def unwritten(self) -> Unwritten:
-        """What is not in a segment yet."""
+        """Batches and parts that are in no segment."""
         return self._tail.unwritten(self.end_offset)
 
     def wrote(self, unwritten: Unwritten) -> None:
-        """Take note that a worker has written this."""
+        """Mark batches and parts as written by a worker."""
         self._tail.wrote(unwritten)
         self.written_offset = unwritten.end_offset
 
     def evict(self) -> int:
-        """Drop the oldest batch from memory; returns its size, 0 if it is not written yet or there is none."""
-        return self._tail.evict()
-
-    # --- on a worker --------------------------------------------------------------------------------------------
-
-    def open(self, applied: AppliedPosition | None, *, exists: bool, replayed: bool = True) -> list[Path]:
-        """Bring the files to the state of `applied`, which the journal says was synced; without one, to nothing.
-
-        What is in the files beyond that was written and never synced: the journal has it, and it is applied again. Segments below the
-        log begin offset go. Nothing is changed before everything is known to be right.
-
-        Args:
-            applied: what the journal says, None if nothing.
-            exists: whether there is a directory of this partition.
-            replayed: whether the journal has entries behind `applied`. If it has neither, then nothing was ever written.
+        """Drop the oldest batch from memory.
 
         Returns:
-            Files that are needed no more, to be removed.
+            Its size; 0 if it is not written yet, or there is none.
+        """
+        return self._tail.evict()
+
+    # --- on a worker
+    # --------------------------------------------------------------------------------------------
+
+    def open(self, applied: AppliedPosition | None, *, exists: bool, replayed: bool = True) -> list[Path]:
+        """Cut the files back to the applied position, which was synced; without one, to an empty
+        log.
+
+        Anything behind it was written and never synced: the journal has it and replays it. Segments
+        below the log begin offset are removed. Nothing is changed before everything is verified.
+
+        Args:
+            applied: the applied position in the journal, None if there is none.
+            exists: True if the partition has a directory.
+            replayed: True if the journal has entries behind `applied`. With neither, nothing was
+                ever written.
+
+        Returns:
+            Obsolete files, to be removed.
 
         Raises:
-            CorruptData: synced bytes are missing, or there are segments, or bytes in them, that the journal knows nothing of.
-            DataDirectoryError: a file that does not belong here.
+            CorruptData: synced bytes are missing, or there are segments, or bytes in them, that are
+                unknown to the journal.
+            DataDirectoryError: a foreign file.
         """
-        # An identity that no position followed may be in memory only: its sync may have failed.
+        # Without a position the identity may be in memory only: its sync may have failed.
         self._identity_written = exists and applied is not None
         if applied is not None:
             self.begin_offset = applied.log_begin_offset
@@ -275,11 +307,13 @@ class PartitionLog:
         )
 
     def write(self, appended: Sequence[Appended]) -> None:
-        """Append batches to the active segment, beginning new ones as they fill up, and parts of stages as is best for them.
+        """Append batches to the active segment, rolling full ones, and copy or link parts of
+        stages.
 
         Raises:
-            CorruptData: a part is damaged or missing; what is before it may be written.
-            OSError: the disk refuses; a call with the same goes on where this one ended.
+            CorruptData: a part is damaged or missing; the batches before it may have been written.
+            OSError: the disk has failed; a call with the same arguments resumes where this one
+                ended.
         """
         batches: list[bytearray] = []
         for each in () if self.topic.deleted else appended:
@@ -289,7 +323,7 @@ class PartitionLog:
                 try:
                     self._write_part(each)
                 except FileNotFoundError as error:
-                    # Another thread removes stages that only a deleted topic has needed.
+                    # Another thread removes stages that belong to deleted topics only.
                     if self.topic.deleted:
                         return
                     if error.filename != str(each.path):
@@ -308,7 +342,7 @@ class PartitionLog:
             self._write_batches(batches)
 
     def _link(self, part: StagedPart) -> bool:
-        """Make a part's file a segment; whether the file system can."""
+        """Make the file of a part a segment; False if that is not possible."""
         if self._segments:
             if not self._segments[-1].size:
                 return False  # a call that failed later has begun to copy it
@@ -343,9 +377,9 @@ class PartitionLog:
             at = end
 
     def _fitting(self, segment: Segment, batches: Sequence[bytearray], at: int) -> int:
-        """Behind the last of the batches from `at` on that go into a segment, which has room for the first."""
+        """End of the batches from `at` on that fit into a segment, where the first one does fit."""
         room = self.topic.options.segment_bytes - segment.size - len(batches[at])
-        # A segment that begins with old records is full before its size.
+        # Age can fill a segment before size does.
         latest = self.topic.options.segment_ms + (
             segment.first_timestamp if segment.size else read_header(batches[at]).base_timestamp
         )
@@ -358,12 +392,12 @@ class PartitionLog:
         return end
 
     def begin_sync(self) -> None:
-        """Let the system begin with what `sync` will wait for: worth it before many logs are synced."""
+        """Start writeback of the bytes that `sync` will wait for; speeds up syncs of many logs."""
         for segment in self._segments[-1:]:
             segment.begin_sync()
 
     def sync(self) -> SyncedPosition:
-        """Make everything written durable, and tell what that is."""
+        """Make everything written durable; returns the durable state."""
         if self.topic.deleted:
             return SyncedPosition(self._file_end, self._file_end, 0)
         for segment in self._segments:
@@ -379,7 +413,11 @@ class PartitionLog:
         return SyncedPosition(begin_offset, self._segments[-1].base_offset, self._segments[-1].size)
 
     def drop_segments(self, log_begin_offset: int) -> list[Path]:
-        """Retire the segments below a log begin offset that an applied position durably says; returns the files to be removed."""
+        """Retire the segments below the log begin offset of a durable applied position.
+
+        Returns:
+            The files to be removed.
+        """
         if self.topic.deleted:
             return []
         segments = self._segments
@@ -396,15 +434,18 @@ class PartitionLog:
         return [path for segment in segments for path in segment.retire()]
 
     def has_indexes(self) -> bool:
-        """Whether any segment is long enough for indexes."""
+        """True if any segment is long enough for indexes."""
         return any(segment.is_indexed for segment in self._segments)
 
     def find_torn_indexes(self) -> Generator[None, None, list[RebuiltIndexes]]:
-        """What `replace_indexes` is to write where a loss of power has torn indexes. Changes nothing; each step is short."""
+        """Scan the segments with torn indexes, for `replace_indexes`.
+
+        Changes nothing; each step is short.
+        """
         rebuilt = []
         for segment in self._segments:
             size = segment.size
-            # Who reads finds what is wrong with a segment, and one that went meanwhile needs no index.
+            # Faults of a segment are for its readers to report, and a removed one needs no index.
             with suppress(OSError, CorruptData):
                 if segment.is_indexed and segment.has_torn_indexes():
                     rebuilt.append(RebuiltIndexes(segment, (yield from segment.scan_indexes(size)), size))
@@ -412,16 +453,16 @@ class PartitionLog:
         return rebuilt
 
     def replace_indexes(self, rebuilt: Sequence[RebuiltIndexes]) -> None:
-        """Replace indexes that were found to be torn."""
+        """Replace torn indexes."""
         for segment, entries, size in rebuilt:
             if segment in self._segments:
                 segment.replace_indexes(entries, size)
 
     def retire(self) -> Path | None:
-        """Take the directory's name away: the topic is deleted. Nothing is written afterwards.
+        """Rename the directory of a deleted topic's log. Nothing is written afterwards.
 
         Returns:
-            The directory, which is to be removed; None if there is none.
+            The new path, to be removed; None if there is no directory.
         """
         self.close()
         self._segments = []
@@ -436,14 +477,15 @@ class PartitionLog:
             segment.close()
 
     def read(self, offset: int, max_bytes: int) -> Chunk:
-        """Batches from the one that holds `offset` on, from segments: at most `max_bytes`, at least one.
+        """Read batches from files, from the one with `offset` on: at most `max_bytes`, at least
+        one.
 
         Raises:
             OffsetOutOfRange: the log begin offset has moved above `offset` meanwhile.
-            CorruptData: what is stored there is damaged; names file and byte.
-            StorageFault: the disk does not give it.
+            CorruptData: the stored bytes are damaged; the message names file and byte.
+            StorageFault: the disk has failed.
         """
-        # Looked at before the segments: a part that is not among them any more is in one of these.
+        # Parts before segments: a part that was removed from the list is in a segment by then.
         for part in self._tail.parts:
             if part.base_offset <= offset < part.end_offset:
                 with suppress(FileNotFoundError), self._faults(offset, may_go=True):
@@ -462,7 +504,8 @@ class PartitionLog:
             raise FileNotFoundError
 
     def find_timestamp(self, timestamp_ms: int) -> int | None:
-        """Base offset of the first batch in the segments with a timestamp at or after `timestamp_ms`.
+        """Base offset of the first batch in the segments with a timestamp at or after
+        `timestamp_ms`.
 
         Raises:
             CorruptData, StorageFault: as `read`.
@@ -475,7 +518,7 @@ class PartitionLog:
                 with self._faults(segment.end_offset - 1):
                     found = segment.offset_for_timestamp(timestamp_ms, size)
             except OffsetOutOfRange:
-                continue  # it went meanwhile
+                continue  # removed meanwhile
             if found is not None:
                 return found[1]
         return None
@@ -488,7 +531,7 @@ class PartitionLog:
             if isinstance(error, FileNotFoundError) and may_go:
                 raise
             if isinstance(error, FileNotFoundError) and offset < self.begin_offset:
-                # The file went before it was opened.
+                # The file was removed before it was opened.
                 raise OffsetOutOfRange(
                     f"offset {offset} is out of range: {self.begin_offset} to {self.end_offset} are served",
                     self.begin_offset,
@@ -497,7 +540,7 @@ class PartitionLog:
             raise StorageFault(f"{self._directory} cannot be read: {error}") from error
 
     def _active(self, batch_size: int, header: BatchHeader) -> Segment:
-        """The segment that takes the next batch."""
+        """The segment for the next batch; rolls a full one."""
         if self._segments:
             active = self._segments[-1]
             if not active.size or not self._is_full(active, batch_size, header):
@@ -514,11 +557,11 @@ class PartitionLog:
         try:
             segment.sync()
         except OSError as error:
-            # Not the error of a write, which is tried again when the disk was full: a failed sync must not be.
+            # Not an OSError, which is retried if the disk was full: a failed sync must not be.
             raise StorageFault(f"{segment.path} cannot be synced: {error}") from error
 
     def _claim_directory(self) -> None:
-        """Make the directory, and make it this partition's."""
+        """Create the directory with this partition's identity."""
         self._disk.make_directory(self._directory)
         if any(name.endswith(".log") for name in self._disk.names(self._directory)):
             raise CorruptData(f"{self._directory} has segments of another partition; move it out of the way")
@@ -530,7 +573,7 @@ class PartitionLog:
             segment.base_offset == self._linked
             or segment.size + batch_size > self.topic.options.segment_bytes
             or header.max_timestamp - segment.first_timestamp >= self.topic.options.segment_ms
-            # What it begins with is to go, and it goes only as a whole.
+            # Its first records are to be removed, and segments are removed as a whole.
             or segment.base_offset < self.begin_offset
         )
 
