@@ -1,4 +1,4 @@
-"""Bytes on disk: the journal, partition logs with their indexes, checkpoints. Knows nothing of Raft's rules."""
+"""Storage on disk: journal, partition logs, indexes, checkpoints. Independent of Raft's rules."""
 
 from pixy.storage.check import CheckedEntry, CheckedJournal, check_checkpoints, check_journal
 from pixy.storage.check_partition import ReplayedEntries, check_partition

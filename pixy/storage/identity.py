@@ -1,5 +1,7 @@
-"""Identity files of directories: `identity` of the node and of each partition, `stage` of each
-sealed stage; and the marks of `publication_marks`.
+"""Small checksummed files: `identity` of the node and of each partition, `stage`, and marks.
+
+A `stage` file names the owner of a sealed stage's directory; `publication_marks` describes the
+marks.
 
 All numbers are little-endian.
 

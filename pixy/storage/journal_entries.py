@@ -152,8 +152,7 @@ E = TypeVar("E", bound=Entry)
 
 
 def entries_after(raft_group: int, entries: Iterable[E], applied: int) -> list[E]:
-    """The entries of a raft group behind `applied`, verified to be consecutive with ascending
-    terms.
+    """The entries of a raft group behind `applied`, verified as the rest of its log.
 
     Args:
         entries: all entries of the group in the journal, in order.

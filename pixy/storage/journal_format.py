@@ -107,8 +107,7 @@ class RecordKind(IntEnum):
     HARD_STATE = 2
     APPLIED_POSITIONS = 3
     RELOCATED_ENTRY = 4
-    """A copy of an entry, whose original's file can be removed. It replaces no entry: see
-    `journal_entries`."""
+    """A copy of an entry, made before the original's file is removed; see `journal_entries`."""
 
 
 class EntryType(IntEnum):

@@ -1,5 +1,4 @@
-"""The log of one partition: committed and applied batches, in segments on disk and a tail in
-memory.
+"""The log of one partition: its committed and applied batches, in segments and in memory.
 
 A batch goes through three states. *Appended*: it has its offset, the journal has made it durable,
 and it is read from memory. *Written*: it is also in a segment. *Synced*: the segment is on stable
@@ -169,8 +168,7 @@ class PartitionLog:
         self.end_offset = 0
         self.written_offset = 0
 
-    # --- on the event loop
-    # --------------------------------------------------------------------------------------
+    # --- on the event loop ------------------------------------------------------------------------
 
     def append(self, batch: bytearray, leader_epoch: int) -> int:
         """Append a committed batch: write the next offset and `leader_epoch` into its header.
@@ -255,12 +253,10 @@ class PartitionLog:
         """
         return self._tail.evict()
 
-    # --- on a worker
-    # --------------------------------------------------------------------------------------------
+    # --- on a worker ------------------------------------------------------------------------------
 
     def open(self, applied: AppliedPosition | None, *, exists: bool, replayed: bool = True) -> list[Path]:
-        """Cut the files back to the applied position, which was synced; without one, to an empty
-        log.
+        """Cut the files back to the synced state in `applied`; without one, to an empty log.
 
         Anything behind it was written and never synced: the journal has it and replays it. Segments
         below the log begin offset are removed. Nothing is changed before everything is verified.
@@ -307,8 +303,7 @@ class PartitionLog:
         )
 
     def write(self, appended: Sequence[Appended]) -> None:
-        """Append batches to the active segment, rolling full ones, and copy or link parts of
-        stages.
+        """Write batches to the active segment, rolling full ones, and copy or link parts of stages.
 
         Raises:
             CorruptData: a part is damaged or missing; the batches before it may have been written.
@@ -477,8 +472,9 @@ class PartitionLog:
             segment.close()
 
     def read(self, offset: int, max_bytes: int) -> Chunk:
-        """Read batches from files, from the one with `offset` on: at most `max_bytes`, at least
-        one.
+        """Read batches from files, beginning with the one that has `offset`.
+
+        At most `max_bytes`, but at least one batch.
 
         Raises:
             OffsetOutOfRange: the log begin offset has moved above `offset` meanwhile.
@@ -504,8 +500,7 @@ class PartitionLog:
             raise FileNotFoundError
 
     def find_timestamp(self, timestamp_ms: int) -> int | None:
-        """Base offset of the first batch in the segments with a timestamp at or after
-        `timestamp_ms`.
+        """Base offset of the first batch in the segments at or after `timestamp_ms`.
 
         Raises:
             CorruptData, StorageFault: as `read`.

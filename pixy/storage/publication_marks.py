@@ -1,12 +1,14 @@
-"""Marks of publications whose outcome is kept elsewhere: which stages are being published, under which epoch.
+"""Marks of publications whose outcome is stored elsewhere: their stages and epoch.
 
-    publishing/<number, 20 digits>      what is being published, with a checksum
+    publishing/<number, 20 digits>      a `PublishStages` message, with a checksum
 
-A mark is durable before anything of its publication leaves this process, and goes when the stages are gone or are known not to be
-published. So whoever finds stages at a start knows which of them may have been published, and whom to ask.
+A mark is durable before anything of its publication leaves this process. It is removed once the
+stages are removed, or are known not to be published. Hence a restart that finds stages knows the
+ones that may have been published, and the place to look up the outcome.
 
-What a start finds: a valid mark is taken; `<number>.part`, which a process left that ended while it wrote, is passed over and written
-over; everything else is refused, because a stage whose mark is not read might be published twice.
+At startup a valid mark is accepted. `<number>.part`, left by a process that ended during the write,
+is ignored and overwritten. Anything else is refused: a stage without its mark might be published
+twice.
 """
 
 import re
@@ -26,7 +28,7 @@ _PART = re.compile(r"\d{20}\.part")
 
 
 class MarkName(Enum):
-    """What a file beside marks is, by its name."""
+    """Kind of a file in the directory of marks, by its name."""
 
     MARK = auto()
     UNFINISHED = auto()
@@ -34,28 +36,31 @@ class MarkName(Enum):
 
 
 def mark_name(name: str) -> MarkName:
-    """What a file of this name is; the same for a start and for a check."""
+    """Classify a file name, for startup and for checks."""
     if _NAME.fullmatch(name) is not None:
         return MarkName.MARK
     return MarkName.FOREIGN if _PART.fullmatch(name) is None else MarkName.UNFINISHED
 
 
 def write_mark(disk: Disk, directory: Path, number: int, mark: PublishStages) -> None:
-    """Say that stages are being published; durable on return. Blocks."""
+    """Write the mark of a publication; durable on return. Blocks."""
     disk.make_directory(directory)
     write_publication_mark(disk, _path(directory, number), mark)
 
 
 def remove_mark(disk: Disk, directory: Path, number: int) -> None:
-    """The outcome is known, and nobody needs the mark any more. Blocks. One that comes back in a crash does no harm."""
+    """Remove a mark, once the outcome is known. Blocks.
+
+    A mark that a crash restores does no harm.
+    """
     disk.unlink(_path(directory, number))
 
 
 def read_marks(disk: Disk, directory: Path) -> Mapping[int, PublishStages]:
-    """The marks that are there, by number. Blocks.
+    """Read all marks, by number. Blocks.
 
     Raises:
-        DataDirectoryError: something that does not belong here, or is a newer release's.
+        DataDirectoryError: a foreign file, or one of a newer release.
         CorruptData: a mark is damaged.
     """
     found: dict[int, PublishStages] = {}

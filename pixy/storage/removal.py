@@ -1,11 +1,13 @@
-"""Removes files and directories that have lost their names, in the background.
+"""Background removal of retired files and directories.
 
-Whatever is deleted goes in two steps. First it is renamed, by whoever writes there, so that it is never taken for something whole and its
-name is free at once: a segment and its indexes to `<name>.deleted`, a partition's directory to `<raft group>-deleted`. That is all that
-the writer has to do with it. The rest is done here: the names of directories are synced, one sync for all that have gathered, and then
-file after file is unlinked, a few in each step. What a crash leaves has such a name, and the next start hands it over here again.
+A deletion has two steps. First the writer retires the files by renaming them, which frees the name
+at once and never leaves a partial deletion under it: a segment and its indexes to `<name>.deleted`,
+the directory of a partition to `<raft group>-deleted`. The second step is here: the new names of
+directories are synced, one sync for all pending directories, then the files are unlinked, a few per
+step. Leftovers of a crash have such names, and the next start submits them here again.
 
-Nothing of it is ever needed again, so a file that cannot be unlinked is said and left to the next start. A failed sync is a fault.
+Retired files are never needed again, so a failed unlink is logged and left to the next start. A
+failed sync is a fault.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,15 +24,15 @@ __all__ = ["FILES_PER_STEP", "Removal", "remove_directories", "remove_files"]
 log = structlog.get_logger(__name__)
 
 FILES_PER_STEP = 50
-"""Unlinked in one step. Each takes 10 to 100 microseconds, a large segment some milliseconds."""
+"""Number of unlinks in one step. Each takes 10 to 100 us, a large segment some milliseconds."""
 
 
 class Removal:
-    """What has lost its name, and goes.
+    """Queue of retired files and directories.
 
     Args:
         disk: the file system.
-        topics: the directory that the directories of partitions are in.
+        topics: the parent of the directories of partitions.
         upkeep: runs the removal.
     """
 
@@ -42,12 +44,12 @@ class Removal:
         self._running = False
 
     def remove_files(self, files: Sequence[Path]) -> None:
-        """Remove files that were renamed to be removed."""
+        """Remove retired files."""
         if files:
             self._upkeep.add(remove_files(self._disk, files), _nothing)
 
     def remove_directories(self, directories: Iterable[Path]) -> None:
-        """Remove directories of partitions that were renamed to be removed."""
+        """Remove retired directories of partitions."""
         self._gathered += directories
         if self._gathered and not self._running:
             self._running = True
@@ -60,7 +62,7 @@ class Removal:
 
 
 def remove_files(disk: Disk, files: Iterable[Path]) -> Steps:
-    """Unlink files, some in each step; those of a directory that was renamed meanwhile go with it."""
+    """Unlink files, a few per step; missing ones are removed with their renamed directory."""
     for number, path in enumerate(files, 1):
         try:
             with suppress(FileNotFoundError):
@@ -72,7 +74,7 @@ def remove_files(disk: Disk, files: Iterable[Path]) -> Steps:
 
 
 def remove_directories(disk: Disk, parent: Path, directories: Sequence[Path]) -> Steps:
-    """Make the new names of directories in `parent` durable, then remove them with their files, some in each step.
+    """Make the new names of directories in `parent` durable, then remove them, in steps.
 
     Raises:
         OSError: the sync has failed. Nothing is removed.
@@ -94,4 +96,4 @@ def remove_directories(disk: Disk, parent: Path, directories: Sequence[Path]) ->
 
 
 def _nothing(_: None) -> None:
-    """Nobody waits for a file to be gone."""
+    """Ignore the end of a removal, which has no waiters."""

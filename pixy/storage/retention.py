@@ -1,12 +1,14 @@
-"""Which records of a partition log are to go. Pure: looks at what segments say of themselves, touches nothing.
+"""Retention of a partition log, by size and by time. Pure: works on facts about segments.
 
-Records go in whole segments, oldest first, as in Kafka:
+Records are removed in whole segments, oldest first, as in Kafka:
 
-- by size: the oldest segment goes as long as what is left still has `retention_bytes`; the active one stays;
-- by time: the oldest segment goes if its largest timestamp is older than `retention_ms`, and so on up to the first that is not.
-  If that is all of them, the active one goes too: the log is empty then, and its next record has the next offset.
+- by size: the oldest segment is removed as long as the rest has at least `retention_bytes`; the
+  active one stays;
+- by time: the oldest segment is removed if its largest timestamp is older than `retention_ms`, and
+  so on up to the first younger one. If all of them are older, the active one is removed too: the
+  log is empty then, and its next record has the next offset.
 
-A segment without any timestamp has no age, and is never too old.
+A segment without timestamps has no age and is never too old.
 """
 
 from collections.abc import Sequence
@@ -16,11 +18,11 @@ __all__ = ["LogOptions", "SegmentFacts", "retained_from"]
 
 
 class LogOptions(NamedTuple):
-    """What a partition log is told; a topic may have its own.
+    """Options of a partition log; a topic may override them.
 
     Attributes:
-        segment_bytes, segment_ms: size, and age of its oldest record, at which a segment is full.
-        retention_bytes, retention_ms: what is kept; None: everything.
+        segment_bytes, segment_ms: size, and age of the oldest record, at which a segment is full.
+        retention_bytes, retention_ms: minimum size and age of the retained records; None: no limit.
     """
 
     segment_bytes: int
@@ -30,7 +32,13 @@ class LogOptions(NamedTuple):
 
 
 class SegmentFacts(NamedTuple):
-    """What retention needs to know of a segment; `end_offset` is the offset behind it, `max_timestamp` is negative if it has none."""
+    """Facts about a segment.
+
+    Attributes:
+        end_offset: the offset behind its last record.
+        size: its size in bytes.
+        max_timestamp: its largest timestamp, negative if it has none.
+    """
 
     end_offset: int
     size: int
@@ -40,7 +48,7 @@ class SegmentFacts(NamedTuple):
 def retained_from(
     segments: Sequence[SegmentFacts], begin_offset: int, options: LogOptions, now_ms: int
 ) -> int:
-    """The first offset to keep: `begin_offset`, or the end of the last segment that is to go."""
+    """The first offset to retain: `begin_offset`, or the end of the last segment to be removed."""
     if options.retention_bytes is not None:
         left = sum(segment.size for segment in segments)
         for segment in segments[:-1]:

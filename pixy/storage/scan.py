@@ -1,5 +1,5 @@
-"""Reads a file of record batches: from end to end, in large blocks, and proves every batch; or the headers alone. Knows no offsets and no
-indexes."""
+"""Scans of a file of record batches: all batches, verified and read in large blocks, or the headers
+alone. Independent of offsets and indexes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,19 +17,21 @@ _CRC_FROM = 21
 
 
 ScannedBatch = tuple[int, BatchHeader, memoryview, str]
-"""A batch in a file: its position, its header, its bytes, and what is wrong with it, empty if nothing is. Its length can be relied on.
+"""A batch in a file: position, header, bytes, and the damage in words, empty if there is none.
 
-No `NamedTuple`: making one takes as long as the checksum of a small batch.
+The length of a damaged batch is reliable. Not a `NamedTuple`, whose creation takes as long as the
+checksum of a small batch.
 """
 
 
 def scan_batches(disk: Disk, path: Path, size: int | None = None) -> Iterator[ScannedBatch]:
-    """The batches in the first `size` bytes of a file, or in all of it. Blocks.
+    """Scan the batches in the first `size` bytes of a file, or in all of it. Blocks.
 
-    A view is good until the next one is asked for.
+    A view is valid until the next one is requested.
 
     Raises:
-        CorruptData: where a batch should begin there is none, so nothing behind that place can be found; names the byte.
+        CorruptData: no batch begins where the one before ends, so nothing behind it can be found;
+            the message names the byte.
     """
     file = disk.open(path)
     try:
@@ -59,7 +61,7 @@ def _scan(file: File, size: int) -> Iterator[ScannedBatch]:
                 )
             if at + length > len(block):
                 wanted = max(wanted, length)
-                break  # the rest of it comes with the next block
+                break  # the next block has all of it
             batch = block[at : at + length]
             yield position + at, header, batch, _damage(batch, header)
             at += length
@@ -73,7 +75,7 @@ def _damage(batch: memoryview, header: BatchHeader) -> str:
         and header.records >= 0
         and crc32c(batch[_CRC_FROM:]) == header.crc
     ):
-        return ""  # half of the time that the whole check takes
+        return ""  # takes half the time of `check_batch`
     try:
         check_batch(batch)
     except CorruptData as error:
@@ -82,10 +84,12 @@ def _damage(batch: memoryview, header: BatchHeader) -> str:
 
 
 def scan_headers(file: File, path: Path, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch from `position` to `size`, read in blocks. What is behind a header is not looked at.
+    """Scan position and header of each batch from `position` to `size`, reading in blocks.
+
+    The bytes behind a header are not verified.
 
     Raises:
-        CorruptData: the file is shorter, or where a batch should begin there is none.
+        CorruptData: the file is shorter, or no batch begins where the one before ends.
     """
     block, block_at = b"", position
     while position + HEADER_BYTES <= size:
@@ -105,10 +109,10 @@ def scan_headers(file: File, path: Path, position: int, size: int) -> Iterator[t
 
 
 def check_bounds(header: BatchHeader, path: Path, position: int, size: int) -> None:
-    """Prove that the header at a position can be that of a batch which ends within `size` bytes.
+    """Verify that the header at a position can be that of a batch within `size` bytes.
 
     Raises:
-        CorruptData: it cannot.
+        CorruptData: its magic or length is impossible.
     """
     length = LENGTH_PREFIX_BYTES + header.length
     if header.magic != _MAGIC or length < HEADER_BYTES or position + length > size:

@@ -1,8 +1,8 @@
-"""One segment: a file of plain Kafka v2 record batches back to back, and the indexes beside it.
+"""One segment: a file of plain Kafka v2 record batches back to back, and its indexes.
 
-The file `<base offset, 20 digits>.log` holds nothing else, so Kafka's own tools read it. A segment is written by one worker at
-a time and read by any number of threads; a reader opens the file for itself, so that removing a segment never disturbs one
-that is under way.
+The file `<base offset, 20 digits>.log` has nothing else, so Kafka's own tools can read it. A
+segment is written by one worker at a time and read by any number of threads. Each read opens the
+file, so removing a segment never disturbs a read in progress.
 """
 
 import struct
@@ -29,29 +29,29 @@ from pixy.storage.scan import check_bounds, scan_headers
 __all__ = ["RETIRED", "Chunk", "Segment", "segment_path"]
 
 RETIRED = ".deleted"
-"""Behind the name of a file that is to be removed."""
+"""Suffix of retired files, which are to be removed."""
 _SUFFIXES = (".log", ".index", ".timeindex")
 _NO_TIMESTAMP = -(2**63)
 _STEP_BYTES = 1 << 20
-"""Scanned in one step in the background: some milliseconds."""
+"""Size of one step of a background scan, which takes some milliseconds."""
 
 log = structlog.get_logger(__name__)
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:
-    """Where the segment that begins at `base_offset` lives."""
+    """Path of the segment that begins at `base_offset`."""
     return directory / f"{base_offset:020d}.log"
 
 
 class Chunk(NamedTuple):
-    """Whole batches that were read together, and the offset behind them."""
+    """Whole batches of one read, and the offset behind them."""
 
     batches: list[memoryview]
     next_offset: int
 
 
 class Segment:
-    """Reads and writes one segment. Every method blocks.
+    """One segment. Every method blocks.
 
     Attributes:
         base_offset: offset of its first record.
@@ -87,17 +87,17 @@ class Segment:
         self.first_timestamp = 0
         self.max_timestamp = _NO_TIMESTAMP
         self._file: File | None = None
-        # The file may have been made shorter, which is not durable yet.
+        # The file may have been truncated, which is not durable yet.
         self._cut = False
-        # A part of a write that has failed may be behind `size`.
+        # Bytes of a failed write may be behind `size`.
         self._torn = False
-        # Entries in the index files. Invariant: they point below `size`.
+        # Numbers of entries in the index files. Invariant: these entries point below `size`.
         self._entries = 0
         self._time_entries = 0
         self._unindexed_bytes = 0
-        # What the indexes should say behind their first `_entries`, and do not.
+        # Entries that are missing in the indexes behind the first `_entries`.
         self._missing = IndexEntries()
-        # Last offset of the first batch that has the largest timestamp, relative to the base.
+        # Last offset of the first batch with the largest timestamp, relative to the base.
         self._max_timestamp_offset = 0
 
     @property
@@ -106,15 +106,15 @@ class Segment:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether it is long enough for entries in its indexes."""
+        """True if the segment is long enough for index entries."""
         return self.size > INDEX_INTERVAL_BYTES
 
     @property
     def is_unsynced(self) -> bool:
-        """Whether there is something to sync: writes, or a cut."""
+        """True if there are writes or a cut to sync."""
         return self._file is not None or self._cut
 
-    # --- writing ------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def write(self, batches: Sequence[Buffer]) -> None:
         """Append batches. They are durable after `sync`."""
@@ -131,20 +131,23 @@ class Segment:
         self._write_indexes(entries)
 
     def begin_sync(self) -> None:
-        """Let the system begin with what `sync` will wait for."""
+        """Start writeback of the bytes that `sync` will wait for."""
         if self._file is not None:
             self._file.begin_sync()
 
     def link(self, source: Path, file: File, headers: Iterable[tuple[int, BatchHeader]]) -> None:
-        """Make a file that is there this segment, by one more name. It is durable after `sync`, its name after one of the directory.
+        """Make an existing file this segment, by a hard link.
+
+        The content is durable after `sync`, the name after a sync of the directory.
 
         Args:
             source: the file.
-            file: the same, open; the segment owns it from here on.
-            headers: size and header of each batch in it, in their order; taken before the file gets its name.
+            file: the same file, open; the segment takes ownership.
+            headers: size and header of each batch in order; consumed before the link is made.
 
         Raises:
-            OSError: it has not got the name; nothing of this segment is there, but perhaps indexes, which are hints.
+            OSError: the link has failed; nothing of this segment exists, except perhaps indexes,
+                which are hints.
         """
         entries = IndexEntries()
         try:
@@ -158,10 +161,10 @@ class Segment:
         self._file = file
 
     def sync(self) -> None:
-        """Make what was written durable, and a cut, and close the file.
+        """Make writes and a cut durable, and close the file.
 
-        What a cut took away must not come back once another segment follows, and nothing of a write that has failed may stay: the
-        file's size is then taken as it is.
+        Once another segment follows, the size of the file is trusted. So bytes that were cut must
+        not return, and bytes of a failed write must not remain.
         """
         if self._file is None and self._cut:
             self._file = self._disk.open(self.path)
@@ -181,10 +184,13 @@ class Segment:
             self._file = None
 
     def measure(self, size: int | None = None) -> None:
-        """Find out what the file holds: all of it, or its first `size` bytes. Looks at the end only, as far as the indexes help.
+        """Determine the attributes from the file, or from its first `size` bytes.
+
+        Reads only the headers behind the last index entry.
 
         Raises:
-            CorruptData: the file is missing, shorter than `size`, or does not end with a whole batch.
+            CorruptData: the file is missing, shorter than `size`, or does not end with a whole
+                batch.
         """
         try:
             file = self._disk.open(self.path)
@@ -212,9 +218,9 @@ class Segment:
             self._count(header, position, self._missing)
 
     def _indexed_position(self, file: File) -> int:
-        """The last position below `size` that both indexes know; takes over the largest timestamp up to there.
+        """The last position below `size` in both indexes; sets the largest timestamp up to there.
 
-        If they are not right, they count as empty.
+        Wrong indexes count as empty.
         """
         index, times = self._offset_index(), self._time_index()
         count = index.count_below(self.size)
@@ -224,7 +230,8 @@ class Segment:
             position = self._checked_hint(file, index.entry(count - 1), self.size)
             latest = times.entry(count - 1)
             named = self._find(file, self.base_offset + latest[1], self.size)
-            # Zeros are what a crash leaves of an entry: they may fit a first record of 1970 and hide every later one.
+            # A crash may leave zeros in place of an entry. They would match a first record of 1970
+            # and hide all later ones.
             if position and any(latest) and named is not None and named[1].max_timestamp == latest[0]:
                 self._entries = self._time_entries = count
                 self.max_timestamp, self._max_timestamp_offset = latest
@@ -233,16 +240,16 @@ class Segment:
         return 0
 
     def cut(self) -> None:
-        """Cut the file to what was measured, and the indexes with it."""
+        """Truncate the file to the measured size, and the indexes with it."""
         file = self._disk.open(self.path)
         try:
             if file.size() > self.size:
                 file.truncate(self.size)
-            # Even if there was nothing to cut: an earlier start may have done it, and ended before that was durable.
+            # Even without a cut: an earlier start may have cut the file and ended before a sync.
             self._cut = True
         finally:
             file.close()
-        # Each of them, whatever the other one was.
+        # A list, not `or`: both are truncated.
         longer = [
             self._offset_index().truncate(self._entries),
             self._time_index().truncate(self._time_entries),
@@ -250,10 +257,10 @@ class Segment:
         if any(longer):
             log.info("cut the indexes of a segment", segment=str(self.path), entries=self._entries)
 
-    # --- lost indexes -------------------------------------------------------------------------------------------
+    # --- lost indexes -----------------------------------------------------------------------------
 
     def complete_indexes(self) -> None:
-        """Write what `measure` found to be missing at the end of the indexes, if that is anything."""
+        """Write the entries that `measure` found missing at the end of the indexes, if any."""
         if self._missing.offsets:
             log.warning(
                 "rebuilt the end of a segment's indexes",
@@ -265,13 +272,13 @@ class Segment:
             self._missing = IndexEntries()
 
     def has_torn_indexes(self) -> bool:
-        """Whether a loss of power has taken something from the middle of the indexes."""
-        # Zeros are no entry of an offset index, and one of a time index only where records are of 1970 or before.
+        """True if a loss of power has lost sectors in the middle of the indexes."""
+        # Zeros are never a valid offset entry, and a valid time entry only for records up to 1970.
         least = (0, 1) if self.first_timestamp > 0 else (_NO_TIMESTAMP, 0)
         return not (self._offset_index().ascends((1, 0)) and self._time_index().ascends(least))
 
     def scan_indexes(self, size: int) -> Generator[None, None, IndexEntries]:
-        """What the indexes should say of the first `size` bytes. Each step reads some MiB, and nothing is changed.
+        """Build the index entries for the first `size` bytes; a step reads some MiB.
 
         Raises:
             CorruptData: the segment is damaged.
@@ -290,7 +297,7 @@ class Segment:
         return entries
 
     def replace_indexes(self, entries: IndexEntries, size: int) -> None:
-        """Replace what the indexes say of the first `size` bytes; what was written behind them meanwhile stays."""
+        """Replace the index entries for the first `size` bytes; newer entries behind them stay."""
         log.warning("rebuilt the indexes of a segment", segment=str(self.path), entries=len(entries.offsets))
         offsets = [entry for entry in self._offset_index().entries()[: self._entries] if entry[1] >= size]
         times = self._time_index().entries()[self._time_entries - len(offsets) : self._time_entries]
@@ -300,10 +307,10 @@ class Segment:
         self._time_index().truncate(self._time_entries)
 
     def retire(self) -> list[Path]:
-        """Rename the file and its indexes, so that nobody takes them for a segment any more. A reader that has opened it goes on.
+        """Rename the file and its indexes to retired names. Reads in progress continue.
 
         Returns:
-            What is to be removed.
+            The files to be removed.
         """
         self.close()
         retired = []
@@ -316,7 +323,7 @@ class Segment:
         return retired
 
     def _count(self, header: BatchHeader, position: int, entries: IndexEntries) -> None:
-        """There is a batch at a position; adds what the indexes are to say of it."""
+        """Count the batch at a position; adds its index entries, if it gets any."""
         self.end_offset = header.next_offset
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
@@ -328,7 +335,7 @@ class Segment:
         self._unindexed_bytes += LENGTH_PREFIX_BYTES + header.length
 
     def _add(self, header: BatchHeader, size: int, entries: IndexEntries) -> None:
-        """A batch of `size` bytes is behind the others; adds what the indexes are to say of it."""
+        """Count an appended batch of `size` bytes; adds its index entries, if it gets any."""
         if not self.size:
             self.first_timestamp = header.base_timestamp
         self._count(header, self.size, entries)
@@ -337,22 +344,24 @@ class Segment:
     def _write_indexes(self, entries: IndexEntries) -> None:
         if not entries.offsets:
             return
-        # A hint that cannot be written, or that does not fit, is no fault of the segment.
+        # A hint that cannot be written, or is out of range, is not a fault of the segment.
         with suppress(OSError, struct.error):
             self._offset_index().append(entries.offsets, self._entries)
             self._entries += len(entries.offsets)
             self._time_index().append(entries.times, self._time_entries)
             self._time_entries += len(entries.times)
 
-    # --- reading ------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, size: int) -> Chunk:
-        """Batches from the one that holds `offset` on: at most `max_bytes`, at least one. Only the first `size` bytes count.
+        """Read batches from the one with `offset` on, in the first `size` bytes.
 
-        An empty chunk means that no batch below `size` reaches `offset`.
+        Returns:
+            At most `max_bytes`, but at least one batch; none if all batches end at or below
+            `offset`.
 
         Raises:
-            CorruptData: a batch is damaged; names file and byte.
+            CorruptData: a batch is damaged; the message names file and byte.
         """
         file = self._disk.open(self.path, background=True)
         try:
@@ -370,7 +379,7 @@ class Segment:
             file.close()
 
     def offset_for_timestamp(self, timestamp_ms: int, size: int) -> tuple[int, int] | None:
-        """Position and base offset of the first batch with a timestamp at or after `timestamp_ms`."""
+        """Position and base offset of the first batch at or after `timestamp_ms`."""
         hint = self._time_index().floor(timestamp_ms - 1)
         file = self._disk.open(self.path, background=True)
         try:
@@ -383,7 +392,7 @@ class Segment:
         return None
 
     def _find(self, file: File, offset: int, size: int) -> tuple[int, BatchHeader] | None:
-        """Position and header of the batch that holds `offset`, or of the first behind it."""
+        """Position and header of the batch with `offset`, or of the first one behind it."""
         start = self._checked_hint(file, self._offset_index().floor(offset - self.base_offset), size)
         for position, header in self._headers(file, start, size):
             if header.next_offset > offset:
@@ -391,14 +400,14 @@ class Segment:
         return None
 
     def _checked_time_hint(self, file: File, hint: tuple[int, int] | None, size: int) -> int:
-        """The position of the batch that a time index entry names if it has that timestamp, else the segment's start."""
+        """Position of the batch of a time index entry if it has that timestamp, else 0."""
         if hint is None:
             return 0
         found = self._find(file, self.base_offset + hint[1], size)
         return 0 if found is None or found[1].max_timestamp != hint[0] else found[0]
 
     def _checked_hint(self, file: File, hint: tuple[int, int] | None, size: int) -> int:
-        """The position of an index entry if the batch that it promises is there, else the segment's start."""
+        """Position in an index entry if that batch is there, else 0."""
         if hint is None or hint[1] + HEADER_BYTES > size:
             return 0
         data = file.read_at(HEADER_BYTES, hint[1])
@@ -407,7 +416,7 @@ class Segment:
         return hint[1] if read_header(data).next_offset - 1 == self.base_offset + hint[0] else 0
 
     def _headers(self, file: File, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of the batches from `position` on."""
+        """Position and header of the batches from `position` on, verified to be consecutive."""
         expected = None if position else self.base_offset
         for at, header in scan_headers(file, self.path, position, size):
             if header.base_offset != expected and expected is not None:

@@ -1,11 +1,12 @@
-"""What a stage holds of one partition: a file of plain record batches back to back, and what becomes of it in the partition's log.
+"""The part of a stage for one partition: a file of plain record batches back to back.
 
-Until it is published its batches have whatever base offset and leader epoch their writer gave them. Published, a part has a place in
-the log, and each batch the offset that follows from it. Nobody waits for the headers in the file to say so: whoever reads a part gives
-every batch its offset as it is read. Behind that the log's writer either copies the batches, which are small then, or writes the
-headers where they are and makes the file a segment.
+Until the stage is published, base offset and leader epoch of the batches are arbitrary. A published
+part has a position in the log, which determines the offset of each batch. Reads do not wait for the
+headers in the file: they patch each batch with its offset in memory. Later the log's writer either
+copies the batches of a small part, or patches the headers in the file and makes it a segment.
 
-Writing the headers again, after a crash in the middle of it, writes the same bytes: the place of a part follows from the entries before it.
+After a crash, the headers are patched again with the same bytes: the position of a part follows
+from the entries before it.
 """
 
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ _COPY_BYTES = 1 << 20
 _PATCHED_BYTES = 16
 """Base offset, length and leader epoch."""
 _PATCH_READS_BYTES = 27
-"""What is read to write these: up to the last offset delta."""
+"""Bytes read to patch these: up to the last offset delta."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,10 @@ class StagedPart:
     """A part. Every method blocks.
 
     Attributes:
-        path: its file, which is there until the part's place in the log is durable.
-        size: how many of the file's bytes belong to it.
-        records: offsets that it takes.
-        base_offset, leader_epoch: its place in the log, once it has one.
+        path: its file, which exists until the part is durable in the log.
+        size: number of the file's bytes that belong to it.
+        records: number of offsets that it takes.
+        base_offset, leader_epoch: its position in the log, once it has one.
     """
 
     path: Path
@@ -56,14 +57,15 @@ class StagedPart:
         return self.base_offset + self.records
 
     def placed(self, base_offset: int, leader_epoch: int) -> "StagedPart":
-        """The same part at a place in the log."""
+        """The same part at a position in the log."""
         return replace(self, base_offset=base_offset, leader_epoch=leader_epoch)
 
     def check(self, disk: Disk) -> None:
-        """Prove every byte.
+        """Verify every byte.
 
         Raises:
-            CorruptData: the file is missing or short, or a batch is damaged; names file and byte.
+            CorruptData: the file is missing or short, or a batch is damaged; the message names file
+                and byte.
         """
         try:
             for _ in self.batches(disk):
@@ -72,7 +74,7 @@ class StagedPart:
             raise CorruptData(f"{self.path} is missing, it was sealed") from error
 
     def batches(self, disk: Disk) -> Iterator[list[bytearray]]:
-        """All batches, each with its offset, about a mebibyte at a time.
+        """Yield all batches with their offsets, about 1 MiB at a time.
 
         Raises:
             CorruptData: a batch is damaged.
@@ -90,10 +92,12 @@ class StagedPart:
             file.close()
 
     def read(self, disk: Disk, offset: int, max_bytes: int) -> Chunk:
-        """Batches from the one that holds `offset` on, each with its offset: at most `max_bytes`, at least one.
+        """Read batches with their offsets, from the one with `offset` on.
+
+        At most `max_bytes`, but at least one batch.
 
         Raises:
-            FileNotFoundError: the file went, because the batches are in a segment.
+            FileNotFoundError: the file was removed, because the batches are in a segment.
             CorruptData: a batch is damaged.
         """
         file = disk.open(self.path, background=True)
@@ -106,10 +110,12 @@ class StagedPart:
         raise CorruptData(f"{self.path} has no record batch for offset {offset}")
 
     def patch(self, file: File) -> Iterator[tuple[int, BatchHeader]]:
-        """Write base offset and leader epoch into every header of the part's file; yields size and new header of each batch.
+        """Patch base offset and leader epoch of every header in the file of the part.
+
+        Yields size and new header of each batch. The bytes behind the headers are not verified.
 
         Raises:
-            CorruptData: the file is short, or a header is damaged. What is behind the headers is not read.
+            CorruptData: the file is short, or a header is damaged.
         """
         found = file.size()
         if found < self.size:
@@ -121,7 +127,7 @@ class StagedPart:
             yield LENGTH_PREFIX_BYTES + header.length, header
 
     def _headers(self, file: File, position: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each batch from the one at `position` on, whose offset in the log is `offset`."""
+        """Position and header of each batch from the one at `position` on, which has `offset`."""
         for at, found in scan_headers(file, self.path, position, self.size):
             header = found._replace(base_offset=offset, leader_epoch=self.leader_epoch)
             if not offset < header.next_offset <= self.end_offset:
@@ -148,7 +154,7 @@ class StagedPart:
         while at + HEADER_BYTES <= len(view):
             size = LENGTH_PREFIX_BYTES + read_header(view, at).length
             if size < HEADER_BYTES or at + size > len(view):
-                break  # the rest of it comes with the next chunk, or is found to be damaged then
+                break  # the next chunk has all of it, or finds the damage
             batch = view[at : at + size]
             try:
                 check_batch(batch)

@@ -1,7 +1,7 @@
-"""What of a partition's segments was synced, by its applied position: what a start takes, before it changes anything.
+"""The synced segments of a partition, by its applied position: verified before any change.
 
-The rules are the table of segments in `docs/storage.md`. Looked at are the ends of segments, as far back as their indexes help; batches
-are proven by whoever reads them.
+The rules are the table of segments in `docs/storage.md`. Only the headers behind the last index
+entry of each segment are read here; reads verify the batches.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ __all__ = ["check_not_ahead", "synced_segments"]
 def synced_segments(
     disk: Disk, directory: Path, applied: AppliedPosition, bases: Sequence[int]
 ) -> list[Segment]:
-    """The segments from the log begin offset to the applied position, each proven to go on where the one before it ends. Blocks.
+    """The consecutive segments from the log begin offset to the applied position. Blocks.
 
     Args:
-        bases: base offsets of the segments that there are, ascending.
+        bases: base offsets of the existing segments, ascending.
 
     Raises:
-        CorruptData: what was synced is missing or damaged, as far as one looks.
+        CorruptData: synced bytes are missing, or damaged as far as they were read.
     """
     if applied.log_begin_offset == applied.end_offset:
         return []
@@ -51,13 +51,13 @@ def synced_segments(
 def check_not_ahead(
     disk: Disk, directory: Path, applied: AppliedPosition, bases: Sequence[int], active: Sequence[Segment]
 ) -> None:
-    """Prove that nothing was written behind the applied position: the journal has nothing that could have been. Blocks.
+    """Verify that there are no bytes behind the applied position, if the journal has none. Blocks.
 
     Args:
         active: the last of `synced_segments`, if there is any.
 
     Raises:
-        CorruptData: there is something.
+        CorruptData: a segment has such bytes.
     """
     synced = [(each.base_offset, each.size) for each in active]
     newer = [(base, 0) for base in bases if base >= applied.end_offset]

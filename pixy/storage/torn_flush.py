@@ -1,25 +1,29 @@
-"""Tells a flush that a crash tore from one that was damaged. Pure: judges a buffer, never touches a file.
+"""Distinguishes torn flushes, left by a crash, from damaged ones. Pure: examines a buffer, no file.
 
-A flush goes into bytes of a file that are zeros: files are allocated and synced before their first flush, never reused, and what is cut is
-zeros again. Its sectors reach the device in any order, and a call that a killed process leaves half done ends at a page (see
-`File.write_durably`). So behind a crash each sector has what was written, or zeros: a sector of zeros is *missing*. Everything else
-about the flush can be relied on. It is torn if
+A flush overwrites zeros: files are allocated and synced before their first flush and never reused,
+and a cut restores zeros. Its sectors reach the device in any order, and the interrupted call of a
+killed process ends at a page (see `File.write_durably`). So after a crash each sector has either
+the written bytes, or zeros: a sector of zeros is *missing*. Everything else about the flush is
+reliable. It is torn if
 
-- nothing but zeros is behind it: the next flush is written only after this one was synced;
-- the file is as long as the flush, unless it is the first one in the file: only that may make a file longer;
-- its frame is valid, or a missing sector has bytes of it;
-- each record with a wrong checksum has bytes in a missing sector, up to the first one whose length is missing.
+- only zeros follow: the next flush is written only after this one was synced;
+- the file is as long as the flush, unless it is the first in the file: only the first may extend
+  it;
+- its frame is valid, or has bytes in a missing sector;
+- each record with a wrong checksum has bytes in a missing sector, up to the first record whose
+  length is missing.
 
-A payload may hold whole sectors of zeros. A record with such a payload, damaged elsewhere, passes the last test, although nothing is
-missing. So one more: a record that becomes valid when one byte outside of the missing sectors is changed is damaged, not torn. By
-chance that takes a torn record for a damaged one in at most one case of a thousand: for large records only single bits are tried, for the
-largest nothing.
+A payload may have whole sectors of zeros. A record with such a payload, damaged elsewhere, passes
+the last test although nothing is missing. Hence one more test: a record that becomes valid by
+changing one byte outside of the missing sectors is damaged, not torn. By chance this takes a torn
+record for a damaged one in at most one case of a thousand: only single bits are tried in large
+records, and nothing in the largest.
 
-What cannot be told counts as torn, because the daemon must start after every crash: sectors that something else has zeroed, and two wrong
-bytes in a record that holds sectors of zeros.
+Undecidable cases count as torn, because the daemon must start after every crash: sectors zeroed by
+another cause, and two wrong bytes in a record with sectors of zeros.
 
-The road not taken: to call torn whatever has a sector of zeros. Messages of zeros are common, and etcd cut committed entries by that
-rule.
+The road not taken: any sector of zeros means torn. Messages of zeros are common, and etcd lost
+committed entries by that rule.
 """
 
 from collections.abc import Iterator
@@ -37,7 +41,7 @@ from pixy.storage.journal_format import (
 __all__ = ["SECTOR_BYTES", "why_not_torn"]
 
 SECTOR_BYTES = 512
-"""The smallest unit that any device writes as a whole."""
+"""The smallest unit that devices write as a whole."""
 
 _LENGTH_BYTES = 4
 _CRC_END = 8
@@ -45,15 +49,15 @@ _POLYNOMIAL = 0x82F63B78
 _BYTES = tuple(range(1, 256))
 _BITS = tuple(1 << bit for bit in range(8))
 _CHANGES_MAX = 1 << 22
-"""Changes that are tried, of which one in 2^32 is right by chance."""
+"""Limit of tried changes, of which one in 2^32 is right by chance."""
 
 
 def why_not_torn(view: memoryview, at: int, file_number: int, flush_number: int) -> str:
-    """Why no crash leaves the bytes from `at` on; "" if the write of the expected flush, cut short, does.
+    """The reason that no crash leaves the bytes from `at` on; "" if the expected flush is torn.
 
     Args:
         view: a whole journal file.
-        at: where the flush of that number begins, or where zeros should be.
+        at: the position of the flush with that number, or of zeros.
     """
     tail = _Tail(view, at)
     end = at + FLUSH_FRAME_BYTES
@@ -73,21 +77,21 @@ def why_not_torn(view: memoryview, at: int, file_number: int, flush_number: int)
 
 
 class _Tail:
-    """The bytes of a file from the beginning of a flush on."""
+    """The end of a file, from a flush on."""
 
     def __init__(self, view: memoryview, at: int) -> None:
         self._view = view
         self._at = at
 
     def is_missing(self, begin: int, end: int) -> bool:
-        """Whether a sector with one of these bytes was never written. What is behind the end of the file was not."""
+        """True if any sector of these bytes is missing. Bytes behind the end of the file are."""
         sectors = range(begin - begin % SECTOR_BYTES, end, SECTOR_BYTES)
         return end > len(self._view) or any(
             is_zero(self._view[max(self._at, sector) : sector + SECTOR_BYTES]) for sector in sectors
         )
 
     def damaged_record(self, end: int) -> str:
-        """The first record of a flush that ends at `end` which is wrong and not torn; "" if there is none."""
+        """The reason why the first damaged record before `end` is not torn; "" if none is."""
         begin = self._at + FLUSH_FRAME_BYTES
         while begin < end:
             if self.is_missing(begin, begin + _LENGTH_BYTES):
@@ -113,7 +117,7 @@ class _Tail:
         return crc
 
     def _is_right_but_for_one_byte(self, begin: int, behind: int, end: int) -> bool:
-        """Whether a record would be valid with one byte of it changed that is in no missing sector."""
+        """True if changing one byte outside of the missing sectors makes a record valid."""
         length = behind - begin - RECORD_HEAD_BYTES
         for other in _one_byte_changed(length):
             if begin + RECORD_HEAD_BYTES + other <= end and self._is_right(
@@ -133,9 +137,10 @@ def _one_byte_changed(number: int) -> Iterator[int]:
 
 
 def _wrong_bytes(wrong: int, begin: int, behind: int) -> Iterator[int]:
-    """Every byte of a checked range that, changed alone, makes up for a checksum that is off by `wrong`.
+    """Positions of single bytes whose change corrects a checksum with the difference `wrong`.
 
-    The checksum is linear: a change of one byte contributes an entry of the table, shifted by each byte behind it. Here it is shifted back.
+    The checksum is linear: the change of a byte contributes an entry of the table, shifted once for
+    each byte behind it. Here `wrong` is shifted back instead.
     """
     table, back = _tables()
     changes = next((each for each in (_BYTES, _BITS) if len(each) * (behind - begin) <= _CHANGES_MAX), ())
@@ -151,7 +156,7 @@ def _wrong_bytes(wrong: int, begin: int, behind: int) -> Iterator[int]:
 
 @cache
 def _tables() -> tuple[list[int], list[int]]:
-    """What each byte adds to a CRC-32C, and the byte that adds each highest byte."""
+    """Contribution of each byte to a CRC-32C, and the inverse: the byte for each highest byte."""
     table = list(range(256))
     for _ in range(8):
         table = [crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0) for crc in table]

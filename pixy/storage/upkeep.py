@@ -1,7 +1,8 @@
-"""Work on files that nobody waits for, on a thread of its own: the removal of what was deleted, the repair of indexes.
+"""Background tasks on files, on a dedicated thread: removal of deleted files, repair of indexes.
 
-Each piece of work is an iterator; each of its steps is short. Works take turns, a step at a time, so that a long one delays no other, and
-the thread has no more than one step in its queue when it is stopped. What is not done by then is found by the next start.
+A task is a generator with short steps. Tasks run round robin, a step at a time, so a long one does
+not delay the others, and at most one step is queued when the thread is stopped. The next start
+finds the unfinished work.
 """
 
 from collections import deque
@@ -14,7 +15,7 @@ from pixy.storage.worker import Worker
 __all__ = ["Steps", "Upkeep"]
 
 Steps = Generator[None, None, Any]
-"""Work on files: each step blocks for a short time, what it returns is its result."""
+"""A task: each step blocks for a short time, the return value is the result."""
 
 
 class _Task(NamedTuple):
@@ -27,30 +28,30 @@ class _Result(NamedTuple):
 
 
 class Upkeep:
-    """Runs works in turns, step by step.
+    """Runs tasks round robin, step by step.
 
     Args:
-        worker: the thread for it. The upkeep owns it from here on.
-        on_fault: called with what a step has raised; nothing goes on after that.
+        worker: the thread for the steps. The upkeep takes ownership.
+        on_fault: called with the exception of a step; no task continues after that.
     """
 
     def __init__(self, worker: Worker, on_fault: Callable[[BaseException], None]) -> None:
         self._worker = worker
         self._on_fault = on_fault
         self._tasks: deque[_Task] = deque()
-        # A step of the first one is on the worker.
+        # The worker runs a step of the first task.
         self._running = False
         self._stopped = False
 
     def add(self, steps: Steps, done: Callable[[Any], None]) -> None:
-        """Run work to its end, then call `done` with its result on the event loop."""
+        """Run a task to its end, then call `done` with its result on the event loop."""
         if self._stopped:
             return
         self._tasks.append(_Task(steps, done))
         self._go_on()
 
     def stop(self) -> None:
-        """Finish the step that is under way, and end. What is not done stays undone."""
+        """Finish the current step and drop all tasks."""
         self._stopped = True
         self._worker.stop()
         self._tasks.clear()
@@ -70,14 +71,14 @@ class Upkeep:
             return
         task = self._tasks.popleft()
         if result is None:
-            self._tasks.append(task)  # the others have their turns first
+            self._tasks.append(task)  # round robin
         else:
             task.done(result.value)
         self._go_on()
 
 
 def _step(steps: Steps) -> _Result | None:
-    """On the worker; returns the result if that was the last step."""
+    """Run a step, on the worker; returns the result after the last one."""
     try:
         next(steps)
     except StopIteration as end:

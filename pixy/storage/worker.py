@@ -1,7 +1,7 @@
 """Threads for blocking work, as a constructor argument.
 
-The event loop hands over a function and gets a callback on the loop when it has run. A simulation passes a worker that
-runs the work in place.
+The event loop submits a function and gets a callback on the loop when it has run. A simulation
+passes a worker that runs the function in place.
 """
 
 import asyncio
@@ -23,24 +23,32 @@ Done = Callable[[Any, BaseException | None], None]
 
 
 class Worker(Protocol):
-    """Runs blocking work in the order of submission, one piece at a time."""
+    """Runs blocking functions in the order of submission, one at a time."""
 
     def submit(self, work: Callable[[], Any], done: Done) -> None:
         """Run `work`, then call `done(result, None)` or `done(None, error)` on the event loop."""
 
     def stop(self) -> None:
-        """Finish what was submitted, then end."""
+        """Run all submitted functions, then end."""
 
 
 class MakeWorker(Protocol):
-    """Makes a worker."""
+    """Factory of workers."""
 
     def __call__(self, name: str, *, background: bool) -> Worker:
-        """Make one of the given name; with `background` nobody waits for its work, so others go first."""
+        """Make a worker.
+
+        Args:
+            name: the name of its thread.
+            background: its work has no waiters, and runs at a lower priority.
+        """
 
 
 class ThreadWorker:
-    """A worker that is one thread. Its callbacks arrive on the loop that runs when it is made. See `MakeWorker` for the arguments."""
+    """A worker with one thread, which calls back on the loop that runs during construction.
+
+    `MakeWorker` describes the arguments.
+    """
 
     def __init__(self, name: str, *, background: bool = False) -> None:
         self._background = background
@@ -54,7 +62,8 @@ class ThreadWorker:
 
     def stop(self) -> None:
         self._queue.put(None)
-        # Bounded: a disk that hangs must not keep the event loop, and with it the limit on a shutdown.
+        # Bounded: a hanging disk must not block the event loop, which enforces the shutdown
+        # timeout.
         self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
@@ -74,7 +83,7 @@ class ThreadWorker:
 
 
 async def run_on(worker: Worker, work: Callable[[], T]) -> T:
-    """Run `work` on a worker and wait for its result. Cancelling ends the wait, not the work."""
+    """Run `work` on a worker and wait for its result. Cancellation ends the wait, not the work."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: Any, error: BaseException | None) -> None:
