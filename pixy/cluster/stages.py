@@ -1,14 +1,16 @@
-"""The stages of a node or of a daemon in front of Kafka: takes their pieces, seals them, knows what is in each, and bounds them all.
+"""The stages of a node, or of a daemon in front of Kafka: accepts their pieces, seals them, indexes
+and bounds them.
 
-A stage is *open* until it is sealed, and only as durable as the process. *Sealed*, it stays over restarts until it is published,
-discarded or expired; what publishing it means is the business of `publisher`, or of another kind of cluster's, which holds the stages that
-it works on: these are neither discarded nor expired.
+A stage is *open* until it is sealed, and only as durable as the process. *Sealed*, it survives
+restarts until it is published, discarded or expired. Publishing belongs to `publisher`, or to its
+counterpart of another kind of cluster; it holds the stages that it works on, and held stages are
+neither discarded nor expired.
 
-Everything that touches a file runs on one worker, in the order of the requests. What a request has begun goes on when its caller goes away:
-the answer is the same for who asks again.
+All file work runs on one worker, in the order of the requests. A request continues when its caller
+goes away: a retry gets the same answer.
 
-Invariants: `bytes` is what all stages take on the disk, and at most `bytes_max`; `extents` is what of all stages is remembered, and at most
-`EXTENTS_MAX`.
+Invariants: `bytes` is the disk space of all stages, at most `bytes_max`; `extents` is the number of
+extents in memory of all stages, at most `EXTENTS_MAX`.
 """
 
 import asyncio
@@ -62,23 +64,30 @@ __all__ = [
 log = structlog.get_logger(__name__)
 
 KAFKA_CLUSTER_ID = b"kafka"
-"""What stages in front of Kafka say instead of an embedded cluster's id, so that neither kind takes the other's."""
+"""Cluster id of stages in front of Kafka, so that neither kind of cluster takes the other's stages.
+"""
 
 STAGES_MAX = 10_000
 """Stages of one node."""
 
 STAGE_BYTES_MAX = 1 << 30
-"""Bytes of one stage: what it holds of a partition may become a segment, whose indexes have positions of 31 bits."""
+"""Bytes of one stage: its part of a partition may become a segment, whose indexes have 31-bit
+positions.
+"""
 
 PIECES_MAX = 10_000
 """Pieces of one stage."""
 
 EXTENTS_MAX = 500_000
-"""What of all stages together is in memory: each piece, and what it holds of each partition, is one extent; of a sealed stage each piece
-and each partition. One takes 180 bytes, or 650 where it is the only one of its partition: 90 MB in all, 325 at the very most."""
+"""Extents in memory of all stages together. In an open stage each piece, and its part of each
+partition, is an extent; in a sealed stage each piece and each partition. An extent takes 180 bytes,
+or 650 as the only one of its partition: 90 MB in all, 325 at the very most.
+"""
 
 QUEUED_BYTES_MAX = 128 << 20
-"""Bytes of pieces that wait to be written, whether or not anybody waits for the answer; more are refused for the moment."""
+"""Bytes of pieces queued to be written, including those whose callers went away; more are refused
+temporarily.
+"""
 
 
 class StageSeal(NamedTuple):
@@ -95,7 +104,7 @@ class StageSeal(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Piece:
-    """A piece; `written` ends with None, or with why it was not written, and is None itself once it was."""
+    """A piece; `written` resolves to None or the write's error, and becomes None itself then."""
 
     crc: int
     size: int
@@ -107,13 +116,14 @@ class Stage:
     """One stage.
 
     Attributes:
-        number: of its directory.
+        number: number of its directory.
         size: bytes of all its pieces.
-        extents: what of it is remembered, see `EXTENTS_MAX`.
-        topic_ids: the topics that it has records of.
-        record: what it holds, once it is sealed; `parts` is the same by topic id and partition.
-        fault: what is wrong with its files, None if nothing is known to be.
-        holders: how many publications work on it.
+        extents: its extents in memory, see `EXTENTS_MAX`.
+        topic_ids: topics that it has records of.
+        record: its contents, once it is sealed.
+        parts: the parts of `record` by topic id and partition.
+        fault: damage of its files, None if none is known.
+        holders: number of publications that work on it.
     """
 
     name: StageName
@@ -131,7 +141,7 @@ class Stage:
     sealing: asyncio.Future[PixyError | None] | None = None
 
     def sealed(self, record: StageRecord) -> None:
-        """It holds this, and nothing more will come."""
+        """Set its contents: no more pieces will follow."""
         self.record = record
         self.parts = {(part.topic_id, part.partition): part for part in record.parts}
 
@@ -140,10 +150,11 @@ class Stages:
     """All stages of a node.
 
     Args:
-        disk, directory: where they are.
-        worker: the thread for their files. The stages own it from here on.
-        bytes_max: what all of them may take.
-        on_fault: called with what broke when a removal fails, or when it is not known whether a directory is durable.
+        disk, directory: location of their files.
+        worker: the thread for their files, owned by the stages from here on.
+        bytes_max: maximum of bytes of all stages.
+        on_fault: called with the error when a removal fails, or when it is unknown whether a
+            directory is durable.
     """
 
     def __init__(
@@ -164,18 +175,18 @@ class Stages:
         self._next_number = 1
         self._stages: dict[StageName, Stage] = {}
         self._by_sink: dict[str, dict[str, Stage]] = {}
-        # Sets that remember the order.
+        # Sets in insertion order.
         self._by_topic: dict[bytes, dict[Stage, None]] = {}
-        # Of pieces that were given to the worker and are not written.
+        # Bytes of pieces submitted to the worker and not yet written.
         self._queued_bytes = 0
         self.bytes = 0
         self.extents = 0
 
     async def recover(self, cluster_id: bytes) -> None:
-        """Find what was sealed.
+        """Find the sealed stages.
 
         Raises:
-            DataDirectoryError, CorruptData: what is there cannot be used.
+            DataDirectoryError, CorruptData: the files cannot be used.
         """
         self._cluster_id = cluster_id
         try:
@@ -196,23 +207,23 @@ class Stages:
             self._count(stage, sum(part.bytes for part in record.parts), 0)
 
     def stop(self) -> None:
-        """Finish what was begun, and end."""
+        """Finish requests in progress, and stop."""
         self._worker.stop()
 
     # --- what there is ------------------------------------------------------------------------------------------
 
     def get(self, name: StageName) -> Stage | None:
-        """A stage, None if there is none of that name."""
+        """A stage, None if it does not exist."""
         return self._stages.get(name)
 
     def sealed(self, name: StageName, where: str) -> Stage:
         """A stage that can be published.
 
         Args:
-            where: what may have become of one that is not there, for the error.
+            where: possible reasons for its absence, for the error.
 
         Raises:
-            FailedPrecondition: it is not there, or not sealed.
+            FailedPrecondition: it does not exist, or is not sealed.
             CorruptData: it is damaged.
         """
         stage = self._stages.get(name)
@@ -226,23 +237,25 @@ class Stages:
         return stage
 
     def has_sink(self, sink_id: str) -> bool:
-        """Whether a sink has stages."""
+        """True when a sink has stages."""
         return sink_id in self._by_sink
 
     def sinks(self) -> list[str]:
-        """The sinks that have stages."""
+        """Ids of sinks that have stages."""
         return list(self._by_sink)
 
     def of_sink(self, sink_id: str) -> list[Stage]:
-        """The stages of a sink."""
+        """Stages of a sink."""
         return list(self._by_sink.get(sink_id, {}).values())
 
     def of_topic(self, topic_id: bytes) -> list[Stage]:
-        """The stages that have records of a topic."""
+        """Stages that have records of a topic."""
         return list(self._by_topic.get(topic_id, ()))
 
     def part(self, name: StageName, topic_id: bytes, partition: int) -> StagedPart | None:
-        """What a sealed stage holds of a partition, to be read; None if there is no such stage, or it holds nothing of it."""
+        """A sealed stage's part of a partition, for reading; None if there is no such stage or
+        part.
+        """
         stage = self._stages.get(name)
         part = None if stage is None else stage.parts.get((topic_id, partition))
         if stage is None or part is None:
@@ -254,10 +267,10 @@ class Stages:
     async def stage(
         self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: StageSeal | None
     ) -> int:
-        """Take a piece, or seal a stage, or both; see `Backend.stage`.
+        """Write a piece, or seal a stage, or both; see `Backend.stage`.
 
         Returns:
-            How many bytes the stage has.
+            Size of the stage in bytes.
         """
         stage = self._stages.get(name)
         if stage is None:
@@ -322,7 +335,8 @@ class Stages:
         return piece
 
     async def _seal(self, stage: Stage, seal: StageSeal) -> None:
-        # Others may come while one is waited for, and a seal must not count one that is not written in the end.
+        # More pieces may arrive during the wait, and a seal must not count a piece whose write
+        # fails.
         while writing := [piece.written for piece in stage.pieces.values() if piece.written is not None]:
             await asyncio.shield(writing[-1])
         if stage.seal is None:
@@ -365,7 +379,8 @@ class Stages:
             if record is not None:
                 self._sealed(stage, record)
             elif self._stages.get(stage.name) is stage:
-                # What a failed sync leaves is not known: it goes, and its writer stages anew.
+                # The state of files after a failed sync is unknown: drop the stage, and let its
+                # writer start over.
                 log.error("a stage could not be sealed and is dropped", stage=stage.name, error=str(error))
                 self.remove([stage], lambda: None)
             self._stop_if_fault(error)
@@ -389,7 +404,11 @@ class Stages:
         self.extents += extents
 
     def _check_room(self, batches: Sequence[PieceBatches], staged_bytes: int) -> int:
-        """Refuse a piece that does not fit; returns its size. `staged_bytes` is what its stage has."""
+        """Reject a piece that does not fit, and return its size.
+
+        Args:
+            staged_bytes: present size of its stage.
+        """
         size = sum(len(each.batches) for each in batches)
         if staged_bytes + size > STAGE_BYTES_MAX:
             raise ResourceExhausted(
@@ -409,7 +428,9 @@ class Stages:
     # --- removal ------------------------------------------------------------------------------------------------
 
     def remove(self, stages: Iterable[Stage], then: Callable[[], None]) -> None:
-        """Forget stages at once, and remove their files; `then` is called when they are gone for good."""
+        """Forget stages at once, and remove their files; `then` is called when they are durably
+        gone.
+        """
         gone = []
         for stage in stages:
             if self._stages.pop(stage.name, None) is not None:
@@ -447,7 +468,7 @@ class Stages:
 
 
 def merged_parts(stages: Iterable[Stage]) -> Mapping[tuple[bytes, int], StagePart]:
-    """What sealed stages together hold of each partition, by topic id and partition."""
+    """Parts of several sealed stages, merged by topic id and partition."""
     merged: dict[tuple[bytes, int], StagePart] = {}
     for stage in stages:
         for key, part in stage.parts.items():
@@ -462,7 +483,7 @@ def merged_parts(stages: Iterable[Stage]) -> Mapping[tuple[bytes, int], StagePar
 
 
 def _extents(batches: Sequence[PieceBatches]) -> int:
-    """What is remembered of a piece: itself, and what it holds of each partition."""
+    """Number of extents of a piece: itself, and its part of each partition."""
     return 1 + len(batches)
 
 
@@ -472,7 +493,7 @@ def _seal_crc(pieces: Sequence[int]) -> int:
 
 
 def _as_refusal(error: BaseException | None, what: str) -> PixyError | None:
-    """What the caller is told of an error of the disk."""
+    """Error for the caller after an error of the disk."""
     if error is None:
         return None
     if is_disk_full(error):
@@ -483,5 +504,5 @@ def _as_refusal(error: BaseException | None, what: str) -> PixyError | None:
 
 def _raise(error: Any) -> None:
     if error is not None:
-        # Each asker gets its own: an exception that is raised again gathers tracebacks.
+        # Each caller gets its own: an exception raised repeatedly accumulates tracebacks.
         raise type(error)(str(error))
