@@ -1,4 +1,6 @@
-"""Nodes for tests: on a disk that remembers, without threads, with small files, and what they hold told in plain values."""
+"""Nodes for tests: on an in-memory disk, without threads, with small files, and their contents as
+plain values.
+"""
 
 import asyncio
 import shutil
@@ -25,14 +27,14 @@ __all__ = ["Cluster", "commit_command", "copy_of", "prompt_writer"]
 
 
 _LIVES = count()
-"""No two processes draw the same ids."""
+"""Makes the ids of every process distinct."""
 
 
 class Cluster:
-    """One node, and what a test asks of it.
+    """One node, and shortcuts for tests.
 
     Attributes:
-        pace: of the log writers of all that are made.
+        pace: pace of the log writers of all nodes made here.
     """
 
     pace: ClassVar[WriterPace] = WriterPace()
@@ -118,7 +120,7 @@ class Cluster:
         return {partition: commit.offset for partition, commit in stored.items()}
 
     def values(self, topic: str = "topic", partition: int = 0) -> list[bytes]:
-        """Every record of a partition, from memory or disk; proves that offsets have no holes."""
+        """All records of a partition, from memory or disk; proves that offsets have no gaps."""
         replica = self.node.partition(TopicPartition(topic, partition))
         assert replica is not None
         values: list[bytes] = []
@@ -131,12 +133,12 @@ class Cluster:
         return values
 
     async def sync(self) -> None:
-        """Write and sync all segments, and let the journal do what follows from that."""
+        """Write and sync all segments, and let the journal release files accordingly."""
         await self.node._writer.flush()
         await self.settle()
 
     async def settle(self) -> None:
-        """Let everything that is under way come to an end."""
+        """Wait until all work in progress has ended."""
         for _ in range(30):
             await asyncio.sleep(0)
             await self.node._journal.drained()
@@ -151,7 +153,7 @@ class Cluster:
 def commit_command(
     offset: int, group: str, topic: str, partition: int, timestamp_ms: int = 0, topic_id: bytes = b""
 ) -> bytes:
-    """A commit; without an id the topic's is its name."""
+    """A commit of an offset; without an id, the topic's name is its id."""
     committed = CommittedOffset(
         topic=topic,
         topic_id=topic_id or topic.encode(),
@@ -164,12 +166,12 @@ def commit_command(
 
 
 def copy_of(directory: Path, name: str) -> Path:
-    """The data directory as a killed process would have left it at this moment."""
+    """A copy of the data directory, as if the process were killed at this moment."""
     return shutil.copytree(directory, directory.with_name(name))
 
 
 @contextmanager
 def prompt_writer() -> Iterator[None]:
-    """The log writer gathers nothing and syncs at once when it rests."""
+    """A log writer pace without batching that syncs as soon as it is idle."""
     with patch.object(Cluster, "pace", replace(Cluster.pace, gather_s=0, sync_after_s=0)):
         yield

@@ -13,7 +13,7 @@ SIZE = 1 << 16
 
 
 class Bench:
-    """A reserve whose worker runs when the test says so, on a disk that has room for it or not."""
+    """A reserve with a manual worker, on a disk with or without room for it."""
 
     def __init__(self, directory: Path, size: int = SIZE) -> None:
         self.path = directory / "reserve"
@@ -31,13 +31,13 @@ class Bench:
         self.disk.before = before
 
     async def step(self) -> None:
-        """Run what is on the worker, or what comes next."""
+        """Run the worker's next job, or the next timer."""
         await self.worker.wait()
         self.worker.step()
 
     @property
     def size(self) -> int | None:
-        """Of the file, None if there is none."""
+        """Size of the file, None if it does not exist."""
         return self.path.stat().st_size if self.path.exists() else None
 
     @property

@@ -1,4 +1,4 @@
-"""Stages on a node of a test, and what has become of publications."""
+"""Stages on a test's node, and the outcome of publications."""
 
 from pixy.cluster import Published, StageName, StageSeal
 from pixy.records import NewRecord, build_batch, crc32c
@@ -11,7 +11,7 @@ __all__ = ["finished", "piece_of", "publications", "publish", "seal_of", "stage"
 def piece_of(
     cluster: Cluster, *values: bytes, topic: str = "topic", partition: int = 0
 ) -> list[PieceBatches]:
-    """A piece of one batch for each value."""
+    """A piece with one batch per value."""
     batches = [build_batch([NewRecord(None, value, (), cluster.clock.wall_ms())]) for value in values]
     topic_id = cluster.node.metadata.topics[topic].topic_id
     return [PieceBatches(topic, topic_id, partition, b"".join(batches), len(values))]
@@ -44,7 +44,7 @@ def publications(cluster: Cluster) -> list[int]:
 
 
 async def finished(cluster: Cluster) -> None:
-    """All publications are finished."""
+    """True when all publications are finished."""
     for _ in range(50):
         if not publications(cluster):
             return
@@ -53,5 +53,5 @@ async def finished(cluster: Cluster) -> None:
 
 
 def start(cluster: Cluster, name: str = "killed") -> Cluster:
-    """A node on what a killed process leaves."""
+    """A node on the directory of a killed process."""
     return Cluster(copy_of(cluster.directory, name))

@@ -1,4 +1,6 @@
-"""The data directory of a node that was killed after it had done everything that leaves a file, and what is in it byte by byte."""
+"""Data directory of a node that was killed after creating every kind of file, and its contents byte
+by byte.
+"""
 
 import asyncio
 import shutil
@@ -13,7 +15,9 @@ __all__ = ["contents", "make_stopped", "wrong"]
 
 
 def make_stopped(directory: Path) -> Path:
-    """A directory with two topics, checkpoints, several segments and journal files, and entries that are not applied yet."""
+    """A directory with two topics, checkpoints, several segments and journal files, and entries not
+    applied yet.
+    """
 
     async def fill() -> Path:
         async with Cluster(directory, checkpoint_entries=4, file_bytes=3000).running() as cluster:
@@ -34,7 +38,7 @@ def make_stopped(directory: Path) -> Path:
 
 
 def contents(directory: Path) -> dict[str, tuple[int, bytes]]:
-    """Modification time and bytes of everything."""
+    """Modification time and bytes of every file."""
     return {
         str(path.relative_to(directory)): (
             path.stat().st_mtime_ns,
@@ -45,7 +49,9 @@ def contents(directory: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def wrong(directory: Path, damage: Callable[[Path], object] = lambda _: None) -> list[tuple[str, str, str]]:
-    """What a check says is not ok, after some damage: verdict, where, what. Proves that the check changes nothing."""
+    """Findings of a check that are not ok, after some damage: verdict, place, message. Proves that
+    the check changes nothing.
+    """
     damage(directory)
     before = contents(directory)
     report: Report = check_node(ReadOnlyDisk(), directory)

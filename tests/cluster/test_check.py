@@ -1,4 +1,6 @@
-"""The directory of a stopped node as a whole: one that a real node wrote, damaged in every way; a check changes nothing."""
+"""Checks of a stopped node's whole directory, written by a real node and damaged in every way. A
+check changes nothing.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -100,7 +102,7 @@ def test_flipped_bytes_all_over_are_found(node: Path) -> None:
         for at in range(0, len(whole), max(1, len(whole) // 12)):
             flip(path, at)
             verdict = check_node(ReadOnlyDisk(), node).verdict
-            # The last flush may be torn, and behind the last flush there is nothing to lose.
+            # The last flush may be torn, and after it there is nothing to lose.
             expected = {Verdict.WARNING, Verdict.DAMAGED} if path == last else {Verdict.DAMAGED}
             assert verdict in expected, (path.name, at)
             path.write_bytes(whole)
@@ -119,7 +121,7 @@ async def test_a_hard_state_that_is_not_there_is_a_warning(tmp_path: Path) -> No
         await cluster.create_topic("topic", 2)
     path = newest(tmp_path / "data", "journal/*")
     data = path.read_bytes()
-    # Everything from the flush on that holds the hard states of the partitions.
+    # Everything from the flush with the partitions' hard states on.
     path.write_bytes(data[: data.rindex(b"FLSH")])
     assert [(verdict, found) for verdict, _, found in wrong(tmp_path / "data")] == [
         ("warning", "no hard state of raft groups 1000, 1001: written by the next start")
@@ -133,7 +135,7 @@ def test_every_file_that_is_added_is_noticed(node: Path) -> None:
         (directory / "identity.part").write_bytes(b"x")
         (directory / "topics" / "none-0").mkdir()
 
-    # The line of a partition is as bad as what is in it.
+    # The verdict of a partition is the worst of its files.
     found = [each for each in wrong(node, add) if each[1] != "topic-0"]
     assert sorted(found) == [
         ("warning", "identity.part", "left from a crash at the first start"),
@@ -148,7 +150,7 @@ NOT_READY = ": the partition is not ready"
 
 
 def own(raft_group: int, cluster: bytes = b"") -> Damage:
-    """Give the directory `topic-0` to another raft group, or even cluster."""
+    """Give the directory `topic-0` to another raft group, or to another cluster."""
 
     def damage(directory: Path) -> None:
         path = directory / "topics" / "topic-0" / "identity"
@@ -208,7 +210,7 @@ def test_whose_a_directory_is(node: Path, damage: Damage, expected: str) -> None
 
 
 def test_segments_are_checked_beside_a_lost_identity_and_not_in_the_place_of_others(node: Path) -> None:
-    """Those of another partition say nothing of this one."""
+    """Segments of another partition prove nothing about this one."""
 
     def judged() -> list[str]:
         findings = check_node(ReadOnlyDisk(), node).findings

@@ -1,4 +1,6 @@
-"""The stages of a stopped daemon in front of Kafka: whole, damaged in every way, and found below a `data_dir`."""
+"""Checks of the stages of a stopped daemon in front of Kafka: intact, damaged in every way, and
+found below a `data_dir`.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -19,7 +21,7 @@ DISK = RealDisk()
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Two stages, of which one is being published."""
+    """Two stages, one of them being published."""
     directory = tmp_path / "data" / "remote" / "kafka"
     for number in (1, 2):
         files = StageFiles(DISK, directory / "staging", number)
@@ -33,7 +35,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def findings(directory: Path) -> list[str]:
-    """What a check finds; proves that it changes nothing."""
+    """Findings of a check; proves that it changes nothing."""
     before = contents(directory)
     report = check_directory(ReadOnlyDisk(), directory)
     assert contents(directory) == before

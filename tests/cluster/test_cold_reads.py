@@ -1,4 +1,4 @@
-"""Cold reads: at a pace while somebody writes, at once otherwise. On virtual time."""
+"""Cold reads, on virtual time: limited in rate while the journal is written, at once otherwise."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -19,11 +19,11 @@ from tests.sim.loop import VirtualLoop
 
 RATE = 1_000_000
 CREDIT = 10_000
-"""What the rate gives in 10 ms."""
+"""Bytes of 10 ms at the configured rate."""
 
 
 class Bench:
-    """Reads from a device of which a test says how much it gives."""
+    """Reads from a device that returns as many bytes as the test says."""
 
     def __init__(self, rate: int = RATE) -> None:
         self.disk = SimulatedDisk(Random(1))
@@ -31,7 +31,7 @@ class Bench:
         self.reads = ColdReads(self.disk, InlineWorker(), rate, lambda: self.writing)
 
     async def read(self, size: int) -> float:
-        """Read something for which the device gives so many bytes; how long that took."""
+        """Read this many bytes from the device; returns how long it took."""
 
         def read() -> str:
             self.disk.bytes_read += size
@@ -127,7 +127,7 @@ def test_what_a_read_raises_comes_out() -> None:
 
 
 class _SlowDevice(RecordingDisk):
-    """A disk whose device has given a second's worth of bytes with every look."""
+    """A disk whose device counter advances by one second's bytes whenever it is queried."""
 
     given = 0
 

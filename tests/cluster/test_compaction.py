@@ -1,4 +1,6 @@
-"""What the journal may forget while a partition is damaged: its entries are relocated, and nothing else is kept for it."""
+"""Removal of journal files while a partition is damaged: its entries are relocated, and nothing
+else is kept for it.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ VALUES = [b"%d" % number for number in range(30)]
 
 
 async def damaged(tmp_path: Path) -> tuple[Path, Path, bytes]:
-    """A killed node's directory in which a segment is cut off; that segment, and what it was."""
+    """Directory of a killed node with a truncated segment, that segment, and its former content."""
     async with Cluster(tmp_path / "data").running() as cluster:
         for topic in ("bad", "good"):
             await cluster.create_topic(topic)
@@ -91,7 +93,7 @@ async def test_what_only_the_journal_has_of_a_log_that_was_given_up_outlives_its
         await work(cluster, 700)
         assert cluster.journal_files()[0] > first
         assert len(cluster.journal_files()) < 30
-        # Half of what the journal takes, at most, is what it had before.
+        # At most half of what is written to the journal are relocated entries.
         assert 50 <= sum(relocated) <= 250
     part.write_bytes(whole)
     async with Cluster(tmp_path / "data").running() as cluster:
@@ -117,7 +119,8 @@ async def test_journal_files_go_with_the_topic_that_alone_has_needed_them(tmp_pa
         files = len(cluster.journal_files())
         assert files > 10
         await cluster.node.delete_topic("topic")
-        # Before its segments were ever synced. State groups may hold a few back, until they write checkpoints.
+        # Before its segments were ever synced. State groups may keep a few files until they write
+        # checkpoints.
         await cluster.settle()
         assert len(cluster.journal_files()) < 8
 

@@ -1,4 +1,4 @@
-"""Who gets which partitions: ranges, joins, leaves, subscriptions, topics that come later."""
+"""Assignment of partitions: ranges, joins, leaves, subscriptions, topics created later."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,7 +11,7 @@ PARTITIONS = {"a": 4, "b": 1}
 
 
 class Consumer(Member):
-    """A member that remembers what it was told."""
+    """A member that records its assignments."""
 
     def __init__(self, client_id: str, *topics: str, group: str = "group") -> None:
         self.told: list[dict[str, list[int]]] = []
@@ -22,7 +22,7 @@ class Consumer(Member):
 
 
 def told(steps: Iterator[None]) -> int:
-    """Tell all consumer groups; returns how many there were."""
+    """Notify all consumer groups; returns their number."""
     return sum(1 for _ in steps)
 
 
@@ -159,7 +159,7 @@ def test_who_loses_partitions_is_told_before_who_gains_them() -> None:
     shared.join(two)
     partitions["a"] = 6
     order.clear()
-    told(shared.topic_changed("a"))  # partition 2 goes from the second to the first
+    told(shared.topic_changed("a"))  # partition 2 moves from the second to the first
     assert order == ["two", "one"]
 
 

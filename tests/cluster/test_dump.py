@@ -1,4 +1,4 @@
-"""What the files of a real node hold, told line by line."""
+"""Contents of a real node's files, dumped line by line."""
 
 import shutil
 from pathlib import Path

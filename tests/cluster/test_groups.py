@@ -1,4 +1,6 @@
-"""The state machine of committed offsets: commits, checkpoints, where a consumer group belongs."""
+"""The state machine of committed offsets: commits, checkpoints, the state group of a consumer
+group.
+"""
 
 from itertools import pairwise
 

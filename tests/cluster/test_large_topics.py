@@ -1,4 +1,6 @@
-"""Topics with many partitions: what their creation, growth and deletion do in one turn of the loop, and in one job of a thread."""
+"""Topics with many partitions: the work of their creation, growth and deletion per turn of the
+event loop, and per job of a thread.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -24,11 +26,11 @@ from tests.fakes.worker import InlineWorker
 PER_TURN_MAX = 200
 MANY = 10_000
 SEGMENTS = 130
-"""More than go in one piece."""
+"""More than one step removes."""
 
 
 class Jobs:
-    """What each job of each thread does to the disk."""
+    """Disk operations of each job of each thread."""
 
     def __init__(self) -> None:
         self.disk = RecordingDisk()
@@ -55,7 +57,7 @@ class Jobs:
             jobs.clear()
 
     def did(self, thread: str, what: str) -> list[int]:
-        """How often the jobs of a thread did something."""
+        """How often each job of a thread did something."""
         return [sum(call.what == what for call in job) for job in self.of[thread]]
 
 
@@ -72,12 +74,12 @@ def directories(cluster: Cluster) -> list[str]:
 
 
 def is_tidy(cluster: Cluster) -> bool:
-    """Whether nothing of a deletion is left."""
+    """True when nothing of a deletion is left."""
     return not any(name.endswith("-deleted") for name in directories(cluster))
 
 
 async def counts(count: Callable[[], int], end: int) -> list[int]:
-    """What is counted in each turn of the loop up to the one in which it is so much."""
+    """Values of a counter in each turn of the loop, until it reaches a target."""
     counted = [count()]
     while counted[-1] != end:
         await asyncio.sleep(0)

@@ -1,4 +1,6 @@
-"""What a start makes of the file `lock`: one test for each row of the table in `docs/storage.md`, of its name."""
+"""Decisions of a start about the file `lock`: one test for each row of the table in
+`docs/storage.md`, with its name.
+"""
 
 from pathlib import Path
 
@@ -12,7 +14,7 @@ DISK = RealDisk()
 
 
 def start(directory: Path) -> None:
-    """A start takes it, nobody else does meanwhile, and it is free behind that."""
+    """A start acquires the lock exclusively, and it is free afterwards."""
     recovered = recover_node(DISK, directory, bytes)
     assert DISK.lock(directory / "lock") is None
     recovered.lock.close()

@@ -1,4 +1,4 @@
-"""The state machine of topics: what each command gives, ids that are never used again, checkpoints."""
+"""The state machine of topics: results of each command, ids that are never reused, checkpoints."""
 
 from collections.abc import Sequence
 

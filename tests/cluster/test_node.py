@@ -1,4 +1,4 @@
-"""A node: first start, restarts, kills, what the journal may forget, checkpoints, faults, a full disk."""
+"""A node: start, restarts, kills, removal of journal files, checkpoints, faults, a full disk."""
 
 import asyncio
 import errno
@@ -31,7 +31,7 @@ PATIENCE = 10
 
 
 def journal_of(cluster: Cluster) -> RecoveredJournal:
-    """What the journal says when somebody reads a copy of it."""
+    """Contents of the journal, recovered from a copy of it."""
     copy = copy_of(cluster.directory, cluster.directory.name + "-journal")
     identity = cluster.node._journal._owner
     try:
@@ -301,7 +301,7 @@ async def test_journal_files_go_once_everything_in_them_is_safe_elsewhere(tmp_pa
         assert len(cluster.journal_files()) <= 6
         assert cluster.journal_files()[0] > "00000000000000000005.journal"
         journal = journal_of(cluster)
-        # What only the files that went had said was carried over.
+        # Positions that only the removed files had were carried over.
         assert set(hard_states(journal)) == {1, 2, 900, 1000, 1001}
         idle = journal.groups[1001].applied
         assert idle is not None
@@ -457,7 +457,7 @@ async def test_a_full_disk_refuses_commands_with_the_reason_and_service_comes_ba
         for _ in range(2):
             with pytest.raises(Unavailable, match="the disk is full") as caught:
                 await cluster.commit(1)
-            # Each asker gets an error of its own: one that is raised again and again gathers tracebacks.
+            # Each caller gets an error of its own: one raised repeatedly accumulates tracebacks.
             assert len(caught.traceback) <= 4
         assert not waiting.done()
         cluster.disk.heal()

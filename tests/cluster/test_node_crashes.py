@@ -1,7 +1,9 @@
-"""Crashes at random moments: what was acknowledged is there, and nothing else but a prefix of what was under way.
+"""Crashes at random moments: everything acknowledged survives, and otherwise only a prefix of what
+was in progress.
 
-Each round does random things, stops the world between the write of a flush and its answer, copies the data directory, tears what
-was not synced yet, and starts a node on what is left. Everything follows from a seed, which the test's name tells.
+Each round sends random requests, stops the world between the write of a flush and its answer,
+copies the data directory, tears data that was not synced yet, and starts a node on the rest.
+Everything follows from a seed, which the test's name gives.
 """
 
 import asyncio
@@ -23,16 +25,16 @@ TOPICS_MAX = 6
 
 @dataclass
 class Model:
-    """What must be there, and what may be."""
+    """Required and possible contents."""
 
     topics: dict[str, int] = field(default_factory=dict)
     acknowledged: dict[TopicPartition, list[bytes]] = field(default_factory=dict)
     sent: dict[TopicPartition, list[bytes]] = field(default_factory=dict)
     committed: dict[tuple[str, str], list[int]] = field(default_factory=dict)
-    """The offset that was acknowledged last, and those behind it."""
+    """The last acknowledged offset, and those sent after it."""
 
     def check(self, cluster: Cluster) -> None:
-        """Compare, then take what survived for acknowledged: a start makes it so."""
+        """Compare, then treat all that survived as acknowledged: a start makes it durable."""
         topics = cluster.node.metadata.topics
         assert {name: len(topic.raft_groups) for name, topic in topics.items()} == self.topics
         for partition, sent in self.sent.items():
@@ -80,7 +82,7 @@ class Scenario:
             self.model.sent[TopicPartition(name, number)] = []
 
     def send_anything(self) -> None:
-        """Something small that is under way when the world ends."""
+        """Send a small request that is in progress when the world ends."""
         for _ in range(self.rng.randint(0, 4)):
             self._send() if self.rng.random() < 0.7 else self._send_commit()
 
@@ -121,14 +123,16 @@ class Scenario:
         self._commits.add(task)
 
     async def finish(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the requests in progress."""
         await asyncio.gather(*self._commits)
 
 
 def tear(rng: Random, cluster: Cluster, copy: Path) -> None:
-    """Take away from a copy what a power failure may: bytes of the flush under way, and unsynced ones of segments."""
+    """Remove from a copy what a power failure may remove: bytes of the flush in progress, and
+    unsynced bytes of segments.
+    """
     if cluster.node._journal._flushing:
-        # It is written and nobody was told: for all that anybody knows, only some of its sectors are there.
+        # Written but not acknowledged: perhaps only some of its sectors are on the disk.
         flush = cluster.disk.did("write", ".journal")[-1]
         path = copy / "journal" / flush.name
         data = bytearray(path.read_bytes())
@@ -182,7 +186,8 @@ async def test_what_was_acknowledged_survives_every_crash(
             scenario = Scenario(rng, model, cluster)
             await scenario.run(rng.randint(5, 60))
             scenario.send_anything()
-            # The turn in which commits propose, the one that begins a flush, and perhaps the one that answers it.
+            # The turn in which commits propose, the one that begins a flush, and perhaps the one
+            # that answers it.
             for _ in range(rng.randint(0, 2)):
                 await asyncio.sleep(0)
             copy = copy_of(directory, f"crashed-{number}")

@@ -1,4 +1,6 @@
-"""A node whose disk is full: what was accepted is written, consumer groups go on, retention makes room, messages wait."""
+"""A node with a full disk: accepted entries are written, consumer groups continue, retention makes
+room, messages wait.
+"""
 
 import asyncio
 import errno
@@ -21,7 +23,9 @@ PATIENCE = 10
 
 
 class SmallDisk(RecordingDisk):
-    """A disk on which, while it is full, there is room for files of one kind only after the reserve was removed, and none for that."""
+    """A disk that, while full, has room for one kind of file only after the reserve was removed,
+    and never for the reserve.
+    """
 
     def __init__(self, directory: Path, what: str, ending: str) -> None:
         super().__init__()
@@ -69,7 +73,7 @@ async def test_without_room_for_anything_the_reserve_goes_and_what_was_accepted_
             accepted = cluster.append_nowait(b"x" * 5000)
             for number in range(6):
                 cluster.node._journal.blocked = (
-                    None  # a commit that comes while the journal waits is refused, for a moment
+                    None  # a commit that arrives while the journal waits is refused, temporarily
                 )
                 await cluster.commit(number)
             await cluster.sync()

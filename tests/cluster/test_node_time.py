@@ -1,4 +1,4 @@
-"""The node's time: never back, and forward only when it is sure."""
+"""A node's clock: never backwards, and forward only when it is sure."""
 
 import pytest
 from hypothesis import given

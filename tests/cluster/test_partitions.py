@@ -1,4 +1,6 @@
-"""The partitions of a node: topics that grow and go, what of them is on the disk, and partitions that are not ready."""
+"""The partitions of a node: growth and deletion of topics, their files on disk, and partitions that
+are not ready.
+"""
 
 import asyncio
 import errno
@@ -15,11 +17,11 @@ from tests.cluster.nodes import Cluster, copy_of
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.waiting import until
 
-LARGE = b"x" * 900  # two to a segment
+LARGE = b"x" * 900  # two per segment
 
 
 class Told(NodeObserver):
-    """Remembers what it was told."""
+    """Records its notifications."""
 
     def __init__(self) -> None:
         self.of: list[tuple[str, str]] = []
@@ -117,7 +119,7 @@ async def test_offsets_that_a_crash_left_of_a_deleted_topic_are_forgotten_by_the
         await cluster.create_topic()
         await cluster.commit(3)
         old = cluster.node.metadata.topics["topic"].topic_id
-        monkeypatch.setattr(cluster.node, "_forget_offsets", lambda: None)  # the process ends right there
+        monkeypatch.setattr(cluster.node, "_forget_offsets", lambda: None)  # the process ends here
         await cluster.node.delete_topic("topic")
         assert cluster.node.offsets_of("group").committed("group", old)
         copy = copy_of(cluster.directory, "killed")
@@ -149,7 +151,7 @@ async def test_a_deletion_while_the_partition_is_being_written_disturbs_nobody(t
         for _ in range(5):
             await cluster.append(LARGE)
             await cluster.append(LARGE, topic="other")
-        cluster.node._writer._begin()  # a job is on the worker
+        cluster.node._writer._begin()  # a job is queued on the worker
         await cluster.node.delete_topic("topic")
         await cluster.create_topic("topic", 3)
         await cluster.append(b"new")
@@ -263,7 +265,9 @@ async def test_a_topic_of_ten_thousand_partitions_can_be_made_used_and_deleted(t
 
 
 async def damaged(tmp_path: Path) -> Path:
-    """Two partitions with several segments and entries behind the position; the last segment of the first one is missing."""
+    """Two partitions with several segments and entries after the position; the last segment of the
+    first is missing.
+    """
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 2)
         for partition in (0, 1):

@@ -1,4 +1,6 @@
-"""Publications on a node: over restarts, from files of every size, and what becomes of stages and sinks with time."""
+"""Publications on a node: over restarts, from files of every size, and the expiry of stages and
+sinks.
+"""
 
 import asyncio
 import shutil
@@ -32,7 +34,7 @@ def _no_delays() -> Iterator[None]:
 
 @pytest.fixture(params=["copied", "linked"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How parts become segments."""
+    """The method by which parts become segments."""
     monkeypatch.setattr(partition_log, "LINK_BYTES_MIN", 1 << 40 if request.param == "copied" else 0)
     return str(request.param)
 
@@ -84,7 +86,7 @@ async def test_a_publication_that_reached_no_partition_is_rolled_forward_by_the_
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 2)
         await stage(cluster, "a", piece_of(cluster, b"1"), piece_of(cluster, b"2", partition=1))
-        # As if the process ended right behind the commit point.
+        # As if the process ended right after the commit point.
         monkeypatch.setattr(cluster.node.publisher, "committed", lambda _: None)
         await publish(cluster, 0, "a")
         assert cluster.values() == []
@@ -108,7 +110,7 @@ async def test_a_sealed_stage_outlives_the_process_and_an_open_one_does_not(tmp_
         assert len(staged(killed)) == 1
         with pytest.raises(FailedPrecondition, match=r"open"):
             await publish(killed, 0, "sealed", "open")
-        # Its writer has not got the answer, and asks again.
+        # Its writer did not receive the answer, and retries.
         await stage(killed, "sealed", piece_of(killed, b"1"))
         assert await publish(killed, 0, "sealed") == Published(True, 0)
         assert killed.values() == [b"1"]
@@ -134,7 +136,7 @@ async def test_stages_that_are_gone_make_their_partition_not_ready(
         await stage(killed, "b", piece_of(killed, b"2", partition=1))
         assert await publish(killed, 1, "b") == Published(True, 1)
         assert killed.values(partition=1) == [b"2"]
-        # With its topic it goes.
+        # It is removed with its topic.
         await killed.node.delete_topic("topic", force=True)
         await finished(killed)
         assert staged(killed) == []
@@ -164,7 +166,7 @@ def flip_record(part: Path) -> None:
 
 
 def flip_length(part: Path) -> None:
-    """Change a length, which lies outside the checksum."""
+    """Change a length, which the checksum does not cover."""
     data = bytearray(part.read_bytes())
     data[8] ^= 1
     part.write_bytes(data)
@@ -200,13 +202,14 @@ async def test_a_damaged_part_makes_its_partition_not_ready_and_loses_nothing(
         while writer._worker:
             writer._worker.step()
         writer._worker = thread
-        # Committed, so it is answered, though nobody can read it before the part is mended.
+        # Committed, so it is answered, though nobody can read it before the part is repaired.
         assert await in_flight == 5
         await cluster.sync()
         replica = cluster.node.partition(TopicPartition("topic", 0))
         assert replica is not None
         if way == "linked" and kind == "record":
-            # Whoever links does not read it, so it is a segment's damage: the first reader finds it.
+            # Linking does not read the file, so the damage becomes the segment's: the first reader
+            # finds it.
             with pytest.raises(CorruptData, match=r"00002\.log is corrupt at byte 0"):
                 cluster.values()
             assert replica.fault is None
@@ -223,7 +226,7 @@ async def test_a_damaged_part_makes_its_partition_not_ready_and_loses_nothing(
         replica = killed.node.partition(TopicPartition("topic", 0))
         assert replica is not None
         assert reason in str(replica.fault)
-    # Somebody has a backup.
+    # Restore it from a backup.
     (killed.directory / part.relative_to(cluster.directory)).write_bytes(whole)
     async with killed_again(killed).running() as mended:
         values = [b"before", b"before too", b"1" * 100, b"2", b"behind", b"in flight"]
@@ -290,7 +293,7 @@ async def test_stages_expire_when_their_sink_does_nothing_and_not_before(tmp_pat
         await cluster.create_topic()
         await stage(cluster, "old", piece_of(cluster, b"1"))
         cluster.clock.advance(DAY_S * 0.9)
-        # Whatever the sink does keeps all that it has staged.
+        # Any activity of the sink keeps all its stages.
         await stage(cluster, "young", piece_of(cluster, b"2"))
         cluster.clock.advance(DAY_S * 0.9)
         cluster.node.publisher.expire()
@@ -343,7 +346,7 @@ async def test_sinks_of_queries_are_remembered_and_others_are_not(tmp_path: Path
         for sink, query in (("once", ""), ("stream", "query")):
             await stage(cluster, "a", piece_of(cluster, b"1"), sink=sink)
             await publish(cluster, 3, "a", sink=sink, query=query)
-            # What happened is known until then.
+            # The outcome is remembered until then.
             assert await publish(cluster, 3, sink=sink, query=query) == Published(False, 3)
         await finished(cluster)
         for seconds, remembered in (
@@ -438,7 +441,9 @@ async def test_a_caller_that_goes_away_changes_nothing(tmp_path: Path) -> None:
 
 
 async def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of a node that was killed with a publication that has reached one of two partitions, and a stage."""
+    """Directory of a node that was killed with a publication that has reached one of two
+    partitions, and a stage.
+    """
     monkeypatch.setattr(Cluster, "pace", replace(Cluster.pace, gather_s=1e6))
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 2)
@@ -465,7 +470,7 @@ async def test_a_check_counts_what_is_published_and_tells_what_is_not_finished(
     directory = await unfinished(tmp_path, monkeypatch)
     assert wrong(directory) == []
     report = check_node(ReadOnlyDisk(), directory)
-    # Of the publication what the journal has for one partition.
+    # The publication's entries for one partition in the journal.
     assert report.records == 2
     found = [each.found for each in report.findings if each.where == "sinks"]
     assert "publication 1 of sink sink is not finished: the next start goes on with it" in found

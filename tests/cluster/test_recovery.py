@@ -1,4 +1,4 @@
-"""The blocking part of a node's start: what it makes durable before anything relies on it."""
+"""The blocking part of a node's start: everything it relies on is made durable first."""
 
 from pathlib import Path
 from random import Random
@@ -12,7 +12,7 @@ from tests.fakes.disk import RecordingDisk
 
 def test_the_names_of_all_directories_above_are_durable_before_a_first_start_goes_on(tmp_path: Path) -> None:
     directory = tmp_path / "made" / "node"
-    directory.mkdir(parents=True)  # a start that ended right here
+    directory.mkdir(parents=True)  # a start that ended here
     disk = RecordingDisk()
     recover_node(disk, directory, Random(1).randbytes).lock.close()
     before = disk.calls[: [call.name for call in disk.calls].index("identity.part")]
@@ -31,7 +31,7 @@ def test_later_starts_leave_the_directories_above_alone(tmp_path: Path) -> None:
 def test_what_a_start_has_found_is_durable_before_anything_follows_from_it(tmp_path: Path) -> None:
     directory = tmp_path / "node"
     recover_node(RecordingDisk(), directory, Random(1).randbytes).lock.close()
-    (directory / "journal").rmdir()  # it ended right before
+    (directory / "journal").rmdir()  # it ended just before
     disk = RecordingDisk()
     recover_node(disk, directory, Random(1).randbytes).lock.close()
     did = [(call.what, call.name) for call in disk.calls]
@@ -39,7 +39,7 @@ def test_what_a_start_has_found_is_durable_before_anything_follows_from_it(tmp_p
 
 
 class _NotReadable(RecordingDisk):
-    """No directory above can be read; or it cannot be synced."""
+    """A disk on which no parent directory can be read, or synced."""
 
     def __init__(self, directory: Path, error: type[OSError]) -> None:
         super().__init__()

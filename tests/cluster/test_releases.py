@@ -1,4 +1,4 @@
-"""The data directory of every release that there was can be read, and goes on."""
+"""Data directories of all past releases can be read and written."""
 
 import json
 import zipfile
@@ -75,7 +75,7 @@ async def test_the_directory_has_everything_that_leaves_a_trace(tmp_path: Path) 
     suffixes = {path.suffix for path in killed.rglob("*")}
     assert {".journal", ".log", ".checkpoint", ".index", ".timeindex", ".batches"} <= suffixes
     assert len(list((killed / "state" / "sinks").glob("*.checkpoint"))) == 2
-    # One was published at the last moment, two can be published, one was not sealed.
+    # One stage was published at the last moment, two can be published, one was not sealed.
     assert len(list((killed / "staging").iterdir())) == 4
     assert len(list((killed / "staging").glob("*/stage"))) == 3
     assert found["sinks"]["sink"] == {"query": "query", "epoch": 6, "stages": {}}

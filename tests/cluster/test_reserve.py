@@ -1,4 +1,4 @@
-"""The reserve on the disk: given free when the disk is full, and set aside again as soon as that can be."""
+"""The reserve: released when the disk is full, and reserved again as soon as possible."""
 
 import errno
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ def constants(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    """One that has set its space aside."""
+    """A reserve that holds its space."""
     bench = Bench(tmp_path)
     bench.reserve.start()
     await bench.step()
@@ -94,7 +94,7 @@ async def test_a_disk_that_gets_full_while_the_space_is_being_set_aside_takes_no
 ) -> None:
     bench = Bench(tmp_path)
     bench.reserve.start()
-    bench.reserve.release()  # before anybody was told that the space is set aside
+    bench.reserve.release()  # before it is known that the space is reserved
     bench.worker.step()
     assert bench.blocked
     bench.worker.step()

@@ -1,4 +1,6 @@
-"""What a start makes of the file `reserve`: one test for each row of the table in `docs/storage.md`, of its name."""
+"""Decisions of a start about the file `reserve`: one test for each row of the table in
+`docs/storage.md`, with its name.
+"""
 
 import errno
 from collections.abc import AsyncIterator
@@ -17,7 +19,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def taken(bench: Bench) -> None:
-    """A start sets the space aside, and messages are taken."""
+    """A start reserves the space, and messages are accepted."""
     bench.reserve.start()
     await bench.step()
     assert (bench.size, bench.blocked) == (SIZE, False)

@@ -1,4 +1,4 @@
-"""What goes with time: records by age and size, offsets of consumer groups that nobody consumes in; on a whole node."""
+"""Expiry: records by age and size, offsets of consumer groups without members; on a whole node."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ from tests.fakes.disk import full
 from tests.fakes.waiting import until
 
 DAY = 86_400
-VALUE = b"v" * 550  # three to a segment
+VALUE = b"v" * 550  # three per segment
 
 
 class Members(NodeObserver):
@@ -42,7 +42,7 @@ def bases(cluster: Cluster, partition: str = "topic-0") -> list[int]:
 
 
 async def look(cluster: Cluster) -> None:
-    """Let it be looked once, and what follows from that become durable."""
+    """Run one check, and make its outcome durable."""
     cluster.node._retention.stop()
     cluster.node._retention._look()
     await cluster.settle()

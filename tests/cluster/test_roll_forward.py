@@ -1,4 +1,6 @@
-"""The table of a publication's states; its way through a node is covered by tests/cluster/test_publisher.py."""
+"""The table of a publication's states. A node with publications is covered by
+tests/cluster/test_publisher.py.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The state machine of sinks: epochs, owners, what is on its way, what is forgotten, checkpoints."""
+"""The state machine of sinks: epochs, owners, unfinished publications, expiry, checkpoints."""
 
 from collections.abc import Iterable
 
@@ -104,7 +104,7 @@ def test_a_query_that_names_the_one_it_replaces_takes_the_sink_from_no_other() -
     assert state.sinks["sink"] == Sink("new", 0, 1000)
     assert state.apply(publish(0, "c", query="new", replaces="query")) == NotNew(0)
     before = restored(state)
-    # The one that was replaced is started again, with the options that it always had.
+    # The replaced query is started again, with its unchanged options.
     for replaces in ("", "query", "its predecessor"):
         refusal = state.apply(publish(6, "c", query="query", replaces=replaces))
         assert isinstance(refusal, FailedPrecondition)
@@ -124,7 +124,7 @@ def test_a_stage_is_published_once() -> None:
     before = restored(state)
     assert isinstance(state.apply(publish(1, "b", "a")), FailedPrecondition)
     assert seen(state) == seen(before)
-    # Another sink may call a stage the same.
+    # Another sink may have a stage of the same name.
     assert isinstance(state.apply(publish(0, "a", sink="other")), Publication)
 
 

@@ -1,4 +1,4 @@
-"""Stages on a node: what bounds them, what a disk that is full or broken does to them, and what is answered twice."""
+"""Stages on a node: limits, full and broken disks, and repeated requests."""
 
 import asyncio
 import errno
@@ -57,7 +57,7 @@ async def test_what_is_remembered_of_stages_is_bounded_and_is_counted_right(
         for name in ("a", "b"):
             with pytest.raises(ResourceExhausted, match=r"6 pieces and parts of pieces, and 9 are allowed"):
                 await ask(StageName("sink", name), 2, whole, None)
-        # Sealed, it is two pieces and three partitions.
+        # Once sealed, its extents are two pieces and three partitions.
         await ask(StageName("sink", "a"), 0, [], StageSeal(*seal_of(whole, whole[:1])))
         assert taken.extents == 2 + 3
         await ask(StageName("sink", "b"), 0, whole, None)
@@ -68,7 +68,7 @@ async def test_what_is_remembered_of_stages_is_bounded_and_is_counted_right(
         await finished(cluster)
         assert taken.extents == 0
     async with Cluster(killed).running() as again:
-        # The stage that was not sealed is gone.
+        # The unsealed stage is gone.
         assert again.node.publisher._stages.extents == 5
         await again.node.publisher.discard("sink", ["a"])
         assert again.node.publisher._stages.extents == 0
@@ -199,7 +199,7 @@ async def test_a_seal_waits_for_pieces_that_come_while_it_waits_and_is_refused_i
 async def test_a_stage_whose_directory_may_not_be_durable_stops_the_node(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
-        # As the disk tells that it has made the directory, and could not sync its name.
+        # The disk reports that it has made the directory, but could not sync its name.
         cluster.disk.fail("make_directory", "", errno.EIO)
         with pytest.raises(StorageFault, match=r"not written"):
             await stage(cluster, "a", piece_of(cluster, b"1"))

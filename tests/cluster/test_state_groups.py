@@ -1,4 +1,4 @@
-"""The state groups: what a start makes of their checkpoints and of the journal behind them."""
+"""Recovery of the state groups from their checkpoints and the journal's entries after them."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ async def test_offsets_of_topics_that_are_no_more_are_told(tmp_path: Path) -> No
     state = StateGroups(disk, tmp_path, {})
     await state.restore(recovered, InlineWorker())
     assert state.deleted_topic_ids() == []
-    # As if the process ended between the deletion and what it asks of the other groups.
+    # As if the process ended between the deletion and its commands to the other groups.
     gone = state.metadata.topics.pop("gone")
     assert state.deleted_topic_ids() == [gone.topic_id]
 

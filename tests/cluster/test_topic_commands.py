@@ -1,4 +1,4 @@
-"""Commands of topics: what they say, and what is refused before it becomes one."""
+"""Commands of topics: their contents, and what is rejected before it becomes one."""
 
 import pytest
 

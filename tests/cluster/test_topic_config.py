@@ -1,4 +1,4 @@
-"""The options of a topic: what is refused, and what counts where there is none."""
+"""Options of a topic: rejected values, and the defaults of the cluster."""
 
 import pytest
 

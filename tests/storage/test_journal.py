@@ -21,7 +21,7 @@ EMPTY = JournalPosition(0, 0, 1)
 
 
 class Bench:
-    """A journal on a recording disk, whose worker runs when the test says so."""
+    """A journal on a recording disk, with a manual worker."""
 
     def __init__(
         self,
@@ -56,14 +56,14 @@ class Bench:
         self.journal.append(RecordKind.ENTRY, 1, raft_group, index, 1, payload, next(self._tokens))
 
     async def flush(self) -> None:
-        """Let the loop turn, then run what is on the worker."""
+        """Run one turn of the loop, then the worker's jobs."""
         await asyncio.sleep(0)
         while self.worker:
             self.worker.step()
             await asyncio.sleep(0)
 
     async def drain(self) -> None:
-        """Run what is on the worker until everything is written and told."""
+        """Run the worker until everything is written and acknowledged."""
         drained = asyncio.create_task(self.journal.drained())
         while not drained.done():
             if self.worker:
@@ -126,7 +126,9 @@ async def test_one_sync_serves_all_that_waits_however_many_groups(tmp_path: Path
 
 
 async def written(bench: Bench, count: int, payload: bytes = b"payload") -> None:
-    """Append entries of as many groups, and let them be written in one flush, whose first piece is told then."""
+    """Append entries of as many groups and write them in one flush, whose first piece is then
+    acknowledged.
+    """
     for group in range(count):
         bench.append(payload, raft_group=1000 + group)
     await bench.worker.wait()
@@ -367,7 +369,8 @@ async def test_a_file_that_recovery_found_without_a_flush_grows_to_hold_its_firs
 
 
 async def test_a_file_is_full_when_the_bytes_allocated_for_it_are_used(tmp_path: Path) -> None:
-    # The option was smaller when the file was made: beyond its end there may be no room, and a write must not fail.
+    # The option was smaller when the file was created: there may be no room past its end, and a
+    # write must not fail.
     write_files(tmp_path, journal_file([[entry(1)]], size=300))
     found = recover_journal(RecordingDisk(), tmp_path, OWNER)
     bench = Bench(tmp_path, file_bytes=10_000, at=found.at, files=found.files)

@@ -1,6 +1,8 @@
-"""What recovery does with every kind of journal file: one test for each row of the table in `docs/storage.md`, of its name.
+"""Decisions of recovery about every kind of journal file: one test for each row of the table in
+`docs/storage.md`, with its name.
 
-Each asks a check as well: what is refused is damaged there, what is cut or removed is a warning, and a check changes nothing.
+Each test runs a check as well: a refused file is damaged there, a truncated or removed one is a
+warning, and a check changes nothing.
 """
 
 from collections.abc import Iterable
@@ -43,7 +45,7 @@ FIRST = journal_file(FLUSHES, size=900)
 SECOND = journal_file([[entry(4, BATCH)], [entry(5, BATCH)]], file=2, first_flush=4, size=900)
 LAST_FLUSH = SECOND.rindex(b"FLSH")
 END = LAST_FLUSH + len(flush(5, LAST_FLUSH, [entry(5, BATCH)], 2))
-# The last flush goes over six sectors.
+# The last flush spans six sectors.
 LARGE = journal_file(
     [[entry(4, BATCH)], [entry(5, BATCH), entry(6, bytes(range(1, 251)) * 10)]],
     file=2,
@@ -55,7 +57,7 @@ LARGE_END = len(LARGE.rstrip(b"\0"))
 
 
 def without_sectors(data: bytes, begin: int, sectors: Iterable[int]) -> bytes:
-    """A file without what was written into some sectors from byte `begin` on."""
+    """A file without the data written to some sectors from byte `begin` on."""
     other = bytearray(data)
     for sector in sectors:
         first, end = max(begin, 512 * sector), 512 * (sector + 1)
@@ -80,7 +82,7 @@ def verdict(directory: Path) -> Verdict:
 
 
 def refused(directory: Path, reason: str, error: type[Exception] = CorruptData) -> None:
-    """The start is refused for that reason, a check says damaged, and nothing is changed."""
+    """The start is refused for this reason, a check reports damage, and nothing is changed."""
     assert verdict(directory) is Verdict.DAMAGED
     before = contents(directory)
     with pytest.raises(error, match=reason):
@@ -89,7 +91,9 @@ def refused(directory: Path, reason: str, error: type[Exception] = CorruptData) 
 
 
 def taken(directory: Path, expected: Verdict = Verdict.OK) -> RecoveredJournal:
-    """The start is not refused, and a check says what is expected; the next start finds nothing to do."""
+    """The start is accepted, and a check reports the expected findings; the next start finds
+    nothing to do.
+    """
     assert verdict(directory) is expected
     journal = recover_journal(RealDisk(), directory, OWNER)
     assert verdict(directory) is Verdict.OK
@@ -263,7 +267,7 @@ def test_damaged_tail(tmp_path: Path) -> None:
         for rest in (0, 100):
             write_files(tmp_path, FIRST, SECOND[:size] + bytes(rest))
             refused(tmp_path, where)
-    # A record that is torn says nothing of one that is damaged.
+    # A torn record proves nothing about a damaged one.
     data = without_sectors(LARGE, LARGE_FLUSH, [5])
     for at in range(LARGE_FLUSH, LARGE_FLUSH + 40 + len(entry(5, BATCH)), 9):
         write_files(tmp_path, FIRST, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
@@ -299,7 +303,7 @@ def test_newer_file(tmp_path: Path) -> None:
     refused(
         tmp_path, r"0002\.journal is corrupt at byte 64: flush 5 of file 2 .*, expected flush 4 of file 2"
     )
-    # The end of the file before it is gone.
+    # The end of the previous file is missing.
     write_files(tmp_path, FIRST[: FIRST.rindex(b"FLSH")] + bytes(100), SECOND)
     refused(
         tmp_path, r"0002\.journal is corrupt at byte 64: flush 4 of file 2 .*, expected flush 3 of file 2"

@@ -1,7 +1,8 @@
-"""The entries of a raft group through whole histories of a journal, against a model that simply has the group's log.
+"""Entries of a raft group through whole histories of a journal, compared with a model that keeps
+the group's log as a list.
 
-Here the journal is real bytes, read by recovery, and what is relocated comes from where a node gets it. What each record means alone is
-in `test_journal_entries_decisions`.
+The journal is real bytes, read by recovery, and entries are relocated from the same source as on a
+node. The meaning of each record alone is tested in `test_journal_entries_decisions`.
 """
 
 from pathlib import Path
@@ -26,16 +27,16 @@ GROUPS = (1000, 1001, 1002)
 
 
 def payload(raft_group: int, index: int, term: int) -> bytes:
-    """In Raft an index and a term mean one entry."""
+    """In Raft an index and a term identify one entry."""
     return b"%d %d %d" % (raft_group, index, term)
 
 
 class History:
-    """A journal's files, and the log and applied index of each group, as they really are.
+    """A journal's files, and the true log and applied index of each group.
 
     Attributes:
         logs: the terms of each group's entries, from index 1 on.
-        applied: of each group, what an applied position says.
+        applied: the applied position of each group.
     """
 
     def __init__(self, directory: Path, rng: Random) -> None:
@@ -65,7 +66,7 @@ class History:
     # --- what a node does -----------------------------------------------------------------------------------------
 
     def append(self) -> None:
-        """New entries of several groups in one flush."""
+        """Append new entries of several groups in one flush."""
         records = []
         for group in self._rng.sample(GROUPS, self._rng.randint(1, 3)):
             for _ in range(self._rng.randint(1, 4)):
@@ -74,7 +75,7 @@ class History:
         self._write(records)
 
     def replace(self) -> None:
-        """A new leader's log differs from a place on that was not committed; its entries may be of any term that fits."""
+        """Replace uncommitted entries of a log by a new leader's, with any terms that fit."""
         group = self._rng.choice(GROUPS)
         log = self.logs[group]
         if len(log) == self.applied[group]:
@@ -92,14 +93,16 @@ class History:
         self._write([applied(group, self.applied[group])])
 
     def new_file(self) -> None:
-        """The journal goes on in a new file, if there is something in the newest."""
+        """Continue the journal in a new file, if the newest is not empty."""
         if self._path(self._files[-1]).stat().st_size == len(header()):
             return
         self._files.append(self._files[-1] + 1)
         self._path(self._files[-1]).write_bytes(header(self._files[-1]))
 
     def relocate(self) -> None:
-        """Copy what the oldest file has and a group needs; a crash may come before the file goes, so this may be done again."""
+        """Copy the entries of the oldest file that a group needs. May be repeated: a crash may
+        precede the file's removal.
+        """
         if len(self._files) < 2:
             return
         found = read_entries(RecordingDisk(), self._directory, OWNER, self._files[0], self.applied)
@@ -107,7 +110,9 @@ class History:
         self._oldest_may_go = True
 
     def forget(self) -> None:
-        """Let the oldest file go if nothing in it is needed; what it alone says of applied positions is written again."""
+        """Remove the oldest file if none of its entries is needed; applied positions that only it
+        has are written again.
+        """
         if len(self._files) < 2 or not self._oldest_may_go:
             return
         self._write([applied(group, index) for group, index in self.applied.items()])
@@ -182,7 +187,7 @@ def test_recovery_finds_the_log_of_every_group_after_every_history(tmp_path: Pat
 
 
 def test_histories_come_to_all_that_is_worth_a_test(tmp_path: Path) -> None:
-    """Files that went, copies in front of originals, copies that are left out, and originals over copies."""
+    """Removed files, copies before originals, omitted copies, and originals after copies."""
     seen = set()
     relocated, original = GroupEntries.relocated, GroupEntries.original
 

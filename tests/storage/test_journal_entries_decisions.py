@@ -1,6 +1,8 @@
-"""What each record of a raft group means: one test for each row of the table in `docs/storage.md`, of its name.
+"""Meaning of each record of a raft group: one test for each row of the table in `docs/storage.md`,
+with its name.
 
-A history is written as words: `4` is original entry 4 of term 1, `4/2` of term 2, `r4` a copy, `a4` the applied position 4.
+A history is written as words: `4` is original entry 4 of term 1, `4/2` of term 2, `r4` a copy, `a4`
+the applied position 4.
 """
 
 from typing import NamedTuple
@@ -33,33 +35,33 @@ def take(history: str) -> GroupEntries[Word]:
 
 
 def left(history: str) -> str:
-    """The words of what is needed behind a history."""
+    """Words of the entries still needed after a history."""
     entries = list(take(history))
     assert [index for index, _ in entries] == [entry.index for _, entry in entries]
     return " ".join(entry.word for _, entry in entries)
 
 
 def needed(history: str, applied: int) -> str:
-    """The words of what is there when the entries behind `applied` are asked for."""
+    """Words of the entries found when those after `applied` are requested."""
     return " ".join(each.word for each in entries_after(1000, [entry for _, entry in take(history)], applied))
 
 
 def refused(history: str, reason: str, applied: int = 0) -> None:
-    """Refused with that reason, at the latest when the entries behind `applied` are asked for."""
+    """Refused for this reason, at the latest when the entries after `applied` are requested."""
     with pytest.raises(CorruptData, match=f"^raft group 1000.* {reason}$"):
         needed(history, applied)
 
 
 def test_next_original() -> None:
     assert left("1 2 3") == "1 2 3"
-    assert left("7 8") == "7 8"  # the files before are gone
+    assert left("7 8") == "7 8"  # the earlier files were removed
 
 
 def test_original_replaces() -> None:
     assert left("1 2 3 4 2/2") == "1 2/2"
     assert left("1 2 3 2/2 3/2") == "1 2/2 3/2"
-    assert left("1 2/3 2/2 3/4") == "1 2/2 3/4"  # of a lower term, as the new leader has it
-    assert left("5 6 3/2 4/2") == "3/2 4/2"  # below all that is left
+    assert left("1 2/3 2/2 3/4") == "1 2/2 3/4"  # of a lower term, as in the new leader's log
+    assert left("5 6 3/2 4/2") == "3/2 4/2"  # below all remaining entries
     assert left("1 2 3 1/2") == "1/2"
 
 
@@ -86,7 +88,7 @@ def test_copy_in_front() -> None:
 def test_copy_of_what_is_there() -> None:
     assert left("5 6 7 r5 r6") == "5 6 7"
     assert left("5 6/2 r5 r6") == "5 6/2"  # copied before it was replaced
-    assert left("5 6/2 r5 r6/3") == "5 6/2"  # and even if it had the higher term
+    assert left("5 6/2 r5 r6/3") == "5 6/2"  # even with the higher term
 
 
 def test_copy_behind() -> None:
@@ -131,4 +133,4 @@ def test_hole_in_the_end() -> None:
 def test_terms_that_go_back() -> None:
     refused("1/2 2", "entry 2: term 1 after 2", applied=0)
     refused("r1/2 2", "entry 2: term 1 after 2", applied=0)
-    assert needed("1/2 2", 1) == "2"  # what is applied was proven when it was
+    assert needed("1/2 2", 1) == "2"  # applied entries were verified when they were applied

@@ -1,6 +1,7 @@
-"""The bytes of a journal file. What recovery makes of them is in `test_journal_decisions`.
+"""The bytes of a journal file. Their recovery is tested in `test_journal_decisions`.
 
-What a scan finds is always a prefix of what was written. Damage is told from a torn tail by a later valid flush.
+A scan always finds a prefix of the written data. Damage is distinguished from a torn tail by a
+later valid flush.
 """
 
 import pytest
@@ -42,7 +43,9 @@ for _records in FLUSHES:
 
 
 def scanned(data: bytes | bytearray, file_number: int = 1, next_flush: int = 1) -> tuple[Content, FlushScan]:
-    """The entries of a file up to the first byte that does not begin the expected flush, and what is there."""
+    """Entries of a file up to the first byte that does not begin the expected flush, and the state
+    of the rest.
+    """
     scan = FlushScan(data, file_number, next_flush)
     view = memoryview(data)
     return content([journal_record(view, place) for places in scan for place in places]), scan
@@ -64,7 +67,9 @@ def test_a_flush_frame_has_the_bytes_of_the_table() -> None:
 
 
 def test_bytes_of_a_message_are_never_taken_for_a_flush_frame() -> None:
-    """A client that knows the format, but not the cluster id, puts the next flush's frame into a message that gets torn."""
+    """A client that knows the format, but not the cluster id, sends the next flush's frame in a
+    message that is then torn.
+    """
     at = ENDS[0] + FLUSH_FRAME_BYTES + RECORD_HEAD_BYTES + 8
     found = {}
     for cluster in (b"guessed by a foe", CLUSTER):
@@ -90,7 +95,7 @@ def test_the_numbers_of_kinds_and_types_never_change() -> None:
 
 
 def test_these_bytes_are_version_1() -> None:
-    # Written by hand, so that no change to the code can change them too.
+    # Written by hand, so that a change to the code cannot change them too.
     assert header(1).hex(" ", 8) == (
         "504958594a524e4c 0100000076327a89 0100000000000000 3031323334353637 3839616263646566 "
         "0100000000000000 0000000000000000 0000000000000000"
@@ -109,7 +114,7 @@ def test_every_flipped_bit_of_a_file_header_is_noticed() -> None:
             flipped[at] ^= 1 << bit
             try:
                 assert isinstance(read_file_header(flipped), str), at
-            except DataDirectoryError:  # a version above ours, whatever the checksum says
+            except DataDirectoryError:  # a version above ours, whatever its checksum
                 assert 8 <= at < 12
 
 
@@ -225,7 +230,7 @@ def test_every_flipped_bit_is_a_torn_tail_in_the_last_flush_and_corruption_befor
 
 
 def test_every_torn_sector_of_the_last_flush_is_a_torn_tail() -> None:
-    # A disk writes sectors in any order: some of the last flush are there, others still zeros.
+    # A disk writes sectors in any order: some of the last flush are written, others still zeros.
     large = [*FLUSHES[:2], [entry(3, bytes(range(1, 251)) * 4), entry(4, b"x" * 700)]]
     whole = journal_file(large, size=4096)
     sector = 128
@@ -248,7 +253,7 @@ def test_any_scribble_leaves_a_prefix(at: int, scribble: bytes) -> None:
 
 
 def test_a_frame_in_a_payload_is_not_a_later_flush() -> None:
-    # A message may hold anything, for instance a journal file.
+    # A message may contain anything, for instance a journal file.
     inside = flush(9, 64, [entry(1)])
     torn = bytearray(journal_file([[entry(1, inside + b"end")]]))
     torn[-1] ^= 1
