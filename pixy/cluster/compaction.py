@@ -20,9 +20,10 @@ from typing import NamedTuple
 import structlog
 
 from pixy.clock import Clock
-from pixy.cluster.replica import LogPosition, PartitionReplica, Replica, StateReplica
+from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
 from pixy.config import StorageConfig
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState
+from pixy.raft import LogPosition
 from pixy.storage import (
     CheckpointId,
     Journal,

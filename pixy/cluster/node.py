@@ -30,7 +30,7 @@ from pixy.cluster.node_time import NodeTime
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.publisher import Publisher, SinksGroup
 from pixy.cluster.recovery import RecoveredNode, recover_node
-from pixy.cluster.replica import LogPosition, PartitionReplica, Proposal, Replica, StateReplica
+from pixy.cluster.replica import PartitionReplica, Proposal, Replica, StateReplica
 from pixy.cluster.reserve import Reserve
 from pixy.cluster.retention import Retention
 from pixy.cluster.sinks import Publication
@@ -41,6 +41,7 @@ from pixy.cluster.turns import in_turns
 from pixy.errors import CorruptData, DataDirectoryError, PixyError, Unavailable
 from pixy.futures import reject, resolve
 from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, InitCluster, MetadataCommand
+from pixy.raft import LogPosition
 from pixy.records import TopicPartition
 from pixy.storage import (
     DamagedLog,

@@ -28,12 +28,13 @@ import structlog
 from pixy.cluster.compaction import Mark
 from pixy.cluster.metadata import Topic
 from pixy.cluster.recovery import RecoveredNode
-from pixy.cluster.replica import LogPosition, PartitionReplica, Replica
+from pixy.cluster.replica import PartitionReplica, Replica
 from pixy.cluster.sinks import StageName
 from pixy.cluster.topic_config import log_options
 from pixy.config import StorageConfig
 from pixy.errors import CorruptData, DataDirectoryError, UnknownPartition
 from pixy.proto.state_pb2 import PartitionCommand, PartitionIdentity, PublishParts
+from pixy.raft import LogPosition
 from pixy.records import TopicPartition
 from pixy.storage import (
     DamagedLog,

@@ -10,17 +10,11 @@ from typing import Any, NamedTuple, Protocol
 from pixy.errors import CorruptData
 from pixy.futures import resolve
 from pixy.proto.state_pb2 import AppliedPosition
+from pixy.raft import LogPosition
 from pixy.records import TopicPartition
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog
 
-__all__ = ["LogPosition", "PartitionReplica", "Proposal", "Replica", "StateMachine", "StateReplica"]
-
-
-class LogPosition(NamedTuple):
-    """Position of an entry in a Raft log, ordered by term, then index."""
-
-    term: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a position
+__all__ = ["PartitionReplica", "Proposal", "Replica", "StateMachine", "StateReplica"]
 
 
 class StateMachine(Protocol):

@@ -11,9 +11,10 @@ from pathlib import Path
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
 from pixy.cluster.metadata import METADATA_GROUP, MetadataState
 from pixy.cluster.recovery import RecoveredNode
-from pixy.cluster.replica import LogPosition, Replica, StateMachine, StateReplica
+from pixy.cluster.replica import Replica, StateMachine, StateReplica
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.errors import CorruptData
+from pixy.raft import LogPosition
 from pixy.storage import CheckpointStore, Disk, Worker, run_on
 
 __all__ = ["GROUPS_COUNT", "StateGroups", "check_journal_reaches"]

@@ -138,7 +138,7 @@ class GroupEntries(Generic[T]):
                 yield index, entry
 
 
-class Entry(Protocol):
+class LogEntry(Protocol):
     """An entry of a Raft log."""
 
     @property
@@ -148,7 +148,7 @@ class Entry(Protocol):
     def term(self) -> int: ...
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=LogEntry)
 
 
 def entries_after(raft_group: int, entries: Iterable[E], applied: int) -> list[E]:

@@ -23,8 +23,9 @@ import pytest
 import pixy
 from pixy.cluster import PartitionReplica
 from pixy.cluster.partitions import Partitions
-from pixy.cluster.replica import LogPosition, StateReplica
+from pixy.cluster.replica import StateReplica
 from pixy.proto.state_pb2 import PartitionCommand
+from pixy.raft import LogPosition
 from pixy.storage import (
     CheckpointId,
     Disk,
