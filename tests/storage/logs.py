@@ -56,7 +56,7 @@ def partition_log(
 
 
 def applied_position(log: PartitionLog, raft_group: int = 1000) -> AppliedPosition:
-    """Sync everything that is written; returns what the journal would say of it. Entry n has the batch of offset n - 1."""
+    """Sync everything written; returns the position. Entry n has the batch of offset n - 1."""
     position = log.sync()
     return AppliedPosition(
         raft_group=raft_group,
@@ -70,14 +70,14 @@ def applied_position(log: PartitionLog, raft_group: int = 1000) -> AppliedPositi
 
 
 def unstamped(new: bytearray) -> bytearray:
-    """That batch without timestamps, as a Kafka client may send it."""
+    """The batch without timestamps, as a Kafka client may send it."""
     struct.pack_into(">qq", new, 27, -1, -1)
     struct.pack_into(">I", new, 17, crc32c(new[21:]))
     return new
 
 
 def fill(log: PartitionLog, count: int, size: int = 10) -> None:
-    """Append and write so many batches of one record with ascending timestamps."""
+    """Append and write `count` batches of one record with ascending timestamps."""
     for _ in range(count):
         log.append(batch(1, size, 1000 + log.end_offset), 1)
     unwritten = log.unwritten()
@@ -86,13 +86,13 @@ def fill(log: PartitionLog, count: int, size: int = 10) -> None:
 
 
 def exhaust(steps: Steps) -> None:
-    """Do work to its end."""
+    """Run all steps."""
     for _ in steps:
         pass
 
 
 def sort_directories(disk: Disk, topics: Path, known: KnownPartitions) -> dict[str, CorruptData | None]:
-    """The directories of partitions that a start finds, once what it is to remove is gone."""
+    """Sort the directories of partitions at startup, and remove the retired ones."""
     found, retired = sort_partition_directories(disk, topics, known)
     if retired:
         exhaust(remove_directories(disk, topics, retired))
@@ -100,14 +100,14 @@ def sort_directories(disk: Disk, topics: Path, known: KnownPartitions) -> dict[s
 
 
 def remove_directory(disk: Disk, path: Path, identity: PartitionIdentity) -> None:
-    """Remove the directory of a partition that is no more."""
+    """Remove the directory of a deleted partition."""
     retired = retire_partition_directory(disk, path, identity)
     if retired is not None:
         exhaust(remove_directories(disk, path.parent, [retired]))
 
 
 def remove_log(disk: Disk, log: PartitionLog) -> None:
-    """Remove the log of a deleted topic, from its one thread."""
+    """Remove the log of a deleted topic, on its one thread."""
     log.topic.deleted = True
     retired = log.retire()
     if retired is not None:

@@ -1,4 +1,4 @@
-"""What the page cache has of a file."""
+"""The pages of a file in the page cache."""
 
 import ctypes
 import mmap
@@ -9,13 +9,13 @@ __all__ = ["cached_pages", "forget_pages"]
 
 
 def forget_pages(path: Path) -> None:
-    """Let the next read of a synced file come from the device."""
+    """Evict a synced file, so that the next read comes from the device."""
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def cached_pages(path: Path) -> list[bool]:
-    """For each page of a file whether the page cache has it. To ask brings none in, as a read may."""
+    """For each page of a file, True if it is cached. Unlike a read, this caches none."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
         here = ctypes.c_char.from_buffer(mapping)
         found = (ctypes.c_ubyte * -(-len(mapping) // mmap.PAGESIZE))()

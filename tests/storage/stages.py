@@ -1,4 +1,4 @@
-"""Stages for tests of their files."""
+"""Sealed stages for tests."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ TOPIC_ID = bytes(range(16))
 
 
 def batches_of(*values: bytes, records: int = 1) -> bytes:
-    """A batch for each value, of so many records."""
+    """A batch for each value, with that many records."""
     return b"".join(build_batch([NewRecord(None, value, (), 1000)] * records) for value in values)
 
 
@@ -25,7 +25,7 @@ def piece_of(*values: bytes, partition: int = 0) -> PieceBatches:
 def seal_stage(
     disk: Disk, directory: Path, number: int, *pieces: PieceBatches, sink: str = "sink", stage: str = ""
 ) -> StageRecord:
-    """A sealed stage of these pieces, which are of one partition each."""
+    """A sealed stage of these pieces, each of one partition."""
     files = StageFiles(disk, directory, number)
     for at, piece in enumerate(pieces):
         files.write(at, [piece])

@@ -1,4 +1,4 @@
-"""Checkpoint files: their bytes, and the order of writing. What is found is judged in `test_checkpoint_decisions`."""
+"""Checkpoint files: byte format and order of writes. `test_checkpoint_decisions` tests damage."""
 
 import errno
 from pathlib import Path
@@ -42,7 +42,8 @@ def test_the_file_is_a_header_batch_the_records_and_a_footer_batch(store: Store,
     assert [header.is_control for header in headers] == [True, False, True]
     assert [header.base_offset for header in headers] == [0, 1, 4]
     assert {header.leader_epoch for header in headers} == {7}
-    # KIP-630: version int16, last contained log timestamp int64, no tagged fields; the footer has a version alone.
+    # KIP-630: version int16, last contained log timestamp int64, no tagged fields; the footer has a
+    # version alone.
     assert read_control_record(batches[0]) == (3, bytes.fromhex("0000 0000018bcfe56800 00"))
     assert read_control_record(batches[2]) == (4, bytes.fromhex("0000 00"))
     assert [(record.key, record.value) for record in read_records(batches[1])] == RECORDS
@@ -102,7 +103,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_others_and_no_bytes(
     assert store.write(C, RECORDS, TIME) == [B, C]
 
 
-# --- damaged ones -------------------------------------------------------------------------------------------------
+# --- damaged ones ---------------------------------------------------------------------------------
 
 
 def test_a_damaged_checkpoint_is_not_one_of_the_two_that_are_kept(store: Store, tmp_path: Path) -> None:

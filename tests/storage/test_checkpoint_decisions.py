@@ -1,6 +1,7 @@
-"""What is done with every kind of checkpoint file: one test for each row of the table in `docs/storage.md`, of its name.
+"""Decisions about checkpoint files: a test for each row of the table in `docs/storage.md`.
 
-There are two checkpoints, and something happens to the newest. Each test asks a check as well, which changes nothing.
+There are two checkpoints, and something happens to the newest. Each test asks a check as well,
+which changes nothing.
 """
 
 import shutil
@@ -60,7 +61,7 @@ def footer(version: int, offset: int) -> bytes:
 
 
 def patched(batch: bytes, offset: int | None = None, epoch: int | None = None) -> bytes:
-    """The same batch with another base offset or leader epoch, which its checksum does not cover."""
+    """The batch with another base offset or leader epoch, which are not in its checksum."""
     place = batch[:8] if offset is None else struct.pack(">q", offset)
     term = batch[12:16] if epoch is None else struct.pack(">i", epoch)
     return place + batch[8:12] + term + batch[16:]
@@ -75,7 +76,7 @@ def verdict(state: Path) -> Verdict:
 
 
 def used(state: Path) -> list[CheckpointId]:
-    """The checkpoints that count, oldest first; proves that the newest of them is used, whole."""
+    """The valid checkpoints, oldest first; asserts that the newest is used, with all records."""
     newest, ids = CheckpointStore(RealDisk(), state).load()
     assert (newest and newest.id) == (ids[-1] if ids else None)
     if newest is not None:
@@ -92,7 +93,7 @@ def refused(state: Path, reason: str) -> None:
 
 
 def damaged(state: Path, data: bytes) -> None:
-    """The newest counts as absent if it is this, and the next one that is written removes it."""
+    """Assert that a newest one with this content counts as absent; the next write removes it."""
     (state / NEW.file_name).write_bytes(data)
     assert verdict(state) is Verdict.DAMAGED
     assert used(state) == [OLD]
@@ -104,7 +105,7 @@ def damaged(state: Path, data: bytes) -> None:
     shutil.rmtree(copy)
 
 
-# --- names --------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 def test_absent(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_foreign_node(state: Path) -> None:
     assert (verdict(state), used(state)) == (Verdict.OK, [OLD, NEW])
 
 
-# --- versions -----------------------------------------------------------------------------------------------------
+# --- versions -------------------------------------------------------------------------------------
 
 
 def test_newer_version(state: Path) -> None:
@@ -173,7 +174,7 @@ def test_version_below_0(state: Path) -> None:
     damaged(state, header(0) + b"".join(records) + footer(-1, 1201))
 
 
-# --- damage -------------------------------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -243,7 +244,7 @@ def test_control_in_between(state: Path) -> None:
     damaged(state, first + patched(one, 1) + footer(0, 501) + footer(0, 502))
 
 
-# --- neighbours ---------------------------------------------------------------------------------------------------
+# --- neighbours -----------------------------------------------------------------------------------
 
 
 def test_older_neighbour(state: Path) -> None:

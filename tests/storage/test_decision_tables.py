@@ -1,7 +1,7 @@
-"""The decision tables in `docs` and the tests of their rows belong together.
+"""Correspondence of the decision tables in `docs` to the tests of their rows.
 
-A table of decisions follows a comment `<!-- decisions: NAME -->`. The first column names its rows; row `torn tail` is proven by the
-test `test_torn_tail` in `test_NAME_decisions.py`, and no other test is in there.
+A decision table follows a comment `<!-- decisions: NAME -->`. The first column names its rows; row
+`torn tail` has the test `test_torn_tail` in `test_NAME_decisions.py`, which has no other tests.
 """
 
 import ast
@@ -16,7 +16,7 @@ MARK = re.compile(r"<!-- decisions: (\w+) -->\n+((?:\|.*\n?)+)")
 
 
 def rows_of(table: str) -> list[str]:
-    """The test that each row of a table should have, in order."""
+    """The expected test of each row of a table, in order."""
     _, _, *rows = table.strip().splitlines()
     names = [row.split("|")[1].strip().strip("`") for row in rows]
     return ["test_" + re.sub(r"\W+", "_", name.lower()).strip("_") for name in names]

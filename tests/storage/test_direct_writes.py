@@ -1,4 +1,4 @@
-"""pixy/storage/direct_writes.py: what is written past the page cache is what any write would have written, or nothing."""
+"""Direct writes: the same bytes as any other write, or no write at all."""
 
 import errno
 import mmap
@@ -20,7 +20,7 @@ _LARGEST = 4 << 20
 
 @pytest.fixture
 def fd(tmp_path: Path) -> Iterator[int]:
-    """An open file of a few megabytes on a file system that has direct writes."""
+    """An open file of a few megabytes on a file system with direct writes."""
     path = tmp_path / "file"
     path.write_bytes(b"." * (6 << 20))
     fd = os.open(path, os.O_RDWR)
@@ -60,7 +60,7 @@ def test_the_whole_blocks_go_past_the_page_cache(fd: int, tmp_path: Path) -> Non
     assert writes.write([bytes(_LARGEST)], 1, _LARGEST)
     writes.close()
     first, *whole, last = cached_pages(path)[: _LARGEST // mmap.PAGESIZE + 1]
-    # The parts of blocks at both ends; the system may have read some more around them.
+    # The partial blocks at both ends; readahead may have cached some more around them.
     assert first
     assert last
     assert sum(whole) < len(whole) // 2
@@ -116,7 +116,7 @@ def test_a_device_that_wants_another_alignment_is_written_to_as_ever(
         sizes.append(len(data))
         if len(sizes) == 1 + refused_at:
             raise OSError(errno.EINVAL, "alignment")
-        # A device that took only a part of it.
+        # A short write of the device.
         return real(fd, data[:8192], position)
 
     content = Random(1).randbytes(DIRECT_BYTES_MIN)

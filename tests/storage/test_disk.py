@@ -1,5 +1,5 @@
-"""What every disk does alike, the real one, the one that records and the one that is simulated; then what the real one does with
-short writes, flags and syncs."""
+"""Common behaviour of the real, the recording and the simulated disk; then short writes, flags and
+syncs of the real one."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ DISK = RealDisk()
 
 @pytest.fixture(params=["real", "recording", "simulated"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
-    """A disk that has the directory `tmp_path`."""
+    """Each kind of disk, with the directory `tmp_path`."""
     if request.param == "simulated":
         simulated = SimulatedDisk(Random(1))
         simulated.make_directory(tmp_path)
@@ -47,13 +47,13 @@ def read(disk: Disk, path: Path) -> bytes:
 
 @contextmanager
 def refused(*numbers: int) -> Iterator[None]:
-    """An `OSError` with one of these errors, which names a file."""
+    """Expect an `OSError` with one of these errors, which names a file."""
     with pytest.raises(OSError, match="/") as raised:
         yield
     assert raised.value.errno in numbers
 
 
-# --- every disk: files ------------------------------------------------------------------------------------------
+# --- every disk: files ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("durably", [False, True])
@@ -149,7 +149,7 @@ def test_reading_in_the_background_gives_the_same(disk: Disk, tmp_path: Path, wr
     file.close()
 
 
-# --- every disk: names ------------------------------------------------------------------------------------------
+# --- every disk: names ----------------------------------------------------------------------------
 
 
 def test_names_are_sorted_and_a_missing_directory_has_none(disk: Disk, tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_names_move_within_one_directory(disk: Disk, tmp_path: Path) -> None:
         disk.rename(file, tmp_path / "directory" / "file")
 
 
-# --- the real disk ----------------------------------------------------------------------------------------------
+# --- the real disk --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("durably", [False, True])
@@ -334,7 +334,7 @@ def test_what_follows_a_short_write_lies_behind_it(
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """No file of this process can become longer than `size` bytes meanwhile."""
+    """Limit the files of this process to `size` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -419,7 +419,7 @@ def test_a_large_write_is_several_calls_and_a_large_buffer_one(
 def test_a_durable_write_is_one_call_however_many_buffers_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A killed process leaves a call done up to a page. Of two calls it may leave the first, which ends anywhere."""
+    """A killed process ends a call at a page, but the first one of two calls ends anywhere."""
     calls: list[int] = []
 
     def pwritev(fd: int, buffers: Sequence[bytes], position: int, flags: int = 0) -> int:
@@ -478,7 +478,7 @@ def test_what_the_device_gave_is_told_of_the_thread_that_read(tmp_path: Path) ->
 
 
 def kernel_bytes_read() -> int:
-    """What the kernel's own books say of the bytes that this thread has had from a device."""
+    """The kernel's count of the bytes that devices have read for this thread."""
     books = Path("/proc/thread-self/io")
     lines = books.read_text().splitlines() if books.exists() else []
     return sum(int(line.split(": ")[1]) for line in lines if line.startswith("read_bytes"))
@@ -502,7 +502,7 @@ def test_without_a_file_descriptor_it_waits_for_one(tmp_path: Path, take: str) -
     thread = threading.Thread(target=call)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with open(os.devnull) as highest:
-        # All descriptors below the limit are taken, or no new one may be as high.
+        # Either all descriptors below the limit are in use, or the limit is below any new one.
         fillers = [os.open(os.devnull, os.O_RDONLY)]
         while fillers[-1] < highest.fileno():
             fillers.append(os.open(os.devnull, os.O_RDONLY))

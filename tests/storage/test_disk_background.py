@@ -1,4 +1,4 @@
-"""The real disk's files that are read in the background: small reads beside durable writes, and all at once otherwise."""
+"""Background reads of the real disk: small during durable writes, whole otherwise."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ def put(disk: RealDisk, path: Path, content: bytes) -> Path:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of what is read from files, of which nothing is in memory."""
+    """The sizes of reads from files, none of which is cached."""
     sizes: list[int] = []
     real = os.pread
 

@@ -1,5 +1,7 @@
-"""The files `identity` of nodes and partitions: their bytes, and in which order they become durable. What a start makes of them is in
-`test_identity_decisions` and `test_partition_directory_decisions`."""
+"""Identity files of nodes and partitions: byte format and order of syncs.
+
+`test_identity_decisions` and `test_partition_directory_decisions` test the decisions at startup.
+"""
 
 from pathlib import Path
 from random import Random

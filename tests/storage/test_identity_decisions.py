@@ -1,4 +1,4 @@
-"""What a start makes of a node's file `identity`: one test for each row of the table in `docs/storage.md`, of its name."""
+"""Decisions about a node's identity: a test for each row of the table in `docs/storage.md`."""
 
 from pathlib import Path
 
@@ -20,14 +20,14 @@ def whole(tmp_path: Path) -> bytes:
 
 
 def taken(directory: Path, expected: NodeIdentity) -> None:
-    """The start goes on as that node, and so does the next one."""
+    """Assert that the node starts with that identity, twice."""
     assert load_identity(RealDisk(), directory, NEW) == expected
     assert load_identity(RealDisk(), directory, OURS) == expected
     assert [path.name for path in directory.iterdir() if path.is_file()] == ["identity"]
 
 
 def refused(directory: Path, content: bytes, reason: str, error: type[Exception] = CorruptData) -> None:
-    """With that content the start is refused for that reason, and nothing is changed."""
+    """Assert that the start is refused with that reason and changes nothing."""
     (directory / "identity").write_bytes(content)
     with pytest.raises(error, match=reason):
         load_identity(RealDisk(), directory, NEW)

@@ -1,4 +1,4 @@
-"""Index files: their bytes, and what bisection finds in them."""
+"""Index files: byte format and bisection."""
 
 import struct
 from pathlib import Path

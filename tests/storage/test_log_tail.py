@@ -1,4 +1,4 @@
-"""The end of a log: what is read from memory and what from files, when batches and parts of stages alternate."""
+"""The tail of a log: reads from memory and files when batches and parts of stages alternate."""
 
 from pathlib import Path
 

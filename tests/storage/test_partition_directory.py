@@ -1,5 +1,7 @@
-"""Directories of partitions: how one goes, what may fail and crash meanwhile, names. The rows of the table are in
-`test_partition_directory_decisions`."""
+"""Directories of partitions: deletion, with failures and crashes, and names.
+
+`test_partition_directory_decisions` tests the rows of the table.
+"""
 
 import errno
 from pathlib import Path
@@ -35,14 +37,14 @@ def make(disk: Disk, directory: Path, raft_group: int = 1000, records: int = 3) 
 def sort(
     disk: Disk, topics: Path, live: dict[str, int] | None = None, next_raft_group: int = 2000
 ) -> list[str]:
-    """The names that a start takes."""
+    """The directory names that a start accepts."""
     partitions = {name: identity(raft_group) for name, raft_group in (live or {}).items()}
     found = sort_directories(disk, topics, KnownPartitions(partitions, CLUSTER_ID, next_raft_group))
     assert set(found.values()) <= {None}
     return sorted(found)
 
 
-# --- a deletion ---------------------------------------------------------------------------------------------------
+# --- a deletion -----------------------------------------------------------------------------------
 
 
 def test_the_name_goes_durably_before_anything_in_the_directory(tmp_path: Path) -> None:
@@ -190,7 +192,7 @@ def test_a_partition_of_a_new_topic_is_not_written_into_the_directory_of_another
     assert (tmp_path / "topic-0" / SEGMENT).read_bytes() == before
 
 
-# --- names --------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 def test_no_topics_yet_is_nothing(tmp_path: Path) -> None:

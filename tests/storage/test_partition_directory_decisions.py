@@ -1,6 +1,6 @@
-"""What a start does with a directory below `topics`: one test for each row of the table in `docs/storage.md`, of its name.
+"""Decisions about directories of partitions: a test for each row of a table in `docs/storage.md`.
 
-There are two partitions, `topic-0` and `other-0`, and something happens to the first.
+There are two partitions, `topic-0` and `other-0`; the tests change the first.
 """
 
 from collections.abc import Callable
@@ -41,14 +41,14 @@ def sort(topics: Path) -> dict[str, CorruptData | None]:
 
 
 def taken(topics: Path) -> None:
-    """Both are taken, and nothing is changed."""
+    """Assert that both directories are accepted and unchanged."""
     before = contents(topics)
     assert sort(topics) == {"topic-0": None, "other-0": None}
     assert contents(topics) == before
 
 
 def removed(topics: Path, name: str) -> dict[str, CorruptData | None]:
-    """That directory goes, and nothing else; the next start finds nothing to do."""
+    """Assert that only that directory is removed, and the next start changes nothing."""
     before = {path: data for path, data in contents(topics).items() if not path.startswith(name)}
     found = sort(topics)
     assert contents(topics) == before
@@ -57,7 +57,10 @@ def removed(topics: Path, name: str) -> dict[str, CorruptData | None]:
 
 
 def not_ready(topics: Path, reason: str) -> None:
-    """`topic-0` is not taken for that reason, the other one is; nothing is changed. Of no topic it would be refused."""
+    """Assert that `topic-0` is not ready for that reason, the other is, and nothing is changed.
+
+    Without a topic of its name the directory is refused.
+    """
     before = contents(topics)
     found = sort(topics)
     assert found["other-0"] is None
@@ -70,7 +73,7 @@ def not_ready(topics: Path, reason: str) -> None:
 
 
 def refused(topics: Path, reason: str) -> None:
-    """The start is refused for that reason, and nothing is changed."""
+    """Assert that the start is refused with that reason and changes nothing."""
     before = contents(topics)
     with pytest.raises(DataDirectoryError, match=reason):
         sort(topics)
@@ -83,7 +86,7 @@ def damage_identity(topics: Path, damage: Callable[[bytes], bytes]) -> None:
 
 
 def empty(topics: Path) -> None:
-    """Leave nothing in `topic-0`."""
+    """Remove all files of `topic-0`."""
     for path in (topics / "topic-0").iterdir():
         path.unlink()
 

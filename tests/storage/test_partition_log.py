@@ -1,4 +1,4 @@
-"""A partition log: offsets, memory and segments that say the same, rolling, and what a start makes of the files."""
+"""Partition logs: offsets, equal reads from memory and segments, rolling, and startup."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ ONE = len(batch())
 
 
 class Model:
-    """A partition log beside a list of what was appended."""
+    """A partition log, and a list of the appended batches."""
 
     def __init__(
         self, directory: Path, segment_bytes: int = 1 << 20, disk: RealDisk | RecordingDisk | None = None
@@ -65,7 +65,7 @@ class Model:
         return [bytes(each) for each in chunk.batches], chunk.next_offset
 
     def check(self, max_bytes: int = 1 << 30) -> None:
-        """From every offset one arrives at the end, with the right bytes and within the bound."""
+        """Assert that reads from every offset reach the end with the right bytes and sizes."""
         for offset in range(self.log.end_offset):
             got, after = self.read(offset, max_bytes)
             first = max(at for at, base in enumerate(self.bases) if base <= offset)
@@ -170,7 +170,7 @@ def test_many_evictions_keep_the_order(model: Model) -> None:
     model.log.close()
 
 
-# --- segments -----------------------------------------------------------------------------------------------------
+# --- segments -------------------------------------------------------------------------------------
 
 
 def test_a_segment_is_begun_when_a_batch_does_not_fit(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_timestamps_are_found_in_any_segment(tmp_path: Path) -> None:
     model.log.close()
 
 
-# --- a start ------------------------------------------------------------------------------------------------------
+# --- a start --------------------------------------------------------------------------------------
 
 
 def test_without_an_applied_position_everything_goes(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""A partition log on a simulated disk: the process ends at any call and power is lost, again and again, also while starting.
+"""A partition log on a simulated disk, with repeated crashes at any call and losses of power.
 
-The journal is a list here: everything that is appended is durable in it, and so is an applied position once it is told. Each life does
-random things until it ends; the next one must find what the position promises, apply the rest again, and serve all of it.
+Crashes happen during startup, too. The journal is a list here: every appended batch is durable in
+it, and so is every reported applied position. Each process does random operations until it crashes.
+The next one must find everything up to the position, replay the rest, and serve all of it.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ LIVES = 7
 
 @dataclass
 class Journal:
-    """Entries, a batch or a new log begin offset each, and the newest applied position."""
+    """Entries, each a batch or a new log begin offset, and the newest applied position."""
 
     entries: list[bytes | int] = field(default_factory=list)
     position: AppliedPosition | None = None
@@ -77,7 +78,7 @@ class Life:
         self.apply(entry)
 
     def check(self) -> None:
-        """Every offset is found, in segments or in memory, with the batch that the journal says."""
+        """Assert that every offset is found, in segments or in memory, with the journal's batch."""
         log = self.log
         offset, begin = 0, log.begin_offset
         for entry in self.journal.entries:

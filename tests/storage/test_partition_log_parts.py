@@ -1,4 +1,4 @@
-"""Parts of stages in a partition log: read before, while and after they become segments, and found again after a crash."""
+"""Parts of stages in a partition log: reads before, during and after the write, and crashes."""
 
 import errno
 from contextlib import suppress
@@ -49,7 +49,7 @@ def read(log: PartitionLog, max_bytes: int = 100) -> list[bytes | None]:
 
 
 def fill(log: PartitionLog, part: StagedPart) -> list[bytes | None]:
-    """A batch, the part, and a batch; returns what is in the log then."""
+    """Append a batch, the part, and a batch; returns the content of the log."""
     log.append(batch(1, 3), 4)
     log.append_part(part, 4)
     log.append(batch(1, 5), 4)
@@ -95,7 +95,7 @@ def test_a_reader_that_meets_the_removal_of_the_stage_finds_the_segment(tmp_path
     unwritten = log.unwritten()
     log.write(unwritten.batches)
     part.path.unlink()
-    # The event loop does not know yet that it is written.
+    # The event loop has not noted the write yet.
     assert read(log) == [b"a", b"b", b"c"]
 
 
@@ -178,7 +178,7 @@ def test_a_part_of_the_least_size_is_linked_and_a_smaller_one_is_copied(tmp_path
     write(log)
     log.sync()
     assert [call.name for call in disk.did("link")] == [f"{1:020d}.log"]
-    # Behind the linked one a segment begins.
+    # A new segment begins behind the linked one.
     assert len(list((tmp_path / "log").glob("*.log"))) == 3
 
 

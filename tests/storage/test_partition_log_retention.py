@@ -1,4 +1,4 @@
-"""The front of a partition log, and its end: what retention asks for, segments that go while others read, full segments, deletion."""
+"""Retention, removal of segments during reads, full segments and deletion of a partition log."""
 
 import errno
 from collections.abc import Callable
@@ -31,7 +31,7 @@ NOW = 1_700_000_000_000
 
 
 class WatchedDisk(RealDisk):
-    """The real disk, which tells of files that are about to be opened, or were, and counts those that are open. It syncs nothing."""
+    """The real disk with callbacks around opening a file and a count of open files; no syncs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def log(disk: WatchedDisk, directory: Path) -> PartitionLog:
-    """Segments of three records each, from 0, 3, 6 and 9 on, which has one; the timestamps are 1000 + offset."""
+    """Segments from 0, 3 and 6 with three records, from 9 with one; timestamps 1000 + offset."""
     log = partition_log(disk, directory, 3 * ONE)
     fill(log, 10)
     applied_position(log)
@@ -105,7 +105,7 @@ def append(log: PartitionLog, *timestamps: int) -> None:
     log.wrote(unwritten)
 
 
-# --- the log begin offset -----------------------------------------------------------------------------------------
+# --- the log begin offset -------------------------------------------------------------------------
 
 
 def test_the_log_begin_offset_moves_up_to_the_end_and_never_back(log: PartitionLog) -> None:
@@ -216,11 +216,11 @@ def test_a_position_never_begins_behind_what_is_written(disk: WatchedDisk, direc
     assert log.begin_offset == 4
 
 
-# --- segments that go while somebody reads ------------------------------------------------------------------------
+# --- segments that go while somebody reads --------------------------------------------------------
 
 
 def drop_at(disk: WatchedDisk, log: PartitionLog, name: str, *, opened: bool) -> None:
-    """When a file of that name was opened, or is about to be, everything below offset 6 goes."""
+    """Remove everything below offset 6 before or after a file of that name is opened."""
 
     def drop(path: Path) -> None:
         if path.name == name:
@@ -300,7 +300,7 @@ def test_a_segment_that_is_missing_without_reason_is_a_fault_in_a_search_too(
         log.read(4, 1)
 
 
-# --- full segments ------------------------------------------------------------------------------------------------
+# --- full segments --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -378,7 +378,7 @@ def test_a_sync_of_a_full_segment_that_finds_no_room_is_not_taken_for_a_write(di
     log.close()
 
 
-# --- starts -------------------------------------------------------------------------------------------------------
+# --- starts ---------------------------------------------------------------------------------------
 
 
 def test_an_identity_that_no_position_followed_is_written_again_before_the_next_segment(
@@ -437,7 +437,7 @@ def test_what_an_earlier_start_has_cut_never_comes_back(seed: int) -> None:
     assert [log.read(offset, 1).next_offset for offset in range(3)] == [1, 2, 3]
 
 
-# --- deletion -----------------------------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------
 
 
 def test_a_deleted_log_has_no_files_and_takes_none(

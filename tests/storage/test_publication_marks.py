@@ -1,4 +1,4 @@
-"""Marks of publications: what is read again, what a crash may leave, and what is refused."""
+"""Marks of publications: reads, leftovers of crashes, and refused files."""
 
 from pathlib import Path
 from random import Random
@@ -54,7 +54,7 @@ def test_a_stray_file_is_refused(tmp_path: Path) -> None:
 
 
 def _survive(*ignored: str) -> bool:
-    """Whether a mark survives every loss of power, if some places make nothing durable."""
+    """True if a mark survives every loss of power although some call sites do not sync."""
     for seed in range(50):
         disk, directory = SimulatedDisk(Random(seed)), Path("/publishing")
         disk.ignored = frozenset(ignored)

@@ -1,6 +1,6 @@
-"""What a start makes of the marks of publications: one test for each row of the table in `docs/storage.md`, of its name.
+"""Decisions about marks of publications: a test for each row of the table in `docs/storage.md`.
 
-There are two marks, and something happens to the first. Each test asks a check as well, which changes nothing.
+There are two marks; the tests change the first. Each test also runs a check, which changes nothing.
 """
 
 import struct

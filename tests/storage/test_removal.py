@@ -1,4 +1,4 @@
-"""What has lost its name goes in the background: how much in each step, how many syncs, what may fail and crash."""
+"""Background removal of retired files: size of steps, number of syncs, failures and crashes."""
 
 import errno
 from pathlib import Path
@@ -26,7 +26,7 @@ def directories(topics: Path, count: int, files: int) -> list[Path]:
 
 
 def steps_of(disk: RecordingDisk, steps: Steps) -> list[list[Call]]:
-    """What was done in each step."""
+    """The disk operations of each step."""
     done = []
     ended = False
     while not ended:

@@ -1,4 +1,4 @@
-"""Which records go: by size, by age, and what has no age. Against a naive model too."""
+"""Retention by size and by age, segments without timestamps, and comparison with a naive model."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ NEVER = -1
 
 
 def log(*segments: tuple[int, int]) -> list[SegmentFacts]:
-    """Segments of ten records each, of (bytes, age of the newest record); `NEVER` for one without timestamps."""
+    """Segments of ten records, by (bytes, age of the newest record); `NEVER`: no timestamps."""
     return [
         SegmentFacts((at + 1) * 10, size, NEVER if age == NEVER else NOW - age)
         for at, (size, age) in enumerate(segments)

@@ -1,4 +1,4 @@
-"""One segment: reading from any offset, indexes that are only hints, damage that is always found."""
+"""One segment: reads from any offset, indexes that are only hints, damage that is always found."""
 
 import random
 import struct
@@ -25,7 +25,7 @@ LARGE = 7000
 
 
 class Written:
-    """A segment of batches, and what a reader must find in it."""
+    """A segment, and the batches that a reader must find in it."""
 
     def __init__(self, directory: Path, count: int = 40, size: int = LARGE, seed: int = 1) -> None:
         rng = random.Random(seed)
@@ -35,7 +35,7 @@ class Written:
         self.timestamps: list[int] = []
         self.end = BASE
         for _ in range(count):
-            # Timestamps go up on the whole, with some that are far ahead or behind.
+            # Ascending timestamps, except some that are far ahead or behind.
             timestamp = len(self.batches) * 10 + rng.choice([0, 0, 0, 55, -35])
             self.add(batch(rng.randint(1, 3), size // 2, timestamp))
         self.segment.sync()
@@ -55,7 +55,7 @@ class Written:
         return segment
 
     def check(self, segment: Segment) -> None:
-        """Every offset and every timestamp is found where it is."""
+        """Assert that every offset and every timestamp is found at its position."""
         for base, after, stored in zip(self.bases, [*self.bases[1:], self.end], self.batches, strict=True):
             for offset in (base, after - 1):
                 chunk = segment.read(offset, 1, segment.size)
@@ -259,7 +259,7 @@ def test_closing_without_a_sync_gives_the_file_back(tmp_path: Path) -> None:
     check_batch(segment_path(tmp_path, 0).read_bytes())
 
 
-# --- what a start finds out ---------------------------------------------------------------------------------------
+# --- what a start finds out -----------------------------------------------------------------------
 
 
 def facts(segment: Segment) -> tuple[int, int, int, int]:
@@ -297,12 +297,12 @@ def test_measuring_looks_at_the_end_only(written: Written, monkeypatch: pytest.M
     monkeypatch.setattr(Segment, "_headers", watched)
     Segment(DISK, written.segment.path.parent, BASE).measure()
     assert written.segment.size > 4 * INDEX_INTERVAL_BYTES
-    # The batch that an entry names may have to be looked for from the entry before it.
+    # Finding the batch of an entry may begin at the entry before it.
     assert len(set(looked)) * LARGE // 2 < 3 * (INDEX_INTERVAL_BYTES + 3 * LARGE)
 
 
 def early_peak(directory: Path) -> Segment:
-    """A segment that begins in 1970, has its largest timestamp soon after that, and small ones from there on."""
+    """A segment that begins in 1970, with its largest timestamp near the front."""
     segment = Segment(DISK, directory, 0)
     for number in range(30):
         new = batch(1, LARGE, 9_000 if number == 3 else number)

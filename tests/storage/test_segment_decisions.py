@@ -1,6 +1,7 @@
-"""What a start makes of the segments and indexes of a partition: one test for each row of the table in `docs/storage.md`, of its name.
+"""Decisions about segments and indexes: a test for each row of the table in `docs/storage.md`.
 
-There are three segments. The applied position is in the last one, with two batches behind it that the journal has.
+There are three segments. The applied position is in the last one; the journal has the two batches
+behind it.
 """
 
 import shutil
@@ -27,7 +28,7 @@ BATCH = len(batch(1, SIZE))
 
 
 class Partition:
-    """A partition's directory, what its applied position says, and what must be in it."""
+    """The directory of a partition, its applied position, and its expected batches."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -60,7 +61,7 @@ class Partition:
         self.change(base, lambda whole: whole[:at] + new + whole[at + len(new) :])
 
     def begin_at(self, offset: int) -> None:
-        """The log begin offset moved there; the files did not go yet."""
+        """Move the log begin offset in the applied position, and leave the files."""
         assert self.applied is not None
         self.begin = self.applied.log_begin_offset = offset
         if offset == SYNCED:
@@ -73,7 +74,7 @@ class Partition:
         return log
 
     def taken(self) -> None:
-        """Everything from the log begin offset to the applied position is found, what follows is applied again, and so for ever."""
+        """Assert that all synced batches are found and the others replayed, at every start."""
         for _ in range(2):
             log = self.open()
             assert (log.begin_offset, log.end_offset) == (self.begin, SYNCED if self.applied else 0)
@@ -86,7 +87,7 @@ class Partition:
         check(self.open())
 
     def not_ready(self, reason: str, *, replayed: bool = True) -> None:
-        """The partition is damaged for that reason, and nothing is changed."""
+        """Assert that the partition is damaged for that reason, and nothing is changed."""
         before = self.contents()
         with pytest.raises(CorruptData, match=reason):
             self.open(replayed=replayed)
@@ -94,7 +95,7 @@ class Partition:
 
 
 def check(log: PartitionLog) -> None:
-    """Every offset and timestamp that is in segments is found, and the age of each segment is that of its newest record."""
+    """Assert that all offsets and timestamps are found, and each segment has the right age."""
     for offset in range(log.begin_offset, log.written_offset):
         chunk = log.read(offset, 1)
         assert [read_header(each).base_offset for each in chunk.batches] == [offset]
@@ -111,7 +112,7 @@ def partition(tmp_path: Path) -> Partition:
     return Partition(tmp_path / "topic-0")
 
 
-# --- segments -----------------------------------------------------------------------------------------------------
+# --- segments -------------------------------------------------------------------------------------
 
 
 def test_absent(tmp_path: Path) -> None:
@@ -155,12 +156,12 @@ def test_newer_segment(partition: Partition) -> None:
 def test_newer_than_the_journal(partition: Partition) -> None:
     reason = r"28\.log has \d+ bytes, but of what is behind byte \d+ the journal does not know"
     partition.not_ready(reason, replayed=False)
-    # Nor if it is a segment of its own.
+    # Nor may they be a segment of their own.
     whole = partition.path(LAST).read_bytes()
     partition.path(LAST).write_bytes(whole[: partition.synced.segment_bytes])
     partition.path(SYNCED).write_bytes(whole[partition.synced.segment_bytes :])
     partition.not_ready(r"40\.log has \d+ bytes", replayed=False)
-    # A segment that nothing was written to says nothing.
+    # An empty segment is no evidence.
     partition.path(SYNCED).write_bytes(b"")
     partition.open(replayed=False)
     assert not partition.path(SYNCED).exists()
@@ -325,11 +326,15 @@ def test_retired(partition: Partition) -> None:
     assert list(partition.directory.glob("*.deleted")) == []
 
 
-# --- indexes ------------------------------------------------------------------------------------------------------
+# --- indexes --------------------------------------------------------------------------------------
 
 
 def each_index(partition: Partition, change: Callable[[bytes], bytes], *, rebuilt: bool = False) -> None:
-    """With either index, or both, changed in all segments, everything is taken; `rebuilt`: and they are as before."""
+    """Assert that a change to either index or both, in all segments, loses nothing.
+
+    Args:
+        rebuilt: the indexes must be as before afterwards.
+    """
     for suffixes in ((".index",), (".timeindex",), (".index", ".timeindex")):
         before = partition.contents()
         for base in (FIRST, MIDDLE, LAST):

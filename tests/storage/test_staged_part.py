@@ -1,4 +1,4 @@
-"""A part of a stage: read with the offsets that it has in the log, patched to say them, and damage that is found."""
+"""A part of a stage: reads with the offsets of the log, patched headers, and damage."""
 
 import sys
 from pathlib import Path

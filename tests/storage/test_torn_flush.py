@@ -1,4 +1,4 @@
-"""What a crash leaves of the last flush is torn, whatever the flush holds; what damage leaves of it is not."""
+"""A crash always leaves a torn flush, whatever its content; damage never does."""
 
 from collections.abc import Iterable, Sequence
 from itertools import product
@@ -18,12 +18,12 @@ PAYLOADS = {
     "small": [b"x" * 10, b"", b"y"],
     "many": [b"%d" % number for number in range(50)],
 }
-# Where a flush begins in its sector decides what of it shares one with others.
+# The beginning of a flush in its sector decides which of its parts share a sector.
 BEGINS = (64, 511, 512, 513, 640, 985, 1000, 1023)
 
 
 def write(payloads: Sequence[bytes], begin: int) -> tuple[bytes, int, int]:
-    """A file with a first flush that ends at byte `begin`, and a second one: the file, and where that one begins and ends."""
+    """A file with a second flush from byte `begin` on; returns the file and that flush's bounds."""
     number, data = 1, header()
     if begin > len(data):
         data += flush(1, 64, [entry(1, b"f" * (begin - 64 - 40 - 36))])
@@ -44,7 +44,7 @@ def flipped(data: bytes, at: int, change: int) -> bytearray:
 
 
 def torn(data: bytes, begin: int, sectors: Iterable[int]) -> bytearray:
-    """The file without what was written into some sectors from byte `begin` on."""
+    """The file with some sectors from byte `begin` on set to zeros."""
     other = bytearray(data)
     for sector in sectors:
         first, end = max(begin, sector * SECTOR_BYTES), (sector + 1) * SECTOR_BYTES
@@ -75,7 +75,7 @@ def test_a_flush_with_one_wrong_byte_is_damaged(payloads: str, begin: int) -> No
     every = range(begin, end) if end - begin < 400 else sorted(Random(begin).sample(range(begin, end), 60))
     for at in every:
         for change in (1 << at % 8, 0xFF, data[at]):
-            # A zero in the only byte of a sector is what a crash leaves, too.
+            # A crash may leave the same: the flush has a single byte in that sector.
             alone = at % SECTOR_BYTES == 511 == begin % SECTOR_BYTES or (
                 at == end - 1 and not at % SECTOR_BYTES
             )

@@ -1,11 +1,11 @@
-"""Work in the background: turns, results, faults, the end."""
+"""Background tasks: order of steps, results, faults, stop."""
 
 from pixy.storage.upkeep import Steps, Upkeep
 from tests.fakes.worker import StepWorker
 
 
 class Bench:
-    """An upkeep whose steps run when the test says so."""
+    """An upkeep whose steps run when the test requests them."""
 
     def __init__(self) -> None:
         self.worker = StepWorker()

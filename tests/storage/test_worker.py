@@ -1,4 +1,4 @@
-"""The worker thread: order, errors, the end."""
+"""The worker thread: order, errors, stop."""
 
 import asyncio
 import os
