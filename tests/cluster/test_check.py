@@ -49,7 +49,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def test_what_a_killed_node_leaves_is_ok(node: Path) -> None:
+def test_the_directory_of_a_killed_node_is_ok(node: Path) -> None:
     assert wrong(node) == []
     report = check_node(ReadOnlyDisk(), node)
     by_kind: dict[str, list[str]] = {}
@@ -66,7 +66,7 @@ def test_what_a_killed_node_leaves_is_ok(node: Path) -> None:
     assert found["topic-1"] == "no synced records"
 
 
-async def test_what_a_stopped_node_leaves_is_ok_at_every_age(tmp_path: Path) -> None:
+async def test_the_directory_of_a_stopped_node_is_ok_at_every_age(tmp_path: Path) -> None:
     for _ in range(3):
         async with Cluster(tmp_path / "data", checkpoint_entries=3).running() as cluster:
             if not cluster.node.metadata.topics:
@@ -82,7 +82,7 @@ async def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
             check_node(ReadOnlyDisk(), tmp_path / "data")
 
 
-def test_a_check_lets_go_of_the_lock(node: Path) -> None:
+def test_a_check_releases_the_lock(node: Path) -> None:
     check_node(ReadOnlyDisk(), node)
     lock = RealDisk().lock(node / "lock")
     assert lock is not None
@@ -94,7 +94,7 @@ def test_a_copy_without_a_lock_is_checked_and_gets_none(node: Path) -> None:
     assert wrong(node) == []
 
 
-def test_flipped_bytes_all_over_are_found(node: Path) -> None:
+def test_flipped_bytes_anywhere_are_found(node: Path) -> None:
     hints = (".index", ".timeindex")
     last = newest(node, "journal/*")
     for path in sorted(each for each in node.rglob("*") if each.is_file() and each.suffix not in hints):
@@ -108,7 +108,7 @@ def test_flipped_bytes_all_over_are_found(node: Path) -> None:
             path.write_bytes(whole)
 
 
-def test_every_file_that_is_removed_is_missed(node: Path) -> None:
+def test_every_removed_file_is_missed(node: Path) -> None:
     for path in [node / "identity", *node.glob("topics/*/*.log")]:
         whole = path.read_bytes()
         path.unlink()
@@ -116,7 +116,7 @@ def test_every_file_that_is_removed_is_missed(node: Path) -> None:
         path.write_bytes(whole)
 
 
-async def test_a_hard_state_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
+async def test_a_missing_hard_state_is_a_warning(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 2)
     path = newest(tmp_path / "data", "journal/*")
@@ -128,7 +128,7 @@ async def test_a_hard_state_that_is_not_there_is_a_warning(tmp_path: Path) -> No
     ]
 
 
-def test_every_file_that_is_added_is_noticed(node: Path) -> None:
+def test_every_added_file_is_noticed(node: Path) -> None:
     def add(directory: Path) -> None:
         for place in (".", "topics/topic-0", "state"):
             (directory / place / "notes").write_bytes(b"x")
@@ -201,7 +201,7 @@ def own(raft_group: int, cluster: bytes = b"") -> Damage:
         ),
     ],
 )
-def test_whose_a_directory_is(node: Path, damage: Damage, expected: str) -> None:
+def test_the_owner_of_a_directory_is_checked(node: Path, damage: Damage, expected: str) -> None:
     found = [f"{verdict} {where}: {what}" for verdict, where, what in wrong(node, damage)]
     assert any(each.startswith(expected) for each in found), found
     assert not any("which no topic has" in each for each in found)
@@ -209,7 +209,7 @@ def test_whose_a_directory_is(node: Path, damage: Damage, expected: str) -> None
     assert worst == {expected.split(maxsplit=1)[0]} or expected.startswith("damaged")
 
 
-def test_segments_are_checked_beside_a_lost_identity_and_not_in_the_place_of_others(node: Path) -> None:
+def test_segments_are_checked_without_an_identity_and_not_in_another_partitions_directory(node: Path) -> None:
     """Segments of another partition prove nothing about this one."""
 
     def judged() -> list[str]:
@@ -224,7 +224,7 @@ def test_segments_are_checked_beside_a_lost_identity_and_not_in_the_place_of_oth
 
 
 @pytest.mark.parametrize("missing", [0, 1])
-async def test_relocated_entries_are_counted_and_shown_and_a_hole_in_them_is_damage(
+async def test_relocated_entries_are_counted_and_shown_and_a_gap_in_them_is_damage(
     tmp_path: Path, missing: int
 ) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
@@ -254,7 +254,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_is_used(node: Pa
     assert (verdict, where) == ("damaged", str(damaged.relative_to(node)))
 
 
-def test_a_state_group_without_checkpoints_misses_its_first_entries(node: Path) -> None:
+def test_a_state_group_without_checkpoints_lacks_its_first_entries(node: Path) -> None:
     found = wrong(node, lambda path: shutil.rmtree(path / "state" / "groups-0"))
     assert [(verdict, where) for verdict, where, _ in found] == [("damaged", "groups-0")]
     assert found[0][2].startswith(
@@ -262,7 +262,7 @@ def test_a_state_group_without_checkpoints_misses_its_first_entries(node: Path) 
     )
 
 
-def test_a_lost_journal_is_damage_and_the_segments_are_checked_all_the_same(node: Path) -> None:
+def test_a_lost_journal_is_damage_and_segments_are_checked_nevertheless(node: Path) -> None:
     def lose(directory: Path) -> None:
         shutil.rmtree(directory / "journal")
         flip(newest(directory, "topics/topic-0/*.log"), 30)
@@ -273,7 +273,7 @@ def test_a_lost_journal_is_damage_and_the_segments_are_checked_all_the_same(node
 
 
 @pytest.mark.parametrize("left", ["staging", "state", "topics"])
-def test_a_lost_journal_is_damage_whatever_is_left_beside_it(node: Path, left: str) -> None:
+def test_a_lost_journal_is_damage_whatever_other_files_remain(node: Path, left: str) -> None:
     def lose(directory: Path) -> None:
         for name in {"journal", "staging", "state", "topics"} - {left}:
             shutil.rmtree(directory / name, ignore_errors=True)
@@ -283,13 +283,13 @@ def test_a_lost_journal_is_damage_whatever_is_left_beside_it(node: Path, left: s
     assert ("damaged", "journal", "no journal files: the next start is refused") in found
 
 
-def test_behind_a_damaged_journal_nothing_is_judged_that_hangs_on_it(node: Path) -> None:
+def test_with_a_damaged_journal_nothing_that_depends_on_it_is_judged(node: Path) -> None:
     oldest = sorted(node.glob("journal/*"))[0]
     found = wrong(node, lambda _: flip(oldest, 64))
     assert {(verdict, where) for verdict, where, _ in found} == {("damaged", f"journal/{oldest.name}")}
 
 
-async def test_a_commit_beyond_the_end_is_damage_and_one_of_no_topic_a_warning(tmp_path: Path) -> None:
+async def test_a_commit_beyond_the_end_is_damage_and_one_without_topic_a_warning(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         await cluster.append(b"a", b"b")
@@ -303,7 +303,7 @@ async def test_a_commit_beyond_the_end_is_damage_and_one_of_no_topic_a_warning(t
 
 
 @pytest.mark.parametrize("names", [[], ["lock"], ["lock", "identity.part"]])
-def test_a_first_start_that_did_not_come_far(tmp_path: Path, names: list[str]) -> None:
+def test_a_check_of_an_interrupted_first_start_only_warns(tmp_path: Path, names: list[str]) -> None:
     for name in names:
         (tmp_path / name).write_bytes(b"")
     if not names:
@@ -324,7 +324,7 @@ def test_a_data_dir_stands_for_the_clusters_in_it(node: Path) -> None:
     assert node_directories(ReadOnlyDisk(), node.parent) == [node.parent / "journal"]
 
 
-def test_what_is_no_node_is_refused(node: Path, tmp_path: Path) -> None:
+def test_a_directory_without_a_node_is_refused(node: Path, tmp_path: Path) -> None:
     with pytest.raises(DataDirectoryError, match=r"identity is not a directory$"):
         node_directories(ReadOnlyDisk(), node / "identity")
     with pytest.raises(DataDirectoryError, match="nowhere does not exist"):

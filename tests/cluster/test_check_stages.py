@@ -49,7 +49,7 @@ MARK = "publishing/00000000000000000001"
 STAGE = "staging/00000000000000000001"
 
 
-def test_stages_and_what_is_being_published_are_found(directory: Path) -> None:
+def test_stages_and_publications_in_progress_are_found(directory: Path) -> None:
     assert findings(directory) == [
         f"ok staging/{number:020d}: stage stage-{number} of sink sink: 2 records, 138 bytes"
         for number in (1, 2)
@@ -92,7 +92,7 @@ def one_part(directory: Path) -> Path:
         ),
     ],
 )
-def test_what_is_damaged_is_told(directory: Path, damage: Callable[[Path], object], expected: str) -> None:
+def test_damage_is_reported(directory: Path, damage: Callable[[Path], object], expected: str) -> None:
     damage(directory)
     found = findings(directory)
     assert any(each.startswith(expected) for each in found), found
@@ -125,7 +125,7 @@ def test_a_cluster_whose_kind_was_changed_has_a_node_and_stages(directory: Path)
     assert not [each for each in findings(directory.parent) if each.startswith("warning")]
 
 
-def test_a_directory_that_no_stage_was_ever_written_to_is_empty(tmp_path: Path) -> None:
+def test_a_directory_without_stages_is_empty(tmp_path: Path) -> None:
     (tmp_path / "remote" / "kafka").mkdir(parents=True)
     (tmp_path / "remote" / "kafka" / "lock").touch()
     assert node_directories(ReadOnlyDisk(), tmp_path) == [tmp_path / "remote" / "kafka"]

@@ -48,7 +48,7 @@ def on_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
         runner.run(test())
 
 
-def test_what_comes_from_the_device_has_the_pace_that_is_configured() -> None:
+def test_reads_from_the_device_have_the_configured_rate() -> None:
     async def test() -> None:
         bench = Bench()
         took = sum([await bench.read(100_000) for _ in range(10)])
@@ -57,7 +57,7 @@ def test_what_comes_from_the_device_has_the_pace_that_is_configured() -> None:
     on_virtual_time(test)
 
 
-def test_all_readers_share_the_pace_and_none_is_left_out() -> None:
+def test_all_readers_share_the_rate_and_none_starves() -> None:
     async def test() -> None:
         bench = Bench()
         took = await asyncio.gather(*(bench.read(100_000) for _ in range(5)))
@@ -66,7 +66,7 @@ def test_all_readers_share_the_pace_and_none_is_left_out() -> None:
     on_virtual_time(test)
 
 
-def test_what_is_in_memory_never_waits_even_behind_reads_that_do() -> None:
+def test_reads_from_memory_never_wait_even_behind_delayed_ones() -> None:
     async def test() -> None:
         bench = Bench()
         cold = asyncio.create_task(bench.read(1_000_000))
@@ -78,7 +78,7 @@ def test_what_is_in_memory_never_waits_even_behind_reads_that_do() -> None:
     on_virtual_time(test)
 
 
-def test_a_small_read_now_and_then_does_not_wait() -> None:
+def test_occasional_small_reads_do_not_wait() -> None:
     async def test() -> None:
         bench = Bench()
         for _ in range(5):
@@ -88,7 +88,7 @@ def test_a_small_read_now_and_then_does_not_wait() -> None:
     on_virtual_time(test)
 
 
-def test_time_that_nobody_read_in_is_not_saved() -> None:
+def test_unused_time_earns_no_credit() -> None:
     async def test() -> None:
         bench = Bench()
         await asyncio.sleep(3600)
@@ -97,7 +97,7 @@ def test_time_that_nobody_read_in_is_not_saved() -> None:
     on_virtual_time(test)
 
 
-def test_nothing_waits_while_nobody_writes() -> None:
+def test_no_read_waits_while_nothing_is_written() -> None:
     async def test() -> None:
         bench = Bench()
         bench.writing = False
@@ -108,14 +108,14 @@ def test_nothing_waits_while_nobody_writes() -> None:
     on_virtual_time(test)
 
 
-def test_without_a_bound_nothing_waits() -> None:
+def test_without_a_limit_no_read_waits() -> None:
     async def test() -> None:
         assert await Bench(rate=0).read(1 << 30) == 0
 
     on_virtual_time(test)
 
 
-def test_what_a_read_raises_comes_out() -> None:
+def test_an_exception_of_a_read_is_raised() -> None:
     async def test() -> None:
         def damaged() -> None:
             raise CorruptData("byte 7")
@@ -136,7 +136,7 @@ class _SlowDevice(RecordingDisk):
         return self.given
 
 
-async def test_a_node_paces_reads_while_its_journal_is_written_and_not_later(tmp_path: Path) -> None:
+async def test_a_node_limits_reads_only_while_its_journal_is_written(tmp_path: Path) -> None:
     storage = {"cold_read_bytes_per_second": RATE}
     async with Cluster(tmp_path, storage=storage, disk=_SlowDevice()).running() as cluster:
         await cluster.create_topic()

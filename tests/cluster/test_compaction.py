@@ -41,7 +41,7 @@ async def work(cluster: Cluster, count: int) -> None:
     await cluster.settle()
 
 
-async def test_what_a_damaged_partition_needs_of_the_journal_outlives_its_files(tmp_path: Path) -> None:
+async def test_entries_of_a_damaged_partition_outlive_their_journal_files(tmp_path: Path) -> None:
     directory, segment, whole = await damaged(tmp_path)
     for _ in range(3):
         async with Cluster(directory).running() as cluster:
@@ -57,7 +57,9 @@ async def test_what_a_damaged_partition_needs_of_the_journal_outlives_its_files(
         await cluster.append(b"more", topic="bad")
 
 
-async def test_a_damaged_partition_is_relocated_no_more_than_the_journal_grows(tmp_path: Path) -> None:
+async def test_relocation_for_a_damaged_partition_is_bounded_by_the_growth_of_the_journal(
+    tmp_path: Path,
+) -> None:
     directory, _, _ = await damaged(tmp_path)
     async with Cluster(directory).running() as cluster:
         await work(cluster, 300)
@@ -66,7 +68,7 @@ async def test_a_damaged_partition_is_relocated_no_more_than_the_journal_grows(t
         assert cluster.journal_files() == files
 
 
-async def test_what_only_the_journal_has_of_a_log_that_was_given_up_outlives_its_files(
+async def test_unwritten_entries_of_an_abandoned_log_outlive_their_journal_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = [b"%d" % number + b"x" * 500 for number in range(60)]
@@ -101,7 +103,7 @@ async def test_what_only_the_journal_has_of_a_log_that_was_given_up_outlives_its
         assert len(cluster.values("good")) == 700
 
 
-async def test_a_deleted_topic_holds_no_journal_file(tmp_path: Path) -> None:
+async def test_a_deleted_topic_retains_no_journal_file(tmp_path: Path) -> None:
     directory, _, _ = await damaged(tmp_path)
     async with Cluster(directory).running() as cluster:
         await cluster.node.delete_topic("bad")
@@ -112,7 +114,7 @@ async def test_a_deleted_topic_holds_no_journal_file(tmp_path: Path) -> None:
         assert not (directory / "topics" / "bad-0").exists()
 
 
-async def test_journal_files_go_with_the_topic_that_alone_has_needed_them(tmp_path: Path) -> None:
+async def test_journal_files_needed_by_one_topic_only_are_removed_with_it(tmp_path: Path) -> None:
     async with Cluster(tmp_path, max_unapplied_bytes=1 << 20).running() as cluster:
         await cluster.create_topic()
         await cluster.append(*[b"x" * 1000] * 60)
@@ -125,7 +127,7 @@ async def test_journal_files_go_with_the_topic_that_alone_has_needed_them(tmp_pa
         assert len(cluster.journal_files()) < 8
 
 
-async def test_a_checkpoint_that_found_no_room_is_tried_again_though_nothing_else_happens(
+async def test_a_checkpoint_without_room_is_retried_on_an_idle_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "_FULL_DISK_RETRY_S", 0)

@@ -42,7 +42,7 @@ def test_a_single_member_gets_all_and_a_second_one_half() -> None:
     assert shared.consumers("b") == {"group": {"one": [0]}}
 
 
-def test_what_a_member_leaves_goes_to_the_others_and_it_hears_nothing() -> None:
+def test_partitions_of_a_leaving_member_go_to_the_others_without_a_callback_for_it() -> None:
     shared = coordinator()
     one, two = Consumer("one", "a"), Consumer("two", "a")
     shared.join(one)
@@ -57,7 +57,7 @@ def test_what_a_member_leaves_goes_to_the_others_and_it_hears_nothing() -> None:
     assert shared.consumers("a") == {}
 
 
-def test_a_member_whose_partitions_stay_hears_nothing() -> None:
+def test_a_member_with_unchanged_partitions_gets_no_callback() -> None:
     shared = coordinator()
     one, two = Consumer("one", "a"), Consumer("two", "b")
     shared.join(one)
@@ -76,7 +76,7 @@ def test_subscribing_replaces_the_topics() -> None:
     assert two.told[-1] == {"a": [0, 1, 2, 3]}
 
 
-def test_a_topic_that_comes_later_is_assigned_when_it_is_there() -> None:
+def test_a_topic_created_later_is_assigned_once_it_exists() -> None:
     partitions: dict[str, int] = {}
     shared = Coordinator(lambda topic: partitions.get(topic, 0))
     one, other = Consumer("one", "new"), Consumer("other", "old", group="other")
@@ -108,7 +108,7 @@ def test_groups_share_nothing() -> None:
         max_size=30,
     )
 )
-def test_every_partition_that_somebody_wants_has_one_owner(steps: list[tuple[str, int, set[str]]]) -> None:
+def test_every_subscribed_partition_has_one_owner(steps: list[tuple[str, int, set[str]]]) -> None:
     shared = coordinator()
     members = [Consumer(str(number)) for number in range(5)]
     inside: set[int] = set()
@@ -132,7 +132,7 @@ def test_every_partition_that_somebody_wants_has_one_owner(steps: list[tuple[str
             assert set(members[each].assigned) == set(members[each].topics)
 
 
-def test_more_partitions_are_shared_out_again() -> None:
+def test_added_partitions_are_rebalanced() -> None:
     partitions = {"a": 2, "b": 1}
     shared = Coordinator(lambda topic: partitions.get(topic, 0))
     one, two, other = Consumer("one", "a"), Consumer("two", "a"), Consumer("other", "b", group="other")
@@ -144,7 +144,7 @@ def test_more_partitions_are_shared_out_again() -> None:
     assert len(other.told) == 1
 
 
-def test_who_loses_partitions_is_told_before_who_gains_them() -> None:
+def test_members_that_lose_partitions_are_told_before_those_that_gain_them() -> None:
     partitions = {"a": 3}
     shared = Coordinator(lambda topic: partitions["a"])
     order: list[str] = []
@@ -163,7 +163,7 @@ def test_who_loses_partitions_is_told_before_who_gains_them() -> None:
     assert order == ["two", "one"]
 
 
-def test_the_partitions_of_a_deleted_topic_are_taken_away_also_if_there_is_a_new_one() -> None:
+def test_partitions_of_a_deleted_topic_are_revoked_even_if_it_was_recreated() -> None:
     shared = coordinator()
     one, two, other = Consumer("one", "a", "b"), Consumer("two", "a"), Consumer("other", "b", group="other")
     for member in (one, two, other):
@@ -175,7 +175,7 @@ def test_the_partitions_of_a_deleted_topic_are_taken_away_also_if_there_is_a_new
     assert len(other.told) == 1
 
 
-def test_a_topic_that_nobody_wants_changes_nothing() -> None:
+def test_a_topic_without_subscribers_changes_nothing() -> None:
     shared = coordinator()
     one = Consumer("one", "a")
     shared.join(one)
@@ -184,7 +184,7 @@ def test_a_topic_that_nobody_wants_changes_nothing() -> None:
     assert len(one.told) == 1
 
 
-def test_one_consumer_group_is_told_in_each_step_and_only_those_that_want_the_topic() -> None:
+def test_each_step_rebalances_one_consumer_group_that_subscribes_to_the_topic() -> None:
     shared = coordinator()
     wanting = [Consumer("one", "a", "b", group=f"g{number}") for number in range(5)]
     others = [Consumer("one", "b", group=f"h{number}") for number in range(5)]
@@ -199,7 +199,7 @@ def test_one_consumer_group_is_told_in_each_step_and_only_those_that_want_the_to
     assert not any(member.told for member in others)
 
 
-def test_a_topic_that_nobody_wants_any_more_has_no_consumer_groups() -> None:
+def test_a_topic_without_subscribers_has_no_consumer_groups() -> None:
     shared = coordinator()
     one, two = Consumer("one", "a", "b"), Consumer("two", "a")
     shared.join(one)

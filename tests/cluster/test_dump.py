@@ -43,7 +43,7 @@ def test_a_directory_is_shown_file_by_file_and_not_changed(node: Path) -> None:
     assert {each["raft_group"] for each in of_kind(lines, "partition_identity")} == {1000, 1002}
 
 
-def test_a_journal_is_shown_with_what_its_records_mean(node: Path) -> None:
+def test_a_journal_is_shown_with_the_meaning_of_its_records(node: Path) -> None:
     lines = dumped(node / "journal")
     entries = of_kind(lines, "entry")
     commits = [entry["commit_offsets"] for entry in entries if "commit_offsets" in entry]
@@ -80,7 +80,7 @@ def test_a_segment_is_shown_with_or_without_its_records(node: Path) -> None:
     assert (records[0]["key"], records[0]["value"][:8]) == (None, b"value-0v")
 
 
-def test_a_batch_that_unpacks_too_far_is_told_and_those_behind_it_are_shown(tmp_path: Path) -> None:
+def test_a_decompression_bomb_is_reported_and_later_batches_are_shown(tmp_path: Path) -> None:
     batches = [bytearray(batch) for batch in (batch_of(b"before"), bomb(), batch_of(b"behind"))]
     for offset, batch in enumerate(batches):
         patch_batch(batch, offset, 1)
@@ -125,9 +125,7 @@ def test_checkpoints_are_shown_with_their_records(node: Path) -> None:
         ("state/groups-0/*", 70, "corrupt at byte 0: record batch at offset 0 has CRC "),
     ],
 )
-def test_damage_is_shown_where_it_is_and_is_the_last_line(
-    node: Path, pattern: str, at: int, reason: str
-) -> None:
+def test_damage_is_shown_in_place_as_the_last_line(node: Path, pattern: str, at: int, reason: str) -> None:
     path = sorted(node.glob(pattern))[0]
     data = bytearray(path.read_bytes())
     data[at] ^= 0xFF
@@ -137,7 +135,7 @@ def test_damage_is_shown_where_it_is_and_is_the_last_line(
     assert lines[-1].fields["reason"].startswith(reason)
 
 
-def test_what_cannot_be_shown_is_refused(node: Path, tmp_path: Path) -> None:
+def test_other_files_are_refused(node: Path, tmp_path: Path) -> None:
     with pytest.raises(DataDirectoryError, match="lock is nothing that can be shown"):
         dumped(node / "lock")
     with pytest.raises(DataDirectoryError, match="nowhere does not exist"):

@@ -94,7 +94,7 @@ def test_a_consumer_group_belongs_to_one_state_group(name: str, count: int) -> N
     assert groups_index(name, 1) == 0
 
 
-def test_where_a_consumer_group_belongs_never_changes() -> None:
+def test_the_state_group_of_a_consumer_group_never_changes() -> None:
     assert [groups_index(name, 16) for name in ("orders", "bills", "")] == [10, 15, 0]
 
 
@@ -117,7 +117,7 @@ def expire(before: int, *groups: str) -> bytes:
     return GroupsCommand(expire_groups=ExpireGroups(groups=groups, before_ms=before)).SerializeToString()
 
 
-def test_what_is_committed_in_a_topic_is_nothing_to_a_later_one_of_its_name() -> None:
+def test_offsets_of_a_topic_do_not_apply_to_a_later_one_of_its_name() -> None:
     state = GroupsState()
     state.apply(commit_command(5, "g", "a", 0, topic_id=b"first"))
     assert state.committed("g", b"second") == {}
@@ -127,7 +127,7 @@ def test_what_is_committed_in_a_topic_is_nothing_to_a_later_one_of_its_name() ->
     assert state.topic_ids() == {b"first", b"second"}
 
 
-def test_deleted_topics_take_what_was_committed_in_them_and_groups_that_have_nothing_else() -> None:
+def test_deleted_topics_remove_their_offsets_and_groups_without_others() -> None:
     state = GroupsState()
     for group, topic in (("g", "a"), ("g", "b"), ("h", "a"), ("i", "c")):
         state.apply(commit_command(1, group, topic, 0, timestamp_ms=7))
@@ -138,7 +138,7 @@ def test_deleted_topics_take_what_was_committed_in_them_and_groups_that_have_not
     assert state.topic_ids() == {b"b", b"c"}
 
 
-def test_a_group_is_as_active_as_its_newest_commit_or_touch_says() -> None:
+def test_a_group_was_last_active_at_its_newest_commit_or_touch() -> None:
     state = GroupsState()
     state.apply(commit_command(1, "g", "a", 0, timestamp_ms=100))
     state.apply(commit_command(2, "g", "a", 1, timestamp_ms=50))  # a clock that was set back
@@ -149,7 +149,7 @@ def test_a_group_is_as_active_as_its_newest_commit_or_touch_says() -> None:
     assert state.committed("g", b"a") == {0: OffsetCommit(1, "m1"), 1: OffsetCommit(2, "m2")}
 
 
-def test_a_group_is_forgotten_unless_it_was_active_meanwhile() -> None:
+def test_a_group_expires_unless_it_was_active_meanwhile() -> None:
     state = GroupsState()
     for group, at in (("old", 10), ("new", 20)):
         state.apply(commit_command(1, group, "a", 0, timestamp_ms=at))
@@ -159,7 +159,7 @@ def test_a_group_is_forgotten_unless_it_was_active_meanwhile() -> None:
     assert inactive(state, 99) == ["new"]
 
 
-def test_a_checkpoint_has_when_groups_were_active() -> None:
+def test_a_checkpoint_stores_the_last_activity_of_groups() -> None:
     state = GroupsState()
     state.apply(commit_command(1, "g", "a", 0, timestamp_ms=10))
     state.apply(touch(30, "g"))
@@ -168,7 +168,7 @@ def test_a_checkpoint_has_when_groups_were_active() -> None:
     assert (inactive(restored, 30), inactive(restored, 31)) == ([], ["g"])
 
 
-def test_a_snapshot_is_not_changed_by_what_is_forgotten_later() -> None:
+def test_a_snapshot_is_not_changed_by_a_later_expiry() -> None:
     state = GroupsState()
     for group in ("g", "h"):
         state.apply(commit_command(1, group, "a", 0, timestamp_ms=10))
@@ -185,7 +185,7 @@ def test_a_snapshot_is_not_changed_by_what_is_forgotten_later() -> None:
 GROUPS = [f"g{number}" for number in range(1000)]
 
 
-def test_topics_are_forgotten_at_once_and_their_offsets_go_some_in_each_step() -> None:
+def test_topics_are_forgotten_at_once_and_their_offsets_removed_in_steps() -> None:
     state = GroupsState()
     for group in GROUPS:
         for topic in "ab" if group in GROUPS[:300] else "a":
@@ -205,7 +205,7 @@ def test_topics_are_forgotten_at_once_and_their_offsets_go_some_in_each_step() -
 @given(
     st.lists(st.tuples(st.sampled_from("cftes"), st.sampled_from("gh"), st.sampled_from("ab")), max_size=25)
 )
-def test_when_offsets_in_forgotten_topics_go_changes_nothing(steps: list[tuple[str, str, str]]) -> None:
+def test_the_time_of_sweeping_forgotten_topics_changes_nothing(steps: list[tuple[str, str, str]]) -> None:
     swept, lazy = GroupsState(), GroupsState()
     for at, (what, group, topic) in enumerate(steps):
         command = {

@@ -90,7 +90,7 @@ async def counts(count: Callable[[], int], end: int) -> list[int]:
 # --- deletion -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_deleted_topic_goes_beside_the_writer_a_piece_at_a_time(tmp_path: Path) -> None:
+async def test_a_deleted_topic_is_removed_in_pieces_off_the_writer_thread(tmp_path: Path) -> None:
     jobs = Jobs()
     async with Cluster(tmp_path / "data", disk=jobs.disk, worker=jobs.worker).running() as cluster:
         await filled(cluster, SEGMENTS)
@@ -108,7 +108,7 @@ async def test_a_deleted_topic_goes_beside_the_writer_a_piece_at_a_time(tmp_path
     assert sum(jobs.did("pixy-upkeep", "sync_directory")) <= 3
 
 
-async def test_segments_go_beside_the_writer(tmp_path: Path) -> None:
+async def test_segments_are_removed_off_the_writer_thread(tmp_path: Path) -> None:
     jobs = Jobs()
     async with Cluster(tmp_path / "data", disk=jobs.disk, worker=jobs.worker).running() as cluster:
         await cluster.create_topic("topic", 1)
@@ -125,7 +125,7 @@ async def test_segments_go_beside_the_writer(tmp_path: Path) -> None:
     assert max(jobs.did("pixy-upkeep", "unlink")) <= FILES_PER_STEP
 
 
-async def test_a_topic_of_the_same_name_is_written_while_the_old_one_goes(tmp_path: Path) -> None:
+async def test_a_recreated_topic_is_written_while_the_old_one_is_removed(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         for round in range(2):
             await filled(cluster, SEGMENTS)
@@ -148,7 +148,7 @@ async def test_a_topic_of_the_same_name_is_written_while_the_old_one_goes(tmp_pa
 
 
 @pytest.mark.parametrize("turns", [0, 3, 20])
-async def test_a_kill_anywhere_in_a_deletion_leaves_what_the_next_start_finishes_in_the_background(
+async def test_a_deletion_killed_anywhere_is_finished_in_the_background_of_the_next_start(
     tmp_path: Path, turns: int
 ) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
@@ -167,7 +167,7 @@ async def test_a_kill_anywhere_in_a_deletion_leaves_what_the_next_start_finishes
 
 
 @pytest.mark.no_debug
-async def test_the_turns_of_a_deletion_let_go_of_few_partitions(tmp_path: Path) -> None:
+async def test_each_turn_of_a_deletion_drops_few_partitions(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", file_bytes=1 << 20).running() as cluster:
         await cluster.create_topic("topic", MANY)
         replicas = cluster.node._replicas
@@ -183,7 +183,7 @@ async def test_the_turns_of_a_deletion_let_go_of_few_partitions(tmp_path: Path) 
 
 
 @pytest.mark.no_debug
-async def test_the_turns_of_a_growth_make_few_partitions_and_all_of_them_are_there_at_once(
+async def test_each_turn_of_a_growth_makes_few_partitions_and_all_appear_at_once(
     tmp_path: Path,
 ) -> None:
     async with Cluster(tmp_path / "data", file_bytes=1 << 20).running() as cluster:
@@ -207,7 +207,7 @@ async def test_the_turns_of_a_growth_make_few_partitions_and_all_of_them_are_the
 
 
 @pytest.mark.no_debug
-async def test_what_is_asked_of_all_partitions_is_answered_over_many_turns(tmp_path: Path) -> None:
+async def test_requests_to_all_partitions_are_answered_over_many_turns(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", file_bytes=1 << 20).running() as cluster:
         backend = EmbeddedBackend(cluster.node)
         await cluster.create_topic("topic", MANY)
@@ -221,7 +221,7 @@ async def test_what_is_asked_of_all_partitions_is_answered_over_many_turns(tmp_p
         assert await ranges == dict.fromkeys(range(MANY), OffsetRange(0, 0))
 
 
-async def test_many_partitions_are_described_over_many_turns_before_they_are_there(tmp_path: Path) -> None:
+async def test_many_partitions_are_described_over_many_turns_before_they_appear(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         backend = EmbeddedBackend(cluster.node)
         creating = asyncio.ensure_future(backend.create_topic("topic", MANY))
@@ -231,7 +231,7 @@ async def test_many_partitions_are_described_over_many_turns_before_they_are_the
         assert [each.partition for each in (await creating).partitions] == list(range(MANY))
 
 
-async def test_a_topic_that_is_deleted_while_it_grows_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_topic_deleted_while_it_grows_leaves_nothing(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         before = set(cluster.node._replicas)
         creating = asyncio.ensure_future(cluster.node.create_topic("topic", 1000, {}))
@@ -248,7 +248,7 @@ async def test_a_topic_that_is_deleted_while_it_grows_leaves_nothing(tmp_path: P
 # --- sinks --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_turn_looks_at_few_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_checks_few_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher_module, "_SINKS_PER_TURN", 10)
     monkeypatch.setattr(stage_expiry, "_SINKS_PER_TURN", 10)
     async with Cluster(tmp_path / "data").running() as cluster:

@@ -29,7 +29,7 @@ def init(groups_count: int) -> bytes:
     return MetadataCommand(init_cluster=InitCluster(groups_count=groups_count)).SerializeToString()
 
 
-def test_topics_get_raft_groups_one_after_the_other() -> None:
+def test_topics_get_consecutive_raft_groups() -> None:
     state = MetadataState()
     first, second = state.apply(create("a", 2, b"1", x="y")), state.apply(create("b", 3, b"2"))
     assert first == Topic("a", b"1", 1, {"x": "y"}, (FIRST_PARTITION_GROUP, FIRST_PARTITION_GROUP + 1))
@@ -107,7 +107,7 @@ def applied(state: MetadataState, command: bytes) -> Topic:
     return topic
 
 
-def test_more_partitions_get_new_raft_groups_behind_those_that_stay() -> None:
+def test_added_partitions_get_new_raft_groups_after_the_present_ones() -> None:
     state = MetadataState()
     first = applied(state, create("a", 2))
     state.apply(create("b"))
@@ -125,7 +125,7 @@ def test_a_topic_grows_up_to_the_highest_number() -> None:
     assert isinstance(state.apply(alter("a", 10_001)), InvalidArgument)
 
 
-def test_options_are_set_replaced_and_unset_each_for_itself() -> None:
+def test_options_are_set_replaced_and_unset_independently() -> None:
     state = MetadataState()
     state.apply(create("a", x="1", y="2"))
     topic = applied(state, alter("a", unset=["y", "z"], x="3", w="4"))
@@ -133,7 +133,7 @@ def test_options_are_set_replaced_and_unset_each_for_itself() -> None:
     assert applied(state, alter("a", unset=["x"], x="5")).config == {"x": "5", "w": "4"}
 
 
-def test_a_change_that_changes_nothing_is_no_new_version() -> None:
+def test_an_alteration_without_a_change_keeps_the_version() -> None:
     state = MetadataState()
     first = applied(state, create("a", 2, x="1"))
     for command in (alter("a"), alter("a", 2), alter("a", x="1"), alter("a", unset=["y"])):
@@ -143,7 +143,7 @@ def test_a_change_that_changes_nothing_is_no_new_version() -> None:
     assert applied(state, alter("a", x="1")).version == 3
 
 
-def test_a_topic_of_a_checkpoint_has_the_version_that_it_had() -> None:
+def test_a_topic_keeps_its_version_over_a_checkpoint() -> None:
     state, restored = MetadataState(), MetadataState()
     state.apply(create("a"))
     state.apply(create("b"))
@@ -152,7 +152,7 @@ def test_a_topic_of_a_checkpoint_has_the_version_that_it_had() -> None:
     assert [topic.version for topic in restored.topics.values()] == [1, 2]
 
 
-def test_a_deleted_topic_is_told_and_its_raft_groups_are_never_used_again() -> None:
+def test_a_deleted_topic_is_returned_and_its_raft_groups_are_never_reused() -> None:
     state = MetadataState()
     first = applied(state, create("a", 2, b"first"))
     assert state.apply(delete("a")) == DeletedTopic(first)
@@ -165,7 +165,7 @@ def test_a_deleted_topic_is_told_and_its_raft_groups_are_never_used_again() -> N
 
 
 @pytest.mark.parametrize("count", [-1, 0, 10_001])
-def test_a_number_of_partitions_that_no_topic_may_have_is_refused(count: int) -> None:
+def test_a_number_of_partitions_out_of_range_is_refused(count: int) -> None:
     with pytest.raises(InvalidArgument, match=f"{count} partitions; 1 to 10000 are allowed"):
         check_partitions(count)
     check_partitions(1)
@@ -182,7 +182,7 @@ def test_a_number_of_partitions_that_no_topic_may_have_is_refused(count: int) ->
         max_size=25,
     )
 )
-def test_no_raft_group_is_ever_given_twice_and_replicas_agree(commands: list[bytes]) -> None:
+def test_no_raft_group_is_assigned_twice_and_replicas_agree(commands: list[bytes]) -> None:
     state, given_out = MetadataState(), dict[int, tuple[str, int]]()
     for number, command in enumerate(commands):
         result = state.apply(command)

@@ -48,7 +48,7 @@ def hard_states(journal: RecoveredJournal) -> dict[int, HardState]:
 # --- the first start ----------------------------------------------------------------------------------------------
 
 
-async def test_the_first_start_writes_who_this_is_and_a_hard_state_for_every_group(tmp_path: Path) -> None:
+async def test_the_first_start_writes_an_identity_and_a_hard_state_for_every_group(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 2)
         await cluster.settle()
@@ -60,7 +60,7 @@ async def test_the_first_start_writes_who_this_is_and_a_hard_state_for_every_gro
             assert (state.term, state.vote, list(state.voters)) == (1, 1, [1])
 
 
-async def test_nothing_but_what_was_made_is_there(tmp_path: Path) -> None:
+async def test_only_created_files_topics_and_partitions_exist(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         assert sorted(path.name for path in cluster.directory.iterdir()) == ["identity", "journal", "lock"]
         await cluster.create_topic("topic", 2)
@@ -182,13 +182,13 @@ async def test_a_data_directory_in_use_is_refused_and_the_owner_undisturbed(tmp_
         assert "topic" in again.node.metadata.topics
 
 
-async def test_a_data_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+async def test_a_data_directory_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataDirectoryError, match=r"data directory .*file/data cannot be used"):
         await Cluster(tmp_path / "file" / "data").node.start()
 
 
-async def test_the_journal_of_another_cluster_is_refused_and_the_directory_is_given_back(
+async def test_the_journal_of_another_cluster_is_refused_and_the_directory_is_released(
     tmp_path: Path,
 ) -> None:
     for seed in (1, 2):
@@ -218,7 +218,7 @@ async def test_a_missing_journal_is_refused_and_the_segments_stay(tmp_path: Path
         (100, "the journal has records of raft group 1000, but the entry that created it is missing"),
     ],
 )
-async def test_entries_that_are_missing_are_told_before_anything_is_cut(
+async def test_missing_entries_are_reported_before_anything_is_truncated(
     tmp_path: Path, checkpoint_entries: int, reason: str
 ) -> None:
     async with Cluster(
@@ -238,7 +238,7 @@ async def test_entries_that_are_missing_are_told_before_anything_is_cut(
     assert {path: path.read_bytes() for path in sorted((copy / "topics").rglob("*.log"))} == before
 
 
-async def test_entries_of_a_partition_that_are_missing_are_told_before_anything_is_cut(
+async def test_missing_entries_of_a_partition_are_reported_before_anything_is_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
@@ -261,7 +261,7 @@ async def test_entries_of_a_partition_that_are_missing_are_told_before_anything_
     assert {path: path.read_bytes() for path in before} == before
 
 
-async def test_a_start_that_fails_half_way_leaves_nothing_running(tmp_path: Path) -> None:
+async def test_a_failed_start_leaves_nothing_running(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await fill(cluster)
         await cluster.sync()
@@ -274,7 +274,7 @@ async def test_a_start_that_fails_half_way_leaves_nothing_running(tmp_path: Path
         check_filled(again)
 
 
-async def test_a_disk_that_breaks_during_the_first_start_ends_it_with_the_reason(tmp_path: Path) -> None:
+async def test_a_disk_fault_ends_the_first_start_with_the_reason(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "data")
     cluster.disk.fail("create", ".journal", errno.EROFS)
     with pytest.raises(DataDirectoryError, match=r"cannot be used: .*Read-only file system"):
@@ -287,7 +287,7 @@ async def test_a_disk_that_breaks_during_the_first_start_ends_it_with_the_reason
 # --- what the journal may forget ----------------------------------------------------------------------------------
 
 
-async def test_journal_files_go_once_everything_in_them_is_safe_elsewhere(tmp_path: Path) -> None:
+async def test_journal_files_are_removed_once_everything_in_them_is_durable_elsewhere(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 2)
         await cluster.append(b"idle", partition=1)
@@ -315,7 +315,9 @@ async def test_journal_files_go_once_everything_in_them_is_safe_elsewhere(tmp_pa
             assert again.values(partition=1) == [b"idle", b"next"]
 
 
-async def test_a_file_goes_only_after_what_it_alone_said_is_durable_again(tmp_path: Path) -> None:
+async def test_a_file_is_removed_only_after_records_that_only_it_has_are_durable_again(
+    tmp_path: Path,
+) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 3)
         for number in range(3):
@@ -333,7 +335,7 @@ async def test_a_file_goes_only_after_what_it_alone_said_is_durable_again(tmp_pa
             assert len(again.values()) == int(copy.name.split("-")[1]) + 2
 
 
-async def test_a_partition_that_is_not_synced_holds_the_journal(tmp_path: Path) -> None:
+async def test_an_unsynced_partition_retains_the_journal(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         for _ in range(150):
@@ -383,7 +385,7 @@ async def test_an_idle_state_group_that_pins_the_journal_gets_two_checkpoints_by
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "scribbled"])
-async def test_when_the_newest_checkpoint_is_damaged_the_older_one_and_the_journal_serve(
+async def test_with_a_damaged_newest_checkpoint_the_older_one_and_the_journal_are_used(
     tmp_path: Path, damage: str
 ) -> None:
     async with Cluster(tmp_path / "data", checkpoint_entries=10, file_bytes=1000).running() as cluster:
@@ -426,7 +428,7 @@ async def test_a_failed_sync_of_a_checkpoint_or_its_directory_is_a_fault(
     await cluster.node.stop()
 
 
-async def test_a_checkpoint_that_finds_no_room_is_tried_again_and_the_journal_stays(tmp_path: Path) -> None:
+async def test_a_checkpoint_without_room_is_retried_and_the_journal_stays(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", checkpoint_entries=5).running() as cluster:
         await cluster.create_topic()
         full(cluster.disk, "write", ".part")
@@ -445,7 +447,7 @@ async def test_a_checkpoint_that_finds_no_room_is_tried_again_and_the_journal_st
 # --- a full disk, faults ------------------------------------------------------------------------------------------
 
 
-async def test_a_full_disk_refuses_commands_with_the_reason_and_service_comes_back(
+async def test_a_full_disk_refuses_commands_with_the_reason_and_service_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "_FULL_DISK_RETRY_S", 0)
@@ -466,7 +468,7 @@ async def test_a_full_disk_refuses_commands_with_the_reason_and_service_comes_ba
         await cluster.commit(1)
 
 
-async def test_segments_without_room_are_said_and_offsets_can_still_be_committed(
+async def test_segments_without_room_are_reported_and_offsets_can_still_be_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cluster, "pace", replace(Cluster.pace, full_disk_retry_s=0))
@@ -483,7 +485,7 @@ async def test_segments_without_room_are_said_and_offsets_can_still_be_committed
             assert cluster.values() == [b"value"]
 
 
-async def test_stopping_on_a_full_disk_ends_and_the_next_start_has_what_was_acknowledged(
+async def test_a_stop_on_a_full_disk_ends_and_the_next_start_has_all_acknowledged_data(
     tmp_path: Path,
 ) -> None:
     async with Cluster(tmp_path / "data", file_bytes=1000).running() as cluster:
@@ -502,7 +504,7 @@ def _no_room(call: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-async def test_after_a_fault_nothing_is_answered_and_stop_gives_the_directory_back(tmp_path: Path) -> None:
+async def test_after_a_fault_nothing_is_answered_and_stop_releases_the_directory(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "data")
     await cluster.node.start()
     await cluster.create_topic()
@@ -553,7 +555,7 @@ async def test_a_bug_in_the_answer_of_one_caller_stops_the_node_before_anything_
 
 
 @pytest.mark.parametrize(("limit", "logs"), [(100_000, 2000), (1024, 256)])
-async def test_unsynced_logs_leave_most_of_the_files_that_a_process_may_open_to_others(
+async def test_unsynced_logs_use_a_quarter_of_the_open_file_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, logs: int
 ) -> None:
     monkeypatch.setattr(RecordingDisk, "open_file_limit", lambda _: limit)
@@ -561,7 +563,7 @@ async def test_unsynced_logs_leave_most_of_the_files_that_a_process_may_open_to_
         assert cluster.node._writer._sync_logs == logs
 
 
-async def test_too_much_unwritten_holds_the_journal_until_it_is_written(tmp_path: Path) -> None:
+async def test_too_much_unwritten_data_pauses_the_journal_until_it_is_written(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", max_unapplied_bytes=2000).running() as cluster:
         await cluster.create_topic()
         full(cluster.disk, "create", ".log")
@@ -576,7 +578,7 @@ async def test_too_much_unwritten_holds_the_journal_until_it_is_written(tmp_path
         assert [answer.result() for answer in answers] == list(range(10))
 
 
-async def test_what_is_held_when_the_node_stops_is_written_first(tmp_path: Path) -> None:
+async def test_entries_of_a_paused_journal_are_written_before_a_stop(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", max_unapplied_bytes=1000).running() as cluster:
         await cluster.create_topic()
         answers = [cluster.append_nowait(b"x" * 2000)]

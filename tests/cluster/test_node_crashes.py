@@ -165,7 +165,7 @@ def tear(rng: Random, cluster: Cluster, copy: Path) -> None:
 @pytest.mark.no_debug
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
-async def test_what_was_acknowledged_survives_every_crash(
+async def test_acknowledged_data_survives_every_crash(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng, model = Random(seed), Model()

@@ -58,7 +58,7 @@ def constants(monkeypatch: pytest.MonkeyPatch) -> None:
     ("what", "ending"),
     [("allocate", ".journal"), ("create", ".log"), ("write", ".log"), ("write", ".checkpoint.part")],
 )
-async def test_without_room_for_anything_the_reserve_goes_and_what_was_accepted_is_written(
+async def test_without_room_the_reserve_is_released_and_accepted_data_is_written(
     tmp_path: Path, what: str, ending: str
 ) -> None:
     directory = tmp_path / "data"
@@ -102,7 +102,7 @@ async def test_without_room_for_anything_the_reserve_goes_and_what_was_accepted_
         ("sync_directory", "metadata"),
     ],
 )
-async def test_a_sync_that_fails_for_want_of_room_has_failed_and_is_not_tried_again(
+async def test_a_sync_that_fails_for_lack_of_room_is_not_retried(
     tmp_path: Path, what: str, ending: str, error: int
 ) -> None:
     disk = RecordingDisk()
@@ -130,7 +130,7 @@ async def test_a_sync_that_fails_for_want_of_room_has_failed_and_is_not_tried_ag
 
 
 @pytest.mark.parametrize("ending", [".batches", "stage.part"])
-async def test_so_has_that_of_a_stage(tmp_path: Path, ending: str) -> None:
+async def test_a_sync_of_a_stage_without_room_is_a_storage_fault(tmp_path: Path, ending: str) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         full(cluster.disk, "sync", ending)
@@ -138,7 +138,7 @@ async def test_so_has_that_of_a_stage(tmp_path: Path, ending: str) -> None:
             await stage(cluster, "a", piece_of(cluster, b"1"))
 
 
-async def test_while_the_journal_waits_for_segments_commits_are_refused_and_a_stop_comes_to_an_end(
+async def test_while_the_journal_waits_for_segments_commits_are_refused_and_a_stop_ends(
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "data"
@@ -158,7 +158,7 @@ async def test_while_the_journal_waits_for_segments_commits_are_refused_and_a_st
         assert again.values() == [b"x" * 400, b"y"]
 
 
-async def test_retention_goes_on_to_make_room(tmp_path: Path) -> None:
+async def test_retention_continues_to_make_room(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     disk = SmallDisk(directory, "create", ".log")
     cluster = Cluster(directory, disk=disk, reserve_bytes=RESERVE, storage={"retention_bytes": 1})
@@ -179,7 +179,7 @@ async def test_retention_goes_on_to_make_room(tmp_path: Path) -> None:
         await until(lambda: cluster.node.blocked is None)
 
 
-async def test_offsets_in_a_deleted_topic_are_forgotten_as_soon_as_there_is_room_for_that(
+async def test_offsets_in_a_deleted_topic_are_forgotten_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
@@ -214,7 +214,7 @@ async def test_a_start_on_a_full_disk_refuses_messages_until_there_is_room(tmp_p
         await again.append(b"next")
 
 
-async def test_a_stopped_node_keeps_its_reserve_and_a_broken_one_tries_nothing_more(tmp_path: Path) -> None:
+async def test_a_stopped_node_keeps_its_reserve_and_a_broken_one_retries_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     async with Cluster(directory, reserve_bytes=RESERVE).running() as cluster:
         await cluster.settle()

@@ -21,7 +21,9 @@ def time(clock: FakeClock) -> NodeTime:
     return NodeTime(clock)
 
 
-def test_it_begins_with_the_wall_clock_and_goes_on_with_what_passes(clock: FakeClock, time: NodeTime) -> None:
+def test_it_begins_with_the_wall_clock_and_advances_with_monotonic_time(
+    clock: FakeClock, time: NodeTime
+) -> None:
     assert time.now_ms() == clock.wall_ms()
     clock.advance(1.234)
     assert time.now_ms() == clock.wall_ms()
@@ -48,9 +50,7 @@ def test_a_wall_clock_that_is_set_forward_counts_after_an_hour(clock: FakeClock,
     assert time.now_ms() == clock.wall_ms()
 
 
-def test_the_hour_begins_anew_when_the_wall_clock_was_right_in_between(
-    clock: FakeClock, time: NodeTime
-) -> None:
+def test_the_hour_restarts_when_the_wall_clock_was_right_in_between(clock: FakeClock, time: NodeTime) -> None:
     before = time.now_ms()
     for _ in range(3):
         clock.step_wall(48 * HOUR_MS)
@@ -62,7 +62,7 @@ def test_the_hour_begins_anew_when_the_wall_clock_was_right_in_between(
     assert time.now_ms() == before + 3 * (HOUR - 1) * 1000
 
 
-def test_a_wall_clock_that_is_a_little_ahead_is_left_alone(clock: FakeClock, time: NodeTime) -> None:
+def test_a_wall_clock_slightly_ahead_is_ignored(clock: FakeClock, time: NodeTime) -> None:
     before = time.now_ms()
     clock.step_wall(59_999)
     time.now_ms()
@@ -70,7 +70,7 @@ def test_a_wall_clock_that_is_a_little_ahead_is_left_alone(clock: FakeClock, tim
     assert time.now_ms() == before + 2 * HOUR_MS
 
 
-def test_that_it_was_set_forward_is_said_once(
+def test_setting_the_clock_forward_is_logged_once(
     clock: FakeClock, time: NodeTime, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock.step_wall(90_000)
@@ -79,7 +79,7 @@ def test_that_it_was_set_forward_is_said_once(
     assert capsys.readouterr().out.count("was set forward") == 1
 
 
-def test_records_are_never_measured_by_more_than_the_clock_shows_that_stamps_them(
+def test_the_age_of_records_is_never_measured_ahead_of_the_wall_clock(
     clock: FakeClock, time: NodeTime
 ) -> None:
     assert time.record_ms() == clock.wall_ms()

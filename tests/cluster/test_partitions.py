@@ -46,7 +46,9 @@ def directories(cluster: Cluster) -> list[str]:
 # --- topics that go -----------------------------------------------------------------------------------------------
 
 
-async def test_a_deleted_topic_is_unknown_at_once_and_its_files_and_offsets_go(tmp_path: Path) -> None:
+async def test_a_deleted_topic_is_unknown_at_once_and_its_files_and_offsets_are_removed(
+    tmp_path: Path,
+) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 2)
         await cluster.create_topic("other")
@@ -69,7 +71,7 @@ async def test_a_deleted_topic_is_unknown_at_once_and_its_files_and_offsets_go(t
         assert again.values("other") == [LARGE] * 5
 
 
-async def test_a_topic_of_the_same_name_begins_with_nothing(tmp_path: Path) -> None:
+async def test_a_recreated_topic_begins_empty(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         for turn in range(3):
             await cluster.create_topic("topic", 2)
@@ -128,7 +130,7 @@ async def test_offsets_that_a_crash_left_of_a_deleted_topic_are_forgotten_by_the
         assert again.node.offsets_of("group").topic_ids() == set()
 
 
-async def test_what_is_under_way_to_a_deleted_topic_is_refused_and_who_waits_is_woken(tmp_path: Path) -> None:
+async def test_proposals_in_progress_to_a_deleted_topic_are_refused_and_waiters_woken(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         gone = replica(cluster)
@@ -144,7 +146,7 @@ async def test_what_is_under_way_to_a_deleted_topic_is_refused_and_who_waits_is_
         assert gone.log.end_offset == 0
 
 
-async def test_a_deletion_while_the_partition_is_being_written_disturbs_nobody(tmp_path: Path) -> None:
+async def test_a_deletion_during_a_write_of_the_partition_is_safe(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         await cluster.create_topic("other")
@@ -160,7 +162,7 @@ async def test_a_deletion_while_the_partition_is_being_written_disturbs_nobody(t
         assert (cluster.values(), cluster.values("other")) == ([b"new"], [LARGE] * 5)
 
 
-async def test_the_journal_holds_nothing_for_a_deleted_topic(tmp_path: Path) -> None:
+async def test_the_journal_retains_nothing_for_a_deleted_topic(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         await cluster.create_topic("other")
@@ -191,7 +193,7 @@ async def test_files_that_cannot_be_renamed_are_a_fault(tmp_path: Path) -> None:
 # --- topics that change -------------------------------------------------------------------------------------------
 
 
-async def test_a_topic_grows_and_is_found_so_after_a_kill(tmp_path: Path) -> None:
+async def test_a_topic_keeps_its_added_partitions_after_a_kill(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         told = cluster.node.observer = Told()
         await cluster.create_topic("topic", 1)
@@ -233,7 +235,7 @@ async def test_new_options_reach_the_logs_also_of_an_active_segment(tmp_path: Pa
         assert replica(again).log.topic.options.retention_bytes == 5
 
 
-async def test_deletion_is_told_before_what_comes_after_it(tmp_path: Path) -> None:
+async def test_a_deletion_is_notified_before_later_changes(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         told = cluster.node.observer = Told()
         await cluster.create_topic()
@@ -246,7 +248,7 @@ async def test_deletion_is_told_before_what_comes_after_it(tmp_path: Path) -> No
 
 
 @pytest.mark.no_debug
-async def test_a_topic_of_ten_thousand_partitions_can_be_made_used_and_deleted(tmp_path: Path) -> None:
+async def test_a_topic_of_ten_thousand_partitions_can_be_created_used_and_deleted(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", file_bytes=1 << 20).running() as cluster:
         await cluster.create_topic("topic", 1)
         await cluster.node.alter_topic("topic", 10_000, {})
@@ -294,7 +296,7 @@ async def test_a_damaged_partition_is_not_ready_and_the_others_are(tmp_path: Pat
         assert sorted((directory / "topics" / "topic-0").iterdir()) == files
 
 
-async def test_what_the_journal_has_of_a_damaged_partition_stays_until_it_is_mended(tmp_path: Path) -> None:
+async def test_the_journal_keeps_entries_of_a_damaged_partition_until_it_is_repaired(tmp_path: Path) -> None:
     directory = await damaged(tmp_path)
     async with Cluster(directory).running() as cluster:
         for _ in range(60):
@@ -311,7 +313,7 @@ async def test_what_the_journal_has_of_a_damaged_partition_stays_until_it_is_men
 
 
 @pytest.mark.parametrize("how", ["segment", "identity"])
-async def test_a_damaged_partition_can_be_deleted_and_made_anew(tmp_path: Path, how: str) -> None:
+async def test_a_damaged_partition_can_be_deleted_and_recreated(tmp_path: Path, how: str) -> None:
     directory = await damaged(tmp_path)
     if how == "identity":
         (directory / "topics" / "topic-0" / "identity").write_bytes(b"damaged")
@@ -326,7 +328,7 @@ async def test_a_damaged_partition_can_be_deleted_and_made_anew(tmp_path: Path, 
         assert (replica(again).fault, again.values()) == (None, [b"new"])
 
 
-async def test_swapped_directories_are_both_not_ready_and_mended_by_swapping_them_back(
+async def test_swapped_directories_are_both_not_ready_and_repaired_by_swapping_back(
     tmp_path: Path,
 ) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
@@ -350,7 +352,7 @@ async def test_swapped_directories_are_both_not_ready_and_mended_by_swapping_the
         assert (again.values(), again.values(partition=1)) == ([b"0"], [b"1"])
 
 
-async def test_the_first_reason_counts_and_is_told_once(tmp_path: Path) -> None:
+async def test_the_first_reason_counts_and_is_logged_once(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         await cluster.settle()

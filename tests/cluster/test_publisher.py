@@ -39,7 +39,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-async def test_a_publication_is_written_to_segments_and_its_stages_go(tmp_path: Path, way: str) -> None:
+async def test_a_publication_is_written_to_segments_and_its_stages_are_removed(
+    tmp_path: Path, way: str
+) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 2)
         await cluster.append(b"before")
@@ -60,7 +62,7 @@ async def test_a_publication_is_written_to_segments_and_its_stages_go(tmp_path: 
         assert await publish(again, 0) == Published(False, 0)
 
 
-async def test_what_was_answered_is_there_after_a_kill_before_anything_is_in_segments(
+async def test_an_answered_publication_survives_a_kill_before_any_write_to_segments(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cluster, "pace", replace(Cluster.pace, gather_s=1e6))
@@ -272,7 +274,7 @@ async def test_a_publication_into_a_topic_that_is_deleted_meanwhile_drops_that_p
         await finished(killed)
 
 
-async def test_a_topic_may_be_deleted_while_its_part_waits_to_be_written(tmp_path: Path, way: str) -> None:
+async def test_a_topic_may_be_deleted_before_its_part_is_written(tmp_path: Path, way: str) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         await stage(cluster, "a", piece_of(cluster, b"1"))
@@ -288,7 +290,7 @@ async def test_a_topic_may_be_deleted_while_its_part_waits_to_be_written(tmp_pat
         await finished(cluster)
 
 
-async def test_stages_expire_when_their_sink_does_nothing_and_not_before(tmp_path: Path) -> None:
+async def test_stages_expire_when_their_sink_is_inactive_and_not_before(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         await stage(cluster, "old", piece_of(cluster, b"1"))
@@ -373,7 +375,7 @@ async def test_a_file_system_without_links_gets_copies(
         assert cluster.values() == [b"1", b"2"]
 
 
-async def test_many_partitions_get_their_parts_in_turns_and_in_the_order_of_the_publications(
+async def test_many_partitions_get_their_parts_over_many_turns_in_the_order_of_publications(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(roll_forward, "_STAGES_PER_TURN", 2)
@@ -428,7 +430,7 @@ async def test_a_stage_is_not_dropped_while_it_is_being_published(
         await finished(cluster)
 
 
-async def test_a_caller_that_goes_away_changes_nothing(tmp_path: Path) -> None:
+async def test_a_cancelled_caller_changes_nothing(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         await stage(cluster, "a", piece_of(cluster, b"1"))
@@ -464,7 +466,7 @@ async def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return copy_of(tmp_path / "data", "killed")
 
 
-async def test_a_check_counts_what_is_published_and_tells_what_is_not_finished(
+async def test_a_check_counts_publications_and_reports_unfinished_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = await unfinished(tmp_path, monkeypatch)
@@ -502,7 +504,7 @@ async def test_a_dump_shows_stages_sinks_and_publications(
     assert sorted(values) == [b"1", b"2", b"3", b"4"]
 
 
-async def test_a_start_goes_on_where_a_publication_has_reached_some_partitions(
+async def test_a_start_resumes_a_publication_that_reached_some_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = await unfinished(tmp_path, monkeypatch)

@@ -10,7 +10,9 @@ from pixy.errors import DataDirectoryError
 from tests.fakes.disk import RecordingDisk
 
 
-def test_the_names_of_all_directories_above_are_durable_before_a_first_start_goes_on(tmp_path: Path) -> None:
+def test_the_names_of_all_parent_directories_are_durable_before_a_first_start_continues(
+    tmp_path: Path,
+) -> None:
     directory = tmp_path / "made" / "node"
     directory.mkdir(parents=True)  # a start that ended here
     disk = RecordingDisk()
@@ -20,7 +22,7 @@ def test_the_names_of_all_directories_above_are_durable_before_a_first_start_goe
     assert {call.what for call in before} == {"sync_directory"}
 
 
-def test_later_starts_leave_the_directories_above_alone(tmp_path: Path) -> None:
+def test_later_starts_do_not_touch_the_parent_directories(tmp_path: Path) -> None:
     directory = tmp_path / "node"
     recover_node(RecordingDisk(), directory, Random(1).randbytes).lock.close()
     disk = RecordingDisk()
@@ -28,7 +30,7 @@ def test_later_starts_leave_the_directories_above_alone(tmp_path: Path) -> None:
     assert tmp_path.name not in [call.name for call in disk.did("sync_directory")]
 
 
-def test_what_a_start_has_found_is_durable_before_anything_follows_from_it(tmp_path: Path) -> None:
+def test_files_found_by_a_start_are_made_durable_before_they_are_relied_on(tmp_path: Path) -> None:
     directory = tmp_path / "node"
     recover_node(RecordingDisk(), directory, Random(1).randbytes).lock.close()
     (directory / "journal").rmdir()  # it ended just before
@@ -52,12 +54,12 @@ class _NotReadable(RecordingDisk):
         super().sync_directory(path)
 
 
-def test_a_directory_above_that_may_not_be_read_is_passed(tmp_path: Path) -> None:
+def test_an_unreadable_parent_directory_is_skipped(tmp_path: Path) -> None:
     directory = tmp_path / "node"
     recover_node(_NotReadable(directory, PermissionError), directory, Random(1).randbytes).lock.close()
 
 
-def test_a_directory_above_that_cannot_be_synced_is_refused(tmp_path: Path) -> None:
+def test_a_parent_directory_that_cannot_be_synced_is_refused(tmp_path: Path) -> None:
     directory = tmp_path / "node"
     with pytest.raises(DataDirectoryError, match=r"cannot be used: .*no"):
         recover_node(_NotReadable(directory, OSError), directory, Random(1).randbytes)

@@ -28,7 +28,7 @@ def test_the_present_release_has_its_directory() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_release_is_read_whole_and_goes_on(name: str, tmp_path: Path) -> None:
+async def test_a_directory_of_a_release_can_be_read_and_written(name: str, tmp_path: Path) -> None:
     directory = unpacked(name, tmp_path)
     expected = json.loads((RELEASES / f"{name}.json").read_text())
     async with Cluster(directory).running() as cluster:
@@ -62,12 +62,12 @@ async def test_indexes_of_a_release_are_used(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_release_is_found_whole_by_the_check(name: str, tmp_path: Path) -> None:
+def test_a_check_finds_a_directory_of_a_release_intact(name: str, tmp_path: Path) -> None:
     report = check_node(ReadOnlyDisk(), unpacked(name, tmp_path))
     assert [finding for finding in report.findings if finding.verdict is Verdict.DAMAGED] == []
 
 
-async def test_the_directory_has_everything_that_leaves_a_trace(tmp_path: Path) -> None:
+async def test_the_directory_contains_every_kind_of_file(tmp_path: Path) -> None:
     killed, found = await make(tmp_path)
     names = {path.name for path in killed.rglob("*")}
     assert {"identity", "lock", "reserve", "plain-0", "plain-1", "cut-0"} <= names

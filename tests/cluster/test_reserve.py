@@ -26,7 +26,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     bench.reserve.stop()
 
 
-async def test_on_a_full_disk_the_space_is_given_free_and_no_messages_are_taken_at_once(bench: Bench) -> None:
+async def test_on_a_full_disk_the_space_is_released_and_messages_are_refused_at_once(bench: Bench) -> None:
     bench.reserve.release()
     assert isinstance(bench.reserve.blocked, Unavailable)
     assert str(bench.reserve.blocked) == (
@@ -37,7 +37,7 @@ async def test_on_a_full_disk_the_space_is_given_free_and_no_messages_are_taken_
     assert bench.size is None
 
 
-async def test_messages_are_taken_again_only_when_the_space_is_set_aside_again(bench: Bench) -> None:
+async def test_messages_are_accepted_again_only_once_the_space_is_reserved_again(bench: Bench) -> None:
     bench.no_room()
     bench.reserve.release()
     for _ in range(5):
@@ -49,7 +49,7 @@ async def test_messages_are_taken_again_only_when_the_space_is_set_aside_again(b
     assert len(bench.worker) == 0
 
 
-async def test_the_space_is_left_to_who_waits_for_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_space_is_left_to_pending_writes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.waiting = True
     bench.reserve.release()
     await bench.step()
@@ -66,7 +66,7 @@ async def test_the_space_is_left_to_who_waits_for_room(bench: Bench, monkeypatch
     assert (bench.size, bench.blocked) == (SIZE, False)
 
 
-async def test_a_full_disk_that_is_told_again_and_again_is_one(
+async def test_repeated_reports_of_a_full_disk_count_once(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench.no_room()
@@ -80,7 +80,7 @@ async def test_a_full_disk_that_is_told_again_and_again_is_one(
     assert capsys.readouterr().out.count("the disk is full") == 1
 
 
-async def test_it_is_given_free_a_second_time(bench: Bench) -> None:
+async def test_the_space_can_be_released_a_second_time(bench: Bench) -> None:
     for _ in range(3):
         bench.reserve.release()
         await bench.step()
@@ -89,7 +89,7 @@ async def test_it_is_given_free_a_second_time(bench: Bench) -> None:
         assert (bench.size, bench.blocked) == (SIZE, False)
 
 
-async def test_a_disk_that_gets_full_while_the_space_is_being_set_aside_takes_no_messages(
+async def test_a_disk_that_fills_up_while_space_is_being_reserved_refuses_messages(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -105,7 +105,7 @@ async def test_a_disk_that_gets_full_while_the_space_is_being_set_aside_takes_no
     bench.reserve.stop()
 
 
-async def test_a_start_that_finds_the_disk_full_tries_in_one_way(tmp_path: Path) -> None:
+async def test_a_start_on_a_full_disk_runs_one_retry_loop(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.waiting = True
     bench.reserve.release()  # while the node is still starting
@@ -119,7 +119,7 @@ async def test_a_start_that_finds_the_disk_full_tries_in_one_way(tmp_path: Path)
 
 
 @pytest.mark.parametrize("what", ["allocate", "truncate"])
-async def test_a_reserve_that_cannot_be_changed_is_said_and_tried_again(
+async def test_a_reserve_that_cannot_be_changed_is_logged_and_retried(
     bench: Bench, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench.disk.fail(what, "reserve", errno.EIO)
@@ -133,7 +133,7 @@ async def test_a_reserve_that_cannot_be_changed_is_said_and_tried_again(
     assert (bench.size, bench.blocked) == (SIZE, False)
 
 
-async def test_a_reserve_that_cannot_be_removed_is_still_set_aside(bench: Bench) -> None:
+async def test_a_reserve_that_cannot_be_removed_is_still_reserved(bench: Bench) -> None:
     bench.disk.fail("unlink", "reserve", errno.EIO)
     bench.reserve.release()
     await bench.step()
@@ -142,13 +142,13 @@ async def test_a_reserve_that_cannot_be_removed_is_still_set_aside(bench: Bench)
     assert (bench.size, bench.blocked) == (SIZE, False)
 
 
-async def test_what_is_set_aside_stays_so_at_the_end_and_nothing_is_tried_any_more(bench: Bench) -> None:
+async def test_reserved_space_stays_reserved_after_a_stop_and_nothing_is_retried(bench: Bench) -> None:
     bench.reserve.stop()
     bench.reserve.release()
     assert (bench.size, bench.blocked, len(bench.worker)) == (SIZE, False, 0)
 
 
-async def test_what_is_under_way_at_the_end_changes_nothing_any_more(bench: Bench) -> None:
+async def test_work_in_progress_at_a_stop_has_no_effect(bench: Bench) -> None:
     bench.reserve.release()
     bench.reserve.stop()
     bench.worker.step()

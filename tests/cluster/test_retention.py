@@ -56,7 +56,7 @@ async def create(cluster: Cluster, name: str = "topic", partitions: int = 1, **c
 # --- records ------------------------------------------------------------------------------------------------------
 
 
-async def test_records_go_when_they_are_too_old_and_stay_gone_after_a_kill(tmp_path: Path) -> None:
+async def test_old_records_are_deleted_and_stay_deleted_after_a_kill(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await create(cluster, retention_ms=str(DAY * 1000))
         for _ in range(3):
@@ -93,7 +93,7 @@ async def test_a_kill_between_the_decision_and_the_removal_changes_nothing(tmp_p
         assert bases(again) == [6]
 
 
-async def test_each_topic_has_its_own_bounds_and_where_it_has_none_those_of_the_cluster(
+async def test_the_retention_of_a_topic_overrides_that_of_the_cluster(
     tmp_path: Path,
 ) -> None:
     storage = {"retention": 0, "retention_bytes": 2000}
@@ -111,7 +111,7 @@ async def test_each_topic_has_its_own_bounds_and_where_it_has_none_those_of_the_
         assert replica(cluster, "all").log.begin_offset == 3
 
 
-async def test_records_without_bound_stay(tmp_path: Path) -> None:
+async def test_records_without_a_retention_bound_stay(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", storage={"retention": 0}).running() as cluster:
         await create(cluster)
         await cluster.append(*[VALUE] * 9)
@@ -121,7 +121,7 @@ async def test_records_without_bound_stay(tmp_path: Path) -> None:
         assert (replica(cluster).log.begin_offset, bases(cluster)) == (0, [0, 3, 6])
 
 
-async def test_a_wall_clock_that_is_set_forward_for_a_moment_takes_nothing(tmp_path: Path) -> None:
+async def test_a_wall_clock_set_forward_for_a_moment_deletes_nothing(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await create(cluster)
         await cluster.append(*[VALUE] * 9)
@@ -144,7 +144,7 @@ async def test_a_damaged_partition_is_left_alone_and_the_others_are_not(tmp_path
         assert (bases(cluster), bases(cluster, "topic-1")) == ([0, 3, 6], [6])
 
 
-async def test_it_is_looked_again_and_again_until_the_node_stops(tmp_path: Path) -> None:
+async def test_checks_repeat_until_the_node_stops(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", storage={"retention_check": 0}).running() as cluster:
         await create(cluster, retention_bytes="0")
         for _ in range(2):
@@ -159,7 +159,7 @@ async def test_it_is_looked_again_and_again_until_the_node_stops(tmp_path: Path)
     assert cluster.node._retention._timer.cancelled()
 
 
-async def test_ten_thousand_partitions_are_looked_at_in_many_turns(
+async def test_ten_thousand_partitions_are_checked_over_many_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention_module, "_PARTITIONS_PER_TURN", 4)
@@ -203,7 +203,7 @@ async def test_nothing_is_proposed_while_the_journal_has_no_room(tmp_path: Path)
 # --- consumer groups ----------------------------------------------------------------------------------------------
 
 
-async def test_offsets_are_forgotten_when_nobody_consumes_for_so_long(tmp_path: Path) -> None:
+async def test_offsets_expire_when_nobody_consumes_for_long(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", storage={"offsets_retention": 7 * DAY}).running() as cluster:
         await create(cluster)
         await cluster.commit(1, "old")
@@ -219,7 +219,7 @@ async def test_offsets_are_forgotten_when_nobody_consumes_for_so_long(tmp_path: 
         assert (again.committed("old"), again.committed("new")) == ({}, {0: 2})
 
 
-async def test_offsets_of_a_group_with_members_stay_also_over_restarts(tmp_path: Path) -> None:
+async def test_offsets_of_a_group_with_members_stay_over_restarts(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await create(cluster)
         for group in ("living", "dead"):
@@ -239,7 +239,7 @@ async def test_offsets_of_a_group_with_members_stay_also_over_restarts(tmp_path:
         assert again.committed("living") == {}
 
 
-async def test_that_a_group_has_members_is_written_down_now_and_then_only(tmp_path: Path) -> None:
+async def test_the_activity_of_a_group_is_recorded_only_occasionally(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", storage={"offsets_retention": 8 * 3600}).running() as cluster:
         await create(cluster)
         await cluster.commit(1, "living")
@@ -254,7 +254,7 @@ async def test_that_a_group_has_members_is_written_down_now_and_then_only(tmp_pa
         assert cluster.committed("living") == {0: 1}
 
 
-async def test_offsets_without_end_stay(tmp_path: Path) -> None:
+async def test_offsets_without_a_retention_bound_stay(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", storage={"offsets_retention": 0}).running() as cluster:
         await create(cluster)
         await cluster.commit(1)
@@ -263,7 +263,7 @@ async def test_offsets_without_end_stay(tmp_path: Path) -> None:
         assert cluster.committed() == {0: 1}
 
 
-async def test_a_turn_looks_at_a_bounded_number_of_groups(
+async def test_a_turn_checks_a_bounded_number_of_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention_module, "_GROUPS_PER_TURN", 3)

@@ -60,7 +60,7 @@ def seen(state: SinksState) -> tuple[object, ...]:
     return state.sinks, state.publications, state.next_publication, state._published
 
 
-def test_publications_have_ascending_numbers_also_after_they_are_finished() -> None:
+def test_numbers_of_publications_ascend_even_after_they_are_finished() -> None:
     state = SinksState()
     assert state.apply(publish(0, "a", "b")) == Publication(1, "sink", ("a", "b"), (PART,))
     assert state.is_published(StageName("sink", "a"))
@@ -96,7 +96,7 @@ def test_another_query_is_refused_until_it_resets_the_sink() -> None:
     assert state.apply(publish(0, "c", query="other", reset=True)) == NotNew(0)
 
 
-def test_a_query_that_names_the_one_it_replaces_takes_the_sink_from_no_other() -> None:
+def test_a_query_takes_over_a_sink_only_from_the_query_that_it_names() -> None:
     state = SinksState()
     state.apply(publish(5, "a"))
     assert isinstance(state.apply(publish(0, "b", query="new", replaces="another")), FailedPrecondition)
@@ -112,7 +112,7 @@ def test_a_query_that_names_the_one_it_replaces_takes_the_sink_from_no_other() -
     assert seen(state) == seen(before)
 
 
-def test_a_sink_without_a_query_is_replaced_by_nobody() -> None:
+def test_a_sink_without_a_query_cannot_be_taken_over() -> None:
     state = SinksState()
     state.apply(publish(0, "a", query=""))
     assert isinstance(state.apply(publish(0, "b", query="new", replaces="")), FailedPrecondition)
@@ -132,7 +132,7 @@ def inactive(state: SinksState, before_ms: int) -> list[str]:
     return [sink_id for sink_id in state.sinks if state.is_inactive_since(sink_id, before_ms)]
 
 
-def test_sinks_that_have_something_on_its_way_do_not_expire() -> None:
+def test_sinks_with_unfinished_publications_do_not_expire() -> None:
     state = SinksState()
     state.apply(publish(0, "a", at_ms=1000))
     state.apply(publish(0, "a", sink="other", at_ms=2000))
@@ -144,7 +144,7 @@ def test_sinks_that_have_something_on_its_way_do_not_expire() -> None:
     assert list(state.sinks) == ["other"]
 
 
-def test_there_are_only_so_many_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_sinks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinks, "SINKS_MAX", 1)
     state = SinksState()
     state.apply(publish(0))
@@ -174,7 +174,7 @@ COMMANDS = st.one_of(
 
 
 @given(st.lists(COMMANDS, max_size=30), st.integers(0, 30))
-def test_a_checkpoint_at_any_place_changes_nothing(commands: Iterable[bytes], at: int) -> None:
+def test_a_checkpoint_at_any_point_changes_nothing(commands: Iterable[bytes], at: int) -> None:
     state, other = SinksState(), SinksState()
     for number, command in enumerate(commands):
         if number == at:

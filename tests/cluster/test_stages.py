@@ -15,7 +15,9 @@ from tests.fakes.waiting import until
 from tests.fakes.worker import InlineWorker, StepWorker
 
 
-async def test_what_may_be_staged_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_staged_bytes_pieces_and_stages_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         piece = piece_of(cluster, b"1" * 100)
@@ -37,7 +39,7 @@ async def test_what_may_be_staged_is_bounded(tmp_path: Path, monkeypatch: pytest
             await cluster.node.publisher.stage(StageName("sink", "e"), 1, piece, None)
 
 
-async def test_what_is_remembered_of_stages_is_bounded_and_is_counted_right(
+async def test_extents_of_stages_are_bounded_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
@@ -74,7 +76,7 @@ async def test_what_is_remembered_of_stages_is_bounded_and_is_counted_right(
         assert again.node.publisher._stages.extents == 0
 
 
-async def test_a_full_disk_takes_no_piece_and_the_stage_goes_on_when_there_is_room(tmp_path: Path) -> None:
+async def test_a_full_disk_refuses_pieces_and_the_stage_continues_once_there_is_room(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         first, second = piece_of(cluster, b"1"), piece_of(cluster, b"2")
@@ -90,7 +92,7 @@ async def test_a_full_disk_takes_no_piece_and_the_stage_goes_on_when_there_is_ro
         assert cluster.values() == [b"1", b"2"]
 
 
-async def test_a_stage_whose_sync_fails_is_dropped_and_the_node_goes_on(tmp_path: Path) -> None:
+async def test_a_stage_whose_sync_fails_is_dropped_and_the_node_continues(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         cluster.disk.fail("sync", ".batches", 5)
@@ -106,7 +108,7 @@ async def test_a_stage_whose_sync_fails_is_dropped_and_the_node_goes_on(tmp_path
         assert cluster.values() == [b"1"]
 
 
-async def test_pieces_and_seals_that_are_asked_for_at_a_time_are_taken_once(tmp_path: Path) -> None:
+async def test_concurrent_pieces_and_seals_are_accepted_once(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         name, piece = StageName("sink", "a"), piece_of(cluster, b"1")
@@ -120,7 +122,7 @@ async def test_pieces_and_seals_that_are_asked_for_at_a_time_are_taken_once(tmp_
         assert cluster.values() == [b"1"]
 
 
-async def test_a_caller_that_goes_away_leaves_its_piece_to_be_taken(tmp_path: Path) -> None:
+async def test_the_piece_of_a_cancelled_caller_is_written(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         piece = piece_of(cluster, b"1")
@@ -134,7 +136,7 @@ async def test_a_caller_that_goes_away_leaves_its_piece_to_be_taken(tmp_path: Pa
         assert cluster.values() == [b"1"]
 
 
-async def test_what_waits_to_be_written_is_bounded_also_if_nobody_waits_for_it(
+async def test_queued_bytes_are_bounded_even_if_their_callers_went_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
@@ -150,7 +152,7 @@ async def test_what_waits_to_be_written_is_bounded_also_if_nobody_waits_for_it(
         await cluster.node.publisher.stage(StageName("sink", "a"), 2, piece, None)
 
 
-async def test_a_discarded_stage_frees_what_it_took_while_a_piece_is_written(tmp_path: Path) -> None:
+async def test_a_stage_discarded_while_a_piece_is_written_frees_its_space(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         piece = piece_of(cluster, b"1")
@@ -164,7 +166,7 @@ async def test_a_discarded_stage_frees_what_it_took_while_a_piece_is_written(tmp
             await cluster.node.publisher.stage(StageName("sink", "a"), 0, [], StageSeal(*seal_of(piece)))
 
 
-async def test_a_seal_waits_for_pieces_that_come_while_it_waits_and_is_refused_if_one_fails(
+async def test_a_seal_waits_for_pieces_that_arrive_meanwhile_and_is_refused_if_one_fails(
     tmp_path: Path,
 ) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:

@@ -40,7 +40,7 @@ def recovered_in(directory: Path) -> tuple[RecordingDisk, RecoveredNode]:
 
 
 @pytest.mark.parametrize("checkpoint_entries", [1000, 2, 1])
-async def test_a_checkpoint_and_the_journal_behind_it_are_the_whole_state(
+async def test_a_checkpoint_and_the_journal_after_it_are_the_whole_state(
     tmp_path: Path, checkpoint_entries: int
 ) -> None:
     await made(tmp_path, checkpoint_entries)
@@ -59,7 +59,7 @@ async def test_a_checkpoint_and_the_journal_behind_it_are_the_whole_state(
         assert replica.hard_state_file
 
 
-async def test_offsets_of_topics_that_are_no_more_are_told(tmp_path: Path) -> None:
+async def test_deleted_topics_with_offsets_are_found(tmp_path: Path) -> None:
     await made(tmp_path, 1000)
     disk, recovered = recovered_in(tmp_path)
     state = StateGroups(disk, tmp_path, {})

@@ -18,7 +18,7 @@ from pixy.storage import LogOptions
         {"segment_bytes": str(1 << 30)},
     ],
 )
-def test_what_a_topic_can_have_is_taken(config: dict[str, str]) -> None:
+def test_valid_options_are_accepted(config: dict[str, str]) -> None:
     check_topic_config(config)
 
 
@@ -42,14 +42,14 @@ def test_what_a_topic_can_have_is_taken(config: dict[str, str]) -> None:
         ("retention_ms", "9" * 4301),
     ],
 )
-def test_a_value_that_no_topic_can_have_is_refused_with_what_is_allowed(name: str, value: str) -> None:
+def test_a_value_out_of_range_is_refused_with_the_allowed_range(name: str, value: str) -> None:
     with pytest.raises(
         InvalidArgument, match=rf"topic option {name} is .*; a whole number from -?[01] to \d+ is allowed"
     ):
         check_topic_config({name: value})
 
 
-def test_an_unknown_option_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
         InvalidArgument,
         match=r"retention\.ms is unknown; there are retention_bytes, retention_ms, segment_bytes, segment_ms",
@@ -57,12 +57,12 @@ def test_an_unknown_option_is_refused_with_those_that_there_are() -> None:
         check_topic_config({"retention.ms": "1"})
 
 
-def test_where_a_topic_has_no_option_those_of_the_cluster_count() -> None:
+def test_unset_options_default_to_those_of_the_cluster() -> None:
     storage = StorageConfig(segment_bytes=1 << 20, segment_age=0.5, retention=2, retention_bytes=7)
     assert log_options(storage, {}) == LogOptions(1 << 20, 500, 7, 2000)
 
 
-def test_the_options_of_a_topic_come_first_each_for_itself() -> None:
+def test_each_option_of_a_topic_overrides_that_of_the_cluster() -> None:
     storage = StorageConfig(segment_bytes=1 << 20, segment_age=0.5, retention=2, retention_bytes=7)
     own = {"retention_bytes": "8", "segment_ms": "9"}
     assert log_options(storage, own) == LogOptions(1 << 20, 9, 8, 2000)
@@ -70,7 +70,7 @@ def test_the_options_of_a_topic_come_first_each_for_itself() -> None:
     assert log_options(storage, own) == LogOptions(4, 500, 7, 3)
 
 
-def test_no_bound_is_0_in_the_configuration_and_minus_1_in_a_topic_where_0_keeps_nothing() -> None:
+def test_unlimited_is_0_in_the_configuration_and_minus_1_in_a_topic_where_0_keeps_nothing() -> None:
     assert log_options(StorageConfig(retention=0, retention_bytes=0), {})[2:] == (None, None)
     assert log_options(
         StorageConfig(retention=9, retention_bytes=9), {"retention_ms": "-1", "retention_bytes": "-1"}
@@ -78,5 +78,5 @@ def test_no_bound_is_0_in_the_configuration_and_minus_1_in_a_topic_where_0_keeps
     assert log_options(StorageConfig(), {"retention_ms": "0", "retention_bytes": "0"})[2:] == (0, 0)
 
 
-def test_a_segment_that_was_allowed_to_be_larger_once_is_as_large_as_any() -> None:
+def test_a_segment_size_above_the_present_maximum_is_capped() -> None:
     assert log_options(StorageConfig(), {"segment_bytes": str(1 << 40)}).segment_bytes == 1 << 30

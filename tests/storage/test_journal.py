@@ -85,7 +85,7 @@ async def bench(tmp_path: Path) -> Bench:
 # --- group commit -------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_appended_in_one_turn_of_the_loop_shares_a_flush(bench: Bench) -> None:
+async def test_entries_appended_in_one_turn_of_the_loop_share_a_flush(bench: Bench) -> None:
     for group in range(5):
         bench.append(raft_group=1000 + group)
     assert bench.durable == []
@@ -95,7 +95,7 @@ async def test_what_is_appended_in_one_turn_of_the_loop_shares_a_flush(bench: Be
     await bench.journal.stop()
 
 
-async def test_what_is_appended_during_a_flush_shares_the_next_one(bench: Bench) -> None:
+async def test_entries_appended_during_a_flush_share_the_next_one(bench: Bench) -> None:
     bench.append()
     await asyncio.sleep(0)
     for _ in range(3):
@@ -109,7 +109,7 @@ async def test_what_is_appended_during_a_flush_shares_the_next_one(bench: Bench)
     await bench.journal.stop()
 
 
-async def test_one_sync_serves_all_that_waits_however_many_groups(tmp_path: Path) -> None:
+async def test_one_sync_serves_all_waiting_groups(tmp_path: Path) -> None:
     bench = Bench(tmp_path, file_bytes=1 << 20)
     bench.append()
     await bench.flush()
@@ -135,7 +135,7 @@ async def written(bench: Bench, count: int, payload: bytes = b"payload") -> None
     bench.worker.step()
 
 
-async def test_a_flush_of_many_records_is_told_in_order_a_piece_in_each_turn(bench: Bench) -> None:
+async def test_a_flush_of_many_records_is_acknowledged_in_order_a_piece_per_turn(bench: Bench) -> None:
     await written(bench, 150)
     assert list(map(len, bench.durable)) == [64]
     await asyncio.sleep(0)
@@ -146,14 +146,16 @@ async def test_a_flush_of_many_records_is_told_in_order_a_piece_in_each_turn(ben
     await bench.journal.stop()
 
 
-async def test_large_records_are_told_one_in_each_turn(bench: Bench) -> None:
+async def test_large_records_are_acknowledged_one_per_turn(bench: Bench) -> None:
     await written(bench, 3, bytes(64 << 10))
     await bench.journal.drained()
     assert bench.durable == [[1], [2], [3]]
     await bench.journal.stop()
 
 
-async def test_the_next_flush_is_written_while_one_is_told_and_is_told_behind_it(bench: Bench) -> None:
+async def test_the_next_flush_is_written_while_one_is_acknowledged_and_acknowledged_after_it(
+    bench: Bench,
+) -> None:
     for _ in range(150):
         bench.append()
     await bench.worker.wait()
@@ -172,7 +174,7 @@ async def test_the_next_flush_is_written_while_one_is_told_and_is_told_behind_it
     await bench.journal.stop()
 
 
-async def test_who_is_told_finds_the_file_of_the_record_even_if_the_next_flush_is_in_another(
+async def test_the_callback_sees_the_file_of_its_record_even_if_the_next_flush_is_in_another(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path, file_bytes=64 + 40 + 150 * (36 + len(b"payload")))
@@ -189,14 +191,14 @@ async def test_who_is_told_finds_the_file_of_the_record_even_if_the_next_flush_i
     await bench.journal.stop()
 
 
-async def test_drained_waits_until_all_is_told(bench: Bench) -> None:
+async def test_drained_waits_until_everything_is_acknowledged(bench: Bench) -> None:
     await written(bench, 150)
     await bench.drain()
     assert sum(map(len, bench.durable)) == 150
     await bench.journal.stop()
 
 
-async def test_a_full_disk_behind_it_keeps_nothing_from_being_told(
+async def test_a_full_disk_does_not_delay_acknowledging_the_previous_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "_FULL_DISK_RETRY_S", 1000.0)
@@ -214,7 +216,7 @@ async def test_a_full_disk_behind_it_keeps_nothing_from_being_told(
     await bench.journal.stop()
 
 
-async def test_nothing_more_is_told_behind_a_fault(bench: Bench) -> None:
+async def test_nothing_is_acknowledged_after_a_fault(bench: Bench) -> None:
     await written(bench, 150)
     bench.journal.give_up()
     await asyncio.sleep(0)
@@ -236,7 +238,7 @@ async def test_the_file_has_the_bytes_of_the_format_and_is_recovered(bench: Benc
     assert recovered.files == bench.journal.files == [JournalFile(1, {1000: 3})]
 
 
-async def test_a_journal_goes_on_where_recovery_found_the_end(bench: Bench) -> None:
+async def test_a_journal_continues_where_recovery_found_the_end(bench: Bench) -> None:
     bench.append(b"one")
     await bench.flush()
     await bench.journal.stop()
@@ -252,7 +254,7 @@ async def test_a_journal_goes_on_where_recovery_found_the_end(bench: Bench) -> N
 # --- order --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_flush_is_written_only_after_the_one_before_it_was_synced(bench: Bench) -> None:
+async def test_a_flush_is_written_only_after_the_previous_one_was_synced(bench: Bench) -> None:
     for _ in range(4):
         bench.append()
         await asyncio.sleep(0)
@@ -297,7 +299,7 @@ async def test_a_file_is_synced_before_its_successor_is_created(tmp_path: Path) 
     assert bench.recover().files == bench.journal.files
 
 
-async def test_forgotten_files_go_one_after_the_other_each_durably(tmp_path: Path) -> None:
+async def test_forgotten_files_are_removed_durably_one_by_one(tmp_path: Path) -> None:
     bench = Bench(tmp_path, file_bytes=64 + FLUSH_OF_ONE + 7)
     for _ in range(3):
         bench.append()
@@ -314,7 +316,7 @@ async def test_forgotten_files_go_one_after_the_other_each_durably(tmp_path: Pat
     assert content(bench.recover()) == [(1000, 3, b"payload")]
 
 
-async def test_only_the_oldest_files_may_go_and_never_the_newest(tmp_path: Path) -> None:
+async def test_only_the_oldest_files_may_be_removed_and_never_the_newest(tmp_path: Path) -> None:
     bench = Bench(tmp_path, file_bytes=64 + FLUSH_OF_ONE + 7)
     for _ in range(2):
         bench.append()
@@ -325,7 +327,7 @@ async def test_only_the_oldest_files_may_go_and_never_the_newest(tmp_path: Path)
     await bench.journal.stop()
 
 
-async def test_a_file_is_held_for_what_was_relocated_into_it_and_for_what_was_replaced(bench: Bench) -> None:
+async def test_a_file_is_kept_for_relocated_and_for_replaced_entries(bench: Bench) -> None:
     original, copy = RecordKind.ENTRY, RecordKind.RELOCATED_ENTRY
     flushes = [[(original, 1000, 1), (original, 1000, 2), (original, 1000, 3)]]
     flushes += [[(original, 1000, 2)], [(copy, 1000, 1), (copy, 1001, 7), (RecordKind.HARD_STATE, 1002, 9)]]
@@ -415,7 +417,7 @@ async def test_a_split_over_two_files_remembers_the_index_of_each_group_in_both(
 # --- hold and release ---------------------------------------------------------------------------------------------
 
 
-async def test_while_held_no_flush_begins_and_release_lets_it(bench: Bench) -> None:
+async def test_no_flush_begins_while_held_and_release_starts_it(bench: Bench) -> None:
     bench.journal.hold()
     bench.append()
     await bench.flush()
@@ -427,7 +429,7 @@ async def test_while_held_no_flush_begins_and_release_lets_it(bench: Bench) -> N
     await bench.journal.stop()
 
 
-async def test_holding_lets_the_flush_under_way_end_and_stops_a_scheduled_one(bench: Bench) -> None:
+async def test_a_hold_lets_the_flush_in_progress_finish_and_cancels_a_scheduled_one(bench: Bench) -> None:
     bench.append()
     await asyncio.sleep(0)
     bench.append()
@@ -452,7 +454,7 @@ async def test_releasing_with_nothing_to_write_does_nothing(bench: Bench) -> Non
     await bench.journal.stop()
 
 
-async def test_drained_waits_for_what_was_appended_while_held(bench: Bench) -> None:
+async def test_drained_waits_for_entries_appended_while_held(bench: Bench) -> None:
     bench.journal.hold()
     bench.append()
     drained = asyncio.create_task(bench.journal.drained())
@@ -465,7 +467,7 @@ async def test_drained_waits_for_what_was_appended_while_held(bench: Bench) -> N
     await bench.journal.stop()
 
 
-async def test_drained_waits_for_what_was_appended_when_the_last_flush_was_durable(tmp_path: Path) -> None:
+async def test_drained_waits_for_entries_appended_when_the_last_flush_became_durable(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     drained = asyncio.create_task(bench.journal.drained())
     await drained  # nothing to wait for
@@ -522,7 +524,7 @@ async def test_a_directory_that_cannot_be_synced_is_a_fault(bench: Bench) -> Non
     await bench.journal.stop()
 
 
-async def test_two_faults_are_told_once(tmp_path: Path) -> None:
+async def test_two_faults_are_reported_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path, file_bytes=64 + FLUSH_OF_ONE + 7)
     for _ in range(2):
         bench.append()
@@ -565,7 +567,9 @@ def quick_retry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick_retry")
 @pytest.mark.parametrize("what", ["create", "allocate", "write"])
-async def test_no_room_for_a_file_waits_says_why_and_goes_on_by_itself(tmp_path: Path, what: str) -> None:
+async def test_without_room_for_a_file_the_journal_waits_reports_why_and_resumes(
+    tmp_path: Path, what: str
+) -> None:
     bench = Bench(tmp_path, file_bytes=64 + FLUSH_OF_ONE + 7)
     bench.append()
     await bench.flush()
@@ -587,7 +591,7 @@ async def test_no_room_for_a_file_waits_says_why_and_goes_on_by_itself(tmp_path:
     assert [each[1] for each in content(bench.recover())] == [1, 2, 3]
 
 
-async def test_stopping_with_a_full_disk_gives_up_what_was_never_acknowledged(bench: Bench) -> None:
+async def test_stopping_with_a_full_disk_abandons_unacknowledged_entries(bench: Bench) -> None:
     full(bench.disk, "allocate", ".journal")
     bench.append()
     await bench.flush()
@@ -597,7 +601,7 @@ async def test_stopping_with_a_full_disk_gives_up_what_was_never_acknowledged(be
     assert bench.recover() == RecoveredJournal()
 
 
-async def test_stopping_writes_what_was_appended(bench: Bench) -> None:
+async def test_stopping_writes_appended_entries(bench: Bench) -> None:
     bench.append()
     stopping = asyncio.create_task(bench.journal.stop())
     await bench.flush()
@@ -640,7 +644,7 @@ async def test_the_first_small_flush_of_a_stretch_writes_zeros_to_its_end(tmp_pa
 
 
 @pytest.mark.usefixtures("short_stretches")
-async def test_a_flush_as_large_as_a_stretch_writes_nothing_behind_it(tmp_path: Path) -> None:
+async def test_a_flush_as_large_as_a_stretch_writes_no_zeros_after_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path, file_bytes=8192)
     for size in (1500, 10):
         bench.append(bytes(size))

@@ -186,7 +186,7 @@ def test_recovery_finds_the_log_of_every_group_after_every_history(tmp_path: Pat
                 raise AssertionError(f"seed {seed}, step {number}: {error}") from error
 
 
-def test_histories_come_to_all_that_is_worth_a_test(tmp_path: Path) -> None:
+def test_histories_cover_every_case(tmp_path: Path) -> None:
     """Removed files, copies before originals, omitted copies, and originals after copies."""
     seen = set()
     relocated, original = GroupEntries.relocated, GroupEntries.original

@@ -118,7 +118,7 @@ def test_every_flipped_bit_of_a_file_header_is_noticed() -> None:
                 assert 8 <= at < 12
 
 
-def test_a_greater_version_is_a_newer_releases_whatever_the_checksum_and_the_length() -> None:
+def test_a_greater_version_belongs_to_a_newer_release_whatever_the_checksum_and_length() -> None:
     for newer in (header(version=2), header(version=2)[:40] + bytes(24), header(version=2)[:12]):
         with pytest.raises(DataDirectoryError, match="format version 2 is newer than 1"):
             read_file_header(newer)
@@ -208,7 +208,7 @@ def test_a_record_of_an_unknown_kind__refused(kind: int, entry_type: int) -> Non
 # --- every damage -------------------------------------------------------------------------------------------------
 
 
-def test_every_truncated_prefix_is_a_prefix_of_what_was_written_and_no_corruption() -> None:
+def test_every_truncated_file_gives_a_prefix_of_the_written_data_and_no_corruption() -> None:
     for size in range(FILE_HEADER_BYTES, len(FILE)):
         whole = sum(end <= size for end in ENDS[1:])
         for padding in (0, 200):
