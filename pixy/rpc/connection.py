@@ -25,7 +25,6 @@ from pixy.http2 import (
     Event,
     Field,
     Http2Connection,
-    RequestHeaders,
     RequestReceived,
     ResponseTemplate,
     StreamReset,
@@ -46,6 +45,7 @@ from pixy.rpc.headers import (
 from pixy.rpc.incomplete_requests import IncompleteRequests
 from pixy.rpc.interception import CallHead
 from pixy.rpc.link import Link
+from pixy.rpc.methods import Method
 from pixy.rpc.receipts import Receipt, Receipts
 from pixy.rpc.status import GrpcError
 from pixy.rpc.steps import Steps
@@ -179,7 +179,7 @@ class GrpcConnection:
         """End a call with its whole answer. The fast path of `forget` and `answered` in one."""
         stream_id = call.stream_id
         del self._calls[stream_id]
-        if stream_id in self._held:
+        if self._held and stream_id in self._held:
             self._release(stream_id)
         if not self.touched:
             self.touch()
@@ -445,19 +445,17 @@ class GrpcConnection:
     def _on_request(self, event: RequestReceived, now: float) -> bool:
         """Begin a call; returns True if its handler is a task, which is expensive."""
         stream_id, headers, buffer, begin, end, ended, varying = event
-        timeout_s = read_timeout(varying[1]) if varying is not None and varying[0] == TIMEOUT else None
         head = headers.memo
-        if varying is not None and timeout_s is None:
-            head = read_varying(headers, varying, self.environment.methods)
-            self._intercept(head)
-        elif not isinstance(head, CallHeaders):
-            head = self._read_head(headers)
-        if timeout_s is None:
-            timeout_s = head.timeout_s
-        method = head.method
+        if not isinstance(head, CallHeaders):
+            head = headers.memo = read_call_headers(headers, self.environment.methods)
+        timeout_s = head.timeout_s
+        if varying is not None:
+            timeout_s = read_timeout(varying[1]) if varying[0] == TIMEOUT else None
+            if timeout_s is None:
+                head = read_varying(headers, varying, self.environment.methods)
+                timeout_s = head.timeout_s
+        method = head.method or self._maybe_admit(stream_id, head, ended=ended)
         if method is None:
-            assert head.refusal is not None
-            self._reject(stream_id, head.refusal, ended=ended)
             return False
         self.calls += 1
         deadline = None
@@ -481,28 +479,25 @@ class GrpcConnection:
             streaming.received(buffer, begin, end, ended=ended, windowed=False)
         return True
 
-    def _read_head(self, headers: RequestHeaders) -> CallHeaders:
-        """Read a header section, and keep its meaning for calls with the same one."""
-        head = read_call_headers(headers, self.environment.methods)
-        if self._intercept(head):
-            headers.memo = head
-        return head
+    def _maybe_admit(self, stream_id: int, head: CallHeaders, *, ended: bool) -> Method | None:
+        """Ask the interceptor for the caller's principal; None if the call is refused.
 
-    def _intercept(self, head: CallHeaders) -> bool:
-        """Ask the interceptor for the caller's principal; False if it refuses the call."""
-        method = head.method
-        if method is None:
-            return True
-        transport = self.link.transport
-        try:
-            head.principal = self.environment.intercept(
-                CallHead(method.name, transport.peer, transport.certificate, head.fields)
-            )
-        except Exception as error:
-            head.method = None
-            head.refusal = Refusal(refusal_fields(self.environment.status_of(error, method)))
-            return False
-        return True
+        The head keeps the principal for calls with the same header section, and no refusal.
+        """
+        refusal, called, transport = head.refusal, head.called, self.link.transport
+        if refusal is None:
+            assert called is not None
+            try:
+                head.principal = self.environment.intercept(
+                    CallHead(called.name, transport.peer, transport.certificate, head.fields)
+                )
+            except Exception as error:
+                refusal = Refusal(refusal_fields(self.environment.status_of(error, called)))
+            else:
+                head.method = called
+                return called
+        self._reject(stream_id, refusal, ended=ended)
+        return None
 
     def _reject(self, stream_id: int, refusal: Refusal, *, ended: bool) -> None:
         """Answer a request that is refused.

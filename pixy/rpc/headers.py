@@ -62,8 +62,9 @@ class CallHeaders:
     """Meaning of a header section.
 
     Attributes:
-        method: None if the call is refused.
-        refusal: the answer to a refused call, else None.
+        called: the method of the path, None if the section is refused.
+        method: the same once the interceptor has admitted a call, else None.
+        refusal: the answer to a refused section, else None.
         timeout_s: seconds from its arrival to its deadline, None without one.
         encoding: compression of its messages.
         accepts_gzip: the answer may be compressed.
@@ -75,6 +76,7 @@ class CallHeaders:
     __slots__ = (
         "accepts_gzip",
         "authority",
+        "called",
         "encoding",
         "fields",
         "method",
@@ -84,6 +86,7 @@ class CallHeaders:
     )
 
     def __init__(self, fields: Sequence[Field], authority: bytes) -> None:
+        self.called: Method | None = None
         self.method: Method | None = None
         self.refusal: Refusal | None = None
         self.timeout_s: float | None = None
@@ -147,7 +150,7 @@ def _choose_method(
         error = GrpcError(Status.UNIMPLEMENTED, "grpc-encoding is not one of identity and gzip")
         call.refusal = Refusal([*refusal_fields(error), _ACCEPT_ENCODING])
     else:
-        call.method, call.encoding = method, encoding
+        call.called, call.encoding = method, encoding
 
 
 def _http_refusal(status: bytes, text: str, *fields: Field) -> Refusal:

@@ -20,7 +20,7 @@ def read(
 
 
 def refused(call: CallHeaders) -> dict[bytes, bytes]:
-    assert call.method is None
+    assert call.called is None
     assert call.refusal is not None
     return dict(call.refusal.fields)
 
@@ -51,7 +51,7 @@ def test_a_timeout_has_at_most_eight_digits_and_a_unit(value: bytes, seconds: fl
 
 def test_a_usual_call_has_a_method_and_nothing_else() -> None:
     call = read(GRPC, (b"te", b"trailers"), (b"user-agent", b"x"))
-    assert call.method is METHODS[b"/test.Echo/Unary"]
+    assert call.called is METHODS[b"/test.Echo/Unary"]
     assert (call.timeout_s, call.encoding, call.accepts_gzip, call.authority) == (
         None,
         Encoding.IDENTITY,
@@ -71,7 +71,7 @@ def test_a_section_that_differs_in_one_field_is_read_with_it() -> None:
     pseudo = {b":method": b"POST", b":path": b"/test.Echo/Unary", b":scheme": b"http", b":authority": b"here"}
     like = RequestHeaders(pseudo, (GRPC, (b"grpc-timeout", b"2S")), None)
     call = read_varying(like, (b"id", b"1"), METHODS)
-    assert (call.method, call.timeout_s, call.fields[-1]) == (
+    assert (call.called, call.timeout_s, call.fields[-1]) == (
         METHODS[b"/test.Echo/Unary"],
         2.0,
         (b"id", b"1"),
@@ -85,7 +85,7 @@ def test_a_section_that_differs_in_one_field_is_read_with_it() -> None:
     "content_type", [b"application/grpc", b"application/grpc+proto", b"application/grpc;v=1"]
 )
 def test_content_types_of_grpc_with_protobuf_are_served(content_type: bytes) -> None:
-    assert read((b"content-type", content_type)).method is not None
+    assert read((b"content-type", content_type)).called is not None
 
 
 @pytest.mark.parametrize(
