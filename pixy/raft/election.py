@@ -18,10 +18,10 @@ from pixy.raft.errors import StorageError, panic
 from pixy.raft.messages import (
     CAMPAIGN_TRANSFER,
     NONE,
-    EntryType,
     LogPosition,
     Message,
     MessageType,
+    RaftEntryType,
     StateType,
 )
 from pixy.raft.quorum import VoteResult
@@ -113,7 +113,7 @@ def _has_unapplied_conf_change(raft: "Raft") -> bool:
                 raise StorageError(f"got 0 entries in [{lo}, {hi})")
         except StorageError as error:
             panic(raft.trace, "error scanning unapplied entries [%d, %d): %s", lo, hi, error)
-        if any(entry.type is not EntryType.NORMAL for entry in entries):
+        if any(entry.type is not RaftEntryType.NORMAL for entry in entries):
             return True
         lo += len(entries)
     return False

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from pixy.raft import replication
 from pixy.raft.errors import ProposalDropped, panic
-from pixy.raft.messages import NONE, ConfChange, Entry, EntryType, Message, MessageType
+from pixy.raft.messages import NONE, ConfChange, Entry, Message, MessageType, RaftEntryType
 from pixy.raft.text import describe_conf_change, describe_config
 from pixy.raft.wire import decode_conf_change
 
@@ -69,7 +69,7 @@ def _check_conf_changes(raft: "Raft", entries: list[Entry]) -> list[Entry]:
     checked = []
     for index, entry in enumerate(entries, raft.log.last_index() + 1):
         taken = entry
-        if entry.type is not EntryType.NORMAL:
+        if entry.type is not RaftEntryType.NORMAL:
             change = decode_conf_change(entry)
             v2 = change.as_v2() if isinstance(change, ConfChange) else change
             refusal = _refusal(raft, leaves=not v2.changes)

@@ -28,11 +28,11 @@ __all__ = [
     "ConfChangeV2",
     "ConfState",
     "Entry",
-    "EntryType",
     "HardState",
     "LogPosition",
     "Message",
     "MessageType",
+    "RaftEntryType",
     "ReadState",
     "Snapshot",
     "SoftState",
@@ -85,7 +85,7 @@ class MessageType(IntEnum):
     FORGET_LEADER = 23
 
 
-class EntryType(IntEnum):
+class RaftEntryType(IntEnum):
     """Content of an entry's data: application data, or a configuration change in one of two
     encodings.
     """
@@ -117,7 +117,7 @@ class Entry:
 
     term: int = 0
     index: int = 0
-    type: EntryType = EntryType.NORMAL
+    type: RaftEntryType = RaftEntryType.NORMAL
     data: bytes = b""
 
 

@@ -24,10 +24,10 @@ from pixy.raft.messages import (
     ConfChangeV2,
     ConfState,
     Entry,
-    EntryType,
     HardState,
     Message,
     MessageType,
+    RaftEntryType,
     Snapshot,
 )
 from pixy.raft.raft import Raft
@@ -215,7 +215,7 @@ class RaftNode:
         Raises:
             ProposalDropped: the proposal was not appended.
         """
-        kind = EntryType.CONF_CHANGE if isinstance(change, ConfChange) else EntryType.CONF_CHANGE_V2
+        kind = RaftEntryType.CONF_CHANGE if isinstance(change, ConfChange) else RaftEntryType.CONF_CHANGE_V2
         entry = Entry(type=kind, data=encode_conf_change(change))
         self._raft.step(Message(MessageType.PROP, self._raft.id, entries=[entry]))
 
@@ -288,7 +288,7 @@ class RaftNode:
         raft.become_follower(1, NONE)
         changes = [ConfChange(ConfChangeType.ADD_NODE, node_id, context) for node_id, context in peers]
         entries = [
-            Entry(1, index, EntryType.CONF_CHANGE, encode_conf_change(change))
+            Entry(1, index, RaftEntryType.CONF_CHANGE, encode_conf_change(change))
             for index, change in enumerate(changes, 1)
         ]
         raft.log.append(entries)

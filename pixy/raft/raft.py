@@ -30,11 +30,11 @@ from pixy.raft.messages import (
     ConfChangeV2,
     ConfState,
     Entry,
-    EntryType,
     HardState,
     LogPosition,
     Message,
     MessageType,
+    RaftEntryType,
     ReadState,
     Snapshot,
     SoftState,
@@ -412,7 +412,7 @@ class Raft:
         config = self.tracker.config
         if config.auto_leave and applied >= self.pending_conf_index and self.state is StateType.LEADER:
             # Empty, so it never exceeds the limit of uncommitted entries.
-            leave = Message(MessageType.PROP, self.id, entries=[Entry(type=EntryType.CONF_CHANGE_V2)])
+            leave = Message(MessageType.PROP, self.id, entries=[Entry(type=RaftEntryType.CONF_CHANGE_V2)])
             try:
                 self.step(leave)
             except ProposalDropped as error:

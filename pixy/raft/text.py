@@ -21,10 +21,10 @@ from pixy.raft.messages import (
     ConfChangeV2,
     ConfState,
     Entry,
-    EntryType,
     HardState,
     Message,
     MessageType,
+    RaftEntryType,
     ReadState,
     Snapshot,
     SoftState,
@@ -66,7 +66,7 @@ def _camel(name: str) -> str:
 
 _MESSAGE_TYPE_NAMES = {kind: "Msg" + _camel(kind.name) for kind in MessageType}
 _STATE_NAMES = {state: "State" + _camel(state.name) for state in StateType}
-_ENTRY_TYPE_NAMES = {kind: "Entry" + _camel(kind.name) for kind in EntryType}
+_ENTRY_TYPE_NAMES = {kind: "Entry" + _camel(kind.name) for kind in RaftEntryType}
 _TRANSITION_NAMES = {kind: "ConfChangeTransition" + _camel(kind.name) for kind in ConfChangeTransition}
 _CHANGE_NAMES = {kind: "ConfChange" + _camel(kind.name) for kind in ConfChangeType}
 _CHANGE_LETTERS = {
@@ -194,7 +194,7 @@ def describe_conf_change(change: ConfChange | ConfChangeV2) -> str:
 def describe_entry(entry: Entry) -> str:
     """For instance `2/7 EntryNormal "data"` or `2/8 EntryConfChangeV2 v3 l4`."""
     text = f"{entry.term}/{entry.index} {_ENTRY_TYPE_NAMES[entry.type]}"
-    if entry.type is EntryType.NORMAL:
+    if entry.type is RaftEntryType.NORMAL:
         return f"{text} {quote(entry.data)}"
     try:
         change = decode_conf_change(entry)

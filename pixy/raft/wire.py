@@ -23,10 +23,10 @@ from pixy.raft.messages import (
     ConfChangeV2,
     ConfState,
     Entry,
-    EntryType,
     HardState,
     Message,
     MessageType,
+    RaftEntryType,
     Snapshot,
 )
 
@@ -46,7 +46,7 @@ __all__ = [
 _Parsed = TypeVar("_Parsed", raft_pb2.Message, raft_pb2.Entry, raft_pb2.Snapshot, raft_pb2.HardState)
 
 _MESSAGE_TYPES = {kind.value: kind for kind in MessageType}
-_ENTRY_TYPES = {kind.value: kind for kind in EntryType}
+_ENTRY_TYPES = {kind.value: kind for kind in RaftEntryType}
 
 
 # --- entries --------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def _get_entry(pb: raft_pb2.Entry) -> Entry:
     kind = _ENTRY_TYPES.get(pb.type)
     if kind is None:
         raise MalformedMessage(
-            f"entry {pb.term}/{pb.index} has unknown type {pb.type}, expected {_numbers(EntryType)}"
+            f"entry {pb.term}/{pb.index} has unknown type {pb.type}, expected {_numbers(RaftEntryType)}"
         )
     return Entry(pb.term, pb.index, kind, pb.data)
 
@@ -254,10 +254,10 @@ def decode_conf_change(entry: Entry) -> ConfChange | ConfChangeV2:
         MalformedMessage: the entry has none.
     """
     try:
-        if entry.type is EntryType.CONF_CHANGE:
+        if entry.type is RaftEntryType.CONF_CHANGE:
             v1 = raft_pb2.ConfChange.FromString(entry.data)
             return ConfChange(ConfChangeType(v1.type), v1.node_id, v1.context, v1.id)
-        if entry.type is EntryType.CONF_CHANGE_V2:
+        if entry.type is RaftEntryType.CONF_CHANGE_V2:
             v2 = raft_pb2.ConfChangeV2.FromString(entry.data)
             changes = tuple([ConfChangeSingle(ConfChangeType(one.type), one.node_id) for one in v2.changes])
             return ConfChangeV2(changes, ConfChangeTransition(v2.transition), v2.context)

@@ -18,7 +18,6 @@ from pixy.raft import (
     ConfChangeV2,
     ConfState,
     Entry,
-    EntryType,
     HardState,
     MemoryStorage,
     Message,
@@ -27,6 +26,7 @@ from pixy.raft import (
     RaftBug,
     RaftConfig,
     RaftConfigError,
+    RaftEntryType,
     RaftError,
     RaftNode,
     ReadOnlyOption,
@@ -322,8 +322,8 @@ def test_a_new_group_begins_with_its_members_as_entries() -> None:
     ready = one.ready()
     assert ready.hard_state == HardState(1, 0, 2)
     assert [(entry.index, entry.type) for entry in ready.entries] == [
-        (1, EntryType.CONF_CHANGE),
-        (2, EntryType.CONF_CHANGE),
+        (1, RaftEntryType.CONF_CHANGE),
+        (2, RaftEntryType.CONF_CHANGE),
     ]
     assert ready.committed_entries == ready.entries
     assert one.raft.tracker.config == ConfState((1, 2))

@@ -20,12 +20,12 @@ from pixy.raft import (
     ConfChangeV2,
     ConfState,
     Entry,
-    EntryType,
     HardState,
     MemoryStorage,
     Message,
     MessageType,
     RaftConfig,
+    RaftEntryType,
     RaftNode,
     ReadState,
     Snapshot,
@@ -148,11 +148,11 @@ def test_names_of_message_types_are_raftpbs() -> None:
 
 
 def test_entries_that_change_the_configuration_show_how() -> None:
-    leave = Entry(1, 2, EntryType.CONF_CHANGE_V2)
+    leave = Entry(1, 2, RaftEntryType.CONF_CHANGE_V2)
     assert describe_entry(leave) == "1/2 EntryConfChangeV2"
-    assert describe_entry(Entry(1, 2, EntryType.CONF_CHANGE)) == "1/2 EntryConfChange v0"
+    assert describe_entry(Entry(1, 2, RaftEntryType.CONF_CHANGE)) == "1/2 EntryConfChange v0"
     data = encode_conf_change(ConfChange(ConfChangeType.UPDATE_NODE, 4))
-    assert describe_entry(Entry(1, 2, EntryType.CONF_CHANGE, data)) == "1/2 EntryConfChange u4"
+    assert describe_entry(Entry(1, 2, RaftEntryType.CONF_CHANGE, data)) == "1/2 EntryConfChange u4"
 
 
 def test_a_change_is_described_with_its_context() -> None:

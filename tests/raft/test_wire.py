@@ -14,11 +14,11 @@ from pixy.raft import (
     ConfChangeV2,
     ConfState,
     Entry,
-    EntryType,
     HardState,
     MalformedMessage,
     Message,
     MessageType,
+    RaftEntryType,
     Snapshot,
 )
 from pixy.raft.sizes import entries_size, limit_entries
@@ -37,7 +37,7 @@ from pixy.raft.wire import (
 
 U64 = st.integers(0, 2**64 - 1)
 IDS = st.lists(U64, max_size=3).map(tuple)
-ENTRIES = st.builds(Entry, U64, U64, st.sampled_from(EntryType), st.binary(max_size=200))
+ENTRIES = st.builds(Entry, U64, U64, st.sampled_from(RaftEntryType), st.binary(max_size=200))
 SNAPSHOTS = st.builds(
     Snapshot,
     st.integers(1, 2**64 - 1),
@@ -65,7 +65,7 @@ MESSAGES = st.builds(
     ),
 )
 
-ENTRY = Entry(3, 300, EntryType.CONF_CHANGE, b"x")
+ENTRY = Entry(3, 300, RaftEntryType.CONF_CHANGE, b"x")
 APP = Message(MessageType.APP, 2, 1, 3, 2, 299, [ENTRY], 5)
 ENTRY_BYTES = bytes.fromhex("0801 1003 18ac02 220178")
 APP_BYTES = bytes.fromhex("0803 1002 1801 2003 2802 30ab02 3a0a") + ENTRY_BYTES + bytes.fromhex("4005")
@@ -109,9 +109,9 @@ def test_configuration_changes_have_raftpbs_bytes() -> None:
     assert encode_conf_change(v2) == bytes.fromhex("0802 1204 0803 1005 1a0163")
     assert encode_conf_change(ConfChangeV2()) == b""
     for change, kind in (
-        (v1, EntryType.CONF_CHANGE),
-        (v2, EntryType.CONF_CHANGE_V2),
-        (ConfChangeV2(), EntryType.CONF_CHANGE_V2),
+        (v1, RaftEntryType.CONF_CHANGE),
+        (v2, RaftEntryType.CONF_CHANGE_V2),
+        (ConfChangeV2(), RaftEntryType.CONF_CHANGE_V2),
     ):
         assert decode_conf_change(Entry(1, 1, kind, encode_conf_change(change))) == change
 
@@ -207,21 +207,21 @@ def test_unknown_enumeration_values_are_refused() -> None:
 @pytest.mark.parametrize(
     ("kind", "encoded"),
     [
-        (EntryType.CONF_CHANGE, "1009 1803"),  # type 9
-        (EntryType.CONF_CHANGE_V2, "1204 0809 1005"),  # a single change of type 9
-        (EntryType.CONF_CHANGE_V2, "0809"),  # transition 9
+        (RaftEntryType.CONF_CHANGE, "1009 1803"),  # type 9
+        (RaftEntryType.CONF_CHANGE_V2, "1204 0809 1005"),  # a single change of type 9
+        (RaftEntryType.CONF_CHANGE_V2, "0809"),  # transition 9
     ],
 )
-def test_unknown_kinds_of_configuration_changes_are_refused(kind: EntryType, encoded: str) -> None:
+def test_unknown_kinds_of_configuration_changes_are_refused(kind: RaftEntryType, encoded: str) -> None:
     with pytest.raises(MalformedMessage, match="entry 1/2 is not a configuration change: 9 is not a valid"):
         decode_conf_change(Entry(1, 2, kind, bytes.fromhex(encoded)))
 
 
 def test_an_entry_that_is_no_configuration_change_is_refused() -> None:
     with pytest.raises(MalformedMessage, match="is not a configuration change"):
-        decode_conf_change(Entry(1, 2, EntryType.NORMAL, b""))
+        decode_conf_change(Entry(1, 2, RaftEntryType.NORMAL, b""))
     with pytest.raises(MalformedMessage, match="entry 1/2 is not a configuration change"):
-        decode_conf_change(Entry(1, 2, EntryType.CONF_CHANGE, b"\xff"))
+        decode_conf_change(Entry(1, 2, RaftEntryType.CONF_CHANGE, b"\xff"))
 
 
 def test_a_snapshot_of_index_zero_is_none() -> None:

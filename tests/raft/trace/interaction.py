@@ -16,13 +16,13 @@ from pixy.raft import (
     ConfChangeTransition,
     ConfChangeV2,
     Entry,
-    EntryType,
     HardState,
     MemoryStorage,
     Message,
     MessageType,
     RaftBug,
     RaftConfig,
+    RaftEntryType,
     RaftError,
     RaftNode,
     ReadOnlyOption,
@@ -105,7 +105,7 @@ class _Node:
         """Creates a snapshot for each entry."""
         for entry in entries:
             update, state = entry.data, self.history[-1].conf_state
-            if entry.type is not EntryType.NORMAL:
+            if entry.type is not RaftEntryType.NORMAL:
                 change = decode_conf_change(entry)
                 update = change.context
                 state = self.raft_node.apply_conf_change(change, entry.index)

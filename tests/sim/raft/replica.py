@@ -10,11 +10,11 @@ from random import Random
 from pixy.raft import (
     ConfState,
     Entry,
-    EntryType,
     HardState,
     Message,
     MessageType,
     RaftConfig,
+    RaftEntryType,
     RaftNode,
     Ready,
     Snapshot,
@@ -235,7 +235,7 @@ class Replica:
             assert entry.index == self.machine.index + 1, (
                 f"{self.id} applies {entry.index} after {self.machine.index}"
             )
-            if entry.type is not EntryType.NORMAL:
+            if entry.type is not RaftEntryType.NORMAL:
                 self.machine.conf_state = node.apply_conf_change(decode_conf_change(entry), entry.index)
                 if self._stores_conf_state:
                     self.storage.write_conf_state(self.machine.conf_state, node.raft.conf_index)
