@@ -93,7 +93,7 @@ class GroupsState:
             case "expire_groups":
                 self._expire(command.expire_groups)
             case other:
-                raise AssertionError(f"groups command {other} is not known")
+                raise AssertionError(f"unknown groups command {other}")
         return None
 
     def committed(self, consumer_group: str, topic_id: bytes) -> Mapping[int, OffsetCommit]:

@@ -101,7 +101,7 @@ class MetadataState:
             case "delete_topic":
                 return self._delete_topic(command.delete_topic)
             case other:
-                raise AssertionError(f"metadata command {other} is not known")
+                raise AssertionError(f"unknown metadata command {other}")
 
     def snapshot(self) -> Iterable[tuple[bytes, bytes]]:
         """The whole state as checkpoint records.

@@ -76,9 +76,9 @@ class Reserve:
 
     def _block(self) -> None:
         self.blocked = Unavailable(
-            f"the disk is full: what is free of {self._size} bytes (storage.reserve_bytes) is kept for offset commits"
+            f"the disk is full: the rest of {self._size} bytes (storage.reserve_bytes) is reserved for offset commits"
         )
-        log.error("the disk is full; no messages are taken until there is room", reserve_bytes=self._size)
+        log.error("the disk is full; no messages are accepted until there is room", reserve_bytes=self._size)
 
     def _run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
         self._begun = number = self._begun + 1

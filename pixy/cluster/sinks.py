@@ -98,9 +98,9 @@ def judge_epoch(sink: Sink, asked: PublishStages) -> NotNew | FailedPrecondition
         return None
     replaces = f", which replaces {asked.replaces_query_id!r}" if asked.replaces_query_id else ""
     return FailedPrecondition(
-        f"sink {asked.sink_id} belongs to query {sink.query_id!r} and has published epoch {sink.last_epoch}, this is query "
-        f"{asked.query_id!r}{replaces}: what it writes under an epoch up to that one would be taken for published; take another sink, or "
-        f"name {sink.query_id!r} as the query that is replaced"
+        f"sink {asked.sink_id} belongs to query {sink.query_id!r} and has published epoch {sink.last_epoch}, but this is query "
+        f"{asked.query_id!r}{replaces}: its epochs up to that one would count as published; use another sink, or "
+        f"name {sink.query_id!r} as the replaced query"
     )
 
 
@@ -141,7 +141,7 @@ class SinksState:
                     if self.is_inactive_since(sink_id, expired.before_ms):
                         del self.sinks[sink_id]
             case other:
-                raise AssertionError(f"sinks command {other} is not known")
+                raise AssertionError(f"unknown sinks command {other}")
         return None
 
     def is_published(self, stage: StageName) -> bool:

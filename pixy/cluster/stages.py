@@ -229,7 +229,7 @@ class Stages:
         stage = self._stages.get(name)
         what = f"stage {name.stage_id} of sink {name.sink_id}"
         if stage is None:
-            raise FailedPrecondition(f"{what} is not there: {where}")
+            raise FailedPrecondition(f"{what} does not exist: {where}")
         if stage.record is None:
             raise FailedPrecondition(f"{what} is not sealed")
         if stage.fault is not None:
@@ -277,7 +277,7 @@ class Stages:
             if not batches and seal is not None and seal.pieces:
                 raise FailedPrecondition(
                     f"there is no stage {name.stage_id} of sink {name.sink_id}: it was published or discarded, has expired, or "
-                    "this node was started anew before it was sealed"
+                    "this node restarted before it was sealed"
                 )
             if len(self._stages) >= STAGES_MAX:
                 raise ResourceExhausted(f"there are {STAGES_MAX} stages, which is the limit")
@@ -299,8 +299,8 @@ class Stages:
             piece = self._begin_piece(stage, number, crc, batches)
         elif piece.crc != crc:
             raise InvalidArgument(
-                f"piece {number} of stage {stage.name.stage_id} has CRC-32C {crc:#010x}, the one that was taken before "
-                f"has {piece.crc:#010x}"
+                f"piece {number} of stage {stage.name.stage_id} has CRC-32C {crc:#010x}, the same piece had "
+                f"{piece.crc:#010x} before"
             )
         if piece.written is not None:
             _raise(await asyncio.shield(piece.written))
@@ -357,12 +357,12 @@ class Stages:
         missing = next((number for number in range(seal.pieces) if number not in stage.pieces), None)
         if missing is not None:
             raise FailedPrecondition(
-                f"stage {stage.name.stage_id} is to have {seal.pieces} pieces, and piece {missing} is missing: it never came, or this "
-                "node was started anew since"
+                f"stage {stage.name.stage_id} must have {seal.pieces} pieces, but piece {missing} is missing: it never arrived, or this "
+                "node has restarted since"
             )
         if len(stage.pieces) != seal.pieces:
             raise FailedPrecondition(
-                f"stage {stage.name.stage_id} is to have {seal.pieces} pieces, and has piece {max(stage.pieces)}"
+                f"stage {stage.name.stage_id} must have {seal.pieces} pieces, but has piece {max(stage.pieces)}"
             )
         pieces = [stage.pieces[number].crc for number in range(seal.pieces)]
         crc = _seal_crc(pieces)

@@ -35,7 +35,7 @@ def check_journal_reaches(name: str, checkpoint: int, last: int) -> None:
     """
     if checkpoint > last:
         raise CorruptData(
-            f"the newest checkpoint of {name} goes up to entry {checkpoint}, but the journal has none behind entry {last}: files of it "
+            f"the newest checkpoint of {name} goes up to entry {checkpoint}, but the journal ends at entry {last}: its files "
             "are missing, or are those of an older state"
         )
 

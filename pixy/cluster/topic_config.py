@@ -33,7 +33,7 @@ def check_topic_config(config: Mapping[str, str]) -> None:
     """
     for name, value in config.items():
         if name not in _BOUNDS:
-            raise InvalidArgument(f"topic option {name} is unknown; there are {', '.join(_BOUNDS)}")
+            raise InvalidArgument(f"topic option {name} is unknown; known options are {', '.join(_BOUNDS)}")
         least, greatest = _BOUNDS[name]
         if not _INTEGER.fullmatch(value) or not least <= int(value) <= greatest:
             raise InvalidArgument(

@@ -214,7 +214,7 @@ async def test_a_missing_journal_is_refused_and_the_segments_stay(tmp_path: Path
 @pytest.mark.parametrize(
     ("checkpoint_entries", "reason"),
     [
-        (1, "checkpoint of metadata goes up to entry 2, but the journal has none behind entry 0"),
+        (1, "checkpoint of metadata goes up to entry 2, but the journal ends at entry 0"),
         (100, "the journal has records of raft group 1000, but the entry that created it is missing"),
     ],
 )

@@ -30,7 +30,7 @@ async def test_on_a_full_disk_the_space_is_released_and_messages_are_refused_at_
     bench.reserve.release()
     assert isinstance(bench.reserve.blocked, Unavailable)
     assert str(bench.reserve.blocked) == (
-        f"the disk is full: what is free of {SIZE} bytes (storage.reserve_bytes) is kept for offset commits"
+        f"the disk is full: the rest of {SIZE} bytes (storage.reserve_bytes) is reserved for offset commits"
     )
     assert bench.size == SIZE
     await bench.step()

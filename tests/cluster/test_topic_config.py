@@ -52,7 +52,7 @@ def test_a_value_out_of_range_is_refused_with_the_allowed_range(name: str, value
 def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
         InvalidArgument,
-        match=r"retention\.ms is unknown; there are retention_bytes, retention_ms, segment_bytes, segment_ms",
+        match=r"retention\.ms is unknown; known options are retention_bytes, retention_ms, segment_bytes, segment_ms",
     ):
         check_topic_config({"retention.ms": "1"})
 

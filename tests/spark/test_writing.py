@@ -276,7 +276,7 @@ def test_a_task_whose_pieces_were_lost_with_the_daemon_fails_and_can_be_retried(
         log.reconnect()
         yield batch(rows)
 
-    with pytest.raises(FailedPrecondition, match="is missing: it never came, or this node was started anew"):
+    with pytest.raises(FailedPrecondition, match="is missing: it never arrived, or this node has restarted"):
         writer.write(batches())
     assert log.read(topic) == []
     writer.write(iter([batch(rows)]))

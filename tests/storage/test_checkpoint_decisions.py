@@ -287,7 +287,7 @@ async def test_newer_than_the_journal(tmp_path: Path) -> None:
     newest = max((directory / "state" / "groups-0").iterdir())
     shutil.rmtree(directory / "journal")
     shutil.copytree(older, directory / "journal")
-    reason = rf"checkpoint of groups-0 goes up to entry {int(newest.name[:20])}, but the journal has none behind entry \d: files of it"
+    reason = rf"checkpoint of groups-0 goes up to entry {int(newest.name[:20])}, but the journal ends at entry \d: its files"
     with pytest.raises(CorruptData, match=reason):
         async with Cluster(directory).running():
             pass
