@@ -15,8 +15,7 @@ from pixy.cli.output import json_bytes, print_json, print_line, print_table, rea
 from pixy.errors import DataDirectoryError
 
 if TYPE_CHECKING:
-    from pixy.cluster import DumpLine
-    from pixy.storage import Report
+    from pixy.inspect import DumpLine, Report
 
 __all__ = ["storage"]
 
@@ -44,8 +43,7 @@ def check(ctx: click.Context, directory: Path, as_json: bool) -> None:
     Exits with 0 if nothing is damaged, 1 if something is, and 2 if DIR cannot be checked, for
     instance because a daemon uses it.
     """
-    from pixy.cluster import check_directory, node_directories
-    from pixy.storage import ReadOnlyDisk, Verdict
+    from pixy.inspect import ReadOnlyDisk, Verdict, check_directory, node_directories
 
     disk = ReadOnlyDisk()
     started = time.monotonic()
@@ -113,8 +111,8 @@ def dump(ctx: click.Context, path: Path, records: bool, limit: int | None, as_js
     One line per item. Damage is shown at its position and ends the output, with exit code 1. Files
     of a running daemon can be shown, too; those being written may appear truncated.
     """
-    from pixy.cluster import dump as lines_of
-    from pixy.storage import ReadOnlyDisk
+    from pixy.inspect import ReadOnlyDisk
+    from pixy.inspect import dump as lines_of
 
     try:
         for count, line in enumerate(lines_of(ReadOnlyDisk(), path, records=records)):

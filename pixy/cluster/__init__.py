@@ -1,23 +1,27 @@
 """A node of the embedded cluster: raft groups, state machines and the group coordinator."""
 
-from pixy.cluster.check import check_directory, check_node, node_directories
 from pixy.cluster.coordinator import Coordinator, Member
-from pixy.cluster.dump import DumpLine, dump
-from pixy.cluster.metadata import PARTITIONS_MAX, MetadataState, Topic
+from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState
+from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, PARTITIONS_MAX, MetadataState, Topic
 from pixy.cluster.node import Node
 from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_max
 from pixy.cluster.publisher import Published, Publisher
 from pixy.cluster.replica import PartitionReplica
-from pixy.cluster.sinks import NotNew, Sink, StageName, judge_epoch
+from pixy.cluster.sinks import SINKS_GROUP, NotNew, Sink, SinksState, StageName, judge_epoch
 from pixy.cluster.stage_expiry import StageExpiry
 from pixy.cluster.stages import KAFKA_CLUSTER_ID, Stage, Stages, StageSeal, merged_parts
+from pixy.cluster.state_groups import check_journal_reaches
 from pixy.cluster.turns import in_turns
 
 __all__ = [
+    "FIRST_GROUPS_GROUP",
+    "FIRST_PARTITION_GROUP",
     "KAFKA_CLUSTER_ID",
+    "METADATA_GROUP",
     "PARTITIONS_MAX",
+    "SINKS_GROUP",
     "Coordinator",
-    "DumpLine",
+    "GroupsState",
     "Member",
     "MetadataState",
     "Node",
@@ -28,18 +32,16 @@ __all__ = [
     "Published",
     "Publisher",
     "Sink",
+    "SinksState",
     "Stage",
     "StageExpiry",
     "StageName",
     "StageSeal",
     "Stages",
     "Topic",
-    "check_directory",
-    "check_node",
-    "dump",
+    "check_journal_reaches",
     "in_turns",
     "judge_epoch",
     "merged_parts",
-    "node_directories",
     "unsynced_logs_max",
 ]

@@ -1,10 +1,7 @@
 """Storage on disk: journal, partition logs, indexes, checkpoints. Independent of Raft's rules."""
 
-from pixy.storage.check import CheckedEntry, CheckedJournal, check_checkpoints, check_journal
-from pixy.storage.check_partition import ReplayedEntries, check_partition
-from pixy.storage.check_staging import check_staging
 from pixy.storage.checkpoint import Checkpoint, CheckpointId, CheckpointStore, read_checkpoint
-from pixy.storage.disk import Disk, File, RealDisk, is_disk_full
+from pixy.storage.disk import Disk, File, RealDisk, RealFile, is_disk_full
 from pixy.storage.identity import (
     load_identity,
     read_identity,
@@ -12,13 +9,19 @@ from pixy.storage.identity import (
     read_publication_mark,
     read_stage_record,
 )
-from pixy.storage.journal import Journal, JournalFile, JournalPosition
+from pixy.storage.index import INDEX_INTERVAL_BYTES, OffsetIndex, TimeIndex
+from pixy.storage.journal import Journal, JournalFile, JournalPosition, journal_path
+from pixy.storage.journal_entries import GroupEntries, entries_after
 from pixy.storage.journal_format import (
+    FILE_HEADER_BYTES,
     EntryType,
+    FlushScan,
     JournalRecord,
     RecordKind,
     find_later_flush,
     first_flush_number,
+    flush_number_at,
+    is_zero,
     journal_record,
     read_file_header,
     read_flush,
@@ -32,13 +35,11 @@ from pixy.storage.partition_directory import (
 )
 from pixy.storage.partition_log import PartitionLog, RebuiltIndexes, SyncedPosition, TopicLogs
 from pixy.storage.publication_marks import MarkName, mark_name, read_marks, remove_mark, write_mark
-from pixy.storage.read_only import ReadOnlyDisk
 from pixy.storage.recovery import RecoveredGroup, RecoveredJournal, read_entries, recover_journal
 from pixy.storage.removal import Removal
-from pixy.storage.report import Finding, Report, Verdict
 from pixy.storage.retention import LogOptions
 from pixy.storage.scan import scan_batches
-from pixy.storage.segment import Chunk
+from pixy.storage.segment import RETIRED, Chunk, segment_path
 from pixy.storage.staged_part import StagedPart
 from pixy.storage.staging import (
     STAGE_FILE,
@@ -49,15 +50,18 @@ from pixy.storage.staging import (
     find_fault,
     recover_stages,
     remove_stages,
+    stage_directory,
     staged_part,
 )
+from pixy.storage.torn_flush import why_not_torn
 from pixy.storage.upkeep import Upkeep
 from pixy.storage.worker import MakeWorker, ThreadWorker, Worker, run_on
 
 __all__ = [
+    "FILE_HEADER_BYTES",
+    "INDEX_INTERVAL_BYTES",
+    "RETIRED",
     "STAGE_FILE",
-    "CheckedEntry",
-    "CheckedJournal",
     "Checkpoint",
     "CheckpointId",
     "CheckpointStore",
@@ -67,7 +71,8 @@ __all__ = [
     "Disk",
     "EntryType",
     "File",
-    "Finding",
+    "FlushScan",
+    "GroupEntries",
     "Journal",
     "JournalFile",
     "JournalPosition",
@@ -77,37 +82,36 @@ __all__ = [
     "LogWriter",
     "MakeWorker",
     "MarkName",
+    "OffsetIndex",
     "PartitionLog",
     "PieceBatches",
-    "ReadOnlyDisk",
     "RealDisk",
+    "RealFile",
     "RebuiltIndexes",
     "RecordKind",
     "RecoveredGroup",
     "RecoveredJournal",
     "RecoveredStages",
     "Removal",
-    "ReplayedEntries",
-    "Report",
     "SealedStage",
     "StageFiles",
     "StagedPart",
     "SyncedLog",
     "SyncedPosition",
     "ThreadWorker",
+    "TimeIndex",
     "TopicLogs",
     "Upkeep",
-    "Verdict",
     "Worker",
     "WriterPace",
-    "check_checkpoints",
-    "check_journal",
-    "check_partition",
-    "check_staging",
+    "entries_after",
     "find_fault",
     "find_later_flush",
     "first_flush_number",
+    "flush_number_at",
     "is_disk_full",
+    "is_zero",
+    "journal_path",
     "journal_record",
     "judge_partition_directory",
     "load_identity",
@@ -127,7 +131,10 @@ __all__ = [
     "remove_stages",
     "run_on",
     "scan_batches",
+    "segment_path",
     "sort_partition_directories",
+    "stage_directory",
     "staged_part",
+    "why_not_torn",
     "write_mark",
 ]

@@ -7,8 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from pixy.cluster import check_node
-from pixy.storage import ReadOnlyDisk, Report, Verdict
+from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_node
 from tests.cluster.nodes import Cluster, copy_of
 
 __all__ = ["contents", "make_stopped", "wrong"]

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import check_node
+from pixy.inspect import ReadOnlyDisk, Verdict, check_node
 from pixy.records import TopicPartition
-from pixy.storage import ReadOnlyDisk, Verdict
 from tests.cluster.nodes import Cluster
 from tests.cluster.staging import finished, publish, staged
 from tests.fixtures.make_release import RELEASES, contents, make

@@ -10,18 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import check_node
 from pixy.errors import CorruptData, DataDirectoryError
+from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_checkpoints, check_node
 from pixy.records import batch_bytes, build_control_batch, patch_batch
-from pixy.storage import (
-    CheckpointId,
-    CheckpointStore,
-    ReadOnlyDisk,
-    RealDisk,
-    Report,
-    Verdict,
-    check_checkpoints,
-)
+from pixy.storage import CheckpointId, CheckpointStore, RealDisk
 from tests.cluster.nodes import Cluster
 
 OLD, NEW, NEXT = CheckpointId(1, 10), CheckpointId(2, 20), CheckpointId(2, 30)

@@ -12,19 +12,10 @@ import pytest
 
 from pixy.cluster.recovery import recover_node
 from pixy.errors import CorruptData, DataDirectoryError
+from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_journal
 from pixy.proto.state_pb2 import NodeIdentity
 from pixy.records import NewRecord, build_batch
-from pixy.storage import (
-    JournalPosition,
-    ReadOnlyDisk,
-    RealDisk,
-    RecoveredJournal,
-    Report,
-    Verdict,
-    check_journal,
-    load_identity,
-    recover_journal,
-)
+from pixy.storage import JournalPosition, RealDisk, RecoveredJournal, load_identity, recover_journal
 from tests.fakes.disk import RecordingDisk
 from tests.storage.journals import (
     CLUSTER,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import check_directory
 from pixy.errors import CorruptData, DataDirectoryError
+from pixy.inspect import ReadOnlyDisk, Verdict, check_directory
 from pixy.proto.state_pb2 import PublishStages
 from pixy.records import crc32c
-from pixy.storage import ReadOnlyDisk, RealDisk, Verdict, read_marks, write_mark
+from pixy.storage import RealDisk, read_marks, write_mark
 from tests.storage.stages import piece_of, seal_stage
 
 DISK = RealDisk()

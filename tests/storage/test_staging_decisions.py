@@ -10,16 +10,9 @@ from pathlib import Path
 import pytest
 
 from pixy.errors import CorruptData, DataDirectoryError
+from pixy.inspect import Report, Verdict, check_staging
 from pixy.records import crc32c
-from pixy.storage import (
-    RealDisk,
-    RecoveredStages,
-    Report,
-    Verdict,
-    check_staging,
-    recover_stages,
-    remove_stages,
-)
+from pixy.storage import RealDisk, RecoveredStages, recover_stages, remove_stages
 from pixy.storage.identity import write_stage_record
 from tests.storage.logs import CLUSTER_ID
 from tests.storage.stages import TOPIC_ID, piece_of, seal_stage

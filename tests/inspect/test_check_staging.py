@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from pixy.storage import ReadOnlyDisk, RealDisk, Report, Verdict, check_staging
+from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_staging
+from pixy.storage import RealDisk
 from tests.storage.logs import CLUSTER_ID
 from tests.storage.stages import TOPIC_ID, piece_of, seal_stage
 

@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
-from pixy.cluster.groups import FIRST_GROUPS_GROUP
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP
-from pixy.cluster.sinks import SINKS_GROUP
+from pixy.cluster import FIRST_GROUPS_GROUP, FIRST_PARTITION_GROUP, METADATA_GROUP, SINKS_GROUP
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import (
     AppliedPositions,

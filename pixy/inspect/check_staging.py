@@ -15,13 +15,18 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from pixy.errors import CorruptData, DataDirectoryError
+from pixy.inspect.report import Report
 from pixy.proto.state_pb2 import StageRecord
-from pixy.storage.disk import Disk
-from pixy.storage.identity import read_stage_record
-from pixy.storage.report import Report
-from pixy.storage.scan import scan_batches
-from pixy.storage.staged_part import StagedPart
-from pixy.storage.staging import STAGE_FILE, find_fault, stage_directory, staged_part
+from pixy.storage import (
+    STAGE_FILE,
+    Disk,
+    StagedPart,
+    find_fault,
+    read_stage_record,
+    scan_batches,
+    stage_directory,
+    staged_part,
+)
 
 __all__ = ["check_staging"]
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-from pixy.storage.disk import RealDisk, RealFile
+from pixy.storage import RealDisk, RealFile
 
 __all__ = ["ReadOnlyDisk"]
 

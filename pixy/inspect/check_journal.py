@@ -1,19 +1,17 @@
-"""Checks the journal and the checkpoints of a stopped node, file by file, and changes nothing.
+"""Checks the journal of a stopped node, file by file, and changes nothing.
 
-Recovery stops at the first thing that it refuses; a check goes on and reports all of them. What each file should be is said where
-recovery decides it: `recovery`, `journal_entries`, `checkpoint`. The verdicts:
+Recovery stops at the first thing that it refuses; a check goes on and reports all of them.
+`storage.recovery` and `storage.journal_entries` decide what each file should be. The verdicts:
 
-    found                                                          verdict
-    -------------------------------------------------------------  --------
-    journal: a torn tail, a last file that a crash left unfinished  warning
-    journal: a last flush that no crash tears so                    damaged, with advice
-    journal: everything else that recovery refuses                  damaged
-    journal: entries that are no record batch                       damaged
-    `.checkpoint.part`, more than two checkpoints                   warning
-    a checkpoint that recovery passes over or refuses               damaged
-    any other name in these directories                             damaged: the next start is refused
+    found                                                 verdict
+    ----------------------------------------------------  -----------------------------------
+    a torn tail, a last file that a crash left unfinished  warning
+    a last flush that no crash tears so                    damaged, with advice
+    everything else that recovery refuses                  damaged
+    an entry that is no valid record batch                 damaged
+    any other name in the directory                        damaged: the next start is refused
 
-Behind damage that durable bytes have taken, flushes are still read, but what they say is not relied on: `whole` is false.
+Flushes behind damage in durable bytes are still read, but not relied on: `whole` is False then.
 """
 
 import shlex
@@ -26,37 +24,33 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from pixy.errors import CorruptData, DataDirectoryError
+from pixy.inspect.report import Report
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions
 from pixy.records import check_batch, read_header
-from pixy.storage.checkpoint import Checkpoint, CheckpointId, read_checkpoint
-from pixy.storage.disk import Disk
-from pixy.storage.journal import journal_path
-from pixy.storage.journal_entries import GroupEntries, entries_after
-from pixy.storage.journal_format import (
+from pixy.storage import (
     FILE_HEADER_BYTES,
+    Disk,
     EntryType,
     FlushScan,
+    GroupEntries,
     JournalRecord,
     RecordKind,
+    entries_after,
     first_flush_number,
     flush_number_at,
     is_zero,
+    journal_path,
     journal_record,
     read_file_header,
+    why_not_torn,
 )
-from pixy.storage.report import Report
-from pixy.storage.torn_flush import why_not_torn
 
 __all__ = [
     "CheckedEntry",
     "CheckedGroup",
     "CheckedJournal",
-    "check_checkpoints",
     "check_journal",
 ]
-
-_CHECKPOINTS_KEPT = 2
-_PART = ".checkpoint.part"
 
 
 class CheckedEntry(NamedTuple):
@@ -328,44 +322,9 @@ class _HeaderDamage(NamedTuple):
     begins_unfinished: bool
 
 
-def check_checkpoints(disk: Disk, directory: Path, report: Report) -> Checkpoint | None:
-    """Check every checkpoint of one state group; returns the newest valid one. Blocks."""
-    newest: Checkpoint | None = None
-    valid = 0
-    for name in disk.names(directory):
-        path = directory / name
-        id = CheckpointId.from_file_name(name)
-        if name.endswith(_PART):
-            report.warn("checkpoint", path, "left from a crash: removed by the next start")
-            continue
-        if id is None:
-            report.damaged("checkpoint", path, "not a checkpoint: the next start is refused")
-            continue
-        report.bytes += _size(disk, path)
-        try:
-            checkpoint = Checkpoint(id, read_checkpoint(disk, path))
-        except (CorruptData, DataDirectoryError) as error:
-            report.damaged("checkpoint", path, f"{error}")
-            continue
-        valid += 1
-        report.add("checkpoint", path, f"{len(checkpoint.records)} records up to entry {id.end_offset}")
-        newest = checkpoint if newest is None else max(newest, checkpoint, key=lambda each: each.id)
-    if valid > _CHECKPOINTS_KEPT:
-        report.warn("checkpoint", directory, f"{valid} checkpoints: the next one removes all but two")
-    return newest
-
-
 def _read(disk: Disk, path: Path) -> bytes:
     file = disk.open(path)
     try:
         return file.read_at(file.size(), 0)
-    finally:
-        file.close()
-
-
-def _size(disk: Disk, path: Path) -> int:
-    file = disk.open(path)
-    try:
-        return file.size()
     finally:
         file.close()

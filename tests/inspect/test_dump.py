@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster import DumpLine, dump
 from pixy.errors import DataDirectoryError
+from pixy.inspect import DumpLine, ReadOnlyDisk, dump
 from pixy.records import patch_batch
-from pixy.storage import ReadOnlyDisk
 from tests.cluster.stopped import contents, make_stopped
 from tests.fakes.batches import batch_of, bomb
 

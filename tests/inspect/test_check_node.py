@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import check_node, dump, node_directories
 from pixy.errors import DataDirectoryError
+from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump, node_directories
 from pixy.records import NewRecord, build_batch
 from pixy.storage import (
     EntryType,
-    ReadOnlyDisk,
     RealDisk,
     RecordKind,
-    Verdict,
     read_identity,
     read_partition_identity,
     recover_journal,

@@ -21,13 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pixy.errors import CorruptData
+from pixy.inspect.report import Report, Verdict
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import BatchHeader
-from pixy.storage.disk import Disk
-from pixy.storage.index import INDEX_INTERVAL_BYTES, OffsetIndex, TimeIndex
-from pixy.storage.report import Report, Verdict
-from pixy.storage.scan import scan_batches
-from pixy.storage.segment import RETIRED, segment_path
+from pixy.storage import (
+    INDEX_INTERVAL_BYTES,
+    RETIRED,
+    Disk,
+    OffsetIndex,
+    TimeIndex,
+    scan_batches,
+    segment_path,
+)
 
 __all__ = ["ReplayedEntries", "check_partition"]
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pixy.storage import ReadOnlyDisk, RealDisk
+from pixy.inspect import ReadOnlyDisk
+from pixy.storage import RealDisk
 
 
 @pytest.mark.parametrize(

@@ -18,27 +18,30 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from pixy.cluster.check_stages import check_stages, is_stages_directory
-from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState
-from pixy.cluster.metadata import FIRST_PARTITION_GROUP, METADATA_GROUP, MetadataState
-from pixy.cluster.sinks import SINKS_GROUP, SinksState
-from pixy.cluster.state_groups import check_journal_reaches
+from pixy.cluster import (
+    FIRST_GROUPS_GROUP,
+    FIRST_PARTITION_GROUP,
+    METADATA_GROUP,
+    SINKS_GROUP,
+    GroupsState,
+    MetadataState,
+    SinksState,
+    check_journal_reaches,
+)
 from pixy.errors import CorruptData, DataDirectoryError
+from pixy.inspect.check_checkpoints import check_checkpoints
+from pixy.inspect.check_journal import CheckedEntry, CheckedJournal, check_journal
+from pixy.inspect.check_kafka_stages import check_kafka_stages, is_kafka_stages_directory
+from pixy.inspect.check_partition import ReplayedEntries, check_partition
+from pixy.inspect.check_staging import check_staging
+from pixy.inspect.report import Report
 from pixy.proto.state_pb2 import OffsetRecord, PartitionCommand, PartitionIdentity
 from pixy.storage import (
-    CheckedEntry,
-    CheckedJournal,
     DirectoryKind,
     Disk,
     EntryType,
     File,
     KnownPartitions,
-    ReplayedEntries,
-    Report,
-    check_checkpoints,
-    check_journal,
-    check_partition,
-    check_staging,
     judge_partition_directory,
     read_identity,
 )
@@ -78,9 +81,11 @@ def node_directories(disk: Disk, directory: Path) -> list[Path]:
 
 def _of_cluster(directory: Path) -> list[Path]:
     """What a directory has if it is a cluster's: a node, stages for Kafka, or, behind a change of its kind, both."""
-    if is_stages_directory(directory):
+    if is_kafka_stages_directory(directory):
         return [directory]
-    return [directory] * _is_node(directory) + [directory / _KAFKA] * is_stages_directory(directory / _KAFKA)
+    return [directory] * _is_node(directory) + [directory / _KAFKA] * is_kafka_stages_directory(
+        directory / _KAFKA
+    )
 
 
 def _is_node(directory: Path) -> bool:
@@ -93,11 +98,11 @@ def _is_node(directory: Path) -> bool:
 
 def check_directory(disk: Disk, directory: Path) -> Report:
     """Check one of `node_directories`, whatever it is. Blocks; raises as `check_node`."""
-    if not is_stages_directory(directory):
+    if not is_kafka_stages_directory(directory):
         return check_node(disk, directory)
     report = Report(directory)
     with _locked(disk, directory):
-        check_stages(disk, directory, report)
+        check_kafka_stages(disk, directory, report)
     return report
 
 
@@ -200,7 +205,7 @@ class _NodeCheck:
             if name == "identity.part":
                 self.report.warn("identity", self._directory / name, "left from a crash at the first start")
             elif name not in _FILES + _DIRECTORIES and not (
-                name == _KAFKA and is_stages_directory(self._directory / name)
+                name == _KAFKA and is_kafka_stages_directory(self._directory / name)
             ):
                 self.report.warn("file", self._directory / name, "does not belong here")
 

@@ -4,16 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from pixy.inspect import ReadOnlyDisk, ReplayedEntries, Report, Verdict, check_partition
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import patch_batch, read_header
-from pixy.storage import (
-    ReadOnlyDisk,
-    RealDisk,
-    ReplayedEntries,
-    Report,
-    Verdict,
-    check_partition,
-)
+from pixy.storage import RealDisk
 from pixy.storage.scan import scan_batches
 from tests.storage.batches import batch
 from tests.storage.logs import partition_log

@@ -1,7 +1,7 @@
 """Checks the directory in which a stopped daemon has its stages for a cluster of Kafka, and changes nothing.
 
     <cluster>/kafka/lock           held while a daemon uses it
-    <cluster>/kafka/staging/       the stages: judged by `storage.check_staging`, as an embedded node's
+    <cluster>/kafka/staging/       the stages: judged by `check_staging`, as an embedded node's
     <cluster>/kafka/publishing/    a mark for each publication whose outcome this daemon does not know yet
 
 What Kafka says of those publications is not asked for: the next start does that.
@@ -11,17 +11,19 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from pixy.cluster.stages import KAFKA_CLUSTER_ID
+from pixy.cluster import KAFKA_CLUSTER_ID
 from pixy.errors import CorruptData, DataDirectoryError
-from pixy.storage import Disk, MarkName, Report, check_staging, mark_name, read_publication_mark
+from pixy.inspect.check_staging import check_staging
+from pixy.inspect.report import Report
+from pixy.storage import Disk, MarkName, mark_name, read_publication_mark
 
-__all__ = ["check_stages", "is_stages_directory"]
+__all__ = ["check_kafka_stages", "is_kafka_stages_directory"]
 
 _DIRECTORIES = ("staging", "publishing")
 _OF_A_NODE = ("identity", "identity.part", "journal", "state", "topics")
 
 
-def is_stages_directory(directory: Path) -> bool:
+def is_kafka_stages_directory(directory: Path) -> bool:
     """Whether a directory has stages for a cluster of Kafka, or is to have some."""
     if any((directory / name).exists() for name in _OF_A_NODE):
         return False
@@ -29,7 +31,7 @@ def is_stages_directory(directory: Path) -> bool:
     return made or any((directory / name).is_dir() for name in _DIRECTORIES)
 
 
-def check_stages(disk: Disk, directory: Path, report: Report) -> None:
+def check_kafka_stages(disk: Disk, directory: Path, report: Report) -> None:
     """Check everything there. Blocks. The directory is locked, or nobody uses it.
 
     Raises:
