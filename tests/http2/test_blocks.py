@@ -21,7 +21,7 @@ def go_on(
     return Frame(frame_type, flags, stream_id, payload)
 
 
-def test_a_block_is_what_its_frames_hold_together() -> None:
+def test_a_block_is_the_concatenation_of_its_frames() -> None:
     block = begin(b"\x02\0\0\0\x05\x10abPP", f.PADDED | f.PRIORITY | f.END_STREAM)
     assert (block.depends_on, block.ends_stream, block.stream_id) == (5, True, 1)
     assert block.complete(go_on(b"", 0)) is None
@@ -34,7 +34,7 @@ def test_a_block_is_what_its_frames_hold_together() -> None:
 @pytest.mark.parametrize(
     "other", [go_on(b"", stream_id=3), go_on(b"", frame_type=FrameType.DATA), go_on(b"", frame_type=0xFF)]
 )
-def test_nothing_else_may_come_in_between(other: Frame) -> None:
+def test_no_other_frame_may_be_interleaved(other: Frame) -> None:
     with pytest.raises(Http2ConnectionError) as caught:
         begin().add(other)
     assert caught.value.code is ErrorCode.PROTOCOL_ERROR

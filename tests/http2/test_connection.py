@@ -48,7 +48,7 @@ def test_a_connection_begins_with_our_settings_and_the_large_window() -> None:
     assert f.read_uint32(window.payload) == Options().connection_window_bytes - 65_535
 
 
-def test_a_window_of_the_protocols_size_needs_no_update() -> None:
+def test_a_window_of_the_default_size_needs_no_update() -> None:
     peer = Peer(Options(connection_window_bytes=65_535), greet=False)
     assert peer.sent() == [("SETTINGS", 0)]
 
@@ -88,7 +88,7 @@ def test_a_drain_says_goaway_twice_and_waits_for_running_calls() -> None:
     assert peer.sent()[-1] == ("HEADERS", 1)
 
 
-def test_a_drain_goes_on_without_the_answer_to_its_ping() -> None:
+def test_a_drain_continues_without_the_answer_to_its_ping() -> None:
     peer = Peer(Options(drain_ping_s=1))
     peer.connection.begin_drain(peer.now)
     peer.frames()
@@ -99,7 +99,7 @@ def test_a_drain_goes_on_without_the_answer_to_its_ping() -> None:
     assert peer.pass_time(1) == []
 
 
-def test_a_drain_of_a_silent_connection_waits_for_the_answer_to_its_ping_as_well() -> None:
+def test_a_drain_of_a_silent_connection_waits_for_the_answer_to_its_ping_too() -> None:
     peer = Peer(Options(drain_ping_s=1))
     peer.now += 30
     peer.connection.begin_drain(peer.now)
@@ -107,7 +107,7 @@ def test_a_drain_of_a_silent_connection_waits_for_the_answer_to_its_ping_as_well
     assert peer.sent() == [("GOAWAY", 0), ("PING", 0)]
 
 
-def test_a_drain_that_is_announced_serves_everything_until_it_begins() -> None:
+def test_an_announced_drain_serves_everything_until_it_begins() -> None:
     peer = Peer()
     peer.connection.announce_drain()
     peer.connection.announce_drain()
@@ -134,7 +134,7 @@ def test_an_idle_connection_is_drained() -> None:
     assert peer.sent() == [("GOAWAY", 0), ("PING", 0)]
 
 
-def test_who_is_terminated_gets_goaway_and_nothing_more() -> None:
+def test_termination_sends_goaway_and_nothing_more() -> None:
     peer = Peer()
     peer.send(peer.request(1))
     peer.connection.terminate(ErrorCode.INTERNAL_ERROR, "a bug")
@@ -146,7 +146,7 @@ def test_who_is_terminated_gets_goaway_and_nothing_more() -> None:
     assert [*peer.pass_time(1000), *peer.send(GREETING), *peer.frames()] == []
 
 
-def test_the_reason_of_a_goaway_is_short() -> None:
+def test_the_debug_data_of_a_goaway_is_short() -> None:
     peer = Peer()
     peer.connection.terminate(ErrorCode.INTERNAL_ERROR, "x" * 10_000)
     assert len(peer.frames()[-1].payload) == 8 + 256
@@ -176,7 +176,7 @@ def test_the_reason_of_a_goaway_is_short() -> None:
     ],
     ids=["block", "frame", "table", "known blocks", "unserved", "resets"],
 )
-def test_who_has_failed_keeps_nothing_of_what_came(sent: bytes) -> None:
+def test_a_failed_connection_frees_its_memory(sent: bytes) -> None:
     # The first connection fills shared caches.
     for _ in range(2):
         connection = Http2Connection(Options(), 0)
@@ -199,7 +199,7 @@ def test_who_has_failed_keeps_nothing_of_what_came(sent: bytes) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", f.PREFACE[:10], f.PREFACE, GREETING])
-def test_a_handshake_that_takes_too_long_ends_the_connection(sent: bytes) -> None:
+def test_a_handshake_timeout_ends_the_connection(sent: bytes) -> None:
     peer = Peer(Options(handshake_s=10), greet=False)
     peer.send(sent)
     assert peer.pass_time(9.9) == []
@@ -207,7 +207,7 @@ def test_a_handshake_that_takes_too_long_ends_the_connection(sent: bytes) -> Non
     assert peer.goaway() == (0, ErrorCode.SETTINGS_TIMEOUT)
 
 
-def test_a_header_block_that_takes_too_long_ends_the_connection() -> None:
+def test_a_header_block_timeout_ends_the_connection() -> None:
     peer = Peer(Options(header_block_s=10))
     peer.send(frame(FrameType.HEADERS, 0, 1, b"\x82"))
     assert peer.pass_time(9) == []
@@ -216,7 +216,7 @@ def test_a_header_block_that_takes_too_long_ends_the_connection() -> None:
     assert peer.goaway() == (0, ErrorCode.ENHANCE_YOUR_CALM)
 
 
-def test_a_silent_client_is_sent_a_ping_and_given_up_if_it_stays_silent() -> None:
+def test_a_silent_client_is_pinged_and_closed_if_it_stays_silent() -> None:
     peer = Peer(Options(keepalive_s=60, keepalive_timeout_s=20))
     peer.pass_time(60)
     (ping,) = peer.frames()
@@ -229,7 +229,7 @@ def test_a_silent_client_is_sent_a_ping_and_given_up_if_it_stays_silent() -> Non
     assert peer.pass_time(20) == [ConnectionTerminated(ErrorCode.NO_ERROR, "keepalive timeout")]
 
 
-def test_requests_are_signs_of_life_on_the_fast_path_too() -> None:
+def test_requests_on_the_fast_path_reset_the_keepalive_timeout() -> None:
     peer = Peer(Options(keepalive_s=60))
     for stream_id in range(1, 9, 2):
         peer.send(peer.request(stream_id))
@@ -410,7 +410,7 @@ class Conversation:
 
 @pytest.mark.slow
 @given(st.integers(0, 2**32))
-def test_any_conversation_with_h2_ends_with_what_both_sides_said(seed: int) -> None:
+def test_any_conversation_with_h2_delivers_all_data_of_both_sides(seed: int) -> None:
     talk = Conversation(seed)
     talk.travel()
     for _ in range(talk.random.randint(1, 12)):

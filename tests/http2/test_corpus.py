@@ -12,7 +12,7 @@ TARGETS = {"connection": fuzz_connection.check, "hpack": fuzz_hpack.check}
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_the_corpus_is_treated_well(kind: str) -> None:
+def test_every_input_of_the_corpus_passes_its_target(kind: str) -> None:
     inputs = corpus(kind)
     assert len(inputs) > 5
     for number, known in enumerate(inputs):
@@ -30,7 +30,7 @@ def failing_for(bad: bytes) -> Callable[[bytes, random.Random], None]:
     return check
 
 
-def test_what_the_fuzzer_finds_it_finds_again_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fuzzing_failure_is_reproduced_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
     bad = mutate(random.Random("7/12"), corpus("hpack"))
     with pytest.raises(ValueError, match="found"):
         run("hpack", failing_for(bad), ["--seed", "7", "--time", "600"])

@@ -25,7 +25,7 @@ def test_the_codes_are_those_of_the_specification() -> None:
     assert list(ErrorCode) == list(range(14))
 
 
-def test_an_error_tells_its_code_its_reason_and_its_stream() -> None:
+def test_an_error_has_code_reason_and_stream() -> None:
     error = Http2StreamError(3, ErrorCode.CANCEL, "why")
     assert (error.stream_id, error.code, error.reason, str(error)) == (3, ErrorCode.CANCEL, "why", "why")
     assert isinstance(error, Http2Error)

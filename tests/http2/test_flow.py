@@ -14,7 +14,7 @@ from tests.http2.peer import OK, TRAILERS, Peer, data, headers
 SIZE = 65_535
 
 
-def test_a_window_takes_what_it_has_and_not_a_byte_more() -> None:
+def test_a_window_accepts_its_size_and_not_a_byte_more() -> None:
     window = ReceiveWindow(10)
     assert not window.take(11)
     assert window.take(10)
@@ -36,7 +36,7 @@ def test_a_window_opens_in_steps_of_half_its_size_and_loses_nothing(sizes: list[
     assert window.left > 10
 
 
-def test_a_window_that_becomes_too_large_is_a_fault_of_the_stream_or_of_the_connection() -> None:
+def test_a_window_overflow_is_a_stream_or_connection_error() -> None:
     assert increase_window(WINDOW_MAX - 1, 1, 1) == WINDOW_MAX
     assert increase_window(-5, 3, 1) == -2
     with pytest.raises(Http2StreamError) as of_stream:
@@ -119,7 +119,7 @@ ACTIONS = st.sampled_from(
 
 
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 5), st.integers(0, 16_000)), max_size=60))
-def test_no_window_is_ever_opened_for_more_than_was_consumed(steps: list[tuple[str, int, int]]) -> None:
+def test_no_window_is_opened_for_more_than_was_consumed(steps: list[tuple[str, int, int]]) -> None:
     ledger = WindowLedger()
     for action, number, size in steps:
         stream_id = sorted(ledger.kept)[number % len(ledger.kept)] if ledger.kept else 0
@@ -136,7 +136,7 @@ def test_no_window_is_ever_opened_for_more_than_was_consumed(steps: list[tuple[s
         ledger.settle()
 
 
-def test_a_stream_that_is_read_as_it_comes_is_let_send_what_was_read_and_not_a_byte_more() -> None:
+def test_a_stream_read_as_it_arrives_may_send_what_was_read_and_not_a_byte_more() -> None:
     ledger = WindowLedger()
     ledger.open(1)
     for round_ in range(40):

@@ -26,7 +26,7 @@ def parse(data: bytes) -> Any:
 
 
 @given(STREAMS, st.integers(0, 13), st.integers(1, f.STREAM_ID_MAX), st.binary(min_size=8, max_size=8))
-def test_control_frames_are_what_the_oracle_reads(
+def test_control_frames_are_read_by_the_oracle(
     stream_id: int, code: int, increment: int, payload: bytes
 ) -> None:
     reset = parse(f.rst_stream(stream_id, code))
@@ -45,7 +45,7 @@ def test_control_frames_are_what_the_oracle_reads(
 
 
 @given(STREAMS, st.sampled_from([0, 1, 16_384, 16_385, 40_000]), st.booleans())
-def test_a_header_block_is_cut_into_frames_that_every_peer_takes(
+def test_a_header_block_is_split_into_frames_that_every_peer_accepts(
     stream_id: int, size: int, end_stream: bool
 ) -> None:
     block = bytes(range(256)) * (size // 256) + bytes(size % 256)
@@ -59,9 +59,7 @@ def test_a_header_block_is_cut_into_frames_that_every_peer_takes(
 
 
 @given(st.binary(max_size=50), st.integers(0, 60))
-def test_padding_is_stripped_or_refused_if_it_is_longer_than_the_payload(
-    content: bytes, padding: int
-) -> None:
+def test_padding_is_stripped_or_rejected_if_it_exceeds_the_payload(content: bytes, padding: int) -> None:
     payload = bytes((padding,)) + content
     frame = Frame(FrameType.DATA, f.PADDED, 1, payload)
     if padding <= len(content):
@@ -72,14 +70,14 @@ def test_padding_is_stripped_or_refused_if_it_is_longer_than_the_payload(
     assert caught.value.code is ErrorCode.PROTOCOL_ERROR
 
 
-def test_a_padded_frame_without_payload_has_the_wrong_size() -> None:
+def test_a_padded_frame_without_payload_is_a_frame_size_error() -> None:
     with pytest.raises(Http2ConnectionError) as caught:
         f.strip_padding(Frame(FrameType.HEADERS, f.PADDED, 1, b""))
     assert caught.value.code is ErrorCode.FRAME_SIZE_ERROR
     assert f.strip_padding(Frame(FrameType.HEADERS, 0, 1, b"x")) == b"x"
 
 
-def test_the_priority_of_headers_is_stripped_and_says_what_they_depend_on() -> None:
+def test_the_priority_of_headers_is_stripped_and_its_dependency_returned() -> None:
     payload = (0x8000_0007).to_bytes(4, "big") + b"\x10block"
     assert f.strip_priority(Frame(FrameType.HEADERS, f.PRIORITY, 1, payload), payload) == (b"block", 7)
     assert f.strip_priority(Frame(FrameType.HEADERS, 0, 1, payload), payload) == (payload, 0)
@@ -88,7 +86,7 @@ def test_the_priority_of_headers_is_stripped_and_says_what_they_depend_on() -> N
     assert caught.value.code is ErrorCode.FRAME_SIZE_ERROR
 
 
-def test_a_window_is_not_opened_by_nothing() -> None:
+def test_a_window_increment_of_zero_is_rejected() -> None:
     assert f.read_increment(Frame(FrameType.WINDOW_UPDATE, 0, 1, b"\x80\0\0\x05")) == 5
     with pytest.raises(Http2StreamError) as of_stream:
         f.read_increment(Frame(FrameType.WINDOW_UPDATE, 0, 1, b"\x80\0\0\0"))
@@ -98,7 +96,7 @@ def test_a_window_is_not_opened_by_nothing() -> None:
 
 
 @pytest.mark.parametrize("frame_type", FrameType)
-def test_a_head_that_breaks_the_rules_of_its_type_is_refused(frame_type: FrameType) -> None:
+def test_a_frame_header_that_violates_the_rules_of_its_type_is_rejected(frame_type: FrameType) -> None:
     rule = RULES[frame_type]
     length = 16 if rule.length is None else rule.length
     for stream_id in (0, 1):

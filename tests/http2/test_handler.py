@@ -227,7 +227,7 @@ STREAM_FAULTS: list[tuple[str, Callable[[Peer], bytes], ErrorCode]] = [
 @pytest.mark.parametrize(
     ("name", "make", "code"), CONNECTION_FAULTS, ids=[name for name, _, _ in CONNECTION_FAULTS]
 )
-def test_a_fault_of_the_connection_ends_it_with_its_code(
+def test_a_connection_error_ends_the_connection_with_its_code(
     name: str, make: Callable[[Peer], bytes], code: ErrorCode
 ) -> None:
     peer = Peer()
@@ -240,7 +240,9 @@ def test_a_fault_of_the_connection_ends_it_with_its_code(
 
 
 @pytest.mark.parametrize(("name", "make", "code"), STREAM_FAULTS, ids=[name for name, _, _ in STREAM_FAULTS])
-def test_a_fault_of_a_stream_ends_it_alone(name: str, make: Callable[[Peer], bytes], code: ErrorCode) -> None:
+def test_a_stream_error_ends_only_its_stream(
+    name: str, make: Callable[[Peer], bytes], code: ErrorCode
+) -> None:
     peer = Peer()
     events = peer.send(make(peer))
     opened = any(isinstance(event, RequestReceived) and event.stream_id == 1 for event in events)
@@ -250,7 +252,7 @@ def test_a_fault_of_a_stream_ends_it_alone(name: str, make: Callable[[Peer], byt
 
 
 @pytest.mark.parametrize(("name", "make", "code"), CONNECTION_FAULTS + STREAM_FAULTS)
-def test_a_fault_is_the_same_however_its_bytes_are_cut(
+def test_an_error_does_not_depend_on_how_its_bytes_are_split(
     name: str, make: Callable[[Peer], bytes], code: ErrorCode
 ) -> None:
     whole, peer = Peer(), Peer()
@@ -268,7 +270,7 @@ def test_headers_on_a_closed_stream_end_the_connection() -> None:
     assert peer.goaway() == (1, ErrorCode.STREAM_CLOSED)
 
 
-def test_what_came_in_front_of_a_fault_counts() -> None:
+def test_frames_before_an_error_take_effect() -> None:
     peer = Peer()
     assert content(peer.send(peer.request(1, b"good"), f.window_update(0, 0)))[1:] == [
         (1, b"good"),
@@ -289,7 +291,7 @@ def test_the_first_frame_is_settings(first: bytes) -> None:
 @pytest.mark.parametrize(
     "start", [b"GET / HTTP/1.1\r\n", b"PRI * HTTP/1.1", b"\x16\x03\x01", f.PREFACE[:-1] + b"x"]
 )
-def test_what_is_not_the_preface_ends_the_connection_at_its_first_wrong_byte(start: bytes) -> None:
+def test_a_wrong_preface_ends_the_connection_at_its_first_wrong_byte(start: bytes) -> None:
     peer = Peer(greet=False)
     ends = [bool(peer.send(start[at : at + 1])) for at in range(len(start))]
     right = next(at for at, byte in enumerate(start) if byte != f.PREFACE[at])
@@ -297,7 +299,7 @@ def test_what_is_not_the_preface_ends_the_connection_at_its_first_wrong_byte(sta
     assert peer.goaway() == (0, ErrorCode.PROTOCOL_ERROR)
 
 
-def test_frames_on_a_stream_that_we_reset_are_ignored_and_the_table_follows() -> None:
+def test_frames_on_a_reset_stream_are_ignored_but_update_the_dynamic_table() -> None:
     peer = Peer()
     peer.begin(1)
     peer.connection.reset(1, ErrorCode.CANCEL)
@@ -355,7 +357,7 @@ FLOODS: list[tuple[str, Callable[[Peer, int], bytes], int]] = [
 
 
 @pytest.mark.parametrize(("name", "make", "taken"), FLOODS, ids=[name for name, _, _ in FLOODS])
-def test_a_flood_ends_the_connection_when_its_budget_is_spent(
+def test_a_flood_ends_the_connection_when_its_token_bucket_is_empty(
     name: str, make: Callable[[Peer, int], bytes], taken: int
 ) -> None:
     peer = Peer(SMALL)
@@ -369,7 +371,7 @@ def test_a_flood_ends_the_connection_when_its_budget_is_spent(
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x05" + bytes(5)])
-def test_empty_data_are_counted(payload: bytes) -> None:
+def test_empty_data_frames_are_charged(payload: bytes) -> None:
     peer = Peer(SMALL)
     peer.begin()
     for _ in range(4):
@@ -379,7 +381,7 @@ def test_empty_data_are_counted(payload: bytes) -> None:
     assert peer.goaway() == (1, CALM)
 
 
-def test_frames_for_closed_streams_are_counted() -> None:
+def test_frames_for_closed_streams_are_charged() -> None:
     peer = Peer(SMALL)
     peer.send(rapid(peer, 1))
     for _ in range(4):
@@ -389,7 +391,7 @@ def test_frames_for_closed_streams_are_counted() -> None:
     assert peer.goaway() == (1, CALM)
 
 
-def test_clients_that_are_answered_may_send_control_frames_in_proportion() -> None:
+def test_clients_that_are_served_may_send_control_frames_in_proportion() -> None:
     peer = Peer(replace(SMALL, pings=TokenBucketOptions(5, 0, 1), overhead=TokenBucketOptions(10, 0, 4)))
     for stream_id in range(1, 1000, 2):
         peer.send(peer.request(stream_id), frame(FrameType.PING, 0, 0, bytes(8)), f.window_update(0, 100))
@@ -409,7 +411,7 @@ def peer_with_waiting_answer(options: Options, body: bytes) -> Peer:
 
 
 @pytest.mark.parametrize("step", [1, 10, 127])
-def test_an_answer_that_is_let_out_in_crumbs_ends_the_connection(step: int) -> None:
+def test_a_response_released_in_tiny_frames_ends_the_connection(step: int) -> None:
     """CVE-2019-9511."""
     peer = peer_with_waiting_answer(Options(), bytes(2_000_000))
     for _ in range(10):
@@ -421,7 +423,7 @@ def test_an_answer_that_is_let_out_in_crumbs_ends_the_connection(step: int) -> N
 
 
 @pytest.mark.parametrize("step", [128, 512, 16_384, 40_000])
-def test_small_windows_that_are_opened_in_steps_are_paid_for_by_what_they_let_out(step: int) -> None:
+def test_window_updates_in_small_steps_are_paid_for_by_the_frames_they_release(step: int) -> None:
     body = bytes(range(256)) * 4000
     peer = peer_with_waiting_answer(replace(SMALL, overhead=TokenBucketOptions(5, 0, 4)), body)
     received, update = b"", f.window_update(1, step) + f.window_update(0, step)
@@ -432,7 +434,7 @@ def test_small_windows_that_are_opened_in_steps_are_paid_for_by_what_they_let_ou
     assert not peer.connection.closed
 
 
-def test_parts_of_an_answer_that_are_small_but_whole_are_worth_as_much_as_others() -> None:
+def test_small_uncut_parts_of_a_response_earn_as_much_as_others() -> None:
     peer = Peer(replace(SMALL, overhead=TokenBucketOptions(13, 0, 4)))
     for stream_id in range(1, 1000, 2):
         peer.send(peer.request(stream_id))
@@ -444,7 +446,7 @@ def test_parts_of_an_answer_that_are_small_but_whole_are_worth_as_much_as_others
     assert not peer.connection.closed
 
 
-def test_streams_beyond_the_limit_are_refused_and_for_free_until_the_client_knows_it() -> None:
+def test_streams_beyond_the_limit_are_refused_and_free_of_charge_until_the_client_knows_it() -> None:
     peer = Peer(replace(SMALL, overhead=TokenBucketOptions(100, 0, 0)), greet=False)
     peer.send(GREETING)
     peer.send(*(peer.request(stream_id) for stream_id in range(1, 61, 2)))
@@ -458,7 +460,7 @@ def test_streams_beyond_the_limit_are_refused_and_for_free_until_the_client_know
     assert peer.goaway()[1] == CALM
 
 
-def test_a_header_block_that_never_ends_is_cut_off() -> None:
+def test_a_header_block_that_never_ends_ends_the_connection() -> None:
     for payload, frames in ((b"", 16), (bytes(4_000), 4)):
         peer = Peer()
         peer.send(headers(1, b"\x82", 0))
@@ -471,7 +473,7 @@ def test_a_header_block_that_never_ends_is_cut_off() -> None:
         assert peer.goaway() == (0, CALM)
 
 
-def test_one_byte_at_a_time_is_no_sign_of_life() -> None:
+def test_one_byte_at_a_time_counts_as_silence() -> None:
     peer = Peer(Options(keepalive_s=60, keepalive_timeout_s=20))
     request = peer.request(1, b"x" * 100)
     at = 0
@@ -482,7 +484,7 @@ def test_one_byte_at_a_time_is_no_sign_of_life() -> None:
     assert at * 5 == 80
 
 
-def test_memory_for_what_is_not_whole_is_one_frame_at_most() -> None:
+def test_at_most_one_incomplete_frame_is_buffered() -> None:
     peer = Peer()
     peer.send(frame(FrameType.HEADERS, 0, 1, bytes(16_384))[:-1])
     assert len(peer.connection._receiver._partial) == 16_384 + 8

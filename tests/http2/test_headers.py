@@ -30,7 +30,7 @@ def without(name: bytes) -> list[Field]:
     return [field for field in REQUEST if field[0] != name]
 
 
-def test_a_request_has_its_parts_by_name() -> None:
+def test_pseudo_header_fields_are_attributes_of_a_request() -> None:
     request = read_request(1, [*REQUEST, (b"content-length", b"12")])
     assert (request.method, request.scheme, request.path) == (b"POST", b"http", b"/KafkaPixy/Produce")
     assert (request.authority, request.content_length, request.memo) == (b"localhost", 12, None)
@@ -53,7 +53,7 @@ def test_a_request_has_its_parts_by_name() -> None:
         [(b":method", b"CONNECT"), (b":authority", b"host:1")],
     ],
 )
-def test_requests_that_keep_the_rules_are_taken(fields: list[Field]) -> None:
+def test_valid_requests_are_accepted(fields: list[Field]) -> None:
     assert read_request(1, fields).fields == [field for field in fields if not field[0].startswith(b":")]
 
 
@@ -99,7 +99,7 @@ def test_requests_that_break_a_rule_are_malformed(fields: list[Field]) -> None:
 
 
 @pytest.mark.parametrize("byte", range(256))
-def test_each_byte_is_allowed_in_names_and_values_or_not(byte: int) -> None:
+def test_each_byte_is_either_allowed_or_rejected_in_names_and_values(byte: int) -> None:
     """RFC 9110 §5.6.2 and §5.5, RFC 9113 §8.2.1."""
     char = bytes((byte,))
     in_name = char in b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
@@ -122,13 +122,13 @@ def test_each_byte_is_allowed_in_names_and_values_or_not(byte: int) -> None:
 @pytest.mark.parametrize(
     "fields", [[(b":path", b"/")], [(b":status", b"1")], [(b"connection", b"close")], [(b"A", b"")]]
 )
-def test_trailers_have_no_pseudo_header_fields_and_no_bad_ones(fields: list[Field]) -> None:
+def test_trailers_with_pseudo_header_or_invalid_fields_are_malformed(fields: list[Field]) -> None:
     with pytest.raises(Http2StreamError) as caught:
         read_trailers(3, [(b"x", b"y"), *fields])
     assert caught.value.code is ErrorCode.PROTOCOL_ERROR
 
 
-def test_a_block_that_repeats_means_the_same_object() -> None:
+def test_a_repeated_block_yields_the_same_object() -> None:
     reader, encoder = HeaderReader(16_384), hpack.Encoder()
     blocks = [encoder.encode(REQUEST) for _ in range(3)]
     assert blocks[0] != blocks[1] == blocks[2]
@@ -138,7 +138,7 @@ def test_a_block_that_repeats_means_the_same_object() -> None:
     assert first.fields == second.fields
 
 
-def test_a_block_that_changes_the_table_makes_all_others_unknown() -> None:
+def test_a_block_that_changes_the_table_clears_the_cache() -> None:
     reader, encoder = HeaderReader(16_384), hpack.Encoder()
     for _ in range(2):
         reader.request(1, encoder.encode(REQUEST))
@@ -165,7 +165,7 @@ def test_a_block_that_changes_the_table_makes_all_others_unknown() -> None:
         max_size=40,
     )
 )
-def test_requests_are_the_same_with_and_without_what_is_remembered(
+def test_requests_are_the_same_with_and_without_the_cache(
     calls: list[tuple[bytes, bytes, int | None]],
 ) -> None:
     reader, encoder, oracle = HeaderReader(16_384), hpack.Encoder(), hpack.Decoder()
@@ -179,7 +179,7 @@ def test_requests_are_the_same_with_and_without_what_is_remembered(
         reader.check_invariants()
 
 
-def test_requests_that_differ_in_one_new_field_are_like_each_other() -> None:
+def test_requests_that_differ_in_one_literal_share_a_pattern() -> None:
     reader, encoder = HeaderReader(16_384), hpack.Encoder()
     behind = (b"x-behind", b"y")
     requests = [
@@ -196,7 +196,7 @@ def test_requests_that_differ_in_one_new_field_are_like_each_other() -> None:
     assert requests[2:] == [(pattern, (b"grpc-timeout", b"%dm" % number)) for number in range(2, 5)]
 
 
-def test_a_field_that_shares_its_name_with_another_is_told_of_in_its_place() -> None:
+def test_a_literal_with_a_repeated_name_keeps_its_position() -> None:
     reader, encoder = HeaderReader(16_384), hpack.Encoder()
     for number in range(5):
         fields = [*REQUEST, (b"x", b"%d" % number), (b"x", b"last")]
@@ -205,7 +205,7 @@ def test_a_field_that_shares_its_name_with_another_is_told_of_in_its_place() -> 
         assert [*REQUEST[:4], *request.fields] == fields
 
 
-def test_what_another_field_says_is_looked_at_in_each_request() -> None:
+def test_fields_with_rules_of_their_own_are_validated_in_each_request() -> None:
     reader, encoder = HeaderReader(16_384), hpack.Encoder()
     for name, right, wrong in (
         (b"te", b"trailers", b"gzip"),
@@ -261,7 +261,7 @@ def outcome(read: Callable[[], tuple[RequestHeaders, Field | None]]) -> tuple[ob
         max_size=30,
     )
 )
-def test_a_request_like_another_is_what_it_is_on_its_own(
+def test_a_request_by_pattern_equals_one_without(
     calls: list[tuple[bytes, bytes, bytes, int]],
 ) -> None:
     reader, encoder = HeaderReader(1200), hpack.Encoder()
@@ -277,7 +277,7 @@ def test_a_request_like_another_is_what_it_is_on_its_own(
         reader.check_invariants()
 
 
-def test_most_blocks_of_a_client_that_indexes_each_deadline_are_foreseen(
+def test_most_blocks_of_a_client_that_indexes_each_deadline_are_predicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decoded: list[bytes] = []
@@ -311,7 +311,7 @@ def test_most_blocks_of_a_client_that_indexes_each_deadline_are_foreseen(
         max_size=30,
     )
 )
-def test_a_block_that_is_foreseen_means_what_it_means_when_it_is_decoded(
+def test_a_predicted_block_equals_the_decoded_one(
     calls: list[tuple[bytes, bytes, bytes, int | None, bytes]],
 ) -> None:
     reader, encoder, decoder = HeaderReader(1200), hpack.Encoder(), Decoder()
@@ -333,7 +333,7 @@ def test_a_block_that_is_foreseen_means_what_it_means_when_it_is_decoded(
             return
 
 
-def test_requests_that_are_remembered_for_being_like_others_are_bounded() -> None:
+def test_patterns_are_bounded() -> None:
     reader, encoder = HeaderReader(16_384), hpack.Encoder()
     for number in range(100):
         reader.request(1, encoder.encode([*REQUEST, (b"path", b"%d" % number), (b"x", b"y%d" % number)]))
@@ -343,7 +343,7 @@ def test_requests_that_are_remembered_for_being_like_others_are_bounded() -> Non
     assert [varying_field for _, varying_field in requests] == [None] * 5
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_cache_is_bounded() -> None:
     reader = HeaderReader(16_384)
     for number in range(2000):
         reader.request(1, encode([*REQUEST, (b"x", b"%d" % number)]))
@@ -353,7 +353,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert large not in reader.cache
 
 
-def test_a_header_list_that_is_too_large_is_a_fault_of_its_stream_and_the_table_follows() -> None:
+def test_a_header_list_that_is_too_large_is_a_stream_error_but_updates_the_dynamic_table() -> None:
     reader, encoder = HeaderReader(1024), hpack.Encoder()
     with pytest.raises(Http2StreamError) as caught:
         reader.request(9, encoder.encode([*REQUEST, (b"x", b"y" * 800)]))
@@ -368,7 +368,7 @@ def test_a_header_list_that_is_too_large_is_a_fault_of_its_stream_and_the_table_
         reader.request(15, encoder.encode(exact))
 
 
-def test_a_small_block_of_many_large_fields_is_not_spelled_out() -> None:
+def test_a_small_block_of_many_large_fields_is_not_joined() -> None:
     reader, encoder = HeaderReader(16_384), hpack.Encoder()
     reader.request(1, encoder.encode([*REQUEST, (b"bomb", b"b" * 3000)]))
     tracemalloc.start()
@@ -381,7 +381,7 @@ def test_a_small_block_of_many_large_fields_is_not_spelled_out() -> None:
     assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_a_block_of_more_fields_than_anybody_needs_ends_the_connection() -> None:
+def test_a_block_of_too_many_fields_ends_the_connection() -> None:
     reader = HeaderReader(16_384)
     with pytest.raises(Http2StreamError):
         reader.request(1, b"\x82" * 2048)
@@ -390,7 +390,7 @@ def test_a_block_of_more_fields_than_anybody_needs_ends_the_connection() -> None
     assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_a_template_is_an_answer_around_a_body() -> None:
+def test_a_template_is_a_response_around_a_body() -> None:
     template = ResponseTemplate([(b":status", b"200"), (b"x", b"1")], [(b"grpc-status", b"0")])
     decoder = hpack.Decoder()
     assert [tuple(field) for field in decoder.decode(template.headers, raw=True)] == [

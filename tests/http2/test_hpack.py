@@ -152,7 +152,9 @@ def test_the_integers_of_the_specification() -> None:
 
 
 @given(st.lists(st.tuples(FIELDS, st.booleans(), st.sampled_from([None, 0, 64, 300, 4096])), max_size=12))
-def test_what_the_oracle_encodes_is_decoded(sections: list[tuple[list[Field], bool, int | None]]) -> None:
+def test_blocks_encoded_by_the_oracle_are_decoded(
+    sections: list[tuple[list[Field], bool, int | None]],
+) -> None:
     encoder, decoder = hpack.Encoder(), Decoder()
     for fields, huffman, resize in sections:
         if resize is not None:
@@ -163,7 +165,7 @@ def test_what_the_oracle_encodes_is_decoded(sections: list[tuple[list[Field], bo
 
 
 @given(FIELDS)
-def test_what_is_encoded_the_oracle_decodes_and_its_table_stays_empty(fields: list[Field]) -> None:
+def test_the_oracle_decodes_our_blocks_and_its_table_stays_empty(fields: list[Field]) -> None:
     oracle = hpack.Decoder()
     for prefix in (b"", EMPTY_TABLE, b""):
         assert [tuple(field) for field in oracle.decode(prefix + encode(fields), raw=True)] == fields
@@ -171,7 +173,7 @@ def test_what_is_encoded_the_oracle_decodes_and_its_table_stays_empty(fields: li
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5))
-def test_any_bytes_are_decoded_or_refused_as_the_oracle_does(blocks: list[bytes]) -> None:
+def test_any_bytes_are_decoded_or_rejected_as_by_the_oracle(blocks: list[bytes]) -> None:
     oracle, decoder = hpack.Decoder(), Decoder()
     for block in blocks:
         try:
@@ -195,13 +197,13 @@ def _has_long_integer(decoder: Decoder, block: bytes) -> bool:
     return False
 
 
-def test_secrets_are_sent_as_never_to_be_indexed() -> None:
+def test_secrets_are_sent_as_never_indexed() -> None:
     assert encode([(b"authorization", b"x")])[:2] == b"\x1f\x08"
     assert encode([(b"grpc-status", b"0")])[:1] == b"\x00"
     assert encode([(b"location", b"x")])[:2] == b"\x0f\x1f"
 
 
-def test_every_prefix_of_a_block_is_refused_or_holds_fewer_fields() -> None:
+def test_every_prefix_of_a_block_is_rejected_or_has_fewer_fields() -> None:
     block = bytes.fromhex(EXAMPLES[5][2][0][0])
     for cut in range(len(block)):
         if cut <= 3:
@@ -238,7 +240,7 @@ def test_invalid_blocks_are_a_compression_error(block: str, wrong: str) -> None:
     assert caught.value.code is ErrorCode.COMPRESSION_ERROR
 
 
-def test_the_peer_may_resize_the_table_within_its_limit_and_an_entry_too_large_empties_it() -> None:
+def test_the_peer_may_resize_the_table_within_its_limit_and_too_large_an_entry_empties_it() -> None:
     decoder = Decoder()
     decoder.decode(bytes.fromhex(EXAMPLES[4][2][0][0]))
     assert decoder.table_bytes == 57
@@ -250,7 +252,7 @@ def test_the_peer_may_resize_the_table_within_its_limit_and_an_entry_too_large_e
     assert decoder.table_bytes == 0
 
 
-def test_the_table_changes_with_inserts_and_resizes_only() -> None:
+def test_only_insertions_and_resizes_change_the_table() -> None:
     decoder = Decoder()
     seen = [decoder.changes]
     for block in ("82", "040161", "100161 0161", "410161", "be", "20", "82"):
@@ -273,7 +275,7 @@ def predictor(max_table_bytes: int = 4096) -> tuple[Decoder, BlockPredictor]:
     return decoder, BlockPredictor(decoder, start, b"t")
 
 
-def test_the_next_block_of_a_repetition_is_known_but_for_its_value() -> None:
+def test_the_next_block_is_predicted_except_for_its_value() -> None:
     decoder, blocks = predictor()
     another = copy.deepcopy(decoder)
     for index in range(0xC0, 0xFF):
@@ -284,7 +286,7 @@ def test_the_next_block_of_a_repetition_is_known_but_for_its_value() -> None:
         decoder.check_invariants()
 
 
-def test_a_repetition_goes_on_where_an_index_needs_a_second_byte() -> None:
+def test_prediction_continues_where_an_index_needs_a_second_byte() -> None:
     decoder, blocks = predictor()
     another = copy.deepcopy(decoder)
     # As many as fit the table next to the first field, at 34 bytes each.
@@ -302,7 +304,7 @@ def test_a_repetition_goes_on_where_an_index_needs_a_second_byte() -> None:
     assert blocks.maybe_decode(b"\xff\x37\x7e\x013") is None
 
 
-def test_a_repetition_may_begin_with_indexes_of_two_bytes_and_static_ones_stay() -> None:
+def test_prediction_supports_indexes_of_two_bytes_and_static_ones() -> None:
     decoder, _ = predictor()
     for _ in range(70):
         decoder.decode(b"\x7e\x01x")
@@ -317,7 +319,7 @@ def test_a_repetition_may_begin_with_indexes_of_two_bytes_and_static_ones_stay()
     assert decoder._dynamic == another._dynamic
 
 
-def test_a_repetition_ends_where_one_of_its_fields_is_evicted() -> None:
+def test_prediction_ends_where_a_field_is_evicted() -> None:
     decoder, blocks = predictor(max_table_bytes=110)
     assert blocks.maybe_decode(b"\xc0\x7e\x013") == (b"t", b"3")
     assert (b"a", b"b") not in decoder._dynamic
@@ -328,7 +330,7 @@ def test_a_repetition_ends_where_one_of_its_fields_is_evicted() -> None:
 
 @pytest.mark.parametrize("sizes", [(1,), (1, 30), (30, 1, 1, 1), (90, 1), (1, 1, 1, 60)])
 @pytest.mark.parametrize("start", [b"\x83", b"\xbe", b"\x83\xbe"])
-def test_a_repetition_says_what_the_decoder_says_in_every_small_table(
+def test_prediction_agrees_with_the_decoder_for_every_small_table(
     start: bytes, sizes: tuple[int, ...]
 ) -> None:
     """RFC 7541 §4.4: a field larger than the table empties it, so the next one cannot refer to its
@@ -361,7 +363,7 @@ def test_a_repetition_says_what_the_decoder_says_in_every_small_table(
     assert refused
 
 
-def test_a_repetition_ends_where_another_block_changes_the_table() -> None:
+def test_prediction_ends_where_another_block_changes_the_table() -> None:
     for between in (b"\x40\x01x\x01y", b"\x3f\x81\x1f"):
         decoder, blocks = predictor()
         decoder.decode(between)
@@ -380,7 +382,7 @@ def test_a_repetition_ends_where_another_block_changes_the_table() -> None:
         b"\xc0\x7e\x013\x7e",
     ],
 )
-def test_a_block_that_is_not_the_next_one_of_a_repetition_changes_nothing(block: bytes) -> None:
+def test_a_block_other_than_the_predicted_one_changes_nothing(block: bytes) -> None:
     decoder, blocks = predictor()
     changes = decoder.changes
     assert blocks.maybe_decode(block) is None
@@ -388,7 +390,7 @@ def test_a_block_that_is_not_the_next_one_of_a_repetition_changes_nothing(block:
     assert blocks.maybe_decode(b"\xc0\x7e\x013") == (b"t", b"3")
 
 
-def test_a_wrong_value_in_a_repetition_is_an_error_as_anywhere() -> None:
+def test_an_invalid_value_in_a_predicted_block_is_an_error() -> None:
     _, blocks = predictor()
     with pytest.raises(Http2ConnectionError) as caught:
         blocks.maybe_decode(b"\xc0\x7e\x81\x00")
@@ -398,7 +400,7 @@ def test_a_wrong_value_in_a_repetition_is_an_error_as_anywhere() -> None:
 @pytest.mark.parametrize(
     "value", [b"\x053", b"\x013\x82", b"\x7f\x00" + b"v" * 127, b"\xff\x00" + b"v" * 127]
 )
-def test_a_value_that_does_not_end_its_block_or_is_long_is_not_foreseen(value: bytes) -> None:
+def test_a_value_that_is_long_or_does_not_end_its_block_is_not_predicted(value: bytes) -> None:
     decoder, blocks = predictor()
     changes = decoder.changes
     assert blocks.maybe_decode(b"\xc0\x7e" + value) is None
@@ -422,7 +424,7 @@ def test_a_value_that_does_not_end_its_block_or_is_long_is_not_foreseen(value: b
         (b"\xbf", 1, None),
     ],
 )
-def test_a_repetition_begins_with_indexes_in_their_shortest_form_and_a_literal(
+def test_a_predictable_block_has_indexes_in_their_shortest_encoding_and_a_literal(
     block: bytes, indexed: int, start: bytes | None
 ) -> None:
     assert BlockPredictor.maybe_prefix(block, indexed) == start

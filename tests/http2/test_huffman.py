@@ -22,7 +22,7 @@ def test_every_symbol_has_the_code_of_the_specification(symbol: int) -> None:
 
 
 @given(st.binary())
-def test_strings_are_encoded_as_the_oracle_does_and_come_back(string: bytes) -> None:
+def test_strings_are_encoded_as_by_the_oracle_and_round_trip(string: bytes) -> None:
     encoded = encode(string)
     assert encoded == ORACLE.encode(string)
     assert len(encoded) == encoded_length(string)
@@ -30,7 +30,7 @@ def test_strings_are_encoded_as_the_oracle_does_and_come_back(string: bytes) -> 
 
 
 @given(st.binary())
-def test_any_bytes_are_decoded_or_refused_as_the_oracle_does(encoded: bytes) -> None:
+def test_any_bytes_are_decoded_or_rejected_as_by_the_oracle(encoded: bytes) -> None:
     try:
         expected = decode_huffman(encoded)
     except Exception:  # any exception of the oracle
@@ -51,7 +51,7 @@ def test_any_bytes_are_decoded_or_refused_as_the_oracle_does(encoded: bytes) -> 
         ("ff", "a byte of nothing but padding"),
     ],
 )
-def test_bad_ends_are_a_compression_error(encoded: str, wrong: str) -> None:
+def test_invalid_padding_is_a_compression_error(encoded: str, wrong: str) -> None:
     with pytest.raises(Http2ConnectionError) as caught:
         decode(bytes.fromhex(encoded))
     assert caught.value.code is ErrorCode.COMPRESSION_ERROR

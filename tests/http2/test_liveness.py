@@ -30,7 +30,7 @@ class Clocked:
         )
 
 
-def test_a_handshake_has_its_time() -> None:
+def test_a_handshake_times_out() -> None:
     of = Clocked()
     of.settled = False
     assert of.due(9.9) is Due.NOTHING
@@ -39,14 +39,14 @@ def test_a_handshake_has_its_time() -> None:
     assert of.due(11) is Due.NOTHING
 
 
-def test_a_header_block_has_its_time() -> None:
+def test_a_header_block_times_out() -> None:
     of = Clocked()
     of.block_since = 20.0
     assert of.due(24.9) is Due.NOTHING
     assert of.due(25) is Due.HEADER_BLOCK_TIMEOUT
 
 
-def test_who_is_silent_is_asked_once_and_then_given_up() -> None:
+def test_a_silent_client_is_pinged_once_and_then_closed() -> None:
     of = Clocked()
     assert of.due(59) is Due.NOTHING
     assert of.due(60) is Due.PING
@@ -55,7 +55,7 @@ def test_who_is_silent_is_asked_once_and_then_given_up() -> None:
     assert of.due(80) is Due.DEAD
 
 
-def test_any_sign_of_life_is_an_answer() -> None:
+def test_any_frame_answers_a_keepalive_ping() -> None:
     of = Clocked()
     assert of.due(60) is Due.PING
     of.last_frame_at = 61
@@ -64,7 +64,7 @@ def test_any_sign_of_life_is_an_answer() -> None:
     assert of.due(141) is Due.DEAD
 
 
-def test_a_connection_without_calls_is_idle_after_its_time() -> None:
+def test_a_connection_without_calls_becomes_idle() -> None:
     of = Clocked()
     of.last_frame_at = 1e9
     of.running = 1
@@ -78,14 +78,14 @@ def test_a_connection_without_calls_is_idle_after_its_time() -> None:
     assert of.due(801) is Due.IDLE
 
 
-def test_a_drain_does_not_wait_for_ever() -> None:
+def test_a_drain_does_not_wait_forever() -> None:
     of = Clocked()
     of.liveness.drain_began_at = 3.0
     assert of.due(3.9) is Due.NOTHING
     assert of.due(4) is Due.DRAIN_TIMEOUT
 
 
-def test_zero_switches_a_timer_off() -> None:
+def test_zero_disables_a_timeout() -> None:
     of = Clocked(Options(handshake_s=0, header_block_s=0, keepalive_s=0, idle_s=0))
     of.settled, of.block_since = False, 0.0
     assert of.due(1e9) is Due.NOTHING

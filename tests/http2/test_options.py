@@ -20,7 +20,7 @@ from pixy.http2 import Options
         ("output_bytes", 0),
     ],
 )
-def test_limits_that_the_protocol_does_not_allow_are_refused(name: str, value: int) -> None:
+def test_limits_outside_the_protocols_range_are_rejected(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"{name} is {value}, expected"):
         replace(Options(), **{name: value})  # type: ignore[arg-type]  # the names are those of integers
 

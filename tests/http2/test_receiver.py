@@ -26,7 +26,7 @@ EXCLUSIVE = (0x8000_0000).to_bytes(4, "big")
 
 
 @pytest.mark.parametrize("repeat", [1, 2, 3, 10])
-def test_requests_of_two_frames_come_whole(repeat: int) -> None:
+def test_requests_of_two_frames_are_one_event(repeat: int) -> None:
     peer = Peer()
     chunk = b"".join(peer.request(2 * number + 1, b"body %d" % number) for number in range(repeat))
     events = peer.send(chunk)
@@ -38,7 +38,7 @@ def test_requests_of_two_frames_come_whole(repeat: int) -> None:
         assert (event.stream_id, event.ended) == (2 * number + 1, True)
 
 
-def test_the_flags_of_headers_are_looked_at_in_whole_requests_too() -> None:
+def test_the_flags_of_headers_are_checked_in_whole_requests_too() -> None:
     peer = Peer()
     peer.send(peer.request(1))
     padded = headers(3, b"\x02" + peer.block() + b"\0\0", f.END_HEADERS | f.PADDED)
@@ -49,7 +49,7 @@ def test_the_flags_of_headers_are_looked_at_in_whole_requests_too() -> None:
     assert peer.goaway() == (5, ErrorCode.PROTOCOL_ERROR)
 
 
-def test_requests_whose_headers_come_in_front_of_all_data_come_whole_too() -> None:
+def test_requests_with_all_headers_before_all_data_are_one_event_each() -> None:
     peer = Peer()
     heads = [headers(stream_id, peer.block()) for stream_id in (1, 3, 5)]
     events = peer.send(*heads, data(3, b"three"), data(1, b"one"))
@@ -62,7 +62,7 @@ def test_requests_whose_headers_come_in_front_of_all_data_come_whole_too() -> No
     assert isinstance(rest, DataReceived)
 
 
-def test_a_malformed_request_among_whole_ones_is_reset_alone() -> None:
+def test_only_the_malformed_request_among_whole_ones_is_reset() -> None:
     peer = Peer()
     chunk = [
         peer.request(1, b"a"),
@@ -74,14 +74,14 @@ def test_a_malformed_request_among_whole_ones_is_reset_alone() -> None:
     assert peer.resets() == {3: ErrorCode.PROTOCOL_ERROR}
 
 
-def test_requests_in_front_of_a_fault_of_the_connection_are_told_of_also_if_they_have_no_body_yet() -> None:
+def test_requests_before_a_connection_error_are_reported_even_without_their_body() -> None:
     peer = Peer()
     events = peer.send(headers(1, peer.block()), headers(3, peer.block()), data(3, b"x"), headers(5, b"\x80"))
     assert content(events)[-1] == (0, ErrorCode.COMPRESSION_ERROR)
     assert [stream_id for stream_id, _ in content(events)] == [1, 3, 3, 0]
 
 
-def test_headers_that_repeat_are_one_object() -> None:
+def test_repeated_headers_are_one_object() -> None:
     peer = Peer()
     events = [peer.send(peer.request(stream_id))[0] for stream_id in (1, 3, 5)]
     first, second, third = [event.headers for event in events if isinstance(event, RequestReceived)]
@@ -129,7 +129,7 @@ def conversation(peer: Peer) -> bytes:
     return b"".join(parts)
 
 
-def test_a_conversation_cut_at_every_byte_says_the_same() -> None:
+def test_a_conversation_split_at_every_byte_has_the_same_events() -> None:
     whole = Peer(greet=False)
     chunk = conversation(whole)
     expected = content(whole.send(chunk))
@@ -168,7 +168,7 @@ def test_a_conversation_cut_at_every_byte_says_the_same() -> None:
         assert peer.frames() == answers, at
 
 
-def test_a_conversation_in_single_bytes_says_the_same() -> None:
+def test_a_conversation_in_single_bytes_has_the_same_events() -> None:
     whole, peer = Peer(greet=False), Peer(greet=False)
     chunk = conversation(whole)
     events = [event for at in range(len(chunk)) for event in peer.send(chunk[at : at + 1])]
@@ -178,7 +178,7 @@ def test_a_conversation_in_single_bytes_says_the_same() -> None:
 
 @pytest.mark.slow
 @given(st.data())
-def test_a_conversation_in_any_chunks_says_the_same(draw: st.DataObject) -> None:
+def test_a_conversation_in_any_chunks_has_the_same_events(draw: st.DataObject) -> None:
     whole, peer = Peer(greet=False), Peer(greet=False)
     chunk = conversation(whole)
     events: list[Event] = []
@@ -190,7 +190,7 @@ def test_a_conversation_in_any_chunks_says_the_same(draw: st.DataObject) -> None
     assert content(events) == content(whole.send(chunk))
 
 
-def test_data_are_passed_on_as_they_come() -> None:
+def test_data_is_passed_on_as_it_arrives() -> None:
     peer = Peer()
     peer.begin()
     whole = data(1, b"0123456789")
@@ -201,7 +201,7 @@ def test_data_are_passed_on_as_they_come() -> None:
     assert peer.send(rest) == [DataReceived(1, rest, 0, 6, ended=True)]
 
 
-def test_the_body_has_the_length_that_content_length_says() -> None:
+def test_the_body_length_must_equal_content_length() -> None:
     for body, parts, good in (
         (b"12345", 1, True),
         (b"12345", 2, True),
@@ -229,7 +229,7 @@ def test_the_body_has_the_length_that_content_length_says() -> None:
 # --- windows ------------------------------------------------------------------------------------
 
 
-def test_the_connections_window_opens_again_when_half_of_it_is_used() -> None:
+def test_the_connections_window_is_replenished_when_half_of_it_is_used() -> None:
     peer = Peer(Options(connection_window_bytes=100_000, stream_window_bytes=65_535))
     peer.send(peer.request(1, bytes(16_000)), peer.request(3, bytes(16_000)), peer.request(5, bytes(16_000)))
     assert peer.frames() == []
@@ -237,7 +237,7 @@ def test_the_connections_window_opens_again_when_half_of_it_is_used() -> None:
     assert peer.frames() == [(FrameType.WINDOW_UPDATE, 0, 0, (64_000).to_bytes(4, "big"))]
 
 
-def test_whole_requests_are_held_against_the_connections_window() -> None:
+def test_whole_requests_count_against_the_connections_window() -> None:
     peer = Peer(Options(connection_window_bytes=65_535))
     peer.send(*(peer.request(stream_id, bytes(13_107)) for stream_id in range(1, 11, 2)))
     assert peer.connection.running == 5
@@ -245,7 +245,7 @@ def test_whole_requests_are_held_against_the_connections_window() -> None:
     assert peer.goaway()[1] == ErrorCode.FLOW_CONTROL_ERROR
 
 
-def test_what_is_not_consumed_keeps_the_windows_closed() -> None:
+def test_unconsumed_data_keeps_the_windows_closed() -> None:
     peer = Peer(Options(connection_window_bytes=65_535, stream_window_bytes=65_535))
     peer.begin()
     events = peer.send(*(data(1, bytes(13_107), 0) for _ in range(5)))
@@ -270,7 +270,7 @@ def test_a_streams_window_is_its_own() -> None:
 
 
 @pytest.mark.parametrize("at", range(1, 280, 9))
-def test_padded_data_beyond_a_streams_window_reset_it_and_nothing_that_follows(at: int) -> None:
+def test_padded_data_beyond_a_streams_window_resets_only_that_stream(at: int) -> None:
     peer = Peer(Options(connection_window_bytes=2**20, stream_window_bytes=65_535))
     peer.begin(1)
     peer.send(*(data(1, bytes(13_107), 0) for _ in range(5)))
@@ -285,7 +285,7 @@ def test_padded_data_beyond_a_streams_window_reset_it_and_nothing_that_follows(a
     assert peer.sent() == [("RST_STREAM", 1), ("PING", 0)]
 
 
-def test_consuming_more_than_came_is_a_bug_and_of_a_closed_stream_nothing() -> None:
+def test_consuming_more_than_received_is_a_bug_and_on_a_closed_stream_ignored() -> None:
     peer = Peer()
     peer.begin()
     peer.send(data(1, b"123", 0))
@@ -296,7 +296,7 @@ def test_consuming_more_than_came_is_a_bug_and_of_a_closed_stream_nothing() -> N
     peer.connection.check_invariants()
 
 
-def test_padding_counts_and_is_given_back_at_once() -> None:
+def test_padding_counts_and_is_replenished_at_once() -> None:
     peer = Peer(Options(connection_window_bytes=65_535, stream_window_bytes=65_535))
     peer.begin()
     for _ in range(129):
@@ -319,7 +319,7 @@ def in_slices(peer: Peer, chunk: bytes, work: int) -> list[list[Event]]:
 
 
 @pytest.mark.parametrize("work", [1, 100, 1000, 16_384])
-def test_a_conversation_in_slices_of_work_says_the_same(work: int) -> None:
+def test_a_conversation_in_slices_of_work_has_the_same_events(work: int) -> None:
     whole, peer = Peer(greet=False), Peer(greet=False)
     chunk = conversation(whole)
     events = [event for events in in_slices(peer, chunk, work) for event in events]
@@ -328,7 +328,7 @@ def test_a_conversation_in_slices_of_work_says_the_same(work: int) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 400), st.integers(1, 2000)), max_size=40))
-def test_a_conversation_in_any_chunks_and_slices_says_the_same(steps: list[tuple[int, int]]) -> None:
+def test_a_conversation_in_any_chunks_and_slices_has_the_same_events(steps: list[tuple[int, int]]) -> None:
     whole, peer = Peer(greet=False), Peer(greet=False)
     chunk, at = conversation(whole), 0
     events: list[Event] = []
@@ -351,7 +351,7 @@ def test_a_conversation_in_any_chunks_and_slices_says_the_same(steps: list[tuple
         (frame(FrameType.SETTINGS, f.ACK, 0), 400),
     ],
 )
-def test_a_slice_takes_no_more_small_frames_than_a_turn_has_time_for(one: bytes, most: int) -> None:
+def test_a_slice_processes_a_bounded_number_of_small_frames(one: bytes, most: int) -> None:
     peer = Peer()
     before = peer.connection._receiver._buckets._buckets[Cost.OVERHEAD].tokens
     peer.connection.receive(one * 3000, peer.now, 16_384)
@@ -360,7 +360,7 @@ def test_a_slice_takes_no_more_small_frames_than_a_turn_has_time_for(one: bytes,
     assert peer.connection.pending
 
 
-def test_a_slice_takes_few_blocks_that_are_not_known_and_many_that_are() -> None:
+def test_a_slice_processes_few_uncached_blocks_and_many_cached_ones() -> None:
     peer = Peer()
     peer.send(peer.request(1), peer.request(3))
     requests = b"".join(peer.request(stream_id, b"") for stream_id in range(5, 1005, 2))
@@ -376,7 +376,7 @@ def test_a_slice_takes_few_blocks_that_are_not_known_and_many_that_are() -> None
     assert 0 < few * 2 < many
 
 
-def test_the_payload_of_data_is_no_work() -> None:
+def test_data_payloads_cost_no_work() -> None:
     peer = Peer()
     peer.send(headers(1, peer.block()))
     chunk = data(1, bytes(16_000), 0) + data(1, bytes(16_000), 0) + frame(FrameType.PING, 0, 0, bytes(8))
@@ -385,7 +385,7 @@ def test_the_payload_of_data_is_no_work() -> None:
     assert [kind for kind, *_ in peer.frames()] == [FrameType.PING]
 
 
-def test_what_follows_a_fault_in_a_later_slice_is_not_looked_at() -> None:
+def test_input_after_an_error_is_discarded_in_later_slices() -> None:
     peer = Peer()
     chunk = (
         peer.request(1) + data(0, b"x") + b"".join(peer.request(stream_id) for stream_id in range(3, 99, 2))

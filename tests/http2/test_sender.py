@@ -39,7 +39,7 @@ def bodies(frames: list[Frame]) -> dict[int, bytes]:
     return found
 
 
-def test_a_whole_answer_is_headers_data_and_trailers() -> None:
+def test_a_whole_response_is_headers_data_and_trailers() -> None:
     peer = peer_with_requests(1)
     assert peer.connection.respond(1, OK, b"body") is Delivery.SENT
     first, second, third = peer.frames()
@@ -49,7 +49,7 @@ def test_a_whole_answer_is_headers_data_and_trailers() -> None:
     assert peer.connection.running == 0
 
 
-def test_an_answer_in_parts_has_the_same_frames_as_a_whole_one() -> None:
+def test_a_response_in_parts_has_the_same_frames_as_a_whole_one() -> None:
     whole, parts = peer_with_requests(1), peer_with_requests(1)
     whole.connection.respond(1, ResponseTemplate(STATUS, TRAILERS), b"body")
     assert parts.connection.send_headers(1, STATUS) is Delivery.SENT
@@ -58,14 +58,14 @@ def test_an_answer_in_parts_has_the_same_frames_as_a_whole_one() -> None:
     assert whole.frames() == parts.frames()
 
 
-def test_an_answer_can_be_trailers_only() -> None:
+def test_a_response_may_be_trailers_only() -> None:
     peer = peer_with_requests(1)
     assert peer.connection.send_trailers(1, [*STATUS, *TRAILERS]) is Delivery.SENT
     (only,) = peer.frames()
     assert (only.type, only.flags) == (FrameType.HEADERS, f.END_HEADERS | f.END_STREAM)
 
 
-def test_what_is_sent_on_a_closed_stream_is_gone() -> None:
+def test_data_sent_on_a_closed_stream_is_gone() -> None:
     peer = peer_with_requests(1)
     peer.connection.respond(1, OK, b"")
     peer.frames()
@@ -79,7 +79,7 @@ def test_what_is_sent_on_a_closed_stream_is_gone() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_383, 16_384, 16_385, 40_000, 65_535])
-def test_a_body_within_the_windows_goes_at_once_in_frames_that_the_peer_takes(size: int) -> None:
+def test_a_body_within_the_windows_is_sent_at_once_in_frames_of_the_peers_maximum_size(size: int) -> None:
     peer = peer_with_requests(1)
     body = bytes(range(256)) * (size // 256) + bytes(size % 256)
     assert peer.connection.respond(1, OK, body) is Delivery.SENT
@@ -89,7 +89,7 @@ def test_a_body_within_the_windows_goes_at_once_in_frames_that_the_peer_takes(si
     assert sent[-1].flags & f.END_STREAM
 
 
-def test_a_body_beyond_the_streams_window_waits_for_it_and_is_told_when_it_is_sent() -> None:
+def test_a_body_beyond_the_streams_window_waits_and_its_sending_is_reported() -> None:
     peer = peer_with_requests(1, INITIAL_WINDOW_SIZE=10)
     assert peer.connection.respond(1, OK, b"0123456789abcdefghij") is Delivery.QUEUED
     assert bodies(peer.frames()) == {1: b"0123456789"}
@@ -101,7 +101,7 @@ def test_a_body_beyond_the_streams_window_waits_for_it_and_is_told_when_it_is_se
     assert peer.connection.queued_bytes == peer.connection.running == 0
 
 
-def test_parts_of_an_answer_wait_and_the_next_one_is_asked_for() -> None:
+def test_parts_of_a_response_wait_until_the_previous_one_is_sent() -> None:
     peer = peer_with_requests(1, INITIAL_WINDOW_SIZE=3)
     peer.connection.send_headers(1, STATUS)
     assert peer.connection.send_data(1, b"abcde") is Delivery.QUEUED
@@ -119,7 +119,7 @@ def test_a_stuck_stream_delays_no_other() -> None:
     assert bodies(peer.frames())[5] == b"five"
 
 
-def test_streams_that_wait_for_the_connection_share_it_in_turns_of_one_frame() -> None:
+def test_streams_that_wait_for_the_connection_send_frames_round_robin() -> None:
     peer = peer_with_requests(4, INITIAL_WINDOW_SIZE=2**20)
     assert peer.connection.respond(1, OK, bytes(65_535)) is Delivery.SENT
     for stream_id in (3, 5):
@@ -134,7 +134,7 @@ def test_streams_that_wait_for_the_connection_share_it_in_turns_of_one_frame() -
     assert events == [DataSent(7, ended=True), DataSent(3, ended=True), DataSent(5, ended=True)]
 
 
-def test_a_window_of_the_connection_is_used_to_the_last_byte() -> None:
+def test_the_connections_window_is_used_to_the_last_byte() -> None:
     peer = peer_with_requests(2)
     assert peer.connection.respond(1, OK, bytes(65_530)) is Delivery.SENT
     assert peer.connection.respond(3, OK, b"123456") is Delivery.QUEUED
@@ -155,14 +155,14 @@ def test_a_lower_initial_window_can_make_windows_negative() -> None:
     assert peer.send(settings(INITIAL_WINDOW_SIZE=100)) == [DataSent(1, ended=True)]
 
 
-def test_a_window_that_settings_make_too_large_ends_the_connection() -> None:
+def test_a_window_overflow_by_settings_ends_the_connection() -> None:
     peer = peer_with_requests(1, INITIAL_WINDOW_SIZE=10)
     peer.send(f.window_update(1, 2**31 - 1 - 10))
     peer.send(settings(INITIAL_WINDOW_SIZE=11))
     assert peer.goaway() == (1, ErrorCode.FLOW_CONTROL_ERROR)
 
 
-def test_a_body_that_cannot_be_held_resets_its_stream() -> None:
+def test_a_body_beyond_the_output_limit_resets_its_stream() -> None:
     peer = peer_with_requests(3, Options(output_bytes=100), INITIAL_WINDOW_SIZE=0)
     assert peer.connection.respond(1, OK, bytes(60)) is Delivery.QUEUED
     assert peer.connection.respond(3, OK, bytes(60)) is Delivery.GONE
@@ -173,7 +173,7 @@ def test_a_body_that_cannot_be_held_resets_its_stream() -> None:
     assert peer.connection.queued_bytes == 40
 
 
-def test_what_the_transport_does_not_take_counts_as_held() -> None:
+def test_unwritten_output_counts_as_buffered() -> None:
     peer = peer_with_requests(3, Options(output_bytes=100))
     assert peer.connection.respond(1, OK, bytes(60)) is Delivery.SENT
     assert peer.connection.respond(3, OK, bytes(60)) is Delivery.GONE
@@ -181,7 +181,7 @@ def test_what_the_transport_does_not_take_counts_as_held() -> None:
     assert peer.connection.respond(5, OK, bytes(60)) is Delivery.SENT
 
 
-def test_a_client_that_cancels_what_waits_gets_nothing_more() -> None:
+def test_a_cancelled_response_is_dropped() -> None:
     peer = peer_with_requests(2, INITIAL_WINDOW_SIZE=5)
     peer.connection.respond(1, OK, bytes(30))
     peer.frames()
@@ -190,7 +190,7 @@ def test_a_client_that_cancels_what_waits_gets_nothing_more() -> None:
     assert peer.frames() == []
 
 
-def test_an_answer_before_the_end_of_the_request_tells_the_client_to_stop() -> None:
+def test_a_response_before_the_end_of_the_request_tells_the_client_to_stop() -> None:
     """RFC 9113 §8.1."""
     peer = Peer()
     peer.begin(1)
@@ -205,7 +205,7 @@ def test_an_answer_before_the_end_of_the_request_tells_the_client_to_stop() -> N
 
 
 @pytest.mark.parametrize("lowered", [0, 100, 4095])
-def test_a_lowered_table_size_is_confirmed_in_front_of_the_next_block_and_only_there(lowered: int) -> None:
+def test_a_lowered_table_size_is_confirmed_once_before_the_next_block(lowered: int) -> None:
     """RFC 9113 §4.3.1; enforced by the decoder of `hpack`."""
     peer = peer_with_requests(3, HEADER_TABLE_SIZE=lowered)
     peer.decoder.max_allowed_table_size = lowered
@@ -219,13 +219,13 @@ def test_a_lowered_table_size_is_confirmed_in_front_of_the_next_block_and_only_t
         ]
 
 
-def test_a_large_trailer_section_goes_in_many_frames() -> None:
+def test_a_large_trailer_section_takes_several_frames() -> None:
     peer = peer_with_requests(1)
     peer.connection.send_trailers(1, [*STATUS, (b"grpc-message", b"\xff" * 40_000)])
     assert peer.sent() == [("HEADERS", 1), ("CONTINUATION", 1), ("CONTINUATION", 1)]
 
 
-def test_a_stream_that_waits_too_long_is_reset_and_one_that_moves_is_not() -> None:
+def test_a_stalled_stream_is_reset_and_one_with_progress_is_not() -> None:
     peer = peer_with_requests(3, Options(send_stall_s=30, keepalive_s=0), INITIAL_WINDOW_SIZE=5)
     for stream_id in (1, 3, 5):
         peer.connection.respond(stream_id, OK, bytes(1000))
@@ -265,7 +265,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_any_order_of_windows_and_answers_sends_each_body_once_and_within_its_windows(
+def test_any_order_of_window_updates_and_responses_sends_each_body_once_within_its_windows(
     steps: list[tuple[str, int, int]],
 ) -> None:
     peer = peer_with_requests(10, Options(output_bytes=120), INITIAL_WINDOW_SIZE=10)
@@ -307,7 +307,7 @@ def test_any_order_of_windows_and_answers_sends_each_body_once_and_within_its_wi
     assert peer.connection.queued_bytes == waiting
 
 
-def test_requests_that_are_answered_late_are_not_lost() -> None:
+def test_requests_answered_late_are_not_lost() -> None:
     peer = Peer()
     events = [event for stream_id in (1, 3) for event in peer.send(peer.request(stream_id, b"body"))]
     assert [event.stream_id for event in events if isinstance(event, RequestReceived)] == [1, 3]

@@ -10,7 +10,7 @@ from pixy.http2.settings import PeerSettings, Setting, encode_settings, our_sett
 MAX = 2**31 - 1
 
 
-def test_ours_are_what_the_options_say() -> None:
+def test_our_settings_follow_from_the_options() -> None:
     frame = SettingsFrame(0)
     frame.parse_body(memoryview(our_settings(Options(max_concurrent_streams=7, max_header_list_bytes=2048))))
     assert frame.settings == {
@@ -42,7 +42,7 @@ def test_the_last_of_equal_entries_wins_and_unknown_ones_are_ignored() -> None:
         (Setting.MAX_FRAME_SIZE, 2**24, ErrorCode.PROTOCOL_ERROR),
     ],
 )
-def test_values_out_of_range_are_refused(setting: Setting, value: int, code: ErrorCode) -> None:
+def test_values_out_of_range_are_rejected(setting: Setting, value: int, code: ErrorCode) -> None:
     with pytest.raises(Http2ConnectionError) as caught:
         read_settings(encode_settings([(setting, value)]))
     assert caught.value.code is code
@@ -57,12 +57,12 @@ def test_values_out_of_range_are_refused(setting: Setting, value: int, code: Err
         (Setting.HEADER_TABLE_SIZE, 2**32 - 1),
     ],
 )
-def test_values_at_the_end_of_their_range_are_taken(setting: Setting, value: int) -> None:
+def test_values_at_the_end_of_their_range_are_accepted(setting: Setting, value: int) -> None:
     assert read_settings(encode_settings([(setting, value)])) == [(setting, value)]
 
 
 @pytest.mark.parametrize("size", [1, 5, 7, 11])
-def test_entries_that_are_not_whole_have_the_wrong_size(size: int) -> None:
+def test_incomplete_entries_are_a_frame_size_error(size: int) -> None:
     with pytest.raises(Http2ConnectionError) as caught:
         read_settings(bytes(size))
     assert caught.value.code is ErrorCode.FRAME_SIZE_ERROR

@@ -27,7 +27,7 @@ def table_with_one_of_each() -> tuple[StreamTable, dict[int, StreamState]]:
     }
 
 
-def test_a_stream_is_in_the_state_that_its_past_says() -> None:
+def test_the_state_of_a_stream_follows_from_its_history() -> None:
     table, states = table_with_one_of_each()
     assert {stream_id: table.state(stream_id) for stream_id in states} == states
     assert set(states.values()) == set(StreamState)
@@ -36,11 +36,11 @@ def test_a_stream_is_in_the_state_that_its_past_says() -> None:
 @pytest.mark.parametrize(
     "frame_type", [FrameType.DATA, FrameType.HEADERS, FrameType.RST_STREAM, FrameType.WINDOW_UPDATE]
 )
-def test_every_state_has_a_verdict_on_every_frame_of_a_stream(frame_type: FrameType) -> None:
+def test_every_state_has_an_action_for_every_frame_type(frame_type: FrameType) -> None:
     assert set(FRAME_ACTIONS[frame_type]) == set(StreamState)
 
 
-def test_a_stream_that_has_nothing_of_its_own_gets_an_object_when_it_needs_one() -> None:
+def test_a_stream_without_state_of_its_own_gets_an_object_on_demand() -> None:
     table, _ = table_with_one_of_each()
     stream = table.materialize(3, 42)
     assert stream is not None
@@ -50,7 +50,7 @@ def test_a_stream_that_has_nothing_of_its_own_gets_an_object_when_it_needs_one()
     assert table.materialize(5, 7) is None
 
 
-def test_what_a_closed_stream_leaves_unconsumed_goes_back_to_the_connections_window() -> None:
+def test_unconsumed_bytes_of_a_closed_stream_return_to_the_connections_window() -> None:
     window = ReceiveWindow(100)
     table = StreamTable(window)
     table.mark_used(1)
@@ -63,7 +63,7 @@ def test_what_a_closed_stream_leaves_unconsumed_goes_back_to_the_connections_win
     assert table.state(1) is StreamState.CLOSED
 
 
-def test_what_is_remembered_of_closed_streams_is_bounded() -> None:
+def test_the_memory_of_closed_streams_is_bounded() -> None:
     table = StreamTable(ReceiveWindow(100))
     for stream_id in range(1, 40_000, 4):
         table.mark_used(stream_id)

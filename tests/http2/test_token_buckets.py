@@ -21,17 +21,17 @@ def spend_until_empty(of: TokenBuckets, now: float = 100.0) -> int:
     raise AssertionError("there is no end of tokens")
 
 
-def test_an_empty_budget_is_an_error_that_grpcs_clients_understand() -> None:
+def test_an_empty_bucket_is_an_error_that_grpc_clients_understand() -> None:
     with pytest.raises(Http2ConnectionError, match="too_many_pings") as caught:
         token_buckets().spend(Cost.PING, 100.0, 0, tokens=4)
     assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_a_burst_is_taken_and_not_one_more() -> None:
+def test_a_burst_is_accepted_but_not_one_more() -> None:
     assert spend_until_empty(token_buckets()) == 3
 
 
-def test_tokens_come_with_time_up_to_the_burst() -> None:
+def test_tokens_are_added_with_time_up_to_the_burst() -> None:
     of = token_buckets(burst=10, per_second=2)
     of.spend(Cost.PING, 100.0, 0, tokens=10)
     of.spend(Cost.PING, 102.0, 0, tokens=4)
@@ -40,7 +40,7 @@ def test_tokens_come_with_time_up_to_the_burst() -> None:
     assert spend_until_empty(token_buckets(burst=10, per_second=2), now=1e6) == 10
 
 
-def test_tokens_come_with_frames_of_answers() -> None:
+def test_tokens_are_added_with_response_frames() -> None:
     of = token_buckets(burst=10, per_frame=0.5)
     of.spend(Cost.PING, 100.0, 0, tokens=10)
     of.spend(Cost.PING, 100.0, 8, tokens=4)
@@ -48,13 +48,13 @@ def test_tokens_come_with_frames_of_answers() -> None:
         of.spend(Cost.PING, 100.0, 8)
 
 
-def test_each_cost_has_its_own_budget() -> None:
+def test_each_cost_has_its_own_bucket() -> None:
     of = token_buckets()
     assert spend_until_empty(of) == 3
     of.spend(Cost.RESET, 100.0, 0)
 
 
-def test_a_token_that_is_given_back_can_be_spent_again_up_to_the_burst() -> None:
+def test_a_refunded_token_can_be_spent_again_up_to_the_burst() -> None:
     of = token_buckets()
     of.refund(Cost.PING)
     of.spend(Cost.PING, 100.0, 0, tokens=3)

@@ -108,7 +108,7 @@ def fill(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in ATTACKS]
 )
-def test_an_attack_harms_nobody(name: str, target_of: Callable[[str], Target]) -> None:
+def test_an_attack_does_not_affect_other_clients(name: str, target_of: Callable[[str], Target]) -> None:
     daemon, turns, fresh_rss_bytes = target_of(name)
     before = daemon.rss_bytes()
     left = before - fresh_rss_bytes

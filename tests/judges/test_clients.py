@@ -92,13 +92,13 @@ named = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("deadlines", [False, True], ids=["no-deadlines", "deadlines"])
 @named
-def test_a_client_in_the_clear_gets_every_answer(plain_daemon: Daemon, name: str, deadlines: bool) -> None:
+def test_a_plaintext_client_gets_every_response(plain_daemon: Daemon, name: str, deadlines: bool) -> None:
     topic = f"{name}-{deadlines}"
     lines = CLIENTS[name](plain_daemon, topic, deadlines=deadlines, certificate=None)
     check(lines, topic)
 
 
 @named
-def test_a_client_on_tls_gets_every_answer(tls_daemon: Daemon, certificate: Certificate, name: str) -> None:
+def test_a_tls_client_gets_every_response(tls_daemon: Daemon, certificate: Certificate, name: str) -> None:
     lines = CLIENTS[name](tls_daemon, name, deadlines=True, certificate=certificate)
     check(lines, name)

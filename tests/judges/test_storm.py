@@ -122,20 +122,20 @@ def stormed_daemon(folder: Path, **cluster: Any) -> Any:
     return judged_daemon(folder, config(**cluster), program=("-W", "always", "-m", "pixy"))
 
 
-def test_a_storm_of_all_calls_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_storm_of_all_calls_leaks_nothing(tmp_path: Path) -> None:
     with stormed_daemon(tmp_path / "daemon") as daemon:
         withstands(daemon, 4)
 
 
 @pytest.mark.long
-def test_a_long_storm_of_all_calls_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_long_storm_of_all_calls_leaks_nothing(tmp_path: Path) -> None:
     with stormed_daemon(tmp_path / "daemon") as daemon:
         withstands(daemon, 40)
 
 
 @pytest.mark.long
 @pytest.mark.kafka
-def test_a_long_storm_in_front_of_kafka_leaves_nothing_behind(
+def test_a_long_storm_in_front_of_kafka_leaks_nothing(
     tmp_path: Path, kafka: KafkaCluster, kafka_name: Callable[[str], str]
 ) -> None:
     with stormed_daemon(tmp_path / "daemon", kafka={"seed_peers": kafka.addresses}) as daemon:

@@ -42,7 +42,7 @@ def quorums(config: ConfState) -> list[set[int]]:
 
 
 @given(CHANGES)
-def test_two_configurations_in_a_row_have_no_disjoint_quorums(changes: list[ConfChangeV2]) -> None:
+def test_consecutive_configurations_have_no_disjoint_quorums(changes: list[ConfChangeV2]) -> None:
     config, progress = ConfState(voters=(1, 2, 3)), {node_id: new_progress(False) for node_id in (1, 2, 3)}
     for change in changes:
         try:
@@ -60,7 +60,7 @@ def test_two_configurations_in_a_row_have_no_disjoint_quorums(changes: list[Conf
 
 
 @given(CHANGES)
-def test_a_refused_change_leaves_no_trace(changes: list[ConfChangeV2]) -> None:
+def test_an_invalid_change_has_no_effect(changes: list[ConfChangeV2]) -> None:
     config, progress = ConfState(voters=(1, 2), learners=(3,)), {i: new_progress(i == 3) for i in (1, 2, 3)}
     for change in changes:
         before = {node_id: str(pr) for node_id, pr in progress.items()}
@@ -71,7 +71,7 @@ def test_a_refused_change_leaves_no_trace(changes: list[ConfChangeV2]) -> None:
 
 
 @given(CHANGES)
-def test_every_configuration_that_is_reached_can_be_stored_and_restored(changes: list[ConfChangeV2]) -> None:
+def test_every_reachable_configuration_can_be_stored_and_restored(changes: list[ConfChangeV2]) -> None:
     config, progress = ConfState(voters=(1,)), {1: new_progress(False)}
     for change in changes:
         try:
@@ -91,7 +91,7 @@ SINGLES = st.lists(
 
 
 @given(st.lists(SINGLES, max_size=10))
-def test_simple_changes_move_one_voter_at_most_or_leave_everything_as_it_was(
+def test_simple_changes_affect_at_most_one_voter_or_have_no_effect(
     chain: list[list[ConfChangeSingle]],
 ) -> None:
     config, progress = ConfState(voters=(1, 2), learners=(3,)), {i: new_progress(i == 3) for i in (1, 2, 3)}
@@ -118,6 +118,6 @@ def test_simple_changes_move_one_voter_at_most_or_leave_everything_as_it_was(
         (ConfState(voters=(1,), auto_leave=True), "AutoLeave must be false when not joint"),
     ],
 )
-def test_a_configuration_that_no_change_leads_to_is_refused(config: ConfState, text: str) -> None:
+def test_an_unreachable_configuration_is_rejected(config: ConfState, text: str) -> None:
     with pytest.raises(ConfChangeError, match=text):
         restore(config, new_progress)

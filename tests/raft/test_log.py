@@ -163,7 +163,7 @@ class Driver:
 
 
 @given(OPERATIONS)
-def test_the_log_is_the_list_that_was_written_to_it(operations: list[tuple[str, int, int]]) -> None:
+def test_the_log_equals_its_model(operations: list[tuple[str, int, int]]) -> None:
     driver = Driver()
     for operation in operations:
         driver.run(*operation)
@@ -184,7 +184,7 @@ def test_the_log_is_the_list_that_was_written_to_it(operations: list[tuple[str, 
 
 
 @given(OPERATIONS, st.integers(0, 100))
-def test_a_read_that_is_cut_is_the_longest_prefix_that_fits(
+def test_a_limited_read_is_the_longest_prefix_that_fits(
     operations: list[tuple[str, int, int]], limit: int
 ) -> None:
     driver = Driver()
@@ -199,9 +199,7 @@ def test_a_read_that_is_cut_is_the_longest_prefix_that_fits(
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=20), st.integers(0, 22), st.integers(0, 30))
-def test_the_hint_is_the_last_entry_that_is_not_of_a_later_term(
-    steps: list[int], index: int, term: int
-) -> None:
+def test_the_hint_is_the_last_entry_without_a_later_term(steps: list[int], index: int, term: int) -> None:
     log = RaftLog(MemoryStorage(), NO_LIMIT, NULL_TRACE)
     terms = [0, *[1 + sum(steps[: at + 1]) for at in range(len(steps))]]
     log.append([Entry(term, at) for at, term in enumerate(terms) if at])
@@ -211,7 +209,7 @@ def test_the_hint_is_the_last_entry_that_is_not_of_a_later_term(
 
 
 @pytest.mark.parametrize(("limit", "count"), [(0, 1), (9, 2), (17, 2), (18, 3), (19, 3), (24, 4), (1000, 4)])
-def test_a_read_over_the_end_of_the_storage_is_cut_as_any_other(limit: int, count: int) -> None:
+def test_a_read_across_the_end_of_the_storage_is_limited_like_any_other(limit: int, count: int) -> None:
     storage = MemoryStorage()
     log = RaftLog(storage, NO_LIMIT, NULL_TRACE)
     # 4, 4, 10 and 4 bytes
@@ -221,7 +219,7 @@ def test_a_read_over_the_end_of_the_storage_is_cut_as_any_other(limit: int, coun
     assert len(log.entries(1, limit)) == count
 
 
-def test_what_is_being_applied_is_bounded_by_its_bytes() -> None:
+def test_entries_being_applied_are_bounded_in_bytes() -> None:
     log = RaftLog(MemoryStorage(), 9, NULL_TRACE)
     log.append([Entry(1, index) for index in range(1, 6)])  # 4 bytes each
     log.commit_to(5)

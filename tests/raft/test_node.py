@@ -91,13 +91,13 @@ def leader_of_three() -> tuple[RaftNode, MemoryStorage]:
         ),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], text: str) -> None:
+def test_options_that_contradict_each_other_are_rejected(options: dict[str, Any], text: str) -> None:
     with pytest.raises(RaftConfigError) as raised:
         RaftConfig(**options)
     assert str(raised.value) == text
 
 
-def test_ids_that_mean_something_else_are_refused() -> None:
+def test_reserved_ids_are_rejected() -> None:
     with pytest.raises(RaftConfigError, match="cannot use none as id"):
         node(storage(1), 0)
     with pytest.raises(RaftConfigError, match="cannot use local target as id"):
@@ -111,7 +111,7 @@ def test_only_the_node_itself_may_send_local_messages() -> None:
             one.step(Message(kind, 1, 2))
 
 
-def test_only_members_may_answer() -> None:
+def test_only_members_may_send_responses() -> None:
     one = node(storage(1, 2))
     for kind in (
         MessageType.APP_RESP,
@@ -125,7 +125,7 @@ def test_only_members_may_answer() -> None:
     assert one.raft.lead == 9
 
 
-def test_a_single_voter_leads_when_its_vote_is_stored_and_not_before() -> None:
+def test_a_single_voter_becomes_leader_only_after_its_vote_is_stored() -> None:
     stored = storage(1)
     one = node(stored)
     one.campaign()
@@ -152,7 +152,7 @@ def test_advance_is_a_bug_with_asynchronous_writes() -> None:
         one.advance()
 
 
-def test_with_asynchronous_writes_votes_are_asked_for_when_the_own_one_is_stored() -> None:
+def test_with_asynchronous_writes_votes_are_requested_after_the_own_one_is_stored() -> None:
     one = node(storage(1, 2), config=replace(CONFIG, async_storage_writes=True))
     one.campaign()
     (append,) = one.ready().messages
@@ -160,7 +160,7 @@ def test_with_asynchronous_writes_votes_are_asked_for_when_the_own_one_is_stored
     assert [(m.type, m.to) for m in append.responses] == [(MessageType.VOTE_RESP, 1), (MessageType.VOTE, 2)]
 
 
-def test_a_restart_goes_on_where_the_storage_says() -> None:
+def test_a_restart_continues_from_the_stored_state() -> None:
     one, stored = leader_of_three()
     one.propose(b"data")
     work(one, stored)
@@ -172,14 +172,14 @@ def test_a_restart_goes_on_where_the_storage_says() -> None:
     assert [entry.data for entry in again.ready().committed_entries] == [b"", b"data"]
 
 
-def test_a_storage_that_has_less_than_is_committed_is_a_bug() -> None:
+def test_a_storage_without_all_committed_entries_is_a_bug() -> None:
     stored = storage(1)
     stored.set_hard_state(HardState(1, 0, 3))
     with pytest.raises(RaftBug, match=r"1 state.commit 3 is out of range \[2, 2\]"):
         node(stored)
 
 
-def test_a_payload_is_the_same_object_all_the_way() -> None:
+def test_a_payload_is_never_copied() -> None:
     payload = b"x" * 100
     one, stored = leader_of_three()
     one.propose(payload)
@@ -188,7 +188,7 @@ def test_a_payload_is_the_same_object_all_the_way() -> None:
     assert all(m.entries[0].data is payload for m in sent if m.entries)
 
 
-def test_a_read_is_answered_when_a_quorum_has_confirmed_the_leader() -> None:
+def test_a_read_is_answered_once_a_quorum_has_confirmed_the_leader() -> None:
     one, stored = leader_of_three()
     one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
     work(one, stored)
@@ -217,7 +217,7 @@ def test_a_read_waits_for_the_first_commit_of_the_term() -> None:
     ] * 2
 
 
-def test_a_single_voter_that_has_just_restarted_does_not_answer_from_an_old_commit_index() -> None:
+def test_a_restarted_single_voter_does_not_answer_reads_from_an_old_commit_index() -> None:
     stored = storage(1)
     stored.append([Entry(1, 3), Entry(1, 4)])
     stored.set_hard_state(HardState(1, 1, 3))  # the commit of entry 4 was not stored
@@ -259,7 +259,7 @@ def test_a_lease_answers_reads_at_once() -> None:
     assert one.raft.read_states == [ReadState(3, b"read")]
 
 
-def test_a_follower_passes_reads_to_the_leader_and_takes_its_answer() -> None:
+def test_a_follower_forwards_reads_to_the_leader() -> None:
     stored = storage(1, 2)
     one = node(stored)
     one.step(Message(MessageType.HEARTBEAT, 1, 2, 1))
@@ -273,7 +273,7 @@ def test_a_follower_passes_reads_to_the_leader_and_takes_its_answer() -> None:
     assert len(one.raft.read_states) == 1
 
 
-def test_an_outdated_configuration_change_is_without_effect() -> None:
+def test_an_outdated_configuration_change_has_no_effect() -> None:
     stored = storage(1, 2)
     one = node(stored)
     state = ConfState((1, 2, 3))
@@ -313,7 +313,7 @@ def test_configuration_changes_that_a_restart_applies_again_have_no_effect(joint
     assert again.apply_conf_change(ConfChangeV2(), 4) == ConfState((1, 3))
 
 
-def test_a_new_group_begins_with_its_members_as_entries() -> None:
+def test_a_new_group_begins_with_an_entry_per_member() -> None:
     stored = MemoryStorage()
     one = RaftNode(1, stored, CONFIG, Random(1))
     with pytest.raises(RaftError, match="must provide at least one peer to Bootstrap"):
@@ -331,7 +331,7 @@ def test_a_new_group_begins_with_its_members_as_entries() -> None:
         one.bootstrap([(1, b"")])
 
 
-def test_what_is_not_applied_bounds_what_a_leader_takes() -> None:
+def test_a_leader_drops_proposals_beyond_the_limit_of_unapplied_entries() -> None:
     one, stored = leader_of_three()
     one.raft.config = replace(CONFIG, max_uncommitted_size=10)
     one.propose(b"x" * 100)
@@ -344,7 +344,7 @@ def test_what_is_not_applied_bounds_what_a_leader_takes() -> None:
     one.propose(b"x")
 
 
-def test_a_leader_waits_for_a_failed_snapshot_until_a_heartbeat_is_answered() -> None:
+def test_a_failed_snapshot_is_retried_after_a_heartbeat_response() -> None:
     one, stored = leader_of_three()
     one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
     work(one, stored)
@@ -360,7 +360,7 @@ def test_a_leader_waits_for_a_failed_snapshot_until_a_heartbeat_is_answered() ->
     assert str(one.raft.tracker.progress[3]) == "StateProbe match=0 next=4 paused"
 
 
-def test_a_group_that_is_not_ticked_stays_as_it_is() -> None:
+def test_a_group_without_ticks_stays_unchanged() -> None:
     one, stored = leader_of_three()
     one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
     work(one, stored)
@@ -384,7 +384,7 @@ def awaiting() -> tuple[RaftNode, MemoryStorage]:
     return one, stored
 
 
-def test_a_node_may_campaign_while_the_data_of_a_snapshot_does_not_come() -> None:
+def test_a_node_may_campaign_while_it_awaits_the_data_of_a_snapshot() -> None:
     one, stored = awaiting()
     assert not one.has_ready()
     assert one.raft.promotable()
@@ -394,7 +394,7 @@ def test_a_node_may_campaign_while_the_data_of_a_snapshot_does_not_come() -> Non
     assert (request.type, request.index, request.log_term) == (MessageType.VOTE, 2, 1)
 
 
-def test_a_snapshot_whose_data_has_come_is_stored_and_then_acknowledged() -> None:
+def test_a_snapshot_whose_data_has_arrived_is_stored_and_then_acknowledged() -> None:
     one, stored = awaiting()
     assert one.snapshot_arrived(SNAPSHOT)
     ready = one.ready()
@@ -406,7 +406,7 @@ def test_a_snapshot_whose_data_has_come_is_stored_and_then_acknowledged() -> Non
     assert not one.snapshot_arrived(SNAPSHOT)
 
 
-def test_the_answer_goes_to_who_leads_when_the_data_comes() -> None:
+def test_the_response_goes_to_the_leader_at_the_time_the_data_arrives() -> None:
     one, _ = awaiting()
     one.step(Message(MessageType.HEARTBEAT, 1, 3, 2))
     assert one.snapshot_arrived(SNAPSHOT)
@@ -420,7 +420,7 @@ def test_a_snapshot_that_is_sent_again_is_awaited_again() -> None:
     assert ready.awaited_snapshot is not None
 
 
-def test_data_that_comes_too_late_is_not_needed() -> None:
+def test_data_that_arrives_too_late_is_not_needed() -> None:
     one, stored = awaiting()
     entries = [Entry(1, index) for index in range(3, 10)]
     one.step(Message(MessageType.APP, 1, 2, 1, 1, 2, entries, 9))
@@ -439,13 +439,13 @@ def test_a_leader_needs_no_snapshot() -> None:
     assert one.raft.state is StateType.LEADER
 
 
-def test_a_snapshot_that_is_not_needed_is_answered_at_once() -> None:
+def test_an_unneeded_snapshot_is_acknowledged_at_once() -> None:
     one, stored = awaiting()
     one.step(Message(MessageType.SNAP, 1, 2, 1, snapshot=Snapshot(2, 1, ConfState((1, 2)))))
     assert [(m.type, m.index) for m in work(one, stored)] == [(MessageType.APP_RESP, 2)]
 
 
-def test_a_group_that_rests_ends_the_transfer_of_its_leadership() -> None:
+def test_quiescing_a_group_aborts_a_leadership_transfer() -> None:
     one, stored = leader_of_three()
     one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
     one.transfer_leader(2)
@@ -456,7 +456,7 @@ def test_a_group_that_rests_ends_the_transfer_of_its_leadership() -> None:
     assert any(m.type is MessageType.APP for m in work(one, stored))
 
 
-def test_a_follower_that_is_not_ticked_drops_votes_until_it_forgets_its_leader() -> None:
+def test_a_follower_without_ticks_ignores_vote_requests_until_it_forgets_its_leader() -> None:
     stored = storage(1, 2, 3)
     one = node(stored, config=replace(CONFIG, check_quorum=True, pre_vote=True))
     one.step(Message(MessageType.HEARTBEAT, 1, 2, 1))
@@ -471,7 +471,7 @@ def test_a_follower_that_is_not_ticked_drops_votes_until_it_forgets_its_leader()
     assert [(m.type, m.reject) for m in work(one, stored)] == [(MessageType.PRE_VOTE_RESP, False)]
 
 
-def test_a_lease_outlives_its_quorum_by_nearly_two_election_timeouts_without_any_drift() -> None:
+def test_a_lease_outlives_its_quorum_by_nearly_two_election_timeouts_without_clock_drift() -> None:
     timeout = 10
     config = RaftConfig(
         election_tick=timeout, check_quorum=True, pre_vote=True, read_only=ReadOnlyOption.LEASE_BASED
@@ -513,7 +513,7 @@ def test_a_lease_outlives_its_quorum_by_nearly_two_election_timeouts_without_any
     assert ticks == 2 * timeout
 
 
-def test_the_core_needs_nothing_but_protobuf() -> None:
+def test_the_core_depends_on_protobuf_only() -> None:
     code = (
         "import sys\n"
         "before = set(sys.modules)\n"

@@ -11,7 +11,7 @@ OPERATIONS = st.lists(
 
 
 @given(OPERATIONS, st.integers(1, 5), st.sampled_from([0, 60]))
-def test_the_window_holds_what_was_added_and_not_freed(
+def test_the_window_has_the_messages_added_and_not_released(
     operations: list[tuple[str, int, int]], count: int, limit: int
 ) -> None:
     window, model, last = Inflights(count, limit), list[tuple[int, int]](), 0
@@ -67,7 +67,7 @@ def test_match_never_goes_back_and_stays_below_next(events: list[tuple[str, int]
         assert pr.inflights.count == 0 or pr.state is ProgressState.REPLICATE
 
 
-def test_a_probe_is_one_message_until_an_answer_comes() -> None:
+def test_a_probe_is_a_single_message_until_a_response_arrives() -> None:
     pr = Progress(5, Inflights(3))
     assert not pr.is_paused()
     pr.sent_entries(2, 10)
@@ -76,7 +76,7 @@ def test_a_probe_is_one_message_until_an_answer_comes() -> None:
     assert (pr.is_paused(), pr.next) == (False, 7)
 
 
-def test_a_full_window_lets_one_empty_append_pass_after_a_heartbeat() -> None:
+def test_a_full_window_permits_one_empty_append_after_a_heartbeat() -> None:
     pr = Progress(1, Inflights(1))
     pr.become_replicate()
     pr.sent_entries(1, 10)
@@ -102,7 +102,7 @@ def test_a_stale_rejection_changes_nothing() -> None:
     assert (pr.match, pr.next) == (3, 4)
 
 
-def test_the_text_names_what_is_out_of_the_ordinary() -> None:
+def test_the_text_names_everything_unusual() -> None:
     pr = Progress(5, Inflights(1), learner=True)
     assert str(pr) == "StateProbe match=0 next=5 learner inactive"
     pr.become_replicate()

@@ -37,7 +37,7 @@ def test_an_index_is_committed_if_some_majority_has_acknowledged_it(
 
 
 @given(VOTERS, VOTERS, ACKED)
-def test_a_joint_configuration_commits_what_both_halves_do(
+def test_a_joint_configuration_commits_what_both_halves_commit(
     left: set[int], right: set[int], acked: dict[int, int]
 ) -> None:
     halves = [majority_committed_index(half, acked.get) for half in (left, right)]

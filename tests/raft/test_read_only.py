@@ -15,7 +15,7 @@ def number(count: int) -> bytes:
 
 
 @given(EVENTS)
-def test_a_read_is_confirmed_once_two_of_three_have_repeated_its_number(
+def test_a_read_is_confirmed_once_two_of_three_have_echoed_its_number(
     events: list[tuple[str | int, int]],
 ) -> None:
     reads, asked, served = ReadOnly(), list[Message](), list[Message]()
@@ -48,7 +48,7 @@ def test_both_halves_of_a_joint_configuration_confirm() -> None:
     assert reads.confirmed(config) == []
 
 
-def test_a_context_that_is_no_number_confirms_nothing() -> None:
+def test_a_context_that_is_not_a_number_confirms_nothing() -> None:
     reads = ReadOnly()
     reads.add(Message(MessageType.READ_INDEX, 1), 7)
     reads.acknowledge(1, b"ctx")

@@ -22,7 +22,7 @@ def storage(first: int = 4, last: int = 6) -> MemoryStorage:
     return result
 
 
-def test_the_term_of_the_dummy_is_known_and_no_other_below_it() -> None:
+def test_the_term_of_the_dummy_entry_is_available_and_none_below_it() -> None:
     stored = storage()
     assert (stored.first_index(), stored.last_index()) == (4, 6)
     assert [stored.term(index) for index in (3, 4, 6)] == [1, 4, 6]
@@ -32,7 +32,7 @@ def test_the_term_of_the_dummy_is_known_and_no_other_below_it() -> None:
         stored.term(7)
 
 
-def test_entries_are_cut_to_a_size_and_one_comes_always() -> None:
+def test_entries_are_limited_in_size_but_at_least_one_is_returned() -> None:
     stored = storage()
     assert [entry.index for entry in stored.entries(4, 7, NO_LIMIT)] == [4, 5, 6]
     assert [entry.index for entry in stored.entries(4, 7, 0)] == [4]
@@ -45,7 +45,7 @@ def test_entries_are_cut_to_a_size_and_one_comes_always() -> None:
         storage(4, 3).entries(4, 4, NO_LIMIT)
 
 
-def test_an_append_replaces_what_is_behind_its_first_entry() -> None:
+def test_an_append_replaces_everything_from_its_first_entry_on() -> None:
     stored = storage()
     stored.append([Entry(9, 5)])
     assert [(entry.term, entry.index) for entry in stored.entries(4, 6, NO_LIMIT)] == [(4, 4), (9, 5)]
@@ -57,7 +57,7 @@ def test_an_append_replaces_what_is_behind_its_first_entry() -> None:
         stored.append([Entry(9, 6)])
 
 
-def test_compaction_keeps_the_last_entry_that_goes_as_the_dummy() -> None:
+def test_compaction_keeps_the_last_compacted_entry_as_the_dummy() -> None:
     stored = storage()
     stored.compact(5)
     assert (stored.first_index(), stored.term(5)) == (6, 5)

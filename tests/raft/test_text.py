@@ -52,7 +52,7 @@ SINGLES = st.lists(
 
 
 @given(SINGLES)
-def test_changes_that_are_written_can_be_read(changes: tuple[ConfChangeSingle, ...]) -> None:
+def test_formatted_changes_can_be_parsed(changes: tuple[ConfChangeSingle, ...]) -> None:
     assert parse_conf_changes(describe_conf_changes(changes)) == changes
 
 
@@ -65,7 +65,7 @@ def test_changes_that_are_written_can_be_read(changes: tuple[ConfChangeSingle, .
         ("v18446744073709551616", 'strconv.ParseUint: parsing "18446744073709551616": value out of range'),
     ],
 )
-def test_changes_that_cannot_be_read_say_why(text: str, error: str) -> None:
+def test_invalid_changes_are_rejected_with_the_reason(text: str, error: str) -> None:
     with pytest.raises(ConfChangeError) as raised:
         parse_conf_changes(text)
     assert str(raised.value) == error
@@ -84,7 +84,7 @@ def test_changes_that_cannot_be_read_say_why(text: str, error: str) -> None:
         ("\U000e0001".encode(), r'"\U000e0001"'),
     ],
 )
-def test_data_is_quoted_as_go_quotes_it(data: bytes, text: str) -> None:
+def test_data_is_quoted_like_in_go(data: bytes, text: str) -> None:
     assert quote(data) == text
 
 
@@ -104,7 +104,7 @@ def test_a_message_names_nodes_in_hexadecimal_and_threads_by_name() -> None:
     )
 
 
-def test_a_message_shows_what_differs_from_nothing() -> None:
+def test_a_message_shows_fields_with_other_than_default_values() -> None:
     message = Message(
         MessageType.APP,
         2,
@@ -147,7 +147,7 @@ def test_names_of_message_types_are_raftpbs() -> None:
     ]
 
 
-def test_entries_that_change_the_configuration_show_how() -> None:
+def test_configuration_change_entries_show_the_change() -> None:
     leave = Entry(1, 2, RaftEntryType.CONF_CHANGE_V2)
     assert describe_entry(leave) == "1/2 EntryConfChangeV2"
     assert describe_entry(Entry(1, 2, RaftEntryType.CONF_CHANGE)) == "1/2 EntryConfChange v0"

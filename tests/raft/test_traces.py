@@ -14,7 +14,7 @@ FILES = list(trace_files([HERE / "traces", HERE / "scenarios"]))
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(HERE)) for path in FILES])
-def test_a_trace_comes_out_to_the_byte(path: Path) -> None:
+def test_a_trace_is_reproduced_byte_for_byte(path: Path) -> None:
     outcome = run_file(path)
     assert outcome.same, outcome.diff()
 
@@ -23,7 +23,7 @@ def test_all_of_etcds_traces_are_there() -> None:
     assert len(list(trace_files([HERE / "traces"]))) == 28
 
 
-def test_a_trace_that_differs_is_told_by_a_diff_and_the_exit_status(
+def test_a_different_trace_is_reported_by_a_diff_and_the_exit_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "wrong.txt").write_text("vote cfg=(1) votes=(y)\n----\nVoteLost\n")
@@ -34,7 +34,7 @@ def test_a_trace_that_differs_is_told_by_a_diff_and_the_exit_status(
     assert "0 of 1 as expected" in printed
 
 
-def test_rewrite_writes_what_came_out_and_nothing_else(tmp_path: Path) -> None:
+def test_rewrite_writes_the_results_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "wrong.txt"
     path.write_text("# Why.\n\nvote cfg=(1) votes=(y)\n----\nVoteLost\n\n\n# End.\n")
     assert main(["--rewrite", str(path)]) == 0
@@ -48,7 +48,7 @@ def test_a_file_that_is_no_trace_fails(tmp_path: Path) -> None:
     assert main([str(tmp_path / "absent.txt")]) == 1
 
 
-def test_output_with_blank_lines_stands_between_fences() -> None:
+def test_output_with_blank_lines_is_enclosed_in_doubled_separators() -> None:
     text = "a b=(1,2) c\nin\n----\n----\none\n\ntwo\n----\n----\n\nnext\n----\nok\n"
     script = parse_script(text)
     first, second = script.cases
@@ -58,11 +58,11 @@ def test_output_with_blank_lines_stands_between_fences() -> None:
     assert script.text([first.expected, second.expected]) == text
 
 
-def test_a_command_may_go_on_in_the_next_line() -> None:
+def test_a_command_may_continue_on_the_next_line() -> None:
     (case,) = parse_script("add-nodes 1 \\\n  index=2\n----\nok\n").cases
     assert case.arguments == (("1", ()), ("index", ("2",)))
 
 
-def test_a_command_without_a_separator_is_refused() -> None:
+def test_a_command_without_a_separator_is_rejected() -> None:
     with pytest.raises(BadScript, match="line 1"):
         parse_script("campaign 1\n")

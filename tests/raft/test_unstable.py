@@ -13,7 +13,7 @@ def unstable(*terms: int, first: int = 5) -> Unstable:
     return result
 
 
-def test_an_acknowledged_entry_and_all_before_it_are_gone() -> None:
+def test_an_acknowledged_entry_and_all_before_it_are_removed() -> None:
     log = unstable(1, 1, 1)
     log.accept_in_progress()
     log.stable_to(LogPosition(1, 6))
@@ -30,7 +30,7 @@ def test_an_acknowledgement_of_a_replaced_entry_is_ignored() -> None:
     assert log.next_entries() == [Entry(2, 5)]
 
 
-def test_what_is_replaced_while_it_is_written_is_handed_out_again() -> None:
+def test_entries_replaced_while_being_written_are_handed_out_again() -> None:
     log = unstable(1, 1, 1)
     log.accept_in_progress()
     log.truncate_and_append([Entry(2, 6), Entry(2, 7)])
@@ -45,7 +45,7 @@ def test_entries_below_the_first_unstable_one_replace_stored_ones() -> None:
     assert log.maybe_term(5) is None
 
 
-def test_a_snapshot_decides_where_the_log_begins_until_it_is_stored() -> None:
+def test_a_snapshot_determines_the_first_index_until_it_is_stored() -> None:
     log = unstable(1)
     log.restore(Snapshot(9, 2))
     assert (log.maybe_first_index(), log.maybe_last_index(), log.maybe_term(9)) == (10, 9, 2)
@@ -57,14 +57,14 @@ def test_a_snapshot_decides_where_the_log_begins_until_it_is_stored() -> None:
     assert (log.maybe_first_index(), log.maybe_last_index()) == (None, None)
 
 
-def test_reading_what_is_not_there_is_a_bug() -> None:
+def test_reading_missing_entries_is_a_bug() -> None:
     with pytest.raises(RaftBug, match=r"unstable.slice\[4,6\) out of bound \[5,6\]"):
         unstable(1).slice(4, 6)
     with pytest.raises(RaftBug, match=r"invalid unstable.slice 6 > 5"):
         unstable(1).slice(6, 5)
 
 
-def test_what_was_handed_out_is_not_changed_by_later_appends() -> None:
+def test_entries_handed_out_are_not_modified_by_later_appends() -> None:
     log = unstable(1)
     handed_out = log.next_entries()
     log.accept_in_progress()

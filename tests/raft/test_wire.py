@@ -122,17 +122,17 @@ def test_a_hard_state_has_raftpbs_bytes() -> None:
 
 
 @given(MESSAGES)
-def test_a_message_comes_back_as_it_was(message: Message) -> None:
+def test_a_message_round_trips(message: Message) -> None:
     assert decode_message(encode_message(message)) == message
 
 
 @given(SNAPSHOTS)
-def test_a_snapshot_comes_back_as_it_was(snapshot: Snapshot) -> None:
+def test_a_snapshot_round_trips(snapshot: Snapshot) -> None:
     assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
 
 
 @given(ENTRIES)
-def test_the_size_of_an_entry_is_that_of_its_bytes(entry: Entry) -> None:
+def test_the_size_of_an_entry_is_that_of_its_encoding(entry: Entry) -> None:
     assert entries_size([entry]) == len(
         encode_entry(replace(entry, term=entry.term or 1, index=entry.index or 1))
     )
@@ -144,7 +144,7 @@ def test_the_size_of_an_entry_is_that_of_its_bytes(entry: Entry) -> None:
     st.integers(0, 30),
     st.sampled_from([-1, 0, 1]),
 )
-def test_entries_are_cut_where_the_limit_is_crossed_and_never_to_nothing(
+def test_entries_are_limited_in_size_but_never_to_none(
     first: int, sizes: list[int], fitting: int, more: int
 ) -> None:
     entries = [Entry(1, first + at, data=b"x" * size) for at, size in enumerate(sizes)]
@@ -156,7 +156,7 @@ def test_entries_are_cut_where_the_limit_is_crossed_and_never_to_nothing(
     assert kept == entries or entries_size(entries[: len(kept) + 1]) > limit
 
 
-def test_a_truncated_message_is_malformed_or_a_shorter_one_and_never_a_surprise() -> None:
+def test_a_truncated_message_is_malformed_or_a_shorter_message() -> None:
     for size in range(len(APP_BYTES)):
         try:
             decode_message(APP_BYTES[:size])
@@ -164,7 +164,7 @@ def test_a_truncated_message_is_malformed_or_a_shorter_one_and_never_a_surprise(
             continue
 
 
-def test_a_flipped_byte_is_malformed_or_another_message_and_never_a_surprise() -> None:
+def test_a_message_with_a_flipped_byte_is_malformed_or_another_message() -> None:
     for at in range(len(APP_BYTES)):
         for mask in (0x01, 0x80, 0xFF):
             flipped = bytearray(APP_BYTES)
@@ -175,7 +175,7 @@ def test_a_flipped_byte_is_malformed_or_another_message_and_never_a_surprise() -
                 continue
 
 
-def test_what_no_leader_sends_is_refused() -> None:
+def test_appends_that_no_leader_sends_are_rejected() -> None:
     gap = replace(APP, entries=[Entry(3, 300), Entry(3, 302)])
     with pytest.raises(MalformedMessage, match=r"leader term 3: entries 3/300 and 3/302 not consistent"):
         decode_message(encode_message(gap))
@@ -187,12 +187,12 @@ def test_what_no_leader_sends_is_refused() -> None:
         decode_message(encode_message(later))
 
 
-def test_a_message_without_a_type_is_refused() -> None:
+def test_a_message_without_a_type_is_rejected() -> None:
     with pytest.raises(MalformedMessage, match="without a type"):
         decode_message(b"\x10\x01")
 
 
-def test_unknown_enumeration_values_are_refused() -> None:
+def test_unknown_enumeration_values_are_rejected() -> None:
     unknown_entry = bytes.fromhex("0807 1003 18ac02")
     with pytest.raises(MalformedMessage, match="entry 3/300 has unknown type 7, expected 0 to 2"):
         decode_entry(unknown_entry)
@@ -212,19 +212,19 @@ def test_unknown_enumeration_values_are_refused() -> None:
         (RaftEntryType.CONF_CHANGE_V2, "0809"),  # transition 9
     ],
 )
-def test_unknown_kinds_of_configuration_changes_are_refused(kind: RaftEntryType, encoded: str) -> None:
+def test_unknown_types_of_configuration_changes_are_rejected(kind: RaftEntryType, encoded: str) -> None:
     with pytest.raises(MalformedMessage, match="entry 1/2 is not a configuration change: 9 is not a valid"):
         decode_conf_change(Entry(1, 2, kind, bytes.fromhex(encoded)))
 
 
-def test_an_entry_that_is_no_configuration_change_is_refused() -> None:
+def test_an_entry_that_is_no_configuration_change_is_rejected() -> None:
     with pytest.raises(MalformedMessage, match="is not a configuration change"):
         decode_conf_change(Entry(1, 2, RaftEntryType.NORMAL, b""))
     with pytest.raises(MalformedMessage, match="entry 1/2 is not a configuration change"):
         decode_conf_change(Entry(1, 2, RaftEntryType.CONF_CHANGE, b"\xff"))
 
 
-def test_a_snapshot_of_index_zero_is_none() -> None:
+def test_a_snapshot_of_index_zero_is_absent() -> None:
     assert (
         decode_message(encode_message(Message(MessageType.HEARTBEAT, 1, snapshot=Snapshot()))).snapshot
         is None

@@ -84,20 +84,20 @@ def test_read_header_names_every_field() -> None:
     }
 
 
-def test_the_next_offset_lies_behind_the_last_record() -> None:
+def test_the_next_offset_follows_the_last_record() -> None:
     batch = three_records()
     patch_batch(batch, 40, 0)
     assert read_header(batch).next_offset == 43
 
 
-def test_a_header_tells_control_batches_and_codecs_apart() -> None:
+def test_a_header_identifies_control_batches_and_codecs() -> None:
     header = read_header(three_records())
     assert (header.is_control, header.codec) == (False, 0)
     header = header._replace(attributes=0x20 | 0x10 | 4)
     assert (header.is_control, header.codec) == (True, 4)
 
 
-def test_batches_are_found_one_behind_the_other() -> None:
+def test_consecutive_batches_are_found_by_their_length() -> None:
     first, second = three_records(), build_batch([NewRecord(None, b"other", [], 5)])
     segment = memoryview(bytes(first + second))
     at = batch_bytes(segment)
@@ -126,14 +126,14 @@ def test_check_batch_accepts_a_whole_batch_in_every_kind_of_buffer(
     check_batch(kind(three_records()))
 
 
-def test_check_batch_refuses_every_truncated_prefix() -> None:
+def test_check_batch_rejects_every_truncated_prefix() -> None:
     batch = three_records()
     for length in range(len(batch)):
         with pytest.raises(CorruptData):
             check_batch(batch[:length])
 
 
-def test_check_batch_refuses_a_batch_with_bytes_behind_it() -> None:
+def test_check_batch_rejects_trailing_bytes() -> None:
     batch = three_records()
     with pytest.raises(
         CorruptData, match=f"has a length field of {len(batch)} bytes, but {len(batch) + 1} bytes"
@@ -141,7 +141,7 @@ def test_check_batch_refuses_a_batch_with_bytes_behind_it() -> None:
         check_batch(batch + b"\0")
 
 
-def test_check_batch_refuses_every_flipped_bit_that_a_checksum_or_the_length_covers() -> None:
+def test_check_batch_detects_every_flipped_bit_covered_by_checksum_or_length() -> None:
     batch = three_records()
     for at in set(range(len(batch))) - set(BASE_OFFSET_AND_EPOCH):
         for bit in range(8):
@@ -152,7 +152,7 @@ def test_check_batch_refuses_every_flipped_bit_that_a_checksum_or_the_length_cov
     check_batch(batch)
 
 
-def test_base_offset_and_epoch_are_covered_by_nothing() -> None:
+def test_base_offset_and_epoch_are_not_covered_by_the_checksum() -> None:
     batch = three_records()
     for at in BASE_OFFSET_AND_EPOCH:
         batch[at] ^= 0x01
@@ -160,7 +160,7 @@ def test_base_offset_and_epoch_are_covered_by_nothing() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, -1])
-def test_check_batch_refuses_other_magics_by_name(magic: int) -> None:
+def test_check_batch_rejects_other_magic_values(magic: int) -> None:
     batch = three_records()
     struct.pack_into(">b", batch, 16, magic)
     with pytest.raises(CorruptData, match=f"magic {magic}, expected 2"):
@@ -168,14 +168,14 @@ def test_check_batch_refuses_other_magics_by_name(magic: int) -> None:
 
 
 @pytest.mark.parametrize(("at", "name"), [(23, "last offset delta -1"), (57, "-1 records")])
-def test_check_batch_refuses_negative_counts_even_under_a_right_checksum(at: int, name: str) -> None:
+def test_check_batch_rejects_negative_counts_even_under_a_valid_checksum(at: int, name: str) -> None:
     batch = three_records()
     struct.pack_into(">i", batch, at, -1)
     with pytest.raises(CorruptData, match=name):
         check_batch(with_crc(batch))
 
 
-def test_a_wrong_checksum_is_told_with_offset_and_both_values() -> None:
+def test_the_error_for_a_wrong_checksum_has_offset_and_both_values() -> None:
     batch = three_records()
     patch_batch(batch, 77, 0)
     said = read_header(batch).crc
@@ -185,7 +185,7 @@ def test_a_wrong_checksum_is_told_with_offset_and_both_values() -> None:
         check_batch(batch)
 
 
-def test_marking_a_control_batch_keeps_its_checksum_right() -> None:
+def test_marking_a_control_batch_updates_its_checksum() -> None:
     batch = build_control_batch(1, b"end", 1000)
     check_batch(batch)
     assert read_header(batch).is_control
@@ -195,7 +195,7 @@ def test_a_header_takes_sixty_one_bytes() -> None:
     assert len(build_batch([])) == HEADER_BYTES == 61
 
 
-def test_the_producer_is_patched_and_the_checksum_renewed() -> None:
+def test_patching_the_producer_updates_the_checksum() -> None:
     batch = build_batch([NewRecord(b"key", b"value", (), 1000), NewRecord(None, b"", (), 1001)])
     before = read_header(batch)
     patch_producer(batch, 2**40, 7, 2**31 - 1)
@@ -207,7 +207,7 @@ def test_the_producer_is_patched_and_the_checksum_renewed() -> None:
     assert [record.value for record in read_records(batch)] == [b"value", b""]
 
 
-def test_a_batch_is_marked_as_part_of_a_transaction_beside_what_its_attributes_say() -> None:
+def test_marking_a_batch_as_transactional_keeps_its_other_attributes() -> None:
     batch = build_batch([NewRecord(b"key", b"value" * 100, (), 1000)], COMPRESSION["gzip"])
     before = read_header(batch)
     patch_producer(batch, 1, 2, 0, transactional=True)

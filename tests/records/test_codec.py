@@ -121,7 +121,7 @@ def test_a_batch_that_does_not_shrink_stays_uncompressed(codec: int) -> None:
 
 @pytest.mark.parametrize("key", [None, b""])
 @pytest.mark.parametrize("value", [None, b""])
-def test_null_and_empty_stay_apart(key: bytes | None, value: bytes | None) -> None:
+def test_null_and_empty_are_distinguished(key: bytes | None, value: bytes | None) -> None:
     assert decoded(build_batch([NewRecord(key, value, [], 0)])) == [NewRecord(key, value, [], 0)]
 
 
@@ -131,7 +131,7 @@ def test_headers_keep_their_order_repetitions_and_nulls() -> None:
 
 
 @pytest.mark.parametrize("given_headers", [(), (("a", b"1"), ("b", None))])
-def test_headers_may_come_in_any_sequence(given_headers: Sequence[Header]) -> None:
+def test_headers_may_be_any_sequence(given_headers: Sequence[Header]) -> None:
     assert decoded(build_batch([NewRecord(None, b"", given_headers, 0)]))[0].headers == list(given_headers)
 
 
@@ -171,11 +171,11 @@ def test_offsets_count_from_the_base_offset() -> None:
     assert [record.offset for record in read_records(batch)] == [2**40, 2**40 + 1, 2**40 + 2]
 
 
-def test_a_batch_without_records_has_none() -> None:
+def test_a_batch_without_records_yields_none() -> None:
     assert list(read_records(build_batch([]))) == []
 
 
-def test_reading_leaves_the_batch_as_it_is() -> None:
+def test_reading_does_not_modify_the_batch() -> None:
     for codec in CODECS:
         batch = build_batch(compressible(), codec)
         before = bytes(batch)
@@ -186,26 +186,26 @@ def test_reading_leaves_the_batch_as_it_is() -> None:
 # --- control batches ----------------------------------------------------------------------------
 
 
-def test_control_batches_have_no_records_for_anybody() -> None:
+def test_control_batches_yield_no_records() -> None:
     assert list(read_records(build_control_batch(1, b"mark", 1000))) == []
 
 
-def test_a_control_record_gives_back_its_type_and_value() -> None:
+def test_a_control_record_round_trips() -> None:
     assert read_control_record(build_control_batch(6, b"snapshot", 1000)) == (6, b"snapshot")
 
 
-def test_a_batch_of_messages_is_not_taken_for_a_control_batch() -> None:
+def test_a_batch_of_messages_is_not_a_control_batch() -> None:
     with pytest.raises(CorruptData, match="not a control batch"):
         read_control_record(build_batch(compressible(1)))
 
 
-def test_a_control_batch_without_a_control_record_is_refused() -> None:
+def test_a_control_batch_without_a_control_record_is_rejected() -> None:
     batch = hostile(b"", count=0, codec=0x20)
     with pytest.raises(CorruptData, match="no control record"):
         read_control_record(batch)
 
 
-def test_a_damaged_control_batch_is_refused_when_read_as_messages_too() -> None:
+def test_a_corrupt_control_batch_is_rejected_by_message_readers_too() -> None:
     batch = build_control_batch(1, b"mark", 1000)
     batch[-1] ^= 0x01
     with pytest.raises(CorruptData):
@@ -216,7 +216,7 @@ def test_a_damaged_control_batch_is_refused_when_read_as_messages_too() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_truncated_prefix_is_refused(codec: int) -> None:
+def test_every_truncated_prefix_is_rejected(codec: int) -> None:
     batch = build_batch(compressible(), codec)
     for length in range(len(batch)):
         with pytest.raises(CorruptData):
@@ -224,7 +224,7 @@ def test_every_truncated_prefix_is_refused(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_flipped_byte_is_refused(codec: int) -> None:
+def test_every_flipped_byte_is_detected(codec: int) -> None:
     batch = build_batch(compressible(), codec)
     for at in set(range(len(batch))) - BASE_OFFSET_AND_EPOCH:
         batch[at] ^= 0xFF
@@ -234,7 +234,7 @@ def test_every_flipped_byte_is_refused(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_flipping_what_no_checksum_covers_leaves_the_records_as_they_are(codec: int) -> None:
+def test_flips_outside_the_checksum_do_not_change_records(codec: int) -> None:
     batch = build_batch(compressible(), codec)
     for at in BASE_OFFSET_AND_EPOCH:
         batch[at] ^= 0x01
@@ -246,7 +246,7 @@ def test_flipping_what_no_checksum_covers_leaves_the_records_as_they_are(codec: 
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_damage_outside_the_records_is_told_before_the_first_record(codec: int) -> None:
+def test_corruption_outside_the_records_is_reported_before_the_first_record(codec: int) -> None:
     batch = build_batch(compressible(), codec)
     batch[-1] ^= 0x01
     with pytest.raises(CorruptData):
@@ -257,7 +257,7 @@ def test_damage_outside_the_records_is_told_before_the_first_record(codec: int) 
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_no_flipped_byte_under_a_right_checksum_does_worse_than_corrupt_data(codec: int) -> None:
+def test_a_flipped_byte_under_a_valid_checksum_causes_corrupt_data_at_worst(codec: int) -> None:
     original = build_batch(compressible(), codec)
     for at in range(61, len(original)):
         for flip in (0x01, 0x80, 0xFF):
@@ -267,7 +267,7 @@ def test_no_flipped_byte_under_a_right_checksum_does_worse_than_corrupt_data(cod
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_truncated_prefix_under_a_right_checksum_is_refused(codec: int) -> None:
+def test_every_truncated_prefix_under_a_valid_checksum_is_rejected(codec: int) -> None:
     original = build_batch(compressible(), codec)
     for length in range(61, len(original)):
         with pytest.raises(CorruptData):
@@ -276,7 +276,7 @@ def test_every_truncated_prefix_under_a_right_checksum_is_refused(codec: int) ->
 
 @settings(deadline=None, max_examples=300)
 @given(body=st.binary(max_size=80), codec=st.integers(0, 7), count=st.integers(0, 2**31 - 1))
-def test_random_bytes_do_no_worse_than_corrupt_data(body: bytes, codec: int, count: int) -> None:
+def test_random_bytes_cause_corrupt_data_at_worst(body: bytes, codec: int, count: int) -> None:
     read_or_refuse(hostile(body, count, codec))
     read_or_refuse(memoryview(hostile(body, count, codec)))
 
@@ -301,19 +301,19 @@ RECORD_START = varint(0) + varint(0) + varint(0)
     ],
     ids=["key", "value", "header name", "header value"],
 )
-def test_a_length_beyond_the_end_is_refused(before: bytes, length: int) -> None:
+def test_a_length_beyond_the_end_is_rejected(before: bytes, length: int) -> None:
     with pytest.raises(CorruptData):
         list(read_records(hostile(varint(20) + before + varint(length))))
 
 
 @pytest.mark.parametrize("count", [1, 2, 2**31, 2**63 - 1, -1])
-def test_more_headers_than_there_are_is_refused(count: int) -> None:
+def test_a_header_count_beyond_the_headers_is_rejected(count: int) -> None:
     with pytest.raises(CorruptData):
         list(read_records(hostile(varint(6) + RECORD_START + varint(-1) * 2 + varint(count))))
 
 
 @pytest.mark.parametrize("what_follows", [b"", b"\x00\x00\x00", b"\x01\x01\x01", b"\x80" * 30 + b"\x01"])
-def test_nothing_behind_a_slice_becomes_part_of_its_records(what_follows: bytes) -> None:
+def test_memory_behind_a_slice_does_not_become_part_of_its_records(what_follows: bytes) -> None:
     # One header is announced and the batch ends: memory behind it must not be taken for that
     # header.
     body = varint(7) + RECORD_START + varint(-1) * 2 + varint(1)
@@ -354,7 +354,7 @@ def test_nothing_is_read_behind_a_batch_at_the_end_of_memory() -> None:
 
 @pytest.mark.parametrize("tail", [b"\x80", b"\x81", b"\xff" * 9, b"\xff" * 12])
 @pytest.mark.parametrize("codec", [0, 1, 4])
-def test_a_number_that_runs_over_the_end_is_refused(tail: bytes, codec: int) -> None:
+def test_a_varint_beyond_the_end_is_rejected(tail: bytes, codec: int) -> None:
     body = varint(7) + RECORD_START + varint(-1) * 2 + varint(2) + varint(0) + tail
     if codec:
         plain = build_batch([NewRecord(None, bytes(200), [], 0)], codec)
@@ -365,7 +365,7 @@ def test_a_number_that_runs_over_the_end_is_refused(tail: bytes, codec: int) -> 
 
 
 @pytest.mark.parametrize("declared", [0, 1, 2, 4, 2**31 - 1])
-def test_a_wrong_count_of_records_is_refused(declared: int) -> None:
+def test_a_wrong_record_count_is_rejected(declared: int) -> None:
     batch = build_batch(compressible(3))
     struct.pack_into(">i", batch, 57, declared)
     with pytest.raises(CorruptData):
@@ -373,24 +373,24 @@ def test_a_wrong_count_of_records_is_refused(declared: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_an_unknown_codec_is_refused_by_number(codec: int) -> None:
+def test_an_unknown_codec_is_rejected_by_number(codec: int) -> None:
     with pytest.raises(CorruptData, match=f"codec {codec}"):
         list(read_records(hostile(b"abc", codec=codec)))
 
 
-def test_a_header_name_that_is_not_text_is_refused() -> None:
+def test_a_header_name_that_is_not_utf8_is_rejected() -> None:
     body = RECORD_START + varint(-1) * 2 + varint(1) + varint(1) + b"\xff" + varint(-1)
     with pytest.raises(CorruptData, match="utf-8"):
         list(read_records(hostile(varint(len(body)) + body)))
 
 
-def test_a_snappy_block_of_negative_length_does_not_read_for_ever() -> None:
+def test_a_snappy_block_of_negative_length_does_not_loop_forever() -> None:
     body = b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 1, -4) + b"abc"
     with pytest.raises(CorruptData):
         list(read_records(hostile(body, codec=2)))
 
 
-def test_the_offset_of_an_unreadable_batch_is_told() -> None:
+def test_the_error_for_an_undecodable_batch_names_its_offset() -> None:
     batch = hostile(b"\x80")
     patch_batch(batch, 123, 0)
     with pytest.raises(CorruptData, match="offset 123 cannot be decoded, the next batch is at 124"):
@@ -398,7 +398,7 @@ def test_the_offset_of_an_unreadable_batch_is_told() -> None:
 
 
 @pytest.mark.parametrize("codec", [each for each in CODECS if each])
-def test_the_records_of_a_batch_can_be_compressed_by_themselves(codec: int) -> None:
+def test_the_records_of_a_batch_can_be_compressed_separately(codec: int) -> None:
     plain = bytes(build_batch(compressible()))[HEADER_BYTES:]
     packed = compress_records(plain, codec)
     assert len(packed) < len(plain)
@@ -407,12 +407,12 @@ def test_the_records_of_a_batch_can_be_compressed_by_themselves(codec: int) -> N
         decompress_records(b"noise" * 10, codec)
 
 
-def test_an_unknown_codec_is_refused() -> None:
+def test_an_unknown_codec_is_rejected() -> None:
     with pytest.raises(CorruptData, match="unknown compression codec 7"):
         decompress_records(b"", 7)
 
 
-def test_what_needs_no_codec_is_imported_without_it() -> None:
+def test_modules_without_records_are_imported_without_the_codec() -> None:
     """Processes of the Spark connector are short-lived."""
     code = "import sys; from pixy.records import crc32c, read_header; sys.exit('aiokafka' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

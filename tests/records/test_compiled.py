@@ -38,7 +38,7 @@ def test_aiokafka_shares_the_compiled_modules_whichever_is_first(lines: tuple[st
     _run(*lines, _IS_SHARED)
 
 
-def test_without_compiled_modules_the_codec_is_the_ordinary_one(tmp_path: Path) -> None:
+def test_without_compiled_modules_the_ordinary_codec_is_used(tmp_path: Path) -> None:
     spec = find_spec("aiokafka")
     assert spec is not None
     assert spec.origin is not None

@@ -31,5 +31,5 @@ def test_crc32c_reads_every_kind_of_buffer(kind: type[bytes] | type[bytearray] |
     assert crc32c(kind(b"123456789")) == 0xE3069283
 
 
-def test_crc32c_goes_on_from_an_earlier_value() -> None:
+def test_crc32c_continues_from_an_earlier_value() -> None:
     assert crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789")

@@ -19,7 +19,7 @@ def number(value: int, form: str = "i") -> bytes:
     return struct.pack(f">{form}", value)
 
 
-def test_batches_are_told_with_their_place_and_number_of_records() -> None:
+def test_batches_are_returned_with_position_and_number_of_records() -> None:
     other = batch_of(b"c", b"d", b"e", compression=1)
     at = len(GOOD)
     found = check_new_batches(GOOD + other + GOOD, ANY_SIZE)
@@ -31,12 +31,12 @@ def test_batches_are_told_with_their_place_and_number_of_records() -> None:
 
 
 @pytest.mark.parametrize("compression", range(5))
-def test_every_codec_of_kafka_is_taken(compression: int) -> None:
+def test_every_codec_of_kafka_is_accepted(compression: int) -> None:
     batch = patched(batch_of(bytes(1000)), ATTRIBUTES, number(compression, "h"))
     assert [each.records for each in check_new_batches(batch, ANY_SIZE)] == [1]
 
 
-def test_base_offset_and_leader_epoch_may_be_anything() -> None:
+def test_base_offset_and_leader_epoch_are_ignored() -> None:
     batch = bytearray(GOOD)
     batch[0:8], batch[12:16] = b"\xff" * 8, b"\xff" * 4
     assert len(check_new_batches(batch, ANY_SIZE)) == 1
@@ -78,7 +78,7 @@ def test_a_largest_batch_is_allowed_and_one_byte_more_is_not() -> None:
         ),
     ],
 )
-def test_what_is_not_allowed_is_named_with_what_is(batch: bytes, text: str) -> None:
+def test_an_invalid_batch_is_rejected_with_the_reason(batch: bytes, text: str) -> None:
     for before, place in ((b"", "record batch 0 at byte 0"), (GOOD, f"record batch 1 at byte {len(GOOD)}")):
         with pytest.raises(InvalidBatch) as caught:
             check_new_batches(before + batch, ANY_SIZE)
@@ -87,7 +87,7 @@ def test_what_is_not_allowed_is_named_with_what_is(batch: bytes, text: str) -> N
 
 
 @given(st.binary(max_size=200), st.integers(0, 150), st.binary(max_size=30))
-def test_anything_else_is_refused_in_the_same_way(noise: bytes, at: int, replacement: bytes) -> None:
+def test_any_bytes_are_whole_batches_or_rejected(noise: bytes, at: int, replacement: bytes) -> None:
     for buffer in (noise, patched(GOOD, at, replacement), GOOD + noise):
         try:
             found = check_new_batches(buffer, ANY_SIZE)
@@ -97,12 +97,12 @@ def test_anything_else_is_refused_in_the_same_way(noise: bytes, at: int, replace
         assert all(each.records >= 1 for each in found)
 
 
-def test_nothing_is_no_batch() -> None:
+def test_an_empty_buffer_is_rejected() -> None:
     with pytest.raises(InvalidBatch, match="no record batch"):
         check_new_batches(b"", ANY_SIZE)
 
 
-def test_every_truncation_is_noticed() -> None:
+def test_every_truncation_is_detected() -> None:
     for size in range(1, len(GOOD)):
         with pytest.raises(InvalidBatch):
             check_new_batches(GOOD[:size], ANY_SIZE)
@@ -110,7 +110,7 @@ def test_every_truncation_is_noticed() -> None:
             check_new_batches(GOOD + GOOD[:size], ANY_SIZE)
 
 
-def test_every_flipped_bit_is_noticed_but_those_that_the_server_writes() -> None:
+def test_every_flipped_bit_is_detected_except_in_fields_the_server_writes() -> None:
     for at in range(len(GOOD)):
         for bit in range(8):
             changed = bytearray(GOOD)

@@ -36,7 +36,7 @@ MURMUR2_VECTORS = {
     ("partitions", "vector"),
     [(partitions, vector) for partitions, line in KAFKA_PIXY_VECTORS.items() for vector in line.split()],
 )
-def test_hash_puts_a_key_where_kafka_pixy_puts_it(partitions: int, vector: str) -> None:
+def test_hash_assigns_keys_like_kafka_pixy(partitions: int, vector: str) -> None:
     key, _, expected = vector.partition("=")
     assert make_partitioner("hash", Random(0))(key.strip("'").encode(), partitions) == int(expected)
 
@@ -58,21 +58,21 @@ def test_murmur2_gives_the_hash_of_the_java_client(key: bytes, signed: int) -> N
 
 
 @given(key=st.binary(max_size=100), partitions=st.integers(1, 1000))
-def test_murmur2_chooses_as_aiokafka_does(key: bytes, partitions: int) -> None:
+def test_murmur2_assigns_keys_like_aiokafka(key: bytes, partitions: int) -> None:
     every = list(range(partitions))
     assert make_partitioner("murmur2", Random(0))(key, partitions) == DefaultPartitioner()(key, every, every)
 
 
 @pytest.mark.parametrize("name", ["hash", "murmur2"])
 @pytest.mark.parametrize("length", [0, 1, 64, 65, 10_000])
-def test_a_key_keeps_its_partition_however_often_it_comes(name: str, length: int) -> None:
+def test_a_key_always_gets_the_same_partition(name: str, length: int) -> None:
     partitioner = make_partitioner(name, Random(0))
     key = b"k" * length
     assert {partitioner(key, 7) for _ in range(10)} == {make_partitioner(name, Random(1))(key, 7)}
 
 
 @pytest.mark.parametrize("name", ["hash", "murmur2"])
-def test_a_remembered_key_follows_a_change_of_the_number_of_partitions(name: str) -> None:
+def test_a_cached_key_follows_a_change_of_the_number_of_partitions(name: str) -> None:
     partitioner = make_partitioner(name, Random(0))
     partitioner(b"foo", 4)
     assert partitioner(b"foo", 5) == make_partitioner(name, Random(0))(b"foo", 5)
@@ -92,13 +92,13 @@ def test_records_without_a_key_are_spread_over_all_partitions(name: str) -> None
     assert min(counts.values()) > 850
 
 
-def test_random_does_not_look_at_the_key() -> None:
+def test_random_ignores_the_key() -> None:
     partitioner = make_partitioner("random", Random(0))
     assert {partitioner(b"foo", 4) for _ in range(100)} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("name", ["hash", "murmur2", "random"])
-def test_chance_comes_from_outside(name: str) -> None:
+def test_randomness_comes_from_the_caller(name: str) -> None:
     first, second = make_partitioner(name, Random(5)), make_partitioner(name, Random(5))
     assert [first(None, 100) for _ in range(50)] == [second(None, 100) for _ in range(50)]
 
@@ -108,13 +108,13 @@ def test_roundrobin_takes_the_partitions_in_turn_from_the_first() -> None:
     assert [partitioner(key, 3) for key in (None, b"a", b"a", None, b"", b"b", None)] == [0, 1, 2, 0, 1, 2, 0]
 
 
-def test_roundrobin_starts_over_when_partitions_disappeared() -> None:
+def test_roundrobin_starts_over_after_partitions_were_removed() -> None:
     partitioner = make_partitioner("roundrobin", Random(0))
     assert [partitioner(None, 5) for _ in range(4)] == [0, 1, 2, 3]
     assert [partitioner(None, 2) for _ in range(3)] == [0, 1, 0]
 
 
-def test_roundrobin_counts_for_each_topic_on_its_own() -> None:
+def test_roundrobin_has_a_counter_per_topic() -> None:
     first, second = make_partitioner("roundrobin", Random(0)), make_partitioner("roundrobin", Random(0))
     assert (first(None, 3), first(None, 3), second(None, 3)) == (0, 1, 0)
 
@@ -125,6 +125,6 @@ def test_every_partitioner_stays_within_the_partitions(name: str, key: bytes | N
     assert 0 <= make_partitioner(name, Random(0))(key, partitions) < partitions
 
 
-def test_an_unknown_partitioner_is_refused_with_the_names_that_exist() -> None:
+def test_an_unknown_partitioner_is_rejected_with_the_valid_names() -> None:
     with pytest.raises(ConfigError, match="'sticky', expected one of hash, murmur2, random, roundrobin"):
         make_partitioner("sticky", Random(0))

@@ -64,7 +64,7 @@ SIZES = [1, 1000, 100_000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5_000_000]
 
 @each_stream
 @pytest.mark.parametrize("size", SIZES)
-def test_as_much_as_is_allowed_is_unpacked_and_one_byte_more_is_not(
+def test_output_up_to_the_limit_is_decompressed_and_one_byte_more_is_not(
     codec: int, compress: Callable[[bytes], bytes], size: int
 ) -> None:
     data = (b"some text that repeats itself, " * (size // 30 + 1))[:size]
@@ -76,14 +76,14 @@ def test_as_much_as_is_allowed_is_unpacked_and_one_byte_more_is_not(
 
 
 @each_stream
-def test_damage_is_not_taken_for_too_much(codec: int, compress: Callable[[bytes], bytes]) -> None:
+def test_corruption_is_not_reported_as_too_large(codec: int, compress: Callable[[bytes], bytes]) -> None:
     packed = compress(bytes(range(256)) * 5000)
     with pytest.raises(Exception) as caught:  # noqa: PT011 - each library has its own, none of them ours
         unpack(codec, packed[:-9], 10_000_000)
     assert not isinstance(caught.value, UnpacksTooFarError)
 
 
-def test_what_was_unpacked_before_leaves_nothing_behind() -> None:
+def test_earlier_output_in_the_buffer_does_not_leak() -> None:
     unpack(4, zstd(b"x" * 10_000), 20_000)
     assert bytes(unpack(4, zstd(b"short"), 20_000)) == b"short"
 
@@ -113,7 +113,9 @@ except UnpackedTooLarge as error:
 
 @pytest.mark.process
 @each_stream
-def test_a_bomb_is_refused_before_it_takes_the_memory(codec: int, compress: Callable[[bytes], bytes]) -> None:
+def test_a_decompression_bomb_is_rejected_before_it_takes_memory(
+    codec: int, compress: Callable[[bytes], bytes]
+) -> None:
     bomb = compress(bytes(8 * UNPACKED_BYTES_MAX))
     done = subprocess.run(
         [sys.executable, "-c", UNDER_A_LIMIT, str(codec)], input=bomb, capture_output=True, check=False
@@ -126,7 +128,7 @@ def test_a_bomb_is_refused_before_it_takes_the_memory(codec: int, compress: Call
 
 
 @pytest.mark.parametrize("codec", [codec for codec in COMPRESSION.values() if codec])
-def test_a_reader_may_allow_less(codec: int) -> None:
+def test_a_reader_may_set_a_lower_limit(codec: int) -> None:
     batch = build_batch([NewRecord(None, b"value " * 1000, (), 7)], codec)
     assert len(list(read_records(batch, 7000))) == 1
     reading = read_records(batch, 6000)
@@ -134,7 +136,7 @@ def test_a_reader_may_allow_less(codec: int) -> None:
         next(reading)
 
 
-def test_what_pixy_builds_can_be_read_however_large_it_is() -> None:
+def test_every_batch_built_by_pixy_can_be_read() -> None:
     batch = build_batch([NewRecord(None, bytes(UNPACKED_BYTES_MAX), (), 7)], COMPRESSION["zstd"])
     assert read_header(batch).codec == 0
     (record,) = read_records(batch)
@@ -143,6 +145,6 @@ def test_what_pixy_builds_can_be_read_however_large_it_is() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, -4, 100, 2**31 - 1])
-def test_a_snappy_block_beyond_the_end_is_refused(size: int) -> None:
+def test_a_snappy_block_beyond_the_end_is_rejected(size: int) -> None:
     with pytest.raises(ValueError, match=f"snappy block of {size} bytes with 3 bytes left"):
         unpack(2, XERIAL + struct.pack(">i", size) + b"abc", 1000)

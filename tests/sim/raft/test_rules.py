@@ -12,7 +12,7 @@ SLOW = "only entries of the own term are committed by counting"
 @pytest.mark.parametrize(
     "rule", [pytest.param(rule, marks=[pytest.mark.slow] if rule == SLOW else []) for rule in RULES]
 )
-def test_a_rule_that_does_not_hold_is_noticed(rule: str) -> None:
+def test_a_disabled_rule_is_detected(rule: str) -> None:
     with switched_off(rule):
         for seed in (RULES[rule].seed, *range(1, 101)):
             try:

@@ -32,12 +32,12 @@ def run(seeds: Sequence[int]) -> Counter[str]:
     return counts
 
 
-def test_few_seeds_break_no_promise() -> None:
+def test_a_few_seeds_violate_no_safety_property() -> None:
     run(FEW_SEEDS)
 
 
 @pytest.mark.long
-def test_no_promise_is_broken_and_everything_that_can_happen_does() -> None:
+def test_no_safety_property_is_violated_and_every_event_occurs() -> None:
     counts = run(SEEDS)
     for kind in FaultKind:
         assert counts[kind.value] >= 50, kind
@@ -54,12 +54,12 @@ def test_no_promise_is_broken_and_everything_that_can_happen_does() -> None:
         assert counts[what] >= 100, what
 
 
-def test_a_seed_always_runs_in_the_same_way() -> None:
+def test_a_seed_is_deterministic() -> None:
     assert run_seed(3).counts == run_seed(3).counts
 
 
 @pytest.mark.slow
-def test_a_failure_names_its_seed_the_faults_that_it_needs_and_the_last_events() -> None:
+def test_a_failure_names_its_seed_its_faults_and_the_last_events() -> None:
     with switched_off("only a log that is complete enough gets votes"):
         failing = next(seed for seed in range(1, 100) if _fails(seed))
         with pytest.raises(RaftFailure) as raised:
@@ -79,5 +79,5 @@ def _fails(seed: int) -> bool:
     return False
 
 
-def test_profiles_can_be_chosen() -> None:
+def test_a_profile_can_be_selected() -> None:
     assert Simulation(1, profile=Profile.LEADERS).profile is Profile.LEADERS
