@@ -132,7 +132,7 @@ class Node:
             self.node_id = recovered.identity.node_id
             self._open_journal(recovered)
             await self._restore(recovered)
-            await self._write_what_is_missing()
+            await self._write_missing_entries()
             self.publisher.start()
             self._reserve.start()
             self._retention.start()
@@ -388,7 +388,7 @@ class Node:
             worker=self._options.worker("pixy-journal", background=False),
             on_durable=self._durable,
             on_fault=self._fault,
-            on_full=self._disk_is_full,
+            on_full=self._on_full,
         )
         self._cold_reads = ColdReads(
             self._disk,
@@ -407,7 +407,7 @@ class Node:
             propose_empty=self._propose_empty,
             read_journal=partial(read_entries, self._disk, directory, owner),
             drop_segments=self._drop_segments,
-            on_full=self._disk_is_full,
+            on_full=self._on_full,
             on_fault=self._fault,
         )
         self._writer = LogWriter(
@@ -416,9 +416,9 @@ class Node:
             sync_bytes=self._options.journal.max_unapplied_bytes // 2,
             sync_logs=unsynced_logs_max(self._disk.open_file_limit()),
             on_synced=self._compaction.synced,
-            on_progress=self._wrote,
+            on_progress=self._on_progress,
             on_damaged=self._log_damaged,
-            on_full=self._disk_is_full,
+            on_full=self._on_full,
             on_fault=self._fault,
             pace=self._options.writer_pace,
         )
@@ -480,7 +480,7 @@ class Node:
         )
         self._compaction.on_positions = self.publisher.maybe_finish
 
-    async def _write_what_is_missing(self) -> None:
+    async def _write_missing_entries(self) -> None:
         """Write the entries of a first start, and those that a crash right after the creation or
         deletion of a topic left out.
         """
@@ -509,9 +509,9 @@ class Node:
     def _log_damaged(self, damaged: DamagedLog) -> None:
         self._partitions.log_damaged(damaged)
 
-    def _disk_is_full(self) -> None:
+    def _on_full(self) -> None:
         self._reserve.release()
 
-    def _wrote(self) -> None:
+    def _on_progress(self) -> None:
         if not self._is_behind():
             self._journal.release()

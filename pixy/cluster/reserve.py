@@ -58,13 +58,13 @@ class Reserve:
 
     def start(self) -> None:
         """Reserve the space, or begin to retry."""
-        self._try_take()
+        self._try_reserve()
 
     def release(self) -> None:
         """Free the space, because the disk is full."""
         if self.blocked is None and self._size and not self._stopped:
             self._block()
-            self._run(self._give, self._given)
+            self._run(self._free, self._freed)
 
     def stop(self) -> None:
         """Stop retrying. Reserved space stays reserved."""
@@ -99,16 +99,16 @@ class Reserve:
     def _retry(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(_RETRY_S, self._try_take)
+        self._timer = self._loop.call_later(_RETRY_S, self._try_reserve)
 
-    def _try_take(self) -> None:
+    def _try_reserve(self) -> None:
         if self._full():
             self._retry()
         else:
-            self._run(self._take, self._taken)
+            self._run(self._reserve, self._reserved)
 
-    def _taken(self, taken: bool) -> None:
-        if not taken:
+    def _reserved(self, reserved: bool) -> None:
+        if not reserved:
             if self.blocked is None:
                 self._block()
             self._retry()
@@ -116,15 +116,15 @@ class Reserve:
             log.info("there is room on the disk again")
             self.blocked = None
 
-    def _given(self, _: None) -> None:
+    def _freed(self, _: None) -> None:
         self._retry()
 
     # --- on the worker ------------------------------------------------------------------------------------------
 
-    def _take(self) -> bool:
+    def _reserve(self) -> bool:
         """Reserve the space; False when the disk has no room for it."""
         if not self._size:
-            self._give()
+            self._free()
             return True
         try:
             file = self._disk.open(self._path, create=True)
@@ -134,12 +134,12 @@ class Reserve:
             finally:
                 file.close()
         except OSError as error:
-            self._give()
+            self._free()
             if is_disk_full(error):
                 return False
             raise
         return True
 
-    def _give(self) -> None:
+    def _free(self) -> None:
         if self._path.name in self._disk.names(self._path.parent):
             self._disk.unlink(self._path)

@@ -69,21 +69,21 @@ class Retention:
 
     def start(self) -> None:
         """Schedule the next check."""
-        self._timer = self._loop.call_later(self._storage.retention_check, self._look)
+        self._timer = self._loop.call_later(self._storage.retention_check, self._check)
 
     def stop(self) -> None:
         """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now_ms = self._time.now_ms()
         if self._storage.offsets_retention:
-            in_turns(self._look_at_groups(now_ms))
+            in_turns(self._check_groups(now_ms))
         self._clean_up()
-        self._look_at_partitions(list(self._partitions), self._time.record_ms())
+        self._check_partitions(list(self._partitions), self._time.record_ms())
 
-    def _look_at_partitions(self, partitions: list[PartitionReplica], now_ms: int) -> None:
+    def _check_partitions(self, partitions: list[PartitionReplica], now_ms: int) -> None:
         for replica in partitions[:_PARTITIONS_PER_TURN]:
             if replica.deleted or replica.fault is not None:
                 continue
@@ -93,11 +93,11 @@ class Retention:
                 self._propose(replica, command.SerializeToString())
         rest = partitions[_PARTITIONS_PER_TURN:]
         if rest:
-            self._timer = self._loop.call_soon(self._look_at_partitions, rest, now_ms)
+            self._timer = self._loop.call_soon(self._check_partitions, rest, now_ms)
         else:
             self.start()
 
-    def _look_at_groups(self, now_ms: int) -> Iterator[None]:
+    def _check_groups(self, now_ms: int) -> Iterator[None]:
         """Check all consumer groups, some per step."""
         for replica in self._state_groups:
             machine = replica.machine

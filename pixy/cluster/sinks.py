@@ -181,10 +181,10 @@ class SinksState:
         self.sinks[command.sink_id] = Sink(command.query_id, command.epoch, active_ms)
         self.next_publication += 1
         self.publications[publication.number] = publication
-        self._took(publication)
+        self._add_unfinished(publication)
         return publication
 
-    def _took(self, publication: Publication) -> None:
+    def _add_unfinished(self, publication: Publication) -> None:
         self._published.update(_stages(publication))
         self._unfinished[publication.sink_id] += 1
 
@@ -212,7 +212,7 @@ class SinksState:
                     record.publication, record.sink_id, tuple(record.stage_ids), tuple(record.parts)
                 )
                 self.publications[publication.number] = publication
-                self._took(publication)
+                self._add_unfinished(publication)
             else:
                 self.next_publication = SinksRecord.FromString(value).next_publication
 

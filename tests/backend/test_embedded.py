@@ -313,7 +313,7 @@ async def test_a_fetch_below_the_moved_begin_is_out_of_range_and_damages_nothing
     searching = asyncio.create_task(cold.backend.offset_for_timestamp(TOPIC, 0))
     await asyncio.sleep(0)
     cold.node._retention.stop()
-    cold.node._retention._look()
+    cold.node._retention._check()
     await cold.node._journal.drained()
     await cold.write()
     await cold.node._journal.drained()

@@ -116,7 +116,7 @@ async def test_segments_are_removed_off_the_writer_thread(tmp_path: Path) -> Non
         await cluster.sync()
         await cluster.node.alter_topic("topic", None, {"retention_bytes": "1"})
         jobs.clear()
-        cluster.node._retention._look()
+        cluster.node._retention._check()
         await cluster.settle()
         await cluster.sync()
         await until(lambda: len(list((cluster.directory / "topics" / "topic-0").iterdir())) == 2)

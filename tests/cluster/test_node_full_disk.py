@@ -171,7 +171,7 @@ async def test_retention_continues_to_make_room(tmp_path: Path) -> None:
         await cluster.sync()
         assert cluster.node.blocked is not None
         cluster.node._retention.stop()
-        cluster.node._retention._look()
+        cluster.node._retention._check()
         await cluster.settle()
         await cluster.sync()
         assert [path.name for path in (directory / "topics" / "topic-0").glob("*.log")] == [f"{4:020d}.log"]
@@ -193,7 +193,7 @@ async def test_offsets_in_a_deleted_topic_are_forgotten_once_there_is_room(
             await cluster.settle()
         assert cluster.node.offsets_of("group").topic_ids()
         cluster.node._retention.stop()
-        cluster.node._retention._look()
+        cluster.node._retention._check()
         await cluster.settle()
         assert not cluster.node.offsets_of("group").topic_ids()
 

@@ -44,7 +44,7 @@ def bases(cluster: Cluster, partition: str = "topic-0") -> list[int]:
 async def look(cluster: Cluster) -> None:
     """Run one check, and make its outcome durable."""
     cluster.node._retention.stop()
-    cluster.node._retention._look()
+    cluster.node._retention._check()
     await cluster.settle()
     await cluster.sync()
 
@@ -83,7 +83,7 @@ async def test_a_kill_between_the_decision_and_the_removal_changes_nothing(tmp_p
         await create(cluster, retention_bytes="0")
         await cluster.append(*[VALUE] * 9)
         await cluster.sync()
-        cluster.node._retention._look()
+        cluster.node._retention._check()
         await cluster.node._journal.drained()
         assert (replica(cluster).log.begin_offset, bases(cluster)) == (6, [0, 3, 6])
         copy = copy_of(cluster.directory, "killed")
@@ -177,7 +177,7 @@ async def test_ten_thousand_partitions_are_checked_over_many_turns(
 
         monkeypatch.setattr(cluster.node._retention, "_propose", counting)
         cluster.node._retention.stop()
-        cluster.node._retention._look()
+        cluster.node._retention._check()
         for turn in range(1, 12):  # noqa: B007  # `counting` reads it
             await asyncio.sleep(0)
         assert [count for _, count in sorted(looked.items())] == [4] * 7 + [2]
@@ -194,7 +194,7 @@ async def test_nothing_is_proposed_while_the_journal_has_no_room(tmp_path: Path)
         waiting = cluster.append_nowait(b"x" * 40_000)
         await until(lambda: cluster.node._journal.blocked is not None)
         last = replica(cluster).last
-        cluster.node._retention._look()
+        cluster.node._retention._check()
         assert replica(cluster).last == last
         cluster.disk.heal()
         await waiting
@@ -248,7 +248,7 @@ async def test_the_activity_of_a_group_is_recorded_only_occasionally(tmp_path: P
         for _ in range(24 * 60):  # a day, minute by minute
             cluster.clock.advance(60)
             cluster.node._retention.stop()
-            cluster.node._retention._look()
+            cluster.node._retention._check()
             await cluster.node._journal.drained()
         assert 20 <= cluster.node._state.groups[0].last.index - before <= 24
         assert cluster.committed("living") == {0: 1}
@@ -283,7 +283,7 @@ async def test_a_turn_checks_a_bounded_number_of_groups(
             append(kind, entry_type, *rest)  # type: ignore[arg-type]
 
         monkeypatch.setattr(cluster.node._journal, "append", watched)
-        cluster.node._retention._look()
+        cluster.node._retention._check()
         turns = []
         for _ in range(7):
             turns.append(list(named))

@@ -38,8 +38,8 @@ class ObservedNode(Node):
         super().__init__(world.disk, world.clock, options, on_fault)
         self._world = world
 
-    async def _write_what_is_missing(self) -> None:
-        await super()._write_what_is_missing()
+    async def _write_missing_entries(self) -> None:
+        await super()._write_missing_entries()
         # The next step rolls publications forward, so the state found by the start is recorded
         # first.
         model = self._world.model
