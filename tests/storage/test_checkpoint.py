@@ -51,7 +51,7 @@ def test_the_file_is_a_header_batch_the_records_and_a_footer_batch(store: Store,
 
 @settings(max_examples=20)
 @given(count=st.sampled_from([0, 1, 499, 500, 501, 1001]))
-def test_what_was_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, count: int) -> None:
+def test_records_survive_a_round_trip(tmp_path_factory: pytest.TempPathFactory, count: int) -> None:
     store = CheckpointStore(RealDisk(), tmp_path_factory.mktemp("store"))
     records = [(b"%d" % at, b"v" * (at % 50)) for at in range(count)]
     assert store.write(A, iter(records), TIME) == [A]
@@ -62,7 +62,7 @@ def test_a_directory_without_checkpoints_has_none(store: Store) -> None:
     assert store.load() == (None, [])
 
 
-def test_two_are_kept(store: Store, tmp_path: Path) -> None:
+def test_the_newest_two_checkpoints_are_kept(store: Store, tmp_path: Path) -> None:
     assert store.write(A, RECORDS, TIME) == [A]
     assert store.write(B, RECORDS, TIME) == [A, B]
     assert store.write(C, [], TIME) == [B, C]
@@ -70,7 +70,7 @@ def test_two_are_kept(store: Store, tmp_path: Path) -> None:
     assert store.load() == (Checkpoint(C, []), [B, C])
 
 
-def test_a_file_is_synced_before_it_gets_its_name_and_an_older_one_goes_after_that(tmp_path: Path) -> None:
+def test_a_file_is_synced_before_its_rename_and_an_older_one_removed_after_that(tmp_path: Path) -> None:
     disk = RecordingDisk()
     store = CheckpointStore(disk, tmp_path / "state")
     store.write(A, RECORDS, TIME)
@@ -88,9 +88,7 @@ def test_a_file_is_synced_before_it_gets_its_name_and_an_older_one_goes_after_th
 
 
 @pytest.mark.parametrize("what", ["create", "write", "sync", "rename"])
-def test_a_checkpoint_that_cannot_be_written_leaves_the_others_and_no_bytes(
-    tmp_path: Path, what: str
-) -> None:
+def test_a_failed_write_keeps_the_other_checkpoints_and_leaves_no_bytes(tmp_path: Path, what: str) -> None:
     disk = RecordingDisk()
     store = CheckpointStore(disk, tmp_path / "state")
     store.write(A, RECORDS, TIME)
@@ -106,7 +104,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_others_and_no_bytes(
 # --- damaged ones ---------------------------------------------------------------------------------
 
 
-def test_a_damaged_checkpoint_is_not_one_of_the_two_that_are_kept(store: Store, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_does_not_count_as_one_of_the_two_kept(store: Store, tmp_path: Path) -> None:
     store.write(A, RECORDS, TIME)
     store.write(B, RECORDS, TIME)
     path = tmp_path / "state" / B.file_name
@@ -125,7 +123,7 @@ def test_a_damaged_checkpoint_that_is_written_again_counts(store: Store, tmp_pat
     assert store.load() == (Checkpoint(B, RECORDS), [A, B])
 
 
-def test_what_is_wrong_with_a_checkpoint_is_said(store: Store, tmp_path: Path) -> None:
+def test_the_damage_of_a_checkpoint_is_logged(store: Store, tmp_path: Path) -> None:
     store.write(A, RECORDS, TIME)
     path = tmp_path / "state" / A.file_name
     whole = path.read_bytes()
@@ -140,7 +138,7 @@ def test_what_is_wrong_with_a_checkpoint_is_said(store: Store, tmp_path: Path) -
             read_checkpoint(RealDisk(), path)
 
 
-def test_a_file_of_another_name_is_no_checkpoint(store: Store, tmp_path: Path) -> None:
+def test_a_foreign_file_is_not_a_checkpoint(store: Store, tmp_path: Path) -> None:
     store.write(A, RECORDS, TIME)
     with pytest.raises(CorruptData, match="its name is not a checkpoint's"):
         read_checkpoint(RealDisk(), (tmp_path / "state" / A.file_name).rename(tmp_path / "x.checkpoint"))

@@ -39,7 +39,7 @@ def fd(tmp_path: Path) -> Iterator[int]:
 
 @pytest.mark.parametrize("position", [0, 1, _BLOCK - 1, _BLOCK, 3 * _BLOCK + 17])
 @pytest.mark.parametrize("size", [DIRECT_BYTES_MIN, DIRECT_BYTES_MIN + 1, 2 * _LARGEST // 3, _LARGEST])
-def test_buffers_lie_where_they_belong_and_everything_else_is_as_it_was(
+def test_buffers_are_written_at_their_position_and_the_rest_of_the_file_is_unchanged(
     fd: int, position: int, size: int
 ) -> None:
     random = Random(position * size)
@@ -52,7 +52,7 @@ def test_buffers_lie_where_they_belong_and_everything_else_is_as_it_was(
     assert os.pread(fd, 7 << 20, 0) == b"." * position + content + b"." * ((6 << 20) - position - size)
 
 
-def test_the_whole_blocks_go_past_the_page_cache(fd: int, tmp_path: Path) -> None:
+def test_whole_blocks_bypass_the_page_cache(fd: int, tmp_path: Path) -> None:
     path = tmp_path / "file"
     forget_pages(path)
     assert not any(cached_pages(path))
@@ -84,12 +84,12 @@ def test_a_write_sees_what_was_written_through_the_page_cache_before_and_the_oth
     assert os.pread(fd, 7 << 20, 0) == expected
 
 
-def test_what_is_too_large_for_its_buffer_is_left_to_others(fd: int) -> None:
+def test_writes_larger_than_the_buffer_are_declined(fd: int) -> None:
     assert not DirectWrites(fd).write([bytes(5 << 20)], 0, 5 << 20)
     assert os.pread(fd, 7 << 20, 0) == b"." * (6 << 20)
 
 
-def test_a_file_system_without_direct_writes_is_asked_once(
+def test_a_file_system_without_direct_writes_is_tried_once(
     fd: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -107,7 +107,7 @@ def test_a_file_system_without_direct_writes_is_asked_once(
 
 
 @pytest.mark.parametrize("refused_at", [0, 1])
-def test_a_device_that_wants_another_alignment_is_written_to_as_ever(
+def test_a_device_with_another_alignment_gets_ordinary_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused_at: int
 ) -> None:
     real, sizes = os.pwrite, []
@@ -164,7 +164,7 @@ def test_a_durable_write_ends_with_a_sync_and_small_ones_go_the_usual_way(
     file.close()
 
 
-def test_closing_a_file_lets_go_of_both_descriptors(tmp_path: Path) -> None:
+def test_closing_a_file_closes_both_descriptors(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         file = RealDisk().open(tmp_path / "file", create=True)

@@ -221,7 +221,7 @@ def test_only_an_empty_directory_can_be_removed(disk: Disk, tmp_path: Path) -> N
         disk.remove_directory(directory)
 
 
-def test_what_is_not_there_is_refused(disk: Disk, tmp_path: Path) -> None:
+def test_missing_paths_are_refused(disk: Disk, tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     acts: list[Callable[[], object]] = [
         lambda: disk.open(missing),
@@ -237,7 +237,7 @@ def test_what_is_not_there_is_refused(disk: Disk, tmp_path: Path) -> None:
             act()
 
 
-def test_a_file_is_no_directory(disk: Disk, tmp_path: Path) -> None:
+def test_a_file_is_not_a_directory(disk: Disk, tmp_path: Path) -> None:
     file = write(disk, tmp_path / "file")
     disk.make_directory(tmp_path / "directory")
     acts: list[Callable[[], object]] = [
@@ -267,7 +267,7 @@ def test_no_directory_is_made_in_the_place_of_a_file_or_below_it(
     assert disk.names(tmp_path) == ["file"]
 
 
-def test_a_directory_is_no_file(disk: Disk, tmp_path: Path) -> None:
+def test_a_directory_is_not_a_file(disk: Disk, tmp_path: Path) -> None:
     directory = tmp_path / "directory"
     disk.make_directory(directory)
     file = write(disk, tmp_path / "file")
@@ -282,7 +282,7 @@ def test_a_directory_is_no_file(disk: Disk, tmp_path: Path) -> None:
     assert disk.names(tmp_path) == ["directory", "file"]
 
 
-def test_a_directory_does_not_take_the_place_of_another_one(disk: Disk, tmp_path: Path) -> None:
+def test_a_directory_does_not_replace_another_one(disk: Disk, tmp_path: Path) -> None:
     for name in ("old", "new"):
         disk.make_directory(tmp_path / name)
         write(disk, tmp_path / name / "file")
@@ -316,7 +316,7 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("durably", [False, True])
-def test_what_follows_a_short_write_lies_behind_it(
+def test_the_rest_of_a_short_write_is_written_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durably: bool
 ) -> None:
     real = os.pwritev
@@ -344,9 +344,7 @@ def room_for(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("durably", [False, True])
-def test_a_write_that_finds_too_little_room_fails_and_leaves_what_fitted(
-    tmp_path: Path, durably: bool
-) -> None:
+def test_a_write_to_a_full_disk_fails_and_leaves_a_part(tmp_path: Path, durably: bool) -> None:
     file = DISK.open(tmp_path / "file", create=True)
     with room_for(5), pytest.raises(OSError, match="too large"):
         (file.write_durably if durably else file.write_at)([b"abc", b"def"], 1)
@@ -367,7 +365,7 @@ def test_a_directory_is_made_with_its_parents_and_every_entry_is_synced(
     assert synced == [tmp_path, tmp_path / "a"]
 
 
-def test_a_new_directory_that_cannot_be_synced_is_no_want_of_room(
+def test_a_failed_sync_of_a_new_directory_is_not_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(_: Path) -> None:
@@ -434,7 +432,7 @@ def test_a_durable_write_is_one_call_however_many_buffers_there_are(
     file.close()
 
 
-def test_a_sync_that_has_begun_proves_nothing_and_fails_never(tmp_path: Path) -> None:
+def test_begin_sync_never_fails(tmp_path: Path) -> None:
     file = RealDisk().open(tmp_path / "file", create=True)
     file.begin_sync()
     file.write_at([b"abc"], 0)
@@ -445,7 +443,7 @@ def test_a_sync_that_has_begun_proves_nothing_and_fails_never(tmp_path: Path) ->
     file.begin_sync()
 
 
-def test_a_durable_write_that_fails_is_not_tried_in_another_way(
+def test_a_failed_durable_write_is_not_retried_in_another_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pwritev(fd: int, buffers: Sequence[bytes], position: int, flags: int = 0) -> int:
@@ -459,7 +457,7 @@ def test_a_durable_write_that_fails_is_not_tried_in_another_way(
     file.close()
 
 
-def test_what_the_device_gave_is_told_of_the_thread_that_read(tmp_path: Path) -> None:
+def test_bytes_read_from_the_device_are_counted_by_thread(tmp_path: Path) -> None:
     disk = RealDisk()
     file = disk.open(tmp_path / "file", create=True)
     file.write_at([bytes(1 << 20)], 0)
@@ -485,7 +483,7 @@ def kernel_bytes_read() -> int:
 
 
 @pytest.mark.parametrize("take", ["open", "names", "sync_directory"])
-def test_without_a_file_descriptor_it_waits_for_one(tmp_path: Path, take: str) -> None:
+def test_open_waits_for_a_free_file_descriptor(tmp_path: Path, take: str) -> None:
     calls: dict[str, Callable[[], object]] = {
         "open": lambda: DISK.open(tmp_path / "file", create=True).close(),
         "names": lambda: DISK.names(tmp_path),

@@ -39,7 +39,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_reads_in_the_background_are_small_beside_durable_writes(tmp_path: Path, reads: list[int]) -> None:
+def test_background_reads_are_small_during_durable_writes(tmp_path: Path, reads: list[int]) -> None:
     disk = RealDisk()
     content = os.urandom(300_000)
     path = put(disk, tmp_path / "file", content)
@@ -52,7 +52,7 @@ def test_reads_in_the_background_are_small_beside_durable_writes(tmp_path: Path,
     assert reads == [300_000], "who waits for these bytes has not said that others come first"
 
 
-def test_reads_in_the_background_are_as_large_as_asked_for_while_nobody_writes(
+def test_background_reads_are_whole_without_durable_writes(
     tmp_path: Path, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
@@ -66,7 +66,7 @@ def test_reads_in_the_background_are_as_large_as_asked_for_while_nobody_writes(
     assert reads == [300_000, 300_000]
 
 
-def test_each_piece_waits_for_a_durable_write_and_goes_on_if_that_takes_long(
+def test_each_piece_waits_for_a_durable_write_for_a_bounded_time(
     tmp_path: Path, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = RealDisk()
@@ -94,7 +94,7 @@ def test_each_piece_waits_for_a_durable_write_and_goes_on_if_that_takes_long(
     )
 
 
-def test_what_is_in_memory_is_read_in_the_background_by_one_call(
+def test_cached_data_is_read_in_the_background_by_one_call(
     tmp_path: Path, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = RealDisk()
@@ -105,7 +105,7 @@ def test_what_is_in_memory_is_read_in_the_background_by_one_call(
     assert reads == [300_000]
 
 
-def test_nothing_is_read_ahead_in_the_background_beside_durable_writes(tmp_path: Path) -> None:
+def test_background_reads_have_no_readahead_during_durable_writes(tmp_path: Path) -> None:
     disk = RealDisk()
     path = put(disk, tmp_path / "file", os.urandom(4 << 20))
     file = disk.open(path)

@@ -40,7 +40,7 @@ def test_the_file_of_a_partition_has_the_bytes_of_the_table(tmp_path: Path) -> N
     assert read_partition_identity(RealDisk(), tmp_path / "identity") == PARTITION
 
 
-def test_both_are_written_aside_synced_renamed_and_synced(tmp_path: Path) -> None:
+def test_both_are_written_to_a_temporary_file_synced_renamed_and_synced(tmp_path: Path) -> None:
     node, partition = RecordingDisk(), RecordingDisk()
     load_identity(node, tmp_path, NEW)
     write_partition_identity(partition, tmp_path / "identity", PARTITION)
@@ -55,7 +55,7 @@ def test_both_are_written_aside_synced_renamed_and_synced(tmp_path: Path) -> Non
         ]
 
 
-def test_what_was_written_wins_over_a_new_identity(tmp_path: Path) -> None:
+def test_an_existing_identity_wins_over_a_new_one(tmp_path: Path) -> None:
     load_identity(RealDisk(), tmp_path, NEW)
     disk = RecordingDisk()
     assert load_identity(disk, tmp_path, NodeIdentity(cluster_id=b"x" * 16, node_id=2)) == NEW
@@ -63,7 +63,7 @@ def test_what_was_written_wins_over_a_new_identity(tmp_path: Path) -> None:
     assert disk.calls == []
 
 
-def test_a_crash_while_a_node_becomes_somebody_leaves_a_new_one_or_that_one() -> None:
+def test_a_crash_during_the_first_start_leaves_no_identity_or_that_one() -> None:
     directory = Path("/node")
     for seed in range(40):
         for die_at in range(1, 20):
@@ -85,7 +85,7 @@ def test_a_crash_while_a_node_becomes_somebody_leaves_a_new_one_or_that_one() ->
 
 
 @pytest.mark.parametrize("read", [read_identity, read_partition_identity])
-def test_every_prefix_and_every_flipped_byte_of_either_is_found(tmp_path: Path, read: object) -> None:
+def test_every_prefix_and_every_flipped_byte_of_either_is_detected(tmp_path: Path, read: object) -> None:
     path = tmp_path / "identity"
     nodes = read is read_identity
     whole = content(b"PIXYNODE", PAYLOAD) if nodes else content(b"PIXYPART", PARTITION_PAYLOAD)
@@ -97,12 +97,12 @@ def test_every_prefix_and_every_flipped_byte_of_either_is_found(tmp_path: Path, 
             (read_identity if nodes else read_partition_identity)(RealDisk(), path)
 
 
-def test_that_a_partitions_file_is_absent_is_told_as_such(tmp_path: Path) -> None:
+def test_a_missing_identity_of_a_partition_is_a_file_not_found_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_partition_identity(RealDisk(), tmp_path / "identity")
 
 
-def test_what_a_partitions_file_says_is_all_that_was_written(tmp_path: Path) -> None:
+def test_the_identity_of_a_partition_survives_a_round_trip(tmp_path: Path) -> None:
     big = PartitionIdentity(cluster_id=b"c" * 16, topic_id=b"t" * 16, partition=9999, raft_group=2**64 - 1)
     write_partition_identity(RealDisk(), tmp_path / "identity", PARTITION)
     write_partition_identity(RealDisk(), tmp_path / "identity", big)

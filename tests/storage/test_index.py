@@ -97,7 +97,7 @@ def test_count_below_stays_within_the_file_whatever_is_in_it(
 
 
 @pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex])
-def test_a_sector_that_is_lost_breaks_the_order_wherever_it_is(
+def test_a_lost_sector_breaks_the_order_anywhere(
     tmp_path: Path, kind: type[OffsetIndex] | type[TimeIndex]
 ) -> None:
     index = kind(RealDisk(), tmp_path / "index")

@@ -14,7 +14,7 @@ def part(base_offset: int, records: int = 3) -> StagedPart:
     return StagedPart(Path("part"), 100, records).placed(base_offset, 1)
 
 
-def test_a_part_ends_what_is_read_from_memory_and_is_read_from_files() -> None:
+def test_a_read_from_memory_ends_at_a_part_which_is_read_from_files() -> None:
     tail = LogTail()
     tail.append(batch(2), 0)
     tail.append_part(part(2))
@@ -29,7 +29,7 @@ def test_a_part_ends_what_is_read_from_memory_and_is_read_from_files() -> None:
     assert (len(chunk.batches), chunk.next_offset) == (1, 6)
 
 
-def test_what_is_unwritten_counts_memory_and_staged_bytes_apart() -> None:
+def test_unwritten_bytes_are_counted_separately_for_memory_and_parts() -> None:
     tail = LogTail()
     first = batch(1)
     tail.append(first, 0)
@@ -43,7 +43,7 @@ def test_what_is_unwritten_counts_memory_and_staged_bytes_apart() -> None:
     assert tail.unwritten(7) == ([part(4)], 7, 0, 100)
 
 
-def test_parts_that_come_while_a_reader_looks_neither_disturb_it_nor_are_they_copied() -> None:
+def test_new_parts_neither_disturb_a_reader_nor_copy_the_list() -> None:
     tail = LogTail()
     tail.append_part(part(0))
     seen = tail.parts
@@ -53,7 +53,7 @@ def test_parts_that_come_while_a_reader_looks_neither_disturb_it_nor_are_they_co
     assert (seen, tail.parts) == ([part(0), part(3)], [])
 
 
-def test_a_log_of_parts_alone_gathers_nothing() -> None:
+def test_a_log_of_parts_alone_does_not_accumulate_them() -> None:
     tail = LogTail()
     tail.append(batch(1), 0)
     for number in range(1000):
@@ -66,7 +66,7 @@ def test_a_log_of_parts_alone_gathers_nothing() -> None:
 
 
 @given(st.lists(st.sampled_from(["batch", "part", "write", "evict"]), max_size=300))
-def test_it_does_what_a_list_of_everything_would(steps: list[str]) -> None:
+def test_the_tail_matches_a_naive_list(steps: list[str]) -> None:
     tail = LogTail()
     bases: list[tuple[int, bool]] = []
     end = written = evicted = 0

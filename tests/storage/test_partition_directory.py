@@ -47,7 +47,7 @@ def sort(
 # --- a deletion -----------------------------------------------------------------------------------
 
 
-def test_the_name_goes_durably_before_anything_in_the_directory(tmp_path: Path) -> None:
+def test_the_rename_is_durable_before_any_file_is_removed(tmp_path: Path) -> None:
     disk = RecordingDisk()
     make(disk, tmp_path / "topic-0", records=2)
     disk.calls.clear()
@@ -63,14 +63,14 @@ def test_the_name_goes_durably_before_anything_in_the_directory(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_never_made_needs_no_removal(tmp_path: Path) -> None:
+def test_a_directory_that_never_existed_needs_no_removal(tmp_path: Path) -> None:
     disk = RecordingDisk()
     remove_directory(disk, tmp_path / "topic-0", identity())
     assert disk.calls == []
 
 
 @pytest.mark.parametrize("damage", ["missing", "torn"])
-def test_a_damaged_identity_keeps_no_deletion(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_identity_does_not_prevent_a_deletion(tmp_path: Path, damage: str) -> None:
     make(RealDisk(), tmp_path / "topic-0")
     path = tmp_path / "topic-0" / "identity"
     if damage == "missing":
@@ -81,7 +81,7 @@ def test_a_damaged_identity_keeps_no_deletion(tmp_path: Path, damage: str) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_belongs_to_another_partition_is_not_deleted_under_a_wrong_name(
+def test_a_directory_of_another_partition_is_not_deleted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(RealDisk(), tmp_path / "topic-0", raft_group=1001)
@@ -91,7 +91,7 @@ def test_what_belongs_to_another_partition_is_not_deleted_under_a_wrong_name(
     assert "is another's, and stays" in capsys.readouterr().out
 
 
-def test_what_a_newer_release_wrote_is_not_deleted(tmp_path: Path) -> None:
+def test_a_directory_of_a_newer_release_is_not_deleted(tmp_path: Path) -> None:
     make(RealDisk(), tmp_path / "topic-0")
     path = tmp_path / "topic-0" / "identity"
     whole = path.read_bytes()
@@ -103,7 +103,7 @@ def test_what_a_newer_release_wrote_is_not_deleted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "ending"), [("unlink", ".log"), ("unlink", "identity"), ("remove_directory", "")]
 )
-def test_what_cannot_be_removed_is_said_and_goes_at_a_later_start(
+def test_a_failed_removal_is_logged_and_repeated_at_a_later_start(
     tmp_path: Path, what: str, ending: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk = RecordingDisk()
@@ -120,9 +120,7 @@ def test_what_cannot_be_removed_is_said_and_goes_at_a_later_start(
 
 
 @pytest.mark.parametrize("what", ["rename", "sync_directory"])
-def test_a_name_that_cannot_go_durably_is_an_error_and_everything_is_still_there(
-    tmp_path: Path, what: str
-) -> None:
+def test_a_failed_sync_of_the_rename_is_an_error_and_removes_nothing(tmp_path: Path, what: str) -> None:
     disk = RecordingDisk()
     make(disk, tmp_path / "topic-0")
     files = sorted(path.name for path in (tmp_path / "topic-0").iterdir())
@@ -135,7 +133,9 @@ def test_a_name_that_cannot_go_durably_is_an_error_and_everything_is_still_there
 
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("phase", ["before", "middle", "after"])
-def test_a_crash_anywhere_in_a_deletion_leaves_what_the_next_start_removes(phase: str, power: bool) -> None:
+def test_after_a_crash_anywhere_in_a_deletion_the_next_start_removes_the_rest(
+    phase: str, power: bool
+) -> None:
     topics = Path("/topics")
     for seed in range(20):
         for die_at in range(1, 20):
@@ -160,7 +160,7 @@ def test_a_crash_anywhere_in_a_deletion_leaves_what_the_next_start_removes(phase
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_a_crash_while_a_partition_is_made_leaves_what_can_be_made_again(power: bool) -> None:
+def test_after_a_crash_while_a_partition_is_made_it_can_be_made_again(power: bool) -> None:
     topics = Path("/topics")
     for seed in range(20):
         for die_at in range(1, 40):
@@ -195,7 +195,7 @@ def test_a_partition_of_a_new_topic_is_not_written_into_the_directory_of_another
 # --- names ----------------------------------------------------------------------------------------
 
 
-def test_no_topics_yet_is_nothing(tmp_path: Path) -> None:
+def test_without_topics_there_are_no_directories(tmp_path: Path) -> None:
     assert sort(RealDisk(), tmp_path / "topics") == []
 
 
@@ -227,14 +227,14 @@ def test_no_two_partitions_share_a_directory_and_none_has_the_name_of_a_deletion
     assert not any(name.endswith("-deleted") for name in names)
 
 
-def test_a_deleted_topic_whose_name_is_that_of_a_deletion_goes_too(tmp_path: Path) -> None:
+def test_a_deleted_topic_with_the_name_of_a_deletion_is_removed(tmp_path: Path) -> None:
     make(RealDisk(), tmp_path / "1001-deleted-0", raft_group=1000)
     make(RealDisk(), tmp_path / "topic-0", raft_group=1001)
     assert sort(RealDisk(), tmp_path, {"topic-0": 1001}) == ["topic-0"]
     assert [path.name for path in tmp_path.iterdir()] == ["topic-0"]
 
 
-def test_a_name_that_a_deleted_topic_had_is_free_for_the_next_one(tmp_path: Path) -> None:
+def test_the_name_of_a_deleted_topic_is_free_for_the_next_one(tmp_path: Path) -> None:
     make(RealDisk(), tmp_path / "topic-0", raft_group=1000)
     assert sort(RealDisk(), tmp_path, {"topic-0": 1001}) == []
     make(RealDisk(), tmp_path / "topic-0", raft_group=1001)

@@ -105,7 +105,7 @@ def test_reading_at_the_end_gives_nothing(model: Model) -> None:
     assert model.log.read_memory(2, 100) == ([], 2)
 
 
-def test_only_what_is_written_can_leave_the_memory(model: Model) -> None:
+def test_only_written_batches_are_evicted(model: Model) -> None:
     assert model.log.evict() == 0
     model.append(batch())
     assert model.log.evict() == 0
@@ -134,7 +134,7 @@ def test_only_what_is_written_can_leave_the_memory(model: Model) -> None:
     max_bytes=st.integers(0, 2000),
     repeat=st.integers(1, 4),
 )
-def test_memory_and_segments_say_the_same_whatever_is_where(
+def test_memory_and_segments_have_the_same_batches_after_any_evictions(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[tuple[str, int, int]],
     segment_bytes: int,
@@ -173,7 +173,7 @@ def test_many_evictions_keep_the_order(model: Model) -> None:
 # --- segments -------------------------------------------------------------------------------------
 
 
-def test_a_segment_is_begun_when_a_batch_does_not_fit(tmp_path: Path) -> None:
+def test_a_segment_is_rolled_when_a_batch_does_not_fit(tmp_path: Path) -> None:
     model = Model(tmp_path, segment_bytes=3 * ONE)
     for _ in range(7):
         model.append(batch())
@@ -183,7 +183,7 @@ def test_a_segment_is_begun_when_a_batch_does_not_fit(tmp_path: Path) -> None:
     model.check()
 
 
-def test_where_segments_end_does_not_depend_on_how_batches_were_gathered(tmp_path: Path) -> None:
+def test_segment_boundaries_do_not_depend_on_the_grouping_of_writes(tmp_path: Path) -> None:
     at_once, one_by_one = Model(tmp_path / "a", 1000), Model(tmp_path / "b", 1000)
     for number in range(50):
         at_once.append(batch(1, number * 13 % 400))
@@ -218,7 +218,7 @@ def test_files_are_synced_and_then_the_directory_of_a_new_segment(tmp_path: Path
     ]
 
 
-def test_a_segment_without_a_file_yet_disturbs_no_search(tmp_path: Path) -> None:
+def test_a_search_skips_a_segment_without_a_file(tmp_path: Path) -> None:
     disk = RecordingDisk()
     model = Model(tmp_path, 2 * ONE, disk)
     for _ in range(2):
@@ -237,9 +237,7 @@ def test_a_segment_without_a_file_yet_disturbs_no_search(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("ending", ["00.log", "02.log", "04.log"])
 @pytest.mark.parametrize("what", ["create", "write"])
-def test_writing_again_after_the_disk_was_full_writes_nothing_twice(
-    tmp_path: Path, what: str, ending: str
-) -> None:
+def test_a_retry_after_a_full_disk_writes_nothing_twice(tmp_path: Path, what: str, ending: str) -> None:
     disk = RecordingDisk()
     model = Model(tmp_path, 2 * ONE, disk)
     for _ in range(6):
@@ -275,7 +273,7 @@ def test_timestamps_are_found_in_any_segment(tmp_path: Path) -> None:
 # --- a start --------------------------------------------------------------------------------------
 
 
-def test_without_an_applied_position_everything_goes(tmp_path: Path) -> None:
+def test_without_an_applied_position_all_segments_are_removed(tmp_path: Path) -> None:
     model = Model(tmp_path, 2 * ONE)
     for _ in range(6):
         model.append(batch())
@@ -295,9 +293,7 @@ def test_without_an_applied_position_and_without_entries_segments_are_corruption
 
 
 @pytest.mark.parametrize("synced", range(1, 9))
-def test_what_is_behind_the_applied_position_is_cut_and_can_be_applied_again(
-    tmp_path: Path, synced: int
-) -> None:
+def test_batches_behind_the_applied_position_are_cut_and_can_be_replayed(tmp_path: Path, synced: int) -> None:
     model = Model(tmp_path, 3 * ONE)
     for _ in range(synced):
         model.append(batch())
@@ -317,7 +313,7 @@ def test_what_is_behind_the_applied_position_is_cut_and_can_be_applied_again(
     assert {name: (model.directory / name).read_bytes() for name in model.names()} == expected
 
 
-def test_synced_bytes_that_are_missing_are_corruption(tmp_path: Path) -> None:
+def test_missing_synced_bytes_are_corruption(tmp_path: Path) -> None:
     model = Model(tmp_path, 3 * ONE)
     for _ in range(5):
         model.append(batch())
@@ -331,7 +327,7 @@ def test_synced_bytes_that_are_missing_are_corruption(tmp_path: Path) -> None:
         model.reopen(position)
 
 
-def test_a_log_file_of_another_name_is_refused(model: Model) -> None:
+def test_a_log_file_with_a_foreign_name_is_refused(model: Model) -> None:
     model.append(batch())
     position = model.sync()
     (model.directory / "debug.log").touch()
@@ -356,7 +352,7 @@ def test_damage_is_named_with_file_and_byte(model: Model) -> None:
     assert model.read(2, 1)[1] == 3
 
 
-def test_a_read_that_the_disk_refuses_is_a_fault_of_the_storage_and_names_the_file(model: Model) -> None:
+def test_a_failed_read_is_a_storage_fault_that_names_the_file(model: Model) -> None:
     model.append(batch())
     model.reopen(model.sync())
     (model.directory / model.names()[0]).unlink()

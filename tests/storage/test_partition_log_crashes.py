@@ -128,7 +128,7 @@ class Life:
         *(pytest.param(seeds, marks=pytest.mark.long) for seeds in range(1, 5)),
     ],
 )
-def test_nothing_is_lost_whenever_it_crashes(seeds: int) -> None:
+def test_no_crash_loses_records(seeds: int) -> None:
     ended = 0
     for seed in range(seeds * 100, seeds * 100 + 100):
         rng, journal = Random(seed), Journal()

@@ -56,7 +56,7 @@ def fill(log: PartitionLog, part: StagedPart) -> list[bytes | None]:
     return [b"vvv", b"a", b"b", b"c", b"vvvvv"]
 
 
-def test_it_is_read_at_once_and_is_the_same_in_segments(tmp_path: Path, way: str) -> None:
+def test_a_part_is_readable_at_once_and_the_same_in_segments(tmp_path: Path, way: str) -> None:
     disk = RecordingDisk()
     log = partition_log(disk, tmp_path / "log")
     expected = fill(log, staged(tmp_path, b"a", b"b", b"c"))
@@ -72,7 +72,7 @@ def test_it_is_read_at_once_and_is_the_same_in_segments(tmp_path: Path, way: str
     assert segments == [f"{base:020d}.log" for base in bases]
 
 
-def test_a_linked_part_is_synced_and_so_is_its_name_before_a_position_says_so(tmp_path: Path) -> None:
+def test_a_linked_part_and_its_name_are_synced_before_the_position(tmp_path: Path) -> None:
     disk = RecordingDisk()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LINK_BYTES_MIN", 0)
@@ -88,7 +88,7 @@ def test_a_linked_part_is_synced_and_so_is_its_name_before_a_position_says_so(tm
     assert position.segment_bytes == (tmp_path / "part.batches").stat().st_size
 
 
-def test_a_reader_that_meets_the_removal_of_the_stage_finds_the_segment(tmp_path: Path, way: str) -> None:
+def test_a_read_during_the_removal_of_the_stage_finds_the_segment(tmp_path: Path, way: str) -> None:
     log = partition_log(RecordingDisk(), tmp_path / "log")
     part = staged(tmp_path, b"a", b"b", b"c")
     log.append_part(part, 4)
@@ -119,7 +119,7 @@ def test_a_crash_before_the_position_finds_the_part_again(tmp_path: Path, way: s
     assert read(again) == [b"vvv", b"a", b"b", b"c", b"vvvvv"]
 
 
-def test_a_position_behind_the_part_needs_its_stage_no_more(tmp_path: Path, way: str) -> None:
+def test_with_a_position_behind_the_part_its_stage_is_not_needed(tmp_path: Path, way: str) -> None:
     disk = RecordingDisk()
     log = partition_log(disk, tmp_path / "log")
     part = staged(tmp_path, b"a", b"b", b"c")
@@ -134,7 +134,7 @@ def test_a_position_behind_the_part_needs_its_stage_no_more(tmp_path: Path, way:
     assert read(again) == [b"a", b"b", b"c", b"vvvvv"]
 
 
-def test_without_room_it_is_tried_again_and_nothing_is_there_twice(tmp_path: Path, way: str) -> None:
+def test_a_retry_after_a_full_disk_writes_no_part_twice(tmp_path: Path, way: str) -> None:
     disk = RecordingDisk()
     log = partition_log(disk, tmp_path / "log", segment_bytes=150)
     expected = fill(log, staged(tmp_path, b"a", b"b", b"c"))
@@ -151,7 +151,7 @@ def test_without_room_it_is_tried_again_and_nothing_is_there_twice(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV, errno.EMLINK, errno.EOPNOTSUPP])
-def test_a_file_system_that_does_not_link_there_gets_a_copy(
+def test_a_part_is_copied_if_the_file_system_cannot_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(module, "LINK_BYTES_MIN", 0)
@@ -193,9 +193,7 @@ def test_damage_in_a_part_names_its_file(tmp_path: Path, way: str) -> None:
         read(log)
 
 
-def test_a_part_that_cannot_be_read_is_a_fault_of_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_part_is_a_fault_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = partition_log(RecordingDisk(), tmp_path / "log")
     log.append_part(staged(tmp_path, b"a"), 4)
 
@@ -207,7 +205,7 @@ def test_a_part_that_cannot_be_read_is_a_fault_of_the_disk(
         log.read(0, 100)
 
 
-def test_a_copy_for_want_of_links_that_finds_no_room_is_tried_again(
+def test_a_copy_instead_of_a_link_is_retried_after_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LINK_BYTES_MIN", 0)
@@ -234,7 +232,7 @@ def test_a_copy_for_want_of_links_that_finds_no_room_is_tried_again(
     assert read(log) == expected
 
 
-def test_the_stage_of_a_topic_that_is_deleted_may_go_while_its_part_is_written(
+def test_the_stage_of_a_deleted_topic_may_be_removed_while_its_part_is_written(
     tmp_path: Path, way: str
 ) -> None:
     log = partition_log(RecordingDisk(), tmp_path / "log")

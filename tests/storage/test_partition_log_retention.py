@@ -120,7 +120,7 @@ def test_the_log_begin_offset_moves_up_to_the_end_and_never_back(log: PartitionL
     assert (log.begin_offset, log.end_offset) == (10, 10)
 
 
-def test_retention_asks_for_the_end_of_the_last_segment_that_is_to_go(log: PartitionLog) -> None:
+def test_retention_moves_to_the_end_of_the_last_expired_segment(log: PartitionLog) -> None:
     asked = []
     for size in (9, 7, 6, 4, 1):
         log.topic.options = LogOptions(3 * ONE, LONG_MS, retention_bytes=size * ONE)
@@ -138,7 +138,7 @@ def test_retention_asks_for_the_end_of_the_last_segment_that_is_to_go(log: Parti
     ]
 
 
-def test_retention_never_asks_for_what_is_in_memory_only(directory: Path) -> None:
+def test_retention_never_exceeds_the_written_offset(directory: Path) -> None:
     log = partition_log(RecordingDisk(), directory)
     log.topic.options = LogOptions(1 << 20, LONG_MS, 0, 0)
     assert log.retained_from(NOW) == 0
@@ -155,7 +155,7 @@ def test_retention_never_asks_for_what_is_in_memory_only(directory: Path) -> Non
     log.close()
 
 
-def test_files_go_only_below_what_an_applied_position_says(log: PartitionLog, directory: Path) -> None:
+def test_files_are_removed_only_below_an_applied_position(log: PartitionLog, directory: Path) -> None:
     log.move_begin(9)
     assert bases(directory) == [0, 3, 6, 9]
     assert not log.has_segments_below(2)
@@ -169,7 +169,7 @@ def test_files_go_only_below_what_an_applied_position_says(log: PartitionLog, di
     assert bases(directory) == [6, 9]
 
 
-def test_indexes_go_with_their_segments(disk: WatchedDisk, directory: Path) -> None:
+def test_indexes_are_removed_with_their_segments(disk: WatchedDisk, directory: Path) -> None:
     log = partition_log(disk, directory, 100_000)
     fill(log, 30, 8000)
     applied_position(log)
@@ -179,7 +179,9 @@ def test_indexes_go_with_their_segments(disk: WatchedDisk, directory: Path) -> N
     assert [path.name for path in directory.iterdir()] == ["identity"]
 
 
-def test_when_everything_went_the_next_record_has_the_next_offset(log: PartitionLog, directory: Path) -> None:
+def test_after_removal_of_all_segments_the_next_record_has_the_next_offset(
+    log: PartitionLog, directory: Path
+) -> None:
     log.move_begin(10)
     position = applied_position(log)
     assert (position.log_begin_offset, position.end_offset, position.segment_bytes) == (10, 10, 0)
@@ -207,7 +209,9 @@ def test_a_segment_that_begins_below_the_log_begin_offset_takes_no_more_records(
     log.close()
 
 
-def test_a_position_never_begins_behind_what_is_written(disk: WatchedDisk, directory: Path) -> None:
+def test_the_log_begin_offset_of_a_position_never_exceeds_the_written_offset(
+    disk: WatchedDisk, directory: Path
+) -> None:
     log = partition_log(disk, directory)
     fill(log, 3)
     log.append(batch(), 1)
@@ -235,7 +239,7 @@ def drop_at(disk: WatchedDisk, log: PartitionLog, name: str, *, opened: bool) ->
 
 
 @pytest.mark.parametrize("offset", [0, 2, 3, 5])
-def test_who_asks_for_what_went_is_told_what_is_served_and_nothing_is_damaged(
+def test_a_read_of_a_removed_offset_reports_the_served_range_and_no_damage(
     log: PartitionLog, offset: int
 ) -> None:
     log.move_begin(6)
@@ -248,14 +252,14 @@ def test_who_asks_for_what_went_is_told_what_is_served_and_nothing_is_damaged(
     assert log.read(6, 1).next_offset == 7
 
 
-def test_who_asks_for_what_went_when_all_went_is_told_so(log: PartitionLog) -> None:
+def test_a_read_after_removal_of_all_segments_reports_the_served_range(log: PartitionLog) -> None:
     log.move_begin(10)
     log.drop_segments(10)
     with pytest.raises(OffsetOutOfRange, match="offset 9 is out of range: 10 to 10 are served"):
         log.read(9, 100)
 
 
-def test_a_reader_whose_segment_goes_before_it_is_opened_is_told_what_is_served(
+def test_a_read_of_a_segment_removed_before_opening_reports_the_served_range(
     disk: WatchedDisk, log: PartitionLog
 ) -> None:
     drop_at(disk, log, f"{0:020d}.log", opened=False)
@@ -263,7 +267,7 @@ def test_a_reader_whose_segment_goes_before_it_is_opened_is_told_what_is_served(
         log.read(1, 100)
 
 
-def test_a_reader_that_has_opened_a_segment_goes_on_when_it_is_removed(
+def test_a_read_in_progress_continues_when_its_segment_is_removed(
     disk: WatchedDisk, log: PartitionLog, directory: Path
 ) -> None:
     drop_at(disk, log, f"{0:020d}.log", opened=True)
@@ -273,7 +277,7 @@ def test_a_reader_that_has_opened_a_segment_goes_on_when_it_is_removed(
 
 @pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.parametrize(("timestamp", "expected"), [(0, 6), (1004, 6), (1008, 8), (2000, None)])
-def test_a_search_by_timestamp_passes_segments_that_go_meanwhile(
+def test_a_search_by_timestamp_skips_segments_removed_meanwhile(
     disk: WatchedDisk, log: PartitionLog, opened: bool, timestamp: int, expected: int | None
 ) -> None:
     drop_at(disk, log, f"{0:020d}.log", opened=opened)
@@ -282,16 +286,14 @@ def test_a_search_by_timestamp_passes_segments_that_go_meanwhile(
     assert disk.open_files == 0
 
 
-def test_a_search_by_timestamp_does_not_look_below_the_log_begin_offset(log: PartitionLog) -> None:
+def test_a_search_by_timestamp_begins_at_the_log_begin_offset(log: PartitionLog) -> None:
     log.move_begin(4)
     assert log.find_timestamp(0) == 3  # the segment that holds it; who asked knows where it begins
     log.move_begin(6)
     assert log.find_timestamp(0) == 6
 
 
-def test_a_segment_that_is_missing_without_reason_is_a_fault_in_a_search_too(
-    log: PartitionLog, directory: Path
-) -> None:
+def test_a_missing_segment_is_a_fault_in_a_search_too(log: PartitionLog, directory: Path) -> None:
     log.move_begin(4)
     (directory / f"{3:020d}.log").unlink()
     with pytest.raises(StorageFault, match="cannot be read"):
@@ -316,7 +318,7 @@ def test_a_segment_that_is_missing_without_reason_is_a_fault_in_a_search_too(
         ((-1, 100, 105), [0, 1]),
     ],
 )
-def test_a_segment_is_full_when_its_first_record_is_so_much_older_than_the_next_one(
+def test_a_segment_is_full_when_the_next_record_exceeds_the_age_of_the_first(
     directory: Path, timestamps: tuple[int, ...], expected: list[int], at_once: bool
 ) -> None:
     log = partition_log(RecordingDisk(), directory, segment_ms=10)
@@ -369,7 +371,7 @@ def test_a_full_segment_is_synced_before_the_next_one_begins(directory: Path) ->
     assert calls == steps[:-1]
 
 
-def test_a_sync_of_a_full_segment_that_finds_no_room_is_not_taken_for_a_write(directory: Path) -> None:
+def test_a_full_disk_in_the_sync_of_a_full_segment_is_not_retried(directory: Path) -> None:
     disk = RecordingDisk()
     log = partition_log(disk, directory, ONE)
     full(disk, "sync", ".log")
@@ -381,7 +383,7 @@ def test_a_sync_of_a_full_segment_that_finds_no_room_is_not_taken_for_a_write(di
 # --- starts ---------------------------------------------------------------------------------------
 
 
-def test_an_identity_that_no_position_followed_is_written_again_before_the_next_segment(
+def test_an_identity_without_a_position_is_rewritten_before_the_next_segment(
     directory: Path,
 ) -> None:
     disk = RecordingDisk()
@@ -401,7 +403,7 @@ def test_an_identity_that_no_position_followed_is_written_again_before_the_next_
         assert synced or names.index("identity") < names.index(f"{0:020d}.log")
 
 
-def test_a_directory_that_went_although_a_position_knows_of_it_is_made_again(directory: Path) -> None:
+def test_a_missing_directory_with_a_position_is_created_again(directory: Path) -> None:
     log = partition_log(RealDisk(), directory)
     fill(log, 3)
     log.move_begin(3)
@@ -417,7 +419,7 @@ def test_a_directory_that_went_although_a_position_knows_of_it_is_made_again(dir
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_what_an_earlier_start_has_cut_never_comes_back(seed: int) -> None:
+def test_bytes_cut_by_an_earlier_start_never_return(seed: int) -> None:
     disk, directory = SimulatedDisk(Random(seed)), Path("/topics/topic-0")
     log = partition_log(disk, directory)
     fill(log, 2)
@@ -440,7 +442,7 @@ def test_what_an_earlier_start_has_cut_never_comes_back(seed: int) -> None:
 # --- deletion -------------------------------------------------------------------------------------
 
 
-def test_a_deleted_log_has_no_files_and_takes_none(
+def test_a_deleted_log_has_no_files_and_writes_none(
     log: PartitionLog, directory: Path, disk: WatchedDisk
 ) -> None:
     fill(log, 1)
@@ -466,7 +468,7 @@ def test_a_log_that_was_never_written_needs_no_removal(tmp_path: Path) -> None:
     assert disk.calls == []
 
 
-def test_a_log_that_was_never_opened_because_it_is_damaged_is_removed(tmp_path: Path) -> None:
+def test_a_damaged_log_that_was_never_opened_is_removed(tmp_path: Path) -> None:
     directory = tmp_path / "topic-0"
     fill(log := partition_log(RealDisk(), directory), 1)
     log.close()
@@ -475,7 +477,7 @@ def test_a_log_that_was_never_opened_because_it_is_damaged_is_removed(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_of_a_deleted_log_that_has_opened_its_segment_goes_on(
+def test_a_read_in_progress_continues_when_the_log_is_deleted(
     disk: WatchedDisk, log: PartitionLog, directory: Path
 ) -> None:
     def remove(path: Path) -> None:

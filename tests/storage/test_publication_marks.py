@@ -14,7 +14,7 @@ MARK = PublishStages(sink_id="sink", epoch=7, query_id="query", stage_ids=["a", 
 NAME = f"{3:020d}"
 
 
-def test_a_mark_is_there_until_it_is_removed(tmp_path: Path) -> None:
+def test_a_mark_is_read_until_it_is_removed(tmp_path: Path) -> None:
     disk, directory = RealDisk(), tmp_path / "publishing"
     assert read_marks(disk, directory) == {}
     write_mark(disk, directory, 3, MARK)
@@ -23,7 +23,7 @@ def test_a_mark_is_there_until_it_is_removed(tmp_path: Path) -> None:
     assert read_marks(disk, directory) == {}
 
 
-def test_what_a_crash_leaves_of_a_mark_is_passed_over(tmp_path: Path) -> None:
+def test_an_unfinished_mark_is_ignored(tmp_path: Path) -> None:
     (tmp_path / f"{NAME}.part").write_bytes(b"half")
     assert read_marks(RealDisk(), tmp_path) == {}
     write_mark(RealDisk(), tmp_path, 3, MARK)

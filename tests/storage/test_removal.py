@@ -37,7 +37,7 @@ def steps_of(disk: RecordingDisk, steps: Steps) -> list[list[Call]]:
 
 
 @pytest.mark.parametrize(("count", "files"), [(200, 2), (1, 400), (3, 130)])
-def test_each_step_unlinks_few_files_and_one_sync_is_for_all(tmp_path: Path, count: int, files: int) -> None:
+def test_each_step_unlinks_few_files_after_one_common_sync(tmp_path: Path, count: int, files: int) -> None:
     disk = RecordingDisk()
     made = directories(tmp_path, count, files)
     steps = steps_of(disk, remove_directories(disk, tmp_path, made))
@@ -50,7 +50,7 @@ def test_each_step_unlinks_few_files_and_one_sync_is_for_all(tmp_path: Path, cou
     assert calls[0] == Call("sync_directory", tmp_path.name)
 
 
-def test_what_is_retired_while_others_go_shares_the_next_sync(tmp_path: Path) -> None:
+def test_directories_retired_during_a_removal_share_the_next_sync(tmp_path: Path) -> None:
     disk, worker = RecordingDisk(), StepWorker()
     faults: list[BaseException] = []
     removal = Removal(disk, tmp_path, Upkeep(worker, faults.append))
@@ -64,7 +64,7 @@ def test_what_is_retired_while_others_go_shares_the_next_sync(tmp_path: Path) ->
     assert faults == []
 
 
-def test_files_go_some_in_each_step_and_those_that_went_already_are_passed_by(tmp_path: Path) -> None:
+def test_files_are_removed_in_steps_and_missing_ones_are_skipped(tmp_path: Path) -> None:
     disk = RecordingDisk()
     files = [tmp_path / f"{number}.log.deleted" for number in range(120)]
     for path in files[::2]:
@@ -75,7 +75,7 @@ def test_files_go_some_in_each_step_and_those_that_went_already_are_passed_by(tm
 
 
 @pytest.mark.parametrize(("what", "ending"), [("unlink", "1"), ("remove_directory", "1000-deleted")])
-def test_what_cannot_be_removed_is_said_and_keeps_nothing_else(
+def test_a_failed_removal_is_logged_and_does_not_stop_the_others(
     tmp_path: Path, what: str, ending: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk = RecordingDisk()
@@ -87,7 +87,7 @@ def test_what_cannot_be_removed_is_said_and_keeps_nothing_else(
     assert "cannot remove a directory that is needed no more" in capsys.readouterr().out
 
 
-def test_a_name_that_is_not_durable_keeps_its_files_and_is_a_fault(tmp_path: Path) -> None:
+def test_a_failed_sync_of_the_names_is_a_fault_and_removes_nothing(tmp_path: Path) -> None:
     disk, worker = RecordingDisk(), StepWorker()
     faults: list[BaseException] = []
     removal = Removal(disk, tmp_path, Upkeep(worker, faults.append))
@@ -100,7 +100,7 @@ def test_a_name_that_is_not_durable_keeps_its_files_and_is_a_fault(tmp_path: Pat
     assert all(sorted(path.name for path in each.iterdir()) == ["0", "1"] for each in made)
 
 
-def test_no_file_goes_whose_directory_may_have_its_old_name_after_a_crash() -> None:
+def test_no_file_is_removed_before_the_rename_of_its_directory_is_durable() -> None:
     topics = Path("/topics")
     for seed in range(100):
         disk = SimulatedDisk(Random(seed))

@@ -26,7 +26,7 @@ def kept_from(
     return retained_from(segments, begin, LogOptions(1, 1, size, age), NOW)
 
 
-def test_without_bounds_everything_stays() -> None:
+def test_without_limits_everything_is_retained() -> None:
     assert kept_from(log((100, 900 * DAY), (100, 800 * DAY))) == 0
     assert kept_from([]) == 0
 
@@ -35,20 +35,20 @@ def test_without_bounds_everything_stays() -> None:
     ("size", "expected"),
     [(301, 0), (300, 0), (201, 0), (200, 10), (101, 10), (100, 20), (99, 20), (1, 20), (0, 20)],
 )
-def test_the_oldest_goes_as_long_as_what_is_left_still_has_the_size_and_the_active_one_stays(
+def test_the_oldest_is_removed_while_the_rest_has_the_size_and_the_active_one_stays(
     size: int, expected: int
 ) -> None:
     assert kept_from(log((100, 0), (100, 0), (100, 0)), size=size) == expected
 
 
-def test_one_segment_that_is_much_too_large_stays() -> None:
+def test_a_single_oversized_segment_stays() -> None:
     assert kept_from(log((1 << 40, 0)), size=1) == 0
 
 
 @pytest.mark.parametrize(
     ("age", "expected"), [(4 * DAY, 0), (3 * DAY, 0), (3 * DAY - 1, 10), (2 * DAY - 1, 20), (0, 30)]
 )
-def test_a_segment_goes_whose_newest_record_is_older_than_that_also_the_active_one(
+def test_a_segment_with_an_expired_newest_record_is_removed_even_the_active_one(
     age: int, expected: int
 ) -> None:
     assert kept_from(log((9, 3 * DAY), (9, 2 * DAY), (9, DAY)), age=age) == expected
@@ -58,20 +58,20 @@ def test_age_stops_at_the_first_segment_that_is_young_enough() -> None:
     assert kept_from(log((9, 3 * DAY), (9, 0), (9, 3 * DAY)), age=DAY) == 10
 
 
-def test_timestamps_that_descend_hold_the_older_ones_behind_them() -> None:
+def test_descending_timestamps_retain_the_older_segments_behind() -> None:
     assert kept_from(log((9, DAY), (9, 2 * DAY), (9, 3 * DAY)), age=2 * DAY) == 0
     assert kept_from(log((9, DAY), (9, 2 * DAY), (9, 3 * DAY)), age=DAY - 1) == 30
 
 
-def test_a_segment_without_timestamps_is_never_too_old_and_holds_those_behind_it() -> None:
+def test_a_segment_without_timestamps_never_expires_and_retains_those_behind_it() -> None:
     assert kept_from(log((9, 9 * DAY), (9, NEVER), (9, 9 * DAY)), age=DAY) == 10
 
 
-def test_a_segment_without_timestamps_goes_by_size() -> None:
+def test_a_segment_without_timestamps_is_removed_by_size() -> None:
     assert kept_from(log((9, NEVER), (9, NEVER), (9, NEVER)), size=9) == 20
 
 
-def test_a_timestamp_far_ahead_holds_the_segment_until_then() -> None:
+def test_a_timestamp_in_the_future_retains_the_segment_until_then() -> None:
     assert kept_from(log((9, -100 * DAY), (9, 9 * DAY)), age=DAY) == 0
 
 
@@ -79,13 +79,13 @@ def test_a_timestamp_of_1970_has_an_age() -> None:
     assert kept_from([SegmentFacts(10, 9, 0)], age=DAY) == 10
 
 
-def test_the_bound_that_takes_more_decides() -> None:
+def test_the_stricter_limit_decides() -> None:
     segments = log((100, 3 * DAY), (100, 2 * DAY), (100, 0))
     assert kept_from(segments, size=200, age=DAY) == 20
     assert kept_from(segments, size=100, age=10 * DAY) == 20
 
 
-def test_what_is_gone_already_never_comes_back() -> None:
+def test_the_log_begin_offset_never_moves_back() -> None:
     assert kept_from(log((100, 0), (100, 0)), 15, size=100) == 15
     assert kept_from(log((100, 9 * DAY), (100, 0)), 15, age=DAY) == 15
 
@@ -96,7 +96,7 @@ def test_what_is_gone_already_never_comes_back() -> None:
     st.one_of(st.none(), st.integers(0, 900)),
     st.one_of(st.none(), st.integers(0, 30)),
 )
-def test_it_says_what_removing_one_by_one_gives(
+def test_the_result_matches_a_removal_one_by_one(
     facts: list[tuple[int, int]], begin: int, size: int | None, age: int | None
 ) -> None:
     segments = log(*facts)

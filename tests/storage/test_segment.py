@@ -85,7 +85,7 @@ def test_every_offset_and_timestamp_is_found(written: Written) -> None:
     written.check(written.segment)
 
 
-def test_a_read_takes_whole_batches_up_to_its_bound_but_one_at_least(written: Written) -> None:
+def test_a_read_returns_whole_batches_up_to_its_limit_but_at_least_one(written: Written) -> None:
     size = written.segment.size
     for bound in (0, 1, 61, LARGE, 3 * LARGE, 10 * LARGE, 1 << 30):
         chunk = written.segment.read(BASE, bound, size)
@@ -98,7 +98,7 @@ def test_a_read_takes_whole_batches_up_to_its_bound_but_one_at_least(written: Wr
         assert chunk.next_offset == [*written.bases, written.end][count]
 
 
-def test_a_reader_never_looks_behind_the_given_size(written: Written) -> None:
+def test_a_read_never_goes_beyond_the_given_size(written: Written) -> None:
     size = sum(map(len, written.batches[:3]))
     assert len(written.segment.read(BASE, 1 << 30, size).batches) == 3
     assert written.segment.read(written.bases[3], 1 << 30, size) == ([], written.bases[3])
@@ -204,7 +204,7 @@ def test_a_file_that_is_shorter_than_what_was_synced_is_corrupt(written: Written
         written.reopened(size + 1)
 
 
-def test_a_batch_that_does_not_fit_the_index_is_no_fault(tmp_path: Path) -> None:
+def test_a_batch_out_of_range_of_the_index_is_not_a_fault(tmp_path: Path) -> None:
     segment = Segment(DISK, tmp_path, 0)
     for number in range(4):
         huge = batch(1, INDEX_INTERVAL_BYTES)
@@ -249,7 +249,7 @@ def test_a_file_that_became_shorter_is_found(tmp_path: Path) -> None:
             written.segment.read(written.bases[2], 1, len(whole))
 
 
-def test_closing_without_a_sync_gives_the_file_back(tmp_path: Path) -> None:
+def test_closing_without_a_sync_releases_the_descriptor(tmp_path: Path) -> None:
     segment = Segment(DISK, tmp_path, 0)
     segment.write([batch()])
     before = segment.is_unsynced
@@ -267,7 +267,7 @@ def facts(segment: Segment) -> tuple[int, int, int, int]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_measuring_finds_what_writing_has_told_also_of_a_beginning(tmp_path: Path, seed: int) -> None:
+def test_measuring_agrees_with_writing_also_for_a_prefix(tmp_path: Path, seed: int) -> None:
     written = Written(tmp_path, 40, seed=seed)
     told = []
     size = 0
@@ -285,7 +285,7 @@ def test_measuring_finds_what_writing_has_told_also_of_a_beginning(tmp_path: Pat
     assert facts(whole) == facts(written.segment) == told[-1]
 
 
-def test_measuring_looks_at_the_end_only(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_reads_only_the_end(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     headers = Segment._headers
 
@@ -314,7 +314,7 @@ def early_peak(directory: Path) -> Segment:
 
 
 @pytest.mark.parametrize("entry", [(0, 0), (0, 5), (4, 7), (-1, 0), (1 << 62, 3)])
-def test_a_time_index_that_does_not_name_the_largest_timestamp_hides_none(
+def test_a_time_index_without_the_largest_timestamp_hides_no_records(
     tmp_path: Path, entry: tuple[int, int]
 ) -> None:
     segment = early_peak(tmp_path)
@@ -335,7 +335,7 @@ def test_an_empty_segment_has_no_timestamps(tmp_path: Path) -> None:
     assert segment.max_timestamp < 0
 
 
-def test_an_index_that_cannot_be_written_is_no_fault_and_is_used_as_far_as_it_is_right(
+def test_an_unwritable_index_is_not_a_fault_and_its_valid_entries_are_used(
     tmp_path: Path,
 ) -> None:
     disk = RecordingDisk()
@@ -364,7 +364,7 @@ def test_a_retired_segment_has_other_names_and_may_be_retired_again(written: Wri
 
 
 @pytest.mark.parametrize("smaller", [True, False])
-def test_nothing_of_a_write_that_found_no_room_outlives_the_next_sync(smaller: bool) -> None:
+def test_no_byte_of_a_failed_write_outlives_the_next_sync(smaller: bool) -> None:
     torn = 0
     for seed in range(20):
         disk = SimulatedDisk(random.Random(seed))

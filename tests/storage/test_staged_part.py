@@ -43,12 +43,14 @@ EXPECTED = [(1000 + number, VALUES[number // 2]) for number in range(200)]
 
 @pytest.mark.parametrize("max_bytes", [0, 1000, 5000, 70_000, 1 << 20])
 @pytest.mark.parametrize("first", [0, 1, 2, 99, 199])
-def test_it_is_read_with_the_offsets_of_its_place(part: StagedPart, max_bytes: int, first: int) -> None:
+def test_a_part_is_read_with_the_offsets_of_its_position(
+    part: StagedPart, max_bytes: int, first: int
+) -> None:
     assert read_all(part, 1000 + first, max_bytes) == EXPECTED[first - first % 2 :]
     assert [each for batches in part.batches(DISK) for each in batches]
 
 
-def test_patched_it_says_its_offsets_itself_and_can_be_patched_and_read_again(part: StagedPart) -> None:
+def test_a_patched_part_has_its_offsets_and_can_be_patched_and_read_again(part: StagedPart) -> None:
     for _ in range(2):
         file = DISK.open(part.path)
         sizes = [(size, header.base_offset) for size, header in part.patch(file)]
@@ -80,7 +82,7 @@ def test_every_flipped_bit_of_a_batch_is_found_or_is_overwritten(part: StagedPar
                 part.check(DISK)
 
 
-def test_a_file_that_is_cut_off_or_missing_is_damaged(part: StagedPart) -> None:
+def test_a_truncated_or_missing_file_is_damaged(part: StagedPart) -> None:
     whole = part.path.read_bytes()
     for size in (0, 30, 61, 100, part.size - 1):
         part.path.write_bytes(whole[:size])

@@ -101,7 +101,7 @@ def test_wrong_bytes_beside_missing_sectors_of_another_record_are_damage() -> No
 
 
 @pytest.mark.parametrize("at", [2800, 5000, FILE_BYTES - 1])
-def test_something_behind_a_flush_was_written_when_that_was_durable(at: int) -> None:
+def test_bytes_behind_a_flush_prove_that_it_was_durable(at: int) -> None:
     data, begin, end = write([RANDOM[:1500]], 640)
     assert end < 2800
     assert why_not(flipped(bytes(torn(data, begin, [3])), at, 1), begin) == "something was written behind it"
@@ -124,7 +124,7 @@ def test_a_frame_of_another_flush_is_not_torn(other: bytes) -> None:
     assert why_not(data[:begin] + other + bytes(500), begin) == "its frame is another flush's"
 
 
-def test_rubbish_is_not_torn() -> None:
+def test_garbage_is_not_torn() -> None:
     data, begin, _ = write([], 640)
     assert why_not(data[:begin] + RANDOM, begin) == "every sector of its frame was written"
 

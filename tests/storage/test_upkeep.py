@@ -27,7 +27,7 @@ class Bench:
             self.worker.step()
 
 
-def test_works_take_turns_and_tell_their_results() -> None:
+def test_tasks_run_round_robin_and_report_their_results() -> None:
     bench = Bench()
     bench.upkeep.add(bench.work("a", 3), bench.done.append)
     bench.upkeep.add(bench.work("b", 1), bench.done.append)
@@ -37,7 +37,7 @@ def test_works_take_turns_and_tell_their_results() -> None:
     assert bench.done == ["b", "c", "a"]
 
 
-def test_work_may_be_added_by_what_is_done() -> None:
+def test_a_callback_may_add_a_task() -> None:
     bench = Bench()
 
     def again(name: str) -> None:
@@ -74,7 +74,7 @@ def test_after_a_stop_no_further_step_begins() -> None:
     assert (bench.steps, bench.done) == (["a0"], [])
 
 
-def test_what_is_done_may_stop_it() -> None:
+def test_a_callback_may_stop_the_upkeep() -> None:
     bench = Bench()
     bench.upkeep.add(bench.work("a", 1), lambda _: bench.upkeep.stop())
     bench.upkeep.add(bench.work("b", 1), bench.done.append)

@@ -11,7 +11,7 @@ import pytest
 from pixy.storage import ThreadWorker, run_on
 
 
-async def test_work_runs_in_order_on_one_thread_and_is_answered_on_the_loop() -> None:
+async def test_work_runs_in_order_on_one_thread_and_calls_back_on_the_loop() -> None:
     worker = ThreadWorker("pixy-test")
     answers: list[tuple[int, str, str]] = []
     all_there = asyncio.Event()
@@ -33,7 +33,7 @@ async def test_work_runs_in_order_on_one_thread_and_is_answered_on_the_loop() ->
     assert answers == [(number, "pixy-test", here) for number in range(20)]
 
 
-async def test_an_error_is_handed_to_the_callback_and_the_next_piece_runs() -> None:
+async def test_an_error_is_passed_to_the_callback_and_the_next_function_runs() -> None:
     worker = ThreadWorker("pixy-test")
     with pytest.raises(ZeroDivisionError):
         await run_on(worker, lambda: 1 // 0)
@@ -72,7 +72,7 @@ async def test_cancelling_the_wait_lets_the_work_end_and_drops_its_result() -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have a niceness of their own on Linux")
-async def test_a_worker_of_the_background_lets_others_go_first() -> None:
+async def test_a_background_worker_gives_way_to_others() -> None:
     def niceness() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
