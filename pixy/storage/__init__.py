@@ -1,4 +1,4 @@
-"""Storage on disk: journal, partition logs, indexes, checkpoints. Independent of Raft's rules."""
+"""Storage on disk: journal, partition logs, indexes, checkpoints. Knows nothing of Raft's rules."""
 
 from pixy.storage.checkpoint import Checkpoint, CheckpointId, CheckpointStore, read_checkpoint
 from pixy.storage.disk import Disk, File, RealDisk, RealFile, is_disk_full

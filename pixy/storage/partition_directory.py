@@ -12,10 +12,9 @@ node's files.
     -----------------------------------------------------  -----------------------------------------
     absent       nothing                                   made by the first write
     own          its partition's identity                  accepted
-    deleted      the identity of a raft group that is no   left by a deletion: removed, logged
-                 more
-    half deleted `<raft group>-deleted` of a raft group    left by a deletion: removed, logged
-                 that is no more
+    deleted      the identity of a removed raft group      left by a deletion: removed, logged
+    half deleted `<raft group>-deleted` of a removed raft  left by a deletion: removed, logged
+                 group
     half made    the name of a partition, no valid         left by a crash: removed, logged
                  identity, and nothing else in it
     nameless     no valid identity, but other files        the existing partition of that name is

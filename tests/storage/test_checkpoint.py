@@ -101,7 +101,7 @@ def test_a_failed_write_keeps_the_other_checkpoints_and_leaves_no_bytes(tmp_path
     assert store.write(C, RECORDS, TIME) == [B, C]
 
 
-# --- damaged ones ---------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------------------
 
 
 def test_a_damaged_checkpoint_does_not_count_as_one_of_the_two_kept(store: Store, tmp_path: Path) -> None:

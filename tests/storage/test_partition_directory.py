@@ -44,7 +44,7 @@ def sort(
     return sorted(found)
 
 
-# --- a deletion -----------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------
 
 
 def test_the_rename_is_durable_before_any_file_is_removed(tmp_path: Path) -> None:

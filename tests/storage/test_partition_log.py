@@ -270,7 +270,7 @@ def test_timestamps_are_found_in_any_segment(tmp_path: Path) -> None:
     model.log.close()
 
 
-# --- a start --------------------------------------------------------------------------------------
+# --- startup --------------------------------------------------------------------------------------
 
 
 def test_without_an_applied_position_all_segments_are_removed(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_retention_never_exceeds_the_written_offset(directory: Path) -> None:
     unwritten = log.unwritten()
     log.write(unwritten.batches)
     log.append(batch(), 1)
-    assert log.retained_from(NOW) == 0  # nobody was told yet that it is written
+    assert log.retained_from(NOW) == 0  # the write is not noted yet
     log.wrote(unwritten)
     assert log.retained_from(NOW) == 1
     log.move_begin(2)
@@ -220,7 +220,7 @@ def test_the_log_begin_offset_of_a_position_never_exceeds_the_written_offset(
     assert log.begin_offset == 4
 
 
-# --- segments that go while somebody reads --------------------------------------------------------
+# --- removal during reads -------------------------------------------------------------------------
 
 
 def drop_at(disk: WatchedDisk, log: PartitionLog, name: str, *, opened: bool) -> None:
@@ -380,7 +380,7 @@ def test_a_full_disk_in_the_sync_of_a_full_segment_is_not_retried(directory: Pat
     log.close()
 
 
-# --- starts ---------------------------------------------------------------------------------------
+# --- startup --------------------------------------------------------------------------------------
 
 
 def test_an_identity_without_a_position_is_rewritten_before_the_next_segment(

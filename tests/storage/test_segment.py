@@ -259,7 +259,7 @@ def test_closing_without_a_sync_releases_the_descriptor(tmp_path: Path) -> None:
     check_batch(segment_path(tmp_path, 0).read_bytes())
 
 
-# --- what a start finds out -----------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------------------
 
 
 def facts(segment: Segment) -> tuple[int, int, int, int]:
