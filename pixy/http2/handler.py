@@ -86,7 +86,7 @@ class FrameHandler:
         # True once the client's first SETTINGS have arrived, and once it has acknowledged ours.
         self.settings_received = False
         self.settings_acked = False
-        # DATA frame whose payload is being passed on: its stream (None if nobody wants it), the
+        # DATA frame whose payload is being passed on: its stream (None if it is discarded), the
         # bytes still to come, and its END_STREAM flag.
         self._data_stream: Stream | None = None
         self.data_left = 0
@@ -244,7 +244,7 @@ class FrameHandler:
         if not self._window.take(length):
             reason = f"DATA of {length} bytes exceeds the connection's window of {self._window.left}"
             raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, reason)
-        # Data that nobody wants is consumed at once.
+        # Discarded data is consumed at once.
         self._data_stream, self._data_ends = None, ends
         self._window.unannounced += length
         if not self._admit(FrameType.DATA, stream_id):

@@ -38,7 +38,7 @@ from pixy.records.compiled import (
     snappy_encode,
     zstd_encode,
 )
-from pixy.records.unpack import UNPACKED_BYTES_MAX, UnpacksTooFarError, unpack
+from pixy.records.unpack import UNPACKED_BYTES_MAX, UnpackLimitError, unpack
 
 __all__ = [
     "COMPRESSION",
@@ -179,7 +179,7 @@ def _decode(
 ) -> Iterator[Record]:
     try:
         yield from DefaultRecordBatch(_safe_to_read(batch, unpacked_bytes_max))
-    except UnpacksTooFarError as error:
+    except UnpackLimitError as error:
         raise UnpackedTooLarge(
             f"{_place(batch)}: its {len(batch)} bytes decompress to more than {unpacked_bytes_max}"
         ) from error
@@ -231,7 +231,7 @@ def decompress_records(records: bytes, codec: int) -> bytes:
     try:
         # The buffer is reused by the next call in this thread.
         return bytes(unpack(codec, records, UNPACKED_BYTES_MAX))
-    except UnpacksTooFarError as error:
+    except UnpackLimitError as error:
         raise CorruptData(
             f"compressed records exceed {UNPACKED_BYTES_MAX} bytes when decompressed"
         ) from error

@@ -28,7 +28,7 @@ import cramjam
 
 from pixy.records.batch import Buffer
 
-__all__ = ["UNPACKED_BYTES_MAX", "UnpacksTooFarError", "unpack"]
+__all__ = ["UNPACKED_BYTES_MAX", "UnpackLimitError", "unpack"]
 
 UNPACKED_BYTES_MAX = 32 << 20
 """Limit of the decompressed records of a batch, in bytes.
@@ -50,7 +50,7 @@ _BUFFER_IS_FULL = "failed to write whole buffer"
 """cramjam's message when the output buffer is full."""
 
 
-class UnpacksTooFarError(Exception):
+class UnpackLimitError(Exception):
     """The output exceeds the limit."""
 
 
@@ -74,7 +74,7 @@ def unpack(codec: int, packed: bytes, bytes_max: int) -> Buffer:
         The records. Valid until this thread decompresses again.
 
     Raises:
-        UnpacksTooFarError: the output exceeds the limit. No more than that was decompressed.
+        UnpackLimitError: the output exceeds the limit. No more than that was decompressed.
         ValueError: unknown codec.
         Exception: raised by the codec's library for invalid bytes.
     """
@@ -100,7 +100,7 @@ def _gzip(packed: bytes, bytes_max: int) -> bytes:
         if len(unpacked) == asked:
             unpacked += stream.read(bytes_max + 1 - asked)
     if len(unpacked) > bytes_max:
-        raise UnpacksTooFarError
+        raise UnpackLimitError
     return unpacked
 
 
@@ -122,7 +122,7 @@ def _snappy(packed: bytes, bytes_max: int) -> Buffer:
 
 def _snappy_block(packed: Buffer, bytes_max: int) -> bytes:
     if cramjam.snappy.decompress_raw_len(packed) > bytes_max:
-        raise UnpacksTooFarError
+        raise UnpackLimitError
     return bytes(cramjam.snappy.decompress_raw(packed))
 
 
@@ -143,4 +143,4 @@ def _into_bounded(
         except cramjam.DecompressionError as error:
             if str(error) != _BUFFER_IS_FULL:
                 raise
-    raise UnpacksTooFarError
+    raise UnpackLimitError

@@ -174,7 +174,7 @@ def test_the_debug_data_of_a_goaway_is_short() -> None:
             for stream_id in range(1, 1000, 2)
         ),
     ],
-    ids=["block", "frame", "table", "known blocks", "unserved", "resets"],
+    ids=["block", "frame", "table", "cached blocks", "unprocessed", "resets"],
 )
 def test_a_failed_connection_frees_its_memory(sent: bytes) -> None:
     # The first connection fills shared caches.

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from pixy.cli import main
 
-__all__ = ["LONG_S", "Turns"]
+__all__ = ["LONG_S", "IterationMeter"]
 
 LONG_S = 0.01
 """Ten times what an iteration may spend on connections that have exceeded their share."""
 
 
-class Turns:
+class IterationMeter:
     """Measures iterations from one signal to the next, and writes the result to a file.
 
     Args:
@@ -58,6 +58,6 @@ class Turns:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGUSR2, Turns(Path(sys.argv[1])).toggle)
+    signal.signal(signal.SIGUSR2, IterationMeter(Path(sys.argv[1])).toggle)
     sys.argv = ["pixy", *sys.argv[2:]]
     main()

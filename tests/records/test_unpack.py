@@ -12,7 +12,7 @@ import pytest
 
 from pixy.errors import UnpackedTooLarge
 from pixy.records import COMPRESSION, UNPACKED_BYTES_MAX, NewRecord, build_batch, read_header, read_records
-from pixy.records.unpack import UnpacksTooFarError, unpack
+from pixy.records.unpack import UnpackLimitError, unpack
 
 XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 
@@ -71,7 +71,7 @@ def test_output_up_to_the_limit_is_decompressed_and_one_byte_more_is_not(
     packed = compress(data)
     assert bytes(unpack(codec, packed, size)) == data
     assert bytes(unpack(codec, packed, 2 * size)) == data
-    with pytest.raises(UnpacksTooFarError):
+    with pytest.raises(UnpackLimitError):
         unpack(codec, packed, size - 1)
 
 
@@ -80,7 +80,7 @@ def test_corruption_is_not_reported_as_too_large(codec: int, compress: Callable[
     packed = compress(bytes(range(256)) * 5000)
     with pytest.raises(Exception) as caught:  # noqa: PT011 - each library has its own, none of them ours
         unpack(codec, packed[:-9], 10_000_000)
-    assert not isinstance(caught.value, UnpacksTooFarError)
+    assert not isinstance(caught.value, UnpackLimitError)
 
 
 def test_earlier_output_in_the_buffer_does_not_leak() -> None:
