@@ -1,26 +1,31 @@
 """The journal: the write-ahead log of every raft group of one node.
 
-Records are gathered on the event loop and written by one worker, one flush at a time: everything that was appended while a
-flush was under way goes into the next one, so one sync serves all groups and all callers (group commit). There is no timer:
-a flush begins at the end of the loop turn in which the first record came in.
+Records are gathered on the event loop and written by one worker, one flush at a time: records
+appended during a flush go into the next one, so one sync serves all groups and all callers (group
+commit). There is no timer: a flush begins at the end of the loop iteration in which the first
+record is appended.
 
-Order, which recovery relies on: flush n+1 is written only after flush n was synced; a file is synced before its successor
-is created; a file exists durably (file and directory synced) before its first flush; a file is durably gone before the next one goes.
+Recovery relies on this order: flush n+1 is written only after flush n was synced; a file is synced
+before its successor is created; a file exists durably (file and directory synced) before its first
+flush; a file is durably removed before the next one is removed.
 
-What a flush has made durable is told piece by piece, a piece in each turn of the event loop, so that nobody else waits for the answers of
-all. Meanwhile the next flush is written; it is told of, and the one behind it begins, when all of the one before is told.
+The records of a durable flush are reported in pieces, one per iteration of the event loop, so that
+other tasks do not wait for all answers. Meanwhile the next flush is written; it is reported, and
+the one after it begins, when the previous one is reported completely.
 
-Faults: a failed sync or write is never retried. What the kernel did with the pages is unknown, so nothing outstanding is
-acknowledged and `on_fault` ends the process; recovery decides. A full disk while a file is created is not such a fault: nothing
-of the flush was written, so it waits and is tried again, and `blocked` says why meanwhile.
+Faults: a failed sync or write is never retried. The state of the kernel's pages is unknown, so
+nothing outstanding is acknowledged and `on_fault` ends the process; recovery decides. A full disk
+while a file is created is not such a fault: nothing of the flush was written, so it waits and is
+retried, and `blocked` has the reason meanwhile.
 
-A file is allocated when it is created, but a file system notes for each block whether it was ever written, and a sync of a block's first
-write waits for that note too: it takes half as long again. So a small flush that comes first into a stretch of the file writes zeros to
-the end of the stretch along with itself, and the flushes behind it write over those. Zeros are what was there before, so no crash leaves
-anything else than without them.
+A file is allocated when it is created, but a file system records for each block whether it was ever
+written, and the sync of a block's first write waits for that record too: it takes half as long
+again. So the first small flush in a stretch of the file also writes zeros up to the end of the
+stretch, which later flushes overwrite. Zeros were there before, so a crash leaves nothing
+different.
 
-The road not taken: a journal for each group costs a sync for each; writing on the event loop stalls every client for each
-sync.
+The roads not taken: a journal per group costs a sync for each; writing on the event loop stalls
+every client during each sync.
 """
 
 import asyncio
@@ -47,22 +52,23 @@ __all__ = ["Journal", "JournalFile", "JournalPosition", "journal_path"]
 _ENTRIES = (RecordKind.ENTRY, RecordKind.RELOCATED_ENTRY)
 _FULL_DISK_RETRY_S = 0.5
 _FLUSH_BYTES_MAX = 4 << 20
-"""A larger flush gains no throughput and delays everybody in it."""
+"""A larger flush gains no throughput and delays all its callers."""
 _AHEAD_BYTES = 256 << 10
-"""A flush that is the first in a stretch of so many bytes fills the rest of it with zeros. See the module."""
+"""Stretch that its first flush fills up with zeros. See the module."""
 _ZEROS = memoryview(bytes(_AHEAD_BYTES))
 _TOLD_RECORDS_MAX = 64
 _TOLD_BYTES_MAX = 64 << 10
-"""What is told in one turn: records up to one of these bounds, at least one. What follows takes 1 or 2 ms."""
+"""Limits of the records reported per loop iteration, at least one. Their callbacks take 1 or 2 ms.
+"""
 
 
 def journal_path(directory: Path, file_number: int) -> Path:
-    """Where a journal file lives."""
+    """Path of a journal file."""
     return directory / f"{file_number:020d}.journal"
 
 
 class JournalPosition(NamedTuple):
-    """Where the next flush goes. `file_number` 0 means that there is no file yet."""
+    """Position of the next flush. `file_number` 0: there is no file yet."""
 
     file_number: int
     position: int
@@ -71,17 +77,18 @@ class JournalPosition(NamedTuple):
 
 @dataclass(slots=True)
 class JournalFile:
-    """What the journal must remember of one of its files.
+    """Bookkeeping of one journal file.
 
-    Invariant: `last_index` has every raft group that has an entry in the file, relocated ones included, with the highest index
-    there. So a file is held for a group whose entries were copied into it, and for entries that were replaced since.
+    Invariant: `last_index` has every raft group with an entry in the file, relocated ones included,
+    with the highest index there. So a file is retained for a group whose entries were copied into
+    it, and for entries replaced since.
     """
 
     number: int
     last_index: dict[int, int] = field(default_factory=dict)
 
     def add(self, last_index: Mapping[int, int]) -> None:
-        """Take note of entries that are in the file: the highest index of each raft group among them."""
+        """Record entries in the file: the highest index of each raft group among them."""
         for raft_group, index in last_index.items():
             if index > self.last_index.get(raft_group, 0):
                 self.last_index[raft_group] = index
@@ -89,10 +96,11 @@ class JournalFile:
 
 @dataclass(slots=True)
 class _Gathered:
-    """What goes into one flush.
+    """Content of one flush.
 
-    Invariants: `buffers` has a head and a payload for each token; `bytes` is their size; `last_index` is as in `JournalFile`,
-    though after a split it may have entries of the other part, which only keeps a file longer than needed.
+    Invariants: `buffers` has a head and a payload per token; `bytes` is their size; `last_index` is
+    as in `JournalFile`, but after a split may have entries of the other part, which only retains a
+    file longer than needed.
     """
 
     buffers: list[Buffer] = field(default_factory=list)
@@ -116,7 +124,7 @@ class _Gathered:
         return first, rest
 
     def piece(self, first: int) -> int:
-        """Behind the last of the records from `first` on that are told in one turn."""
+        """End of the records from `first` on that are reported in one iteration."""
         size = 0
         for end in range(first + 1, min(first + _TOLD_RECORDS_MAX, len(self.tokens)) + 1):
             size += len(self.buffers[2 * end - 1])
@@ -131,24 +139,25 @@ class _Written(NamedTuple):
 
 
 class Journal:
-    """Appends records to the journal of one node and tells when they are durable.
+    """Appends records to the journal of one node and reports when they are durable.
 
     Args:
         disk: the file system.
-        directory: where the journal's files are; exists.
-        owner: cluster id (16 bytes) and node id, stamped on every file.
+        directory: existing directory of the journal's files.
+        owner: cluster id (16 bytes) and node id, written to every file.
         file_bytes: size at which a file is full.
-        at: where recovery found the end.
-        files: the files that recovery found, oldest first.
-        worker: the journal thread. The journal owns it from here on.
-        on_durable: called with the tokens of records, in order; never with those of two flushes at once.
-        on_fault: called with what broke when nothing can be made durable any more.
-        on_full: called when there is no room on the disk.
+        at: the end found by recovery.
+        files: the files found by recovery, oldest first.
+        worker: the journal thread, owned by the journal from here on.
+        on_durable: called with the tokens of records, in order; never with tokens of two flushes at
+            once.
+        on_fault: called with the error when nothing can be made durable any more.
+        on_full: called when the disk is full.
 
     Attributes:
         files: its files, oldest first.
-        blocked: why nothing can be written at the moment, None if all is well.
-        flushed_at: when the last flush ended, in the loop's time.
+        blocked: reason why nothing can be written now; None otherwise.
+        flushed_at: end of the last flush, in the loop's time.
     """
 
     def __init__(
@@ -174,24 +183,26 @@ class Journal:
         self._on_fault = on_fault
         self._on_full = on_full
         self._loop = asyncio.get_running_loop()
-        # Touched by the worker only, while a flush is under way, down to _at: the newest file, and the bytes allocated for it.
+        # From here to `_at`: used only by the worker during a flush. The newest file, and the bytes
+        # allocated for it.
         self._file: File | None = None
         self._size = 0
-        # Every block of the file up to here was written before. 0 where that is not known.
+        # All blocks of the file up to here were written before; 0 if unknown.
         self._written_to = 0
         self._at = at
         self._gathered = _Gathered()
         self._flushing = False
         self._scheduled = False
-        # What is being told of, and the records of it that were told; the flush that was written meanwhile. Invariant: `files` ends
-        # with the file that the first of them is in.
+        # The flush being reported, and the number of its records reported; the flush written
+        # meanwhile. Invariant: `files` ends with the file of the first of them.
         self._telling: _Gathered | None = None
         self._told = 0
         self._finished: tuple[_Written, _Gathered] | None = None
         self._held = False
         self._broken = False
         self._retry: asyncio.TimerHandle | None = None
-        # Set while nothing is gathered, under way or to be told, and while what is gathered waits for room on the disk.
+        # Set while nothing is gathered, in flight or to be reported, and while gathered records
+        # wait for disk space.
         self._idle = asyncio.Event()
         self._idle.set()
         self.files: list[JournalFile] = list(files)
@@ -201,10 +212,12 @@ class Journal:
     def append(
         self, kind: int, entry_type: int, raft_group: int, index: int, term: int, payload: Buffer, token: Any
     ) -> None:
-        """Add a record to the next flush. `payload` must not change until `on_durable` got `token`.
+        """Add a record to the next flush. `payload` must not change until `on_durable` is called
+        with `token`.
 
-        An entry is relocated by appending what `read_entries` gave with the kind RELOCATED_ENTRY. When that is durable, the group
-        needs it from the file in which it was before no more. Only what is in the group's Raft log at this moment may be relocated.
+        An entry is relocated by appending the result of `read_entries` with the kind
+        RELOCATED_ENTRY. Once that is durable, the group no longer needs the entry's old file. Only
+        entries currently in the group's Raft log may be relocated.
         """
         gathered = self._gathered
         gathered.buffers.append(record_head(kind, entry_type, raft_group, index, term, payload))
@@ -220,7 +233,7 @@ class Journal:
                 self._schedule()
 
     def hold(self) -> None:
-        """Begin no further flush until `release`."""
+        """Start no further flush until `release`."""
         self._held = True
 
     def release(self) -> None:
@@ -230,25 +243,27 @@ class Journal:
             self._schedule()
 
     async def drained(self) -> None:
-        """Wait until everything appended is durable, or cannot become so: the journal is broken or the disk is full."""
+        """Wait until all appended records are durable, or cannot become so: the journal is broken
+        or the disk is full.
+        """
         while not (self._idle.is_set() or self._broken):
             await self._idle.wait()
 
     async def stop(self) -> None:
-        """Write what was appended, then end the worker. Nothing may be appended afterwards.
+        """Write the appended records, then stop the worker. Nothing may be appended afterwards.
 
-        With a full disk what waits for room is given up: nobody was told that it is written.
+        On a full disk, records waiting for space are given up: they were not acknowledged.
         """
         await self.drained()
         self.abandon()
 
     def give_up(self) -> None:
-        """Tell of nothing any more that it is durable, and let those go on who wait until everything is."""
+        """Report no more records as durable, and release the waiters of `drained`."""
         self._broken = True
         self._idle.set()
 
     def abandon(self) -> None:
-        """End the worker without writing any more."""
+        """Stop the worker without further writes."""
         self._broken = True
         if self._retry is not None:
             self._retry.cancel()
@@ -258,14 +273,16 @@ class Journal:
             self._file = None
 
     def forget(self, files: list[JournalFile]) -> None:
-        """Unlink the oldest files, one after the other; the caller has proven that nothing in them is needed."""
+        """Unlink the oldest files, one after the other; the caller guarantees that nothing in them
+        is needed.
+        """
         assert self.files[: len(files)] == files, "only the oldest files may go"
         assert len(files) < len(self.files), "the newest file stays"
         del self.files[: len(files)]
         numbers = [file.number for file in files]
         self._worker.submit(lambda: self._unlink(numbers), self._unlinked)
 
-    # --- on the event loop --------------------------------------------------------------------------------------
+    # --- on the event loop ------------------------------------------------------------------------
 
     def _may_schedule(self) -> bool:
         return not (self._scheduled or self._flushing or self._finished)
@@ -331,7 +348,7 @@ class Journal:
         try:
             self._on_durable(gathered.tokens[first : self._told])
         except Exception as error:
-            # A bug. The rest of the flush was not applied, so nothing behind it may be.
+            # A bug. The rest of the flush was not applied, so nothing after it may be.
             self._break(error)
             return
         if self._told < len(gathered.tokens):
@@ -354,7 +371,7 @@ class Journal:
         self.give_up()
         self._on_fault(error)
 
-    # --- on the worker ------------------------------------------------------------------------------------------
+    # --- on the worker ----------------------------------------------------------------------------
 
     def _write(self, gathered: "_Gathered") -> _Written:
         number, position, flush_number = self._at
@@ -382,7 +399,7 @@ class Journal:
         return _Written(new_files, position + needed)
 
     def _zeros_ahead(self, end: int, needed: int) -> memoryview:
-        """What to write behind a flush of `needed` bytes that ends at `end`."""
+        """Zeros to write after a flush of `needed` bytes that ends at `end`."""
         if end <= self._written_to:
             return _ZEROS[:0]
         self._written_to = end
@@ -411,7 +428,7 @@ class Journal:
         self._file, self._size, self._written_to = file, size, 0
 
     def _grow(self, file: File, size: int) -> None:
-        """Make room in a file without a flush: recovery found it, and it is smaller than its first flush."""
+        """Extend a file without a flush, found by recovery, that is smaller than its first flush."""
         try:
             file.allocate(size)
         except OSError as error:
@@ -422,7 +439,8 @@ class Journal:
     def _unlink(self, numbers: list[int]) -> None:
         for number in numbers:
             self._disk.unlink(journal_path(self._directory, number))
-            # Removals that are not durable yet are forgotten in any order, and files with a hole between them are refused.
+            # Removals that are not durable yet may be lost in any order, and files with a gap
+            # between them are rejected.
             self._disk.sync_directory(self._directory)
 
     def _unlinked(self, _result: None, error: BaseException | None) -> None:
@@ -431,7 +449,7 @@ class Journal:
 
 
 class _DiskFullError(Exception):
-    """There is no room for another journal file."""
+    """There is no space for another journal file."""
 
 
 def _raise_if_full(error: OSError) -> None:
