@@ -1,14 +1,17 @@
-"""What the journal may forget: the end of an entry's life on a node.
+"""Retention of journal files: the end of an entry's life on a node.
 
-The journal keeps a file until every raft group has what is in it elsewhere: a partition in synced segments with an applied position, a
-state group in the older of two checkpoints. What only the oldest file says (hard states, applied positions) is written again before
-it goes. A state group that holds back the oldest of several files is made to write a checkpoint. A partition that is damaged cannot apply
-its entries: they are relocated, written again at the journal's end, when the journal has become large beside them.
+A journal file is retained until every raft group has its records elsewhere: a partition in synced
+segments with an applied position, a state group in the older of two checkpoints. Hard states and
+applied positions that only the oldest file has are written again before it is removed. A state
+group that holds back the oldest of several files is made to write a checkpoint. A damaged partition
+cannot apply its entries: they are relocated, written again at the end of the journal, once the
+journal is large in comparison.
 
-Order that recovery relies on: an applied position is written after the segments were synced; a file is unlinked after what replaces its
-contents is durable; a segment is unlinked after an applied position that begins behind it is durable.
+Order that recovery relies on: an applied position is written after the segments were synced; a file
+is unlinked after the replacement of its contents is durable; a segment is unlinked after an applied
+position that begins behind it is durable.
 
-Whatever is written for many raft groups at once is written for some of them in each turn of the event loop.
+Records for many raft groups are written for some of them in each turn of the event loop.
 """
 
 import asyncio
@@ -48,7 +51,9 @@ _FULL_DISK_RETRY_S = 5.0
 
 
 class Mark(NamedTuple):
-    """What the log writer gives back once a partition's segments are synced up to `applied`, with `publication` the last one."""
+    """Progress of a partition, returned by the log writer once its segments are synced up to
+    `applied`; `publication` is the last one in them.
+    """
 
     replica: PartitionReplica
     applied: LogPosition
@@ -56,21 +61,22 @@ class Mark(NamedTuple):
 
 
 class Compaction:
-    """Writes applied positions, hard states and checkpoints, and lets journal files go.
+    """Writes applied positions, hard states and checkpoints, and removes journal files.
 
     Args:
-        journal: where records go, and whose files may go.
+        journal: the node's journal.
         replicas: every raft group of the node by id; grows with new topics.
         node_id: this node, the only voter.
         file_bytes: size of a journal file.
-        storage: when a checkpoint is due.
-        clock: for the time in checkpoints.
+        storage: thresholds of checkpoints.
+        clock: time of checkpoints.
         files: the thread that writes checkpoints.
         propose_empty: proposes an empty entry to a state group, and calls back when it is applied.
         read_journal: reads from a journal file the entries of raft groups above an index; blocks.
-        drop_segments: lets the segments of a partition go that are below an offset.
-        on_full: called when there is no room on the disk.
-        on_fault: called with what broke when a checkpoint fails, unless it is for want of room: that is tried again.
+        drop_segments: removes the segments of a partition below an offset.
+        on_full: called when the disk is full.
+        on_fault: called with the error of a failed checkpoint; not for a full disk, after which it
+            is tried again.
 
     Attributes:
         on_positions: called when applied positions have become durable.
@@ -104,20 +110,20 @@ class Compaction:
         self._drop_segments = drop_segments
         self._on_full = on_full
         self._on_fault = on_fault
-        # What only the oldest file says is being written again.
+        # Records that only the oldest file has are being written again.
         self._collecting = False
         self._retry: asyncio.TimerHandle | None = None
         self._stopped = False
         self.on_positions: Callable[[], None] = _nothing
 
     def stop(self) -> None:
-        """Let no further file go."""
+        """Remove no further file."""
         self._stopped = True
         if self._retry is not None:
             self._retry.cancel()
 
     def synced(self, synced: list[SyncedLog]) -> None:
-        """Segments are on stable storage: say so in the journal."""
+        """Record in the journal that segments are on stable storage."""
         positions = []
         for entry in synced:
             assert isinstance(entry.mark, Mark)
@@ -218,7 +224,9 @@ class Compaction:
                 )
 
     def _is_worth_relocating(self) -> bool:
-        """Whether at least half of the journal would go. Less than that would be written again and again."""
+        """True if at least half of the journal would be removed. With less, entries would be relocated
+        again and again.
+        """
         stuck_bytes = sum(
             replica.stuck_bytes
             for replica in self._replicas.values()
@@ -332,11 +340,11 @@ class Compaction:
 
 
 def _nothing() -> None:
-    """Nobody waits for this to be durable: what follows it does."""
+    """Callback of a record that no caller waits for; later records imply its durability."""
 
 
 def _is_in(replica: Replica, file: JournalFile) -> bool:
-    """Whether a file has the newest hard state or applied position of a raft group."""
+    """True if a file has the newest hard state or applied position of a raft group."""
     in_position = isinstance(replica, PartitionReplica) and replica.position_file == file.number
     return in_position or replica.hard_state_file == file.number
 

@@ -259,7 +259,7 @@ class Partitions:
         replica.wake()
 
     def _published(self, replica: PartitionReplica, command: PublishParts) -> list[StagedPart | None]:
-        """What a publication has for a partition."""
+        """Parts of a publication for a partition."""
         identity = replica.log.identity
         return [
             self._find_part(StageName(command.sink_id, part.stage_id), identity.topic_id, identity.partition)

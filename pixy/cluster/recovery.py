@@ -23,14 +23,14 @@ _FIRST_NODE = 1
 
 @dataclass(slots=True)
 class RecoveredNode:
-    """What a data directory says. `lock` holds it until it is closed."""
+    """Contents of a data directory, locked until `lock` is closed."""
 
     lock: File
     identity: NodeIdentity
     journal: RecoveredJournal
 
     def group(self, raft_group: int) -> RecoveredGroup:
-        """What the journal holds of one raft group."""
+        """Records of one raft group in the journal, perhaps none."""
         return self.journal.groups.get(raft_group) or RecoveredGroup()
 
 
@@ -81,7 +81,9 @@ def _sync_ancestors(disk: Disk, directory: Path) -> None:
 
 
 def _sync_directories(disk: Disk, directory: Path) -> None:
-    """What was found may not be on stable storage yet, if only the process ended before and not the machine."""
+    """Sync names that may not be on stable storage yet, if only the process ended and not the
+    machine.
+    """
     names = disk.names(directory)
     for path in (directory, directory / "topics", directory / "state", directory / "staging"):
         if path == directory or path.name in names:

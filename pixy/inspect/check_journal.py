@@ -54,9 +54,9 @@ __all__ = [
 
 
 class CheckedEntry(NamedTuple):
-    """What a check keeps of an entry: the payload of a command, or how many offsets a record batch takes.
+    """Summary of an entry: the payload of a command, or the number of offsets of a record batch.
 
-    The term comes first, as `GroupEntries` wants it.
+    The term comes first, as `GroupEntries` expects.
     """
 
     term: int
@@ -68,12 +68,12 @@ class CheckedEntry(NamedTuple):
 
 @dataclass(slots=True)
 class CheckedGroup:
-    """What the journal holds of one raft group.
+    """Records of one raft group in the journal.
 
     Attributes:
-        entries: those behind `applied`, or all if that is None, in order.
+        entries: entries behind `applied`, or all of them if that is None, in order.
         applied: newest applied position of a partition.
-        hard_state: whether there is one.
+        hard_state: True if there is one.
     """
 
     entries: list[CheckedEntry] = field(default_factory=list)
@@ -94,9 +94,9 @@ class CheckedJournal:
     """The whole journal.
 
     Attributes:
-        files: how many there are.
-        groups: what it holds of each raft group.
-        whole: whether nothing in it is damaged, so that what it does not have was never there.
+        files: number of files.
+        groups: records by raft group.
+        whole: True if nothing is damaged, so that missing records never existed.
     """
 
     files: int = 0
@@ -104,7 +104,7 @@ class CheckedJournal:
     whole: bool = True
 
     def group(self, raft_group: int) -> CheckedGroup:
-        """What the journal holds of one raft group."""
+        """Records of one raft group, perhaps none."""
         return self.groups.get(raft_group) or CheckedGroup()
 
 

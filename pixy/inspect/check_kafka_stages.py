@@ -24,7 +24,7 @@ _OF_A_NODE = ("identity", "identity.part", "journal", "state", "topics")
 
 
 def is_kafka_stages_directory(directory: Path) -> bool:
-    """Whether a directory has stages for a cluster of Kafka, or is to have some."""
+    """True if a directory is that of stages for a Kafka cluster, perhaps an empty one."""
     if any((directory / name).exists() for name in _OF_A_NODE):
         return False
     made = directory.name == "kafka" and (directory / "lock").is_file()

@@ -80,7 +80,9 @@ def node_directories(disk: Disk, directory: Path) -> list[Path]:
 
 
 def _of_cluster(directory: Path) -> list[Path]:
-    """What a directory has if it is a cluster's: a node, stages for Kafka, or, behind a change of its kind, both."""
+    """Data directories in the directory of a cluster: of a node, of stages for Kafka, or of both
+    after the kind of the cluster was changed.
+    """
     if is_kafka_stages_directory(directory):
         return [directory]
     return [directory] * _is_node(directory) + [directory / _KAFKA] * is_kafka_stages_directory(
@@ -329,7 +331,9 @@ class _NodeCheck:
         ]
 
     def _may_be_used(self, directory: Path, known: KnownPartitions) -> bool:
-        """Whether what is in a directory is its partition's, as far as one can see; reports what else it is."""
+        """True if a directory has the files of its partition, as far as can be seen; reports
+        anything else.
+        """
         try:
             found = judge_partition_directory(self._disk, directory, known)
         except DataDirectoryError as error:
@@ -363,7 +367,7 @@ class _NodeCheck:
         check_partition(self._disk, directory, applied, replayed, self.report)
 
     def _publications(self, sinks: SinksState, staged: dict[tuple[str, str], bool]) -> None:
-        """What was published and is not everywhere yet still has its stages."""
+        """Check that unfinished publications still have their stages."""
         for publication in sinks.publications.values():
             waiting = [
                 f"{part.topic}-{part.partition}"
@@ -404,7 +408,7 @@ class _NodeCheck:
 
 
 def _published_records(entries: list[CheckedEntry], publication: int) -> int:
-    """How many records publications bring that are to be applied, behind the last one that was."""
+    """Number of records in publications behind the last applied one."""
     records = 0
     for entry in entries:
         if entry.entry_type is EntryType.COMMAND:

@@ -38,12 +38,12 @@ __all__ = ["ReplayedEntries", "check_partition"]
 
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex)")
 _UNINDEXED_BYTES_MAX = 4 * INDEX_INTERVAL_BYTES
-"""Where a segment may have no index although nothing was lost: a start of an earlier release began a new interval."""
+"""Bytes that may lack an index entry without a loss: starts of earlier releases began a new interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedEntries:
-    """What the journal has behind the applied position of a partition: entries, and the records in them."""
+    """Entries in the journal behind the applied position of a partition, and their records."""
 
     entries: int = 0
     records: int = 0
@@ -259,7 +259,7 @@ class _PartitionCheck:
 
 
 def _out_of_place(header: BatchHeader, expected: int | None, epoch: int) -> str:
-    """What is wrong with the fields that lie outside the checksum."""
+    """Describe the fault of the fields outside the checksum."""
     if expected is not None and header.base_offset != expected:
         return f"a batch with base offset {header.base_offset}, expected {expected}"
     return f"leader epoch {header.leader_epoch} after {epoch}"

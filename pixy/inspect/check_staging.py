@@ -68,7 +68,7 @@ def check_staging(disk: Disk, directory: Path, cluster_id: bytes, report: Report
 
 
 def _record(disk: Disk, path: Path, report: Report) -> StageRecord | None:
-    """What a sealed stage has; None if it is none, which is reported."""
+    """Record of a sealed stage; None if it is not one, which is reported."""
     try:
         files = disk.names(path)
     except NotADirectoryError:

@@ -1,4 +1,4 @@
-"""What a check has found: one line for each thing that was looked at, and one for each that is wrong."""
+"""The findings of a check: one line for each thing examined, and one for each fault."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -9,11 +9,11 @@ __all__ = ["Finding", "Report", "Verdict"]
 
 
 class Verdict(IntEnum):
-    """How bad it is; the greater, the worse.
+    """Severity of a finding, ascending.
 
-    OK: as it should be, or as a crash leaves it and the next start mends it without a word.
-    WARNING: the next start copes, but somebody may want to know.
-    DAMAGED: what was once durable is gone or wrong, or the next start is refused.
+    OK: in order, or left so by a crash and repaired silently by the next start.
+    WARNING: the next start copes, but an operator may want to know.
+    DAMAGED: durable data is gone or wrong, or the next start is refused.
     """
 
     OK = 0
@@ -25,8 +25,11 @@ class Verdict(IntEnum):
 
 
 class Finding(NamedTuple):
-    """`where` is a path relative to the directory that is checked, or the name of a partition or state group; `advice` what an operator
-    can do, if there is a choice."""
+    """One finding.
+
+    `where` is a path relative to the checked directory, or the name of a partition or state group;
+    `advice` says what an operator can do, if there is a choice.
+    """
 
     kind: str
     where: str

@@ -218,7 +218,7 @@ class ReadState(NamedTuple):
 
 
 class ConfChangeTransition(IntEnum):
-    """Whether and how a configuration change goes through a joint configuration."""
+    """Use of a joint configuration by a configuration change."""
 
     AUTO = 0
     JOINT_IMPLICIT = 1

@@ -38,17 +38,17 @@ _EVICTED_PER_TURN = 1000
 
 @dataclass(frozen=True, slots=True)
 class WriterPace:
-    """When a `LogWriter` works, and how much it does at a time.
+    """Timing and job sizes of a `LogWriter`.
 
-    Nobody waits for segments, and each log that is written costs a system call: with a thousand of them, most of all that a record costs.
-    Giving back memory takes 1 ms for 12 MiB.
+    No request waits for segments, and each log that is written costs a system call: with a thousand
+    logs, that is most of the cost of a record. Freeing memory takes 1 ms for 12 MiB.
 
     Attributes:
-        gather_s, gather_bytes: time and bytes after which what has gathered is written.
-        sync_after_s: time after which what is written is synced.
+        gather_s, gather_bytes: time and bytes after which gathered batches are written.
+        sync_after_s: time after which written batches are synced.
         full_disk_retry_s: time between attempts while the disk is full.
         job_logs_max: logs of one job.
-        evicted_bytes_per_turn: memory that is let go of in one turn of the loop, at least one batch.
+        evicted_bytes_per_turn: memory freed in one turn of the event loop, at least one batch.
     """
 
     gather_s: float = 0.1
@@ -60,7 +60,10 @@ class WriterPace:
 
 
 class SyncedLog(NamedTuple):
-    """A partition log whose segments are durable up to `end_offset`; `mark` is what `mark_dirty` was told last before."""
+    """Partition log whose segments are durable up to `end_offset`.
+
+    `mark` is the last one that `mark_dirty` was given before.
+    """
 
     log: PartitionLog
     mark: object
@@ -69,7 +72,7 @@ class SyncedLog(NamedTuple):
 
 
 class DamagedLog(NamedTuple):
-    """A partition log that was given up, and why; `undurable_bytes` is what of it only the journal has."""
+    """Partition log that was given up, with the reason, and its bytes that only the journal has."""
 
     mark: object
     error: CorruptData
@@ -89,7 +92,9 @@ class _Damaged(NamedTuple):
 
 @dataclass(slots=True)
 class _Outcome:
-    """What a job has come to: what it has written, what is damaged, where the synced logs end; or `rest`, for which there was no room."""
+    """Result of a job: logs written, logs damaged, ends of synced logs, and the `rest` that a full
+    disk left unwritten.
+    """
 
     written: list[_Dirty] = field(default_factory=list)
     damaged: list[_Damaged] = field(default_factory=list)
@@ -102,11 +107,11 @@ class LogWriter:
     """Writes and syncs partition logs.
 
     Args:
-        worker: the thread for it. The writer owns it from here on.
-        tail_cache_bytes: what all logs together may keep in memory, beyond what is not written yet.
+        worker: its thread. The writer owns it from here on.
+        tail_cache_bytes: written batches that all logs together may keep in memory.
         sync_bytes: unsynced bytes at which a sync is due.
         sync_logs: unsynced logs at which a sync is due; each of them holds a file open.
-        on_synced: called with what became durable.
+        on_synced: called with logs that became durable.
         on_progress: called whenever `unwritten_bytes` fell.
         on_damaged: called with a log that nothing more is written of.
         on_full: called when there is no room on the disk.

@@ -1,7 +1,8 @@
-"""What the journal says after a start: read it whole, cut its torn tail, tell what every raft group has.
+"""Recovery of the journal: reads it whole, cuts its torn tail, sorts its records by raft group.
 
-The decisions about files and flushes, in the order in which they are taken. Flush n is the one that is expected: one above the last one
-of the file before, or of this file. A flush that is valid and comes later, here or in a later file, proves that flush n was durable.
+The decisions about files and flushes, in the order in which they are taken. Flush n is the
+expected one: one above the last of the file before, or of this file. A valid flush that comes
+later, here or in a later file, proves that flush n was durable.
 
     row                 found                                                         done
     ------------------  ------------------------------------------------------------  --------------------------------------
@@ -97,16 +98,16 @@ _ENTRIES = frozenset((_ENTRY, _RELOCATED_ENTRY))
 _HARD_STATE = int(RecordKind.HARD_STATE)
 
 _Place = tuple[int, int, int, int]
-"""Where an entry is: its term, the number of the file, its first byte there, the byte behind it."""
+"""Place of an entry: its term, file number, first byte, and the byte behind its last."""
 
 
 @dataclass(slots=True)
 class RecoveredGroup:
-    """What the journal holds of one raft group.
+    """Records of one raft group in the journal.
 
     Attributes:
-        entries: those behind `applied`, or all if that is None, in order; there may be holes where a group needs nothing.
-            Their payloads are copies.
+        entries: entries behind `applied`, or all of them if that is None, in order. There may be
+            holes where a group needs nothing. Payloads are copies.
         hard_state: newest one, None if there is none; and the number of the file that holds it.
         applied: newest applied position of a partition, None if there is none; and its file.
     """
@@ -264,19 +265,20 @@ def _copied(view: memoryview, place: RecordPlace) -> JournalRecord:
 def read_entries(
     disk: Disk, directory: Path, owner: tuple[bytes, int], number: int, above: Mapping[int, int]
 ) -> list[JournalRecord]:
-    """What some raft groups have in one journal file and need, so that it can be relocated and the file can go. Blocks.
+    """Read the entries of some raft groups from one journal file, for relocation. Blocks.
 
-    Who relocates it appends to the journal what is in the Raft log of the group at that moment, which is what has the term that the log
-    has at its index; the rest was replaced by what later files have.
+    The caller appends to the journal the entries that are still in the Raft log of their group:
+    those whose term is the log's at their index. The others were replaced by entries in later
+    files.
 
     Args:
         disk, directory, owner: as of the journal.
-        number: the file. It is no longer written: it has a successor.
-        above: for each raft group that is asked for, the index up to which it needs nothing.
+        number: the file, which has a successor and is no longer written.
+        above: by raft group, the index up to which entries are not needed.
 
     Returns:
-        Entries ordered by raft group and index, none twice; both those that were written here first and those that were relocated
-        here. Payloads are copies: all together they may be as large as the file.
+        Entries ordered by raft group and index, none twice: those first written to this file and
+        those relocated to it. Payloads are copies, together at most as large as the file.
 
     Raises:
         CorruptData: the file is damaged, or ends before its successor begins; names file, byte and reason.

@@ -67,7 +67,9 @@ _DELETED = re.compile(r"\d{20}-deleted")
 
 
 class PieceBatches(NamedTuple):
-    """What a piece of a stage holds of one partition: whole batches back to back, with so many records."""
+    """Batches of one partition in a piece of a stage: whole, back to back, with their records
+    counted.
+    """
 
     topic: str
     topic_id: bytes
@@ -77,7 +79,7 @@ class PieceBatches(NamedTuple):
 
 
 class SealedStage(NamedTuple):
-    """A stage that was found; `fault` is what is wrong with its files, None if nothing is known to be."""
+    """A stage found at start, with the fault of its files; None if none is known."""
 
     number: int
     record: StageRecord
@@ -85,12 +87,12 @@ class SealedStage(NamedTuple):
 
 
 def stage_directory(directory: Path, number: int) -> Path:
-    """Where a stage is."""
+    """Directory of a stage."""
     return directory / f"{number:020d}"
 
 
 def staged_part(directory: Path, number: int, part: StagePart) -> StagedPart:
-    """A part of a sealed stage, to be read."""
+    """Part of a sealed stage, for reading."""
     name = _file_name(part.topic_id, part.partition)
     return StagedPart(stage_directory(directory, number) / name, part.bytes, part.records)
 
@@ -107,7 +109,10 @@ class _Extent(NamedTuple):
 
 @dataclass(slots=True)
 class _PartFile:
-    """One file of a stage that is being written. `extents` is in the order of the file; `size` is what they have together."""
+    """File of a stage that is being written.
+
+    `extents` are in the order of the file; `size` is their sum in bytes.
+    """
 
     topic: str
     topic_id: bytes
@@ -118,7 +123,7 @@ class _PartFile:
 
 
 class RecoveredStages(NamedTuple):
-    """What a start has found; stages get numbers from `next_number` on."""
+    """Stages found at start. New stages get numbers from `next_number` on."""
 
     stages: list[SealedStage]
     next_number: int
@@ -267,7 +272,7 @@ def recover_stages(disk: Disk, directory: Path, cluster_id: bytes) -> RecoveredS
 
 
 def _sort(disk: Disk, path: Path) -> SealedStage | None:
-    """What is at a path in the directory of stages; None if it was a leftover, which is gone."""
+    """Stage at a path in the directory of stages; None for a leftover, which is removed."""
     try:
         files = disk.names(path)
     except NotADirectoryError as error:
@@ -287,7 +292,9 @@ def _sort(disk: Disk, path: Path) -> SealedStage | None:
 
 
 def find_fault(disk: Disk, path: Path, record: StageRecord) -> CorruptData | None:
-    """What is wrong with the files of a sealed stage at a path, as far as their lengths tell. Blocks."""
+    """Fault of the files of a sealed stage, judged by existence and length alone; None if there is
+    none. Blocks.
+    """
     for part in record.parts:
         name = path / _file_name(part.topic_id, part.partition)
         try:
