@@ -145,10 +145,10 @@ def layers() -> str:
     rows: list[tuple[str, tuple[tuple[str, str], ...]]] = [
         (SLATE, (("cli", "commands; prints and exits"),)),
         (SLATE, (("daemon", "start, serve, drain, stop"),)),
-        (BLUE, (("api/grpc", "one file per service"), ("inspect", "check and dump files"))),
+        (BLUE, (("api/grpc", "one file per service"),)),
         (BLUE, (("rpc", "gRPC server for any service"), ("proxy", "checks, gathers, routes"))),
         (VIOLET, (("http2", "HTTP/2 and HPACK, pure"), ("consume", "offers, acks, offsets"))),
-        (GREEN, (("backend", "one protocol: embedded, Kafka"),)),
+        (GREEN, (("backend", "one protocol: embedded, Kafka"), ("inspect", "check and dump of files"))),
         (GREEN, (("cluster", "a node: raft groups, state, stages"),)),
         (GREEN, (("storage", "journal, segments, checkpoints"), ("raft", "one replica, pure"))),
         (AMBER, (("records · kafka_protocol · config · errors · clock · proto", "used by all"),)),
