@@ -428,7 +428,7 @@ class Journal:
         self._file, self._size, self._written_to = file, size, 0
 
     def _grow(self, file: File, size: int) -> None:
-        """Extend a file without a flush, found by recovery, that is smaller than its first flush."""
+        """Extend a file found without flushes by recovery, smaller than its first flush."""
         try:
             file.allocate(size)
         except OSError as error:
