@@ -100,7 +100,7 @@ class Session:
         return float(rows / sum(each["durationMs"]["triggerExecution"] for each in steady) * 1000)
 
     def micro_batch_ms(self, source: str = "") -> float:
-        """Median duration of micro-batches with a row per partition, or with one row from memory."""
+        """Median duration of micro-batches with a row per partition, or a row from memory."""
         query = self._start_stream(source or self._connector, PARTITIONS, available_now=False)
         while len(query.recentProgress) < _TRIGGERS and query.isActive:
             query.awaitTermination(1)

@@ -1,4 +1,4 @@
-"""pixy/faults.py: faults are found in the log by the id in their error, and do not flood the log."""
+"""pixy/faults.py: faults are found in the log by the id in their error, without flooding it."""
 
 import pytest
 from structlog.testing import capture_logs

@@ -215,7 +215,7 @@ class LineWriter:
             raise error
 
     def _describe(self) -> None:
-        """Look up the topic, which is created if missing as by Produce, and select the partition."""
+        """Look up the topic, created if missing as by Produce, and select the partition."""
         from pixy.proto import pixy_log_pb2
         from pixy.records import make_partitioner
 

@@ -133,7 +133,7 @@ def _default_cluster(root: Branch) -> str:
 def _logging(
     entries: tuple[LoggingConfig, ...], flags: Mapping[str, Any], problems: list[Problem]
 ) -> tuple[LoggingConfig, ...]:
-    """Log outputs with `--log-format` (one log in that format) and `--log-level` (for all) applied."""
+    """Log outputs after `--log-format` (one log in that format) and `--log-level` (for all)."""
     chosen = {}
     for flag, name in _LOGGING_FLAGS.items():
         if flag in flags:

@@ -109,7 +109,7 @@ class Section:
 
 
 class Leaf(NamedTuple):
-    """An option, its dotted path below the given table, and the kinds of cluster that it affects."""
+    """An option, its dotted path below the table, and the kinds of cluster that it affects."""
 
     path: str
     option: Option

@@ -11,7 +11,7 @@ MakeWorld = Callable[..., World]
 
 @pytest.fixture
 async def make_world() -> AsyncIterator[MakeWorld]:
-    """A factory of worlds with one topic `t`; all are stopped at the end, and must have no fault."""
+    """A factory of worlds with one topic `t`; all are stopped at the end, without a fault."""
     worlds: list[World] = []
 
     def make(partitions: int = 1, **options: Any) -> World:

@@ -414,7 +414,7 @@ async def test_the_wall_clock_may_step_backwards_between_two_records() -> None:
 
 
 async def told(*, fails: bool) -> dict[str, list[tuple[list[object], int, int, bool]]]:
-    """The calls of two `done` callbacks for one batch of records: a a b, an asynchronous one, b a."""
+    """Calls of two `done` callbacks for one batch of records: a a b, an asynchronous one, b a."""
     accumulators, backend, answers = await make()
     description = backend.topic(TOPIC)
     assert description is not None

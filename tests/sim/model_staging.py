@@ -141,7 +141,7 @@ class StagingModel:
         return sink
 
     def may_have_expired(self, sink: SinkModel, stage: StageModel) -> bool:
-        """True if a stage may have been dropped because its sink was idle or published without it."""
+        """True if a stage may be gone because its sink was idle or published without it."""
         now_ms = self._clock.true_ms()
         waited_ms = 0 if stage.passed_ms is None else now_ms - stage.passed_ms
         return max(sink.idle_ms, now_ms - sink.active_ms, waited_ms) >= self._expiry_ms - 10

@@ -1,4 +1,4 @@
-"""pixy/api/grpc/kafkapixy.py: round trips of all fields, every status, and undeliverable answers."""
+"""pixy/api/grpc/kafkapixy.py: round trips of all fields, every status, undeliverable answers."""
 
 from __future__ import annotations
 

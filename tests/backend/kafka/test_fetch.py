@@ -1,4 +1,4 @@
-"""Fetches from a real Kafka: gaps of transactions and compaction, and many fetches in few requests."""
+"""Fetches from a real Kafka: gaps of transactions and compaction, many fetches in few requests."""
 
 import asyncio
 import os

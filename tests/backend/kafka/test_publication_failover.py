@@ -89,7 +89,7 @@ async def publish_again(backend: Backend, sink: str) -> Published:
 async def check_once(
     cluster: KafkaCluster, backend: Backend, topic: str, sink: str, expected: list[list[bytes | None]]
 ) -> None:
-    """Check that the epoch is published once, also after another publish and with all brokers back."""
+    """Check that the epoch is published once, also after another call and with all brokers back."""
     assert await read(backend, topic) == expected
     assert await publish_again(backend, sink) == Published(False, 0)
     await start_again(cluster)

@@ -44,7 +44,7 @@ async def test_every_option_of_kafka_can_be_set(backend: KafkaBackend, topic: st
 
 
 class LaggingClient(KafkaClient):
-    """A client whose first request for options goes to a broker that does not know the topic yet."""
+    """A client whose first request for options goes to a broker without the topic yet."""
 
     lags = True
 
