@@ -25,8 +25,8 @@ import structlog
 from pixy.clock import Clock
 from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
 from pixy.config import StorageConfig
+from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions, HardState
-from pixy.raft import LogPosition
 from pixy.storage import (
     CheckpointId,
     Journal,

@@ -40,8 +40,8 @@ from pixy.cluster.topic_commands import alter_command, create_command, delete_co
 from pixy.cluster.turns import in_turns
 from pixy.errors import CorruptData, DataDirectoryError, PixyError, Unavailable
 from pixy.futures import reject, resolve
+from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, InitCluster, MetadataCommand
-from pixy.raft import LogPosition
 from pixy.records import TopicPartition
 from pixy.storage import (
     DamagedLog,

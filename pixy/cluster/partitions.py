@@ -33,8 +33,8 @@ from pixy.cluster.sinks import StageName
 from pixy.cluster.topic_config import log_options
 from pixy.config import StorageConfig
 from pixy.errors import CorruptData, DataDirectoryError, UnknownPartition
+from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import PartitionCommand, PartitionIdentity, PublishParts
-from pixy.raft import LogPosition
 from pixy.records import TopicPartition
 from pixy.storage import (
     DamagedLog,

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 from pixy.errors import CorruptData
 from pixy.futures import resolve
+from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import AppliedPosition
-from pixy.raft import LogPosition
 from pixy.records import TopicPartition
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog
 

@@ -14,7 +14,7 @@ from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.replica import Replica, StateMachine, StateReplica
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.errors import CorruptData
-from pixy.raft import LogPosition
+from pixy.log_position import LogPosition
 from pixy.storage import CheckpointStore, Disk, Worker, run_on
 
 __all__ = ["GROUPS_COUNT", "StateGroups", "check_journal_reaches"]

@@ -13,12 +13,12 @@ promotion yet.
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from pixy.log_position import LogPosition
 from pixy.raft import follower, replication
 from pixy.raft.errors import StorageError, panic
 from pixy.raft.messages import (
     CAMPAIGN_TRANSFER,
     NONE,
-    LogPosition,
     Message,
     MessageType,
     RaftEntryType,

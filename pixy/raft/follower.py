@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from pixy.log_position import LogPosition
 from pixy.raft import conf_change
 from pixy.raft.config import ReadOnlyOption
 from pixy.raft.errors import ProposalDropped
-from pixy.raft.messages import NONE, LogPosition, Message, MessageType, ReadState, Snapshot, StateType
+from pixy.raft.messages import NONE, Message, MessageType, ReadState, Snapshot, StateType
 from pixy.raft.text import describe_conf_state
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ replaced; a leader that asks for it has a bug (Raft §5.4.3, leader completeness
 
 from collections.abc import Sequence
 
+from pixy.log_position import LogPosition
 from pixy.raft.errors import Compacted, EntryUnavailable, StorageError, panic
-from pixy.raft.messages import Entry, LogPosition, Snapshot
+from pixy.raft.messages import Entry, Snapshot
 from pixy.raft.sizes import NO_LIMIT, entries_size, limit_entries
 from pixy.raft.storage import Storage
 from pixy.raft.trace import Trace

@@ -29,7 +29,6 @@ __all__ = [
     "ConfState",
     "Entry",
     "HardState",
-    "LogPosition",
     "Message",
     "MessageType",
     "RaftEntryType",
@@ -102,13 +101,6 @@ class StateType(IntEnum):
     CANDIDATE = 1
     LEADER = 2
     PRE_CANDIDATE = 3
-
-
-class LogPosition(NamedTuple):
-    """Position of an entry. Positions compare as logs do: by term, then by index (Raft §5.4.1)."""
-
-    term: int
-    index: int  # type: ignore[assignment]  # it hides tuple.index, which a pair has no use for
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ unstable state is stored. A leader's acknowledgement of its own entries and a ca
 itself take the same path, and so do its vote requests.
 """
 
+from pixy.log_position import LogPosition
 from pixy.raft import conf_change, replication
 from pixy.raft.config import RaftConfig, RandomSource, check_node_id
 from pixy.raft.errors import ConfChangeError, ProposalDropped, panic
@@ -31,7 +32,6 @@ from pixy.raft.messages import (
     ConfState,
     Entry,
     HardState,
-    LogPosition,
     Message,
     MessageType,
     RaftEntryType,

@@ -14,8 +14,9 @@ A received snapshot waits here as well. The log then begins behind it.
 
 from collections.abc import Sequence
 
+from pixy.log_position import LogPosition
 from pixy.raft.errors import panic
-from pixy.raft.messages import Entry, LogPosition, Snapshot
+from pixy.raft.messages import Entry, Snapshot
 from pixy.raft.trace import Trace
 
 __all__ = ["Unstable"]

@@ -24,8 +24,8 @@ import pixy
 from pixy.cluster import PartitionReplica
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.replica import StateReplica
+from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import PartitionCommand
-from pixy.raft import LogPosition
 from pixy.storage import (
     CheckpointId,
     Disk,
