@@ -6,7 +6,7 @@ With one voter an entry is committed once the journal has it. Everything that a 
 needs on disk is written from the first start: cluster id, node id, hard states with a configuration
 of one voter, terms from 1, indexes without gaps.
 
-`compaction` decides which journal files may then be removed.
+`journal_retention` decides which journal files may then be removed.
 
 Invariant: a partition's records are applied in the order of their indexes, and so are a state
 group's commands.
@@ -21,15 +21,19 @@ from typing import Any, TypeVar
 import structlog
 
 from pixy.clock import Clock
+from pixy.cluster.applied_positions import AppliedPositionWriter
+from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.cold_reads import ColdReads
-from pixy.cluster.compaction import TERM, Compaction
 from pixy.cluster.groups import Forgotten, GroupsState
+from pixy.cluster.hard_states import TERM, HardStates
+from pixy.cluster.journal_retention import JournalRetention
 from pixy.cluster.metadata import DeletedTopic, Topic
 from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_max
 from pixy.cluster.node_time import NodeTime
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.publisher import Publisher, SinksGroup
 from pixy.cluster.recovery import RecoveredNode, recover_node
+from pixy.cluster.relocation import ReadJournal, Relocation
 from pixy.cluster.replica import PartitionReplica, Proposal, Replica, StateReplica
 from pixy.cluster.reserve import Reserve
 from pixy.cluster.retention import Retention
@@ -98,7 +102,10 @@ class Node:
         self._journal: Journal
         self._cold_reads: ColdReads
         self._writer: LogWriter
-        self._compaction: Compaction
+        self._positions: AppliedPositionWriter
+        self._hard_states: HardStates
+        self._checkpoints: Checkpoints
+        self._journal_retention: JournalRetention
         self._partitions: Partitions
         self._reserve: Reserve
         self._retention: Retention
@@ -149,7 +156,7 @@ class Node:
             return
         self._stopped = True
         self.publisher.stop()
-        self._compaction.stop()
+        self._journal_retention.stop()
         self._reserve.stop()
         self._retention.stop()
         for replica in self._partitions:
@@ -182,7 +189,7 @@ class Node:
         # No later request is answered, and the journal must not wait for a release that never
         # comes.
         self._journal.give_up()
-        self._compaction.stop()
+        self._journal_retention.stop()
         self._reserve.stop()
         self._retention.stop()
         if self._first_entry is not None:
@@ -351,15 +358,15 @@ class Node:
                 self.publisher.committed(result)
             elif isinstance(result, Forgotten):
                 in_turns(result.state.sweep())
-            self._compaction.applied(replica)
+            self._checkpoints.applied(replica)
         proposal.done(result)
 
     def _topic_changed(self, topic: Topic) -> None:
-        self._compaction.write_hard_states(self._partitions.put_topic(topic))
+        self._hard_states.write_all(self._partitions.put_topic(topic))
         self._loop.call_soon(self.observer.topic_changed, topic.name)
 
     def _topic_deleted(self, topic: Topic) -> None:
-        self._partitions.drop_topic(topic, self._compaction.topic_deleted)
+        self._partitions.drop_topic(topic, self._journal_retention.maybe_remove)
         self.publisher.topic_deleted(topic.topic_id)
         self._loop.call_soon(self.observer.topic_deleted, topic.name)
         self._deleted_topic_ids.append(topic.topic_id)
@@ -396,26 +403,13 @@ class Node:
             self._options.storage.cold_read_bytes_per_second,
             lambda: self._loop.time() - self._journal.flushed_at < _WRITING_S,
         )
-        self._compaction = Compaction(
-            self._journal,
-            self._replicas,
-            node_id=self.node_id,
-            file_bytes=self._options.journal.file_bytes,
-            storage=self._options.storage,
-            clock=self._clock,
-            files=self._files,
-            propose_empty=self._propose_empty,
-            read_journal=partial(read_entries, self._disk, directory, owner),
-            drop_segments=self._drop_segments,
-            on_full=self._on_full,
-            on_fault=self._fault,
-        )
+        self._open_journal_retention(partial(read_entries, self._disk, directory, owner))
         self._writer = LogWriter(
             self._options.worker("pixy-writer", background=True),
             tail_cache_bytes=self._options.storage.tail_cache_bytes,
             sync_bytes=self._options.journal.max_unapplied_bytes // 2,
             sync_logs=unsynced_logs_max(self._disk.open_file_limit()),
-            on_synced=self._compaction.synced,
+            on_synced=self._positions.synced,
             on_progress=self._on_progress,
             on_damaged=self._log_damaged,
             on_full=self._on_full,
@@ -423,6 +417,28 @@ class Node:
             pace=self._options.writer_pace,
         )
         self._open_files(recovered)
+
+    def _open_journal_retention(self, read_journal: ReadJournal) -> None:
+        self._positions = AppliedPositionWriter(
+            self._journal, self._replicas, self._drop_segments, self._on_positions
+        )
+        self._hard_states = HardStates(self._journal, self.node_id)
+        self._checkpoints = Checkpoints(
+            self._options.storage,
+            self._clock,
+            self._files,
+            self._propose_empty,
+            on_written=self._on_checkpoint,
+            on_full=self._on_full_checkpoint,
+            on_fault=self._fault,
+        )
+        file_bytes = self._options.journal.file_bytes
+        relocation = Relocation(
+            self._journal, self._replicas, file_bytes, self._files, read_journal, self._fault
+        )
+        self._journal_retention = JournalRetention(
+            self._journal, self._replicas, self._hard_states, self._positions, self._checkpoints, relocation
+        )
 
     def _open_files(self, recovered: RecoveredNode) -> None:
         self._stages = Stages(
@@ -478,14 +494,13 @@ class Node:
             self._time.now_ms,
             self._propose_and_tell,
         )
-        self._compaction.on_positions = self.publisher.maybe_finish
 
     async def _write_missing_entries(self) -> None:
         """Write the entries of a first start, and those that a crash right after the creation or
         deletion of a topic left out.
         """
         missing = [replica for replica in self._replicas.values() if not replica.hard_state_file]
-        self._compaction.write_hard_states(iter(missing))
+        self._hard_states.write_all(iter(missing))
         self._deleted_topic_ids = self._state.deleted_topic_ids()
         self._forget_offsets()
         if not self.metadata.groups_count:
@@ -509,8 +524,20 @@ class Node:
     def _log_damaged(self, damaged: DamagedLog) -> None:
         self._partitions.log_damaged(damaged)
 
+    def _on_positions(self) -> None:
+        """Applied positions have become durable: journal files and published stages may go."""
+        self._journal_retention.maybe_remove()
+        self.publisher.maybe_finish()
+
+    def _on_checkpoint(self) -> None:
+        self._journal_retention.maybe_remove()
+
     def _on_full(self) -> None:
         self._reserve.release()
+
+    def _on_full_checkpoint(self) -> None:
+        self._reserve.release()
+        self._journal_retention.retry_later()
 
     def _on_progress(self) -> None:
         if not self._is_behind():

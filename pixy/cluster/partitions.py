@@ -25,7 +25,7 @@ from pathlib import Path
 
 import structlog
 
-from pixy.cluster.compaction import Mark
+from pixy.cluster.applied_positions import Mark
 from pixy.cluster.metadata import Topic
 from pixy.cluster.recovery import RecoveredNode
 from pixy.cluster.replica import PartitionReplica, Replica

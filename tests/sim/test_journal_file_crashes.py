@@ -8,7 +8,6 @@ files, and an end at one of very few operations.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -17,12 +16,14 @@ from structlog.testing import capture_logs
 
 from pixy.backend import EmbeddedBackend
 from pixy.cluster import Node, NodeOptions
-from pixy.cluster.compaction import Compaction
+from pixy.cluster.applied_positions import AppliedPositionWriter
+from pixy.cluster.journal_retention import JournalRetention
+from pixy.cluster.relocation import Relocation
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import PixyError
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import NewRecord, TopicPartition, build_batch
-from pixy.storage import JournalFile, JournalRecord, RecordKind
+from pixy.storage import JournalFile, JournalRecord
 from tests.fakes.clock import FakeClock
 from tests.sim.disk import Operation, SimulatedDisk
 from tests.sim.model import Model
@@ -161,45 +162,40 @@ def losses() -> Iterator[tuple[int, int]]:
 
 def test_nothing_is_lost_wherever_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     relocated: list[JournalRecord] = []
-    relocate = Compaction._relocate
+    append = Relocation._append
 
-    def note(compaction: Compaction, oldest: JournalFile, entries: Any, error: BaseException | None) -> None:
+    def note(
+        relocation: Relocation, then: Callable[[], None], entries: Any, error: BaseException | None
+    ) -> None:
         relocated.extend(entries or ())
-        relocate(compaction, oldest, entries, error)
+        append(relocation, then, entries, error)
 
-    monkeypatch.setattr(Compaction, "_relocate", note)
+    monkeypatch.setattr(Relocation, "_append", note)
     assert list(losses()) == []
     assert relocated
 
 
 def test_without_relocation_before_a_removal_data_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    relocate, forget = Compaction._relocate, Compaction._forget
-    late: dict[int, list[JournalRecord]] = {}
+    append, unlink = Relocation._append, JournalRetention._unlink
+    late: list[tuple[Relocation, list[JournalRecord]]] = []
 
     def relocate_later(
-        compaction: Compaction,
-        oldest: JournalFile,
+        relocation: Relocation,
+        then: Callable[[], None],
         entries: list[JournalRecord] | None,
         error: BaseException | None,
     ) -> None:
-        late[oldest.number] = entries or []
-        relocate(compaction, oldest, [], error)
+        late.append((relocation, entries or []))
+        append(relocation, then, [], error)
 
-    def forget_and_relocate(compaction: Compaction, oldest: JournalFile) -> None:
-        forget(compaction, oldest)
-        for entry in late.pop(oldest.number, ()):
-            compaction._journal.append(
-                RecordKind.RELOCATED_ENTRY,
-                entry.entry_type,
-                entry.raft_group,
-                entry.index,
-                entry.term,
-                entry.payload,
-                lambda: None,
-            )
+    def unlink_and_relocate(retention: JournalRetention, oldest: JournalFile) -> None:
+        unlink(retention, oldest)
+        for relocation, entries in late:
+            append(relocation, lambda: None, entries, None)
+        late.clear()
 
-    monkeypatch.setattr(Compaction, "_relocate", relocate_later)
-    monkeypatch.setattr(Compaction, "_forget", forget_and_relocate)
+    monkeypatch.setattr(Relocation, "_append", relocate_later)
+    monkeypatch.setattr(JournalRetention, "_unlink", unlink_and_relocate)
     assert any(losses())
 
 
@@ -207,15 +203,16 @@ def test_without_copies_of_its_records_before_a_removal_data_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Being about to be rewritten is not enough."""
-    write = Compaction._write_positions
+    write = AppliedPositionWriter.write
 
-    def write_and_forget_at_once(
-        compaction: Compaction, positions: list[AppliedPosition], then: Callable[[], None]
+    def write_and_unlink_at_once(
+        writer: AppliedPositionWriter,
+        positions: list[AppliedPosition],
+        then: Callable[[], None] | None = None,
     ) -> None:
-        carries_over = isinstance(then, partial) and then.func.__name__ == "_forget"
-        write(compaction, positions, (lambda: None) if carries_over else then)
-        if carries_over:
+        write(writer, positions)
+        if then is not None:
             then()
 
-    monkeypatch.setattr(Compaction, "_write_positions", write_and_forget_at_once)
+    monkeypatch.setattr(AppliedPositionWriter, "write", write_and_unlink_at_once)
     assert any(losses())

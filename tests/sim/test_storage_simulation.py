@@ -1,11 +1,12 @@
 """Acknowledged data survives all failures of the process and the machine: five hundred seeds."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
-from pixy.cluster.compaction import Compaction
-from pixy.storage import JournalFile, JournalRecord
+from pixy.cluster.relocation import Relocation
+from pixy.storage import JournalRecord
 from tests.sim.disk import Operation
 from tests.sim.storage_simulation import Simulation, SimulationFailure, run_seed
 
@@ -77,23 +78,23 @@ def test_nothing_is_lost_invented_or_changed() -> None:
 def test_every_file_operation_of_the_storage_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: Counter[tuple[str, str]] = Counter()
     relocated: list[JournalRecord] = []
-    relocate = Compaction._relocate
+    append = Relocation._append
 
     def note(operation: Operation) -> None:
         name = operation.path.name
         kind = "deleted" if name.endswith("-deleted") else operation.path.suffix or name
         kinds[operation.what, kind] += 1
 
-    def note_and_relocate(
-        compaction: Compaction,
-        oldest: JournalFile,
+    def note_and_append(
+        relocation: Relocation,
+        then: Callable[[], None],
         entries: list[JournalRecord] | None,
         error: BaseException | None,
     ) -> None:
         relocated.extend(entries or ())
-        relocate(compaction, oldest, entries, error)
+        append(relocation, then, entries, error)
 
-    monkeypatch.setattr(Compaction, "_relocate", note_and_relocate)
+    monkeypatch.setattr(Relocation, "_append", note_and_append)
     for seed in range(1, 61):
         simulation = Simulation(seed)
         simulation.disk.before = note

@@ -1,0 +1,100 @@
+"""Checkpoints of a node's state groups: when one is due, and its way to the disk.
+
+A checkpoint is written after a number of entries or bytes, and when the journal waits for it. The
+state is captured on the event loop and written by the thread for files.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from pixy.clock import Clock
+from pixy.cluster.replica import StateReplica
+from pixy.config import StorageConfig
+from pixy.storage import CheckpointId, Worker, is_disk_full
+
+__all__ = ["Checkpoints"]
+
+log = structlog.get_logger(__name__)
+
+
+class Checkpoints:
+    """Writes checkpoints.
+
+    Args:
+        storage: thresholds of entries and bytes.
+        clock: time of checkpoints.
+        files: the thread that writes them.
+        propose_empty: proposes an empty entry to a state group, and calls back when it is applied.
+        on_written: called when a checkpoint is durable.
+        on_full: called when the disk has no room for one.
+        on_fault: called with any other error of one.
+    """
+
+    def __init__(
+        self,
+        storage: StorageConfig,
+        clock: Clock,
+        files: Worker,
+        propose_empty: Callable[[StateReplica, Callable[[], None]], None],
+        on_written: Callable[[], None],
+        on_full: Callable[[], None],
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._files = files
+        self._propose_empty = propose_empty
+        self._on_written = on_written
+        self._on_full = on_full
+        self._on_fault = on_fault
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Ignore errors from here on: the node stops."""
+        self._stopped = True
+
+    def applied(self, replica: StateReplica) -> None:
+        """An entry of a state group was applied: write a checkpoint if one is due."""
+        storage = self._storage
+        if (
+            replica.entries_since >= storage.checkpoint_entries
+            or replica.bytes_since >= storage.checkpoint_bytes
+        ):
+            self.write(replica)
+
+    def write(self, replica: StateReplica) -> None:
+        """Write a checkpoint of a state group, unless that is under way."""
+        if replica.checkpointing:
+            return
+        replica.checkpointing = True
+        if replica.checkpoints and replica.checkpoints[-1].end_offset == replica.applied.index:
+            # Two checkpoints must differ, so that the journal can be cut below the older: an empty entry makes the difference.
+            self._propose_empty(replica, partial(self._begin, replica))
+        else:
+            self._begin(replica)
+
+    def _begin(self, replica: StateReplica) -> None:
+        id = CheckpointId(replica.applied.term, replica.applied.index)
+        replica.entries_since = replica.bytes_since = 0
+        records = replica.machine.snapshot()
+        self._files.submit(
+            partial(replica.store.write, id, records, self._clock.wall_ms()),
+            partial(self._written, replica),
+        )
+
+    def _written(
+        self, replica: StateReplica, ids: list[CheckpointId] | None, error: BaseException | None
+    ) -> None:
+        replica.checkpointing = False
+        if error is not None or ids is None:
+            log.error("a checkpoint could not be written", state_group=replica.name, error=str(error))
+            if is_disk_full(error):
+                self._on_full()
+            elif error is not None and not self._stopped:
+                # What a failed sync left behind looks durable to the next checkpoint, and is not.
+                self._on_fault(error)
+            return
+        replica.set_checkpoints(ids)
+        self._on_written()
