@@ -27,7 +27,7 @@ from pixy.cluster import (
     PartitionReplica,
     StageName,
     Topic,
-    in_turns,
+    run_in_steps,
 )
 from pixy.errors import (
     CorruptData,
@@ -72,7 +72,7 @@ class _Observer(NodeObserver):
         """Reassign consumer groups one per turn: there may be thousands."""
         self._assignments.append(steps)
         if len(self._assignments) == 1:
-            in_turns(self._told())
+            run_in_steps(self._told())
 
     def _told(self) -> Iterator[None]:
         while self._assignments:

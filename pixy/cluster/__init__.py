@@ -11,7 +11,7 @@ from pixy.cluster.sinks import SINKS_GROUP, NotNew, Sink, SinksState, StageName,
 from pixy.cluster.stage_expiry import StageExpiry
 from pixy.cluster.stages import KAFKA_CLUSTER_ID, Stage, Stages, StageSeal, merged_parts
 from pixy.cluster.state_groups import check_journal_reaches
-from pixy.cluster.turns import in_turns
+from pixy.cluster.steps import run_in_steps
 
 __all__ = [
     "FIRST_GROUPS_GROUP",
@@ -40,8 +40,8 @@ __all__ = [
     "Stages",
     "Topic",
     "check_journal_reaches",
-    "in_turns",
     "judge_epoch",
     "merged_parts",
+    "run_in_steps",
     "unsynced_logs_max",
 ]

@@ -40,8 +40,8 @@ from pixy.cluster.retention import Retention
 from pixy.cluster.sinks import Publication
 from pixy.cluster.stages import Stages
 from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups
+from pixy.cluster.steps import run_in_steps
 from pixy.cluster.topic_commands import alter_command, create_command, delete_command
-from pixy.cluster.turns import in_turns
 from pixy.errors import CorruptData, DataDirectoryError, PixyError, Unavailable
 from pixy.futures import reject, resolve
 from pixy.log_position import LogPosition
@@ -357,7 +357,7 @@ class Node:
             elif isinstance(result, Publication):
                 self.publisher.committed(result)
             elif isinstance(result, Forgotten):
-                in_turns(result.state.sweep())
+                run_in_steps(result.state.sweep())
             self._checkpoints.applied(replica)
         proposal.done(result)
 

@@ -27,7 +27,7 @@ from pixy.cluster.roll_forward import Propose, RollForward
 from pixy.cluster.sinks import NotNew, Publication, SinksState, StageName
 from pixy.cluster.stage_expiry import StageExpiry
 from pixy.cluster.stages import Stage, Stages, StageSeal, merged_parts
-from pixy.cluster.turns import in_turns
+from pixy.cluster.steps import run_in_steps
 from pixy.config import StagingConfig
 from pixy.errors import CorruptData, FailedPrecondition, PixyError, Unavailable
 from pixy.futures import resolve
@@ -301,9 +301,11 @@ class Publisher:
         self._expiry.expire()
         now_ms = self._now_ms()
         one_time_s = min(self._config.expiry, _ONE_TIME_SINK_S)
-        in_turns(self._expire_sinks(now_ms - round(one_time_s * 1000), one_time=True))
+        run_in_steps(self._expire_sinks(now_ms - round(one_time_s * 1000), one_time=True))
         if self._config.sink_retention:
-            in_turns(self._expire_sinks(now_ms - round(self._config.sink_retention * 1000), one_time=False))
+            run_in_steps(
+                self._expire_sinks(now_ms - round(self._config.sink_retention * 1000), one_time=False)
+            )
 
     def _expire_sinks(self, before_ms: int, *, one_time: bool) -> Iterator[None]:
         """Propose the expiry of inactive sinks, `_SINKS_PER_TURN` of them per step."""

@@ -14,7 +14,7 @@ from pixy.cluster.groups import GroupsState
 from pixy.cluster.node_time import NodeTime
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
-from pixy.cluster.turns import in_turns
+from pixy.cluster.steps import run_in_steps
 from pixy.config import StorageConfig
 from pixy.proto.state_pb2 import (
     ExpireGroups,
@@ -79,7 +79,7 @@ class Retention:
     def _check(self) -> None:
         now_ms = self._time.now_ms()
         if self._storage.offsets_retention:
-            in_turns(self._check_groups(now_ms))
+            run_in_steps(self._check_groups(now_ms))
         self._clean_up()
         self._check_partitions(list(self._partitions), self._time.record_ms())
 

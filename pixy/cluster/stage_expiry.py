@@ -14,7 +14,7 @@ import structlog
 
 from pixy.cluster.sinks import StageName
 from pixy.cluster.stages import Stage, Stages
-from pixy.cluster.turns import in_turns
+from pixy.cluster.steps import run_in_steps
 
 __all__ = ["StageExpiry"]
 
@@ -66,7 +66,7 @@ class StageExpiry:
         """Drop what has expired: at once, or with many sinks over the following turns of the event
         loop.
         """
-        in_turns(self._expire(self._now_ms()))
+        run_in_steps(self._expire(self._now_ms()))
 
     def _expire(self, now_ms: int) -> Iterator[None]:
         for number, sink_id in enumerate(self._stages.sinks(), 1):
