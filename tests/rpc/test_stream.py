@@ -1,6 +1,8 @@
 """pixy/rpc/stream.py: the three streaming kinds, with back-pressure both ways and receipts."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
@@ -233,6 +235,44 @@ async def test_a_message_that_waits_for_a_window_at_the_deadline_is_delivered_wh
         client.open_window(stream_id, 1000)
         assert (await client.answer(stream_id)).status == Status.DEADLINE_EXCEEDED
         assert receipts[0].said == ["delivered"]
+
+
+@pytest.mark.parametrize("drain", ["announced", "stop", "age"])
+async def test_a_message_that_waits_for_a_window_when_a_drain_begins_is_delivered_within_the_grace(
+    drain: str,
+) -> None:
+    options = replace(SMALL, linger_s=1, age_s=0.01 if drain == "age" else 0)
+    async with open_echo(options) as echo, open_client(echo.address, window=10) as client:
+        echo.echo.receipts = receipts = [NotedReceipt() for _ in range(2)]
+        stream_id = client.request(REPEAT, value(b"2 100"))
+        await client.until(lambda: len(client.answers[stream_id].body) == 10)
+        if drain == "announced":
+            echo.server.begin_drain()
+        stopping = [asyncio.create_task(echo.server.stop(60))] if drain == "stop" else []
+        await client.until(lambda: bool(client.goaways))
+        assert (receipts[0].said, echo.echo.sent) == ([], 0)
+        client.open_window(stream_id, 1000)
+        assert (await client.answer(stream_id)).status == Status.OK
+        if drain != "announced":
+            await client.until_closed()
+        await asyncio.gather(*stopping)
+        assert [receipt.said for receipt in receipts] == [["delivered"]] * 2
+
+
+async def test_a_message_that_waits_for_a_window_when_the_grace_is_over_is_undelivered(
+    echo: EchoServer,
+) -> None:
+    echo.echo.receipts = receipts = [NotedReceipt() for _ in range(2)]
+    async with open_client(echo.address, window=10) as client:
+        stream_id = client.request(REPEAT, value(b"2 100"))
+        await client.until(lambda: len(client.answers[stream_id].body) == 10)
+        await echo.server.stop(0.1)
+        assert [receipt.said for receipt in receipts] == [["undelivered"], []]
+        # Its handler was cancelled inside `send`.
+        assert (echo.echo.sent, len(echo.server._environment.tasks)) == (0, 0)
+        await client.until_closed()
+        assert client.goaways[-1].debug == b"the grace period is over"
+        assert len(client.answers[stream_id].body) == 10
 
 
 async def test_a_message_that_cannot_be_serialized_is_undelivered() -> None:
