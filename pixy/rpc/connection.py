@@ -233,7 +233,7 @@ class GrpcConnection:
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a handler in a task, whose steps this connection's workload schedules."""
-        return self.environment.spawn(Steps(work, self.workload), name)
+        return self.environment.tasks.spawn(Steps(work, self.workload), name)
 
     async def pause(self) -> None:
         """Yield if the step that runs has used its time."""

@@ -3,14 +3,13 @@ tasks.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol
+from typing import Protocol
 
 from pixy.clock import Clock
 from pixy.faults import internal_error
-from pixy.futures import failure_of
 from pixy.http2 import Options
 from pixy.rpc.counters import Totals
 from pixy.rpc.deadlines import Deadlines
@@ -20,6 +19,7 @@ from pixy.rpc.memory import Memory
 from pixy.rpc.methods import Method
 from pixy.rpc.status import GrpcError, Status
 from pixy.rpc.uploads import UploadQuota
+from pixy.tasks import Tasks
 
 __all__ = ["Environment", "Flushable", "ServerOptions"]
 
@@ -80,6 +80,7 @@ class Environment:
     Attributes:
         monotonic: seconds on `clock`.
         draining: the server drains; new connections are served nevertheless.
+        tasks: of handlers, and of the server itself. An exception that ends one is noted.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Environment:
         self.scheduler = FairScheduler(clock.monotonic)
         self.memory = Memory(options.buffer_bytes)
         self.upload_quota = UploadQuota(options.buffer_bytes // 2)
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks = Tasks(self.note)
         # Every connection reads into this buffer, one at a time: into its first part, which bounds
         # a read, unless all that comes is known to be data.
         self.data_buffer = memoryview(bytearray(_DATA_READ_BYTES))
@@ -139,15 +140,3 @@ class Environment:
             ended = self.monotonic()
             connection.charge(ended - begun)
             begun = ended
-
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a handler in a task of the server. It must not raise."""
-        task = self._loop.create_task(work, name=name)
-        self.tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        if (bug := failure_of(task)) is not None:
-            self.note(bug)

@@ -22,6 +22,7 @@ from pixy.config import TlsConfig, split_address
 from pixy.errors import StartError
 from pixy.rpc.environment import ServerOptions
 from pixy.rpc.link import Link
+from pixy.tasks import Tasks
 
 __all__ = ["Listener", "Opener", "TlsFiles", "bind_tcp", "bind_unix"]
 
@@ -102,6 +103,9 @@ class Opener(Protocol):
     def maybe_open(self, *, secure: bool) -> Link | None:
         """Open a connection, None if there are too many."""
 
+    def note(self, bug: BaseException) -> None:
+        """Count and report a bug."""
+
 
 class Listener:
     """One socket that accepts connections.
@@ -129,7 +133,7 @@ class Listener:
         self._context = context
         # Connections that were accepted and are not made: for an iteration of the loop, or for a
         # handshake.
-        self._opening: set[asyncio.Task[None]] = set()
+        self._opening = Tasks(opener.note)
         # Resumes accepting after the system was out of descriptors.
         self._retry: asyncio.TimerHandle | None = None
 
@@ -168,11 +172,7 @@ class Listener:
                 os.unlink(path)
         # Tasks of this iteration must start, or their cancellation would not reach `never_made`.
         await asyncio.sleep(0)
-        opening = set(self._opening)
-        for task in opening:
-            task.cancel()
-        if opening:
-            await asyncio.wait(opening)
+        await self._opening.cancel_all()
 
     def _accept(self) -> None:
         """Accept some connections; the loop calls again if more wait."""
@@ -188,9 +188,7 @@ class Listener:
             if link is None:
                 accepted.close()
             else:
-                opening = asyncio.get_running_loop().create_task(self._open(link, accepted), name="accept")
-                self._opening.add(opening)
-                opening.add_done_callback(self._opening.discard)
+                self._opening.spawn(self._open(link, accepted), "accept")
 
     def _accept_later(self, error: OSError) -> None:
         """Pause accepting: the system is out of something, most likely of file descriptors."""

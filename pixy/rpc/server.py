@@ -13,6 +13,7 @@ block the loop for long.
 import asyncio
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from random import Random
 
 from pixy.clock import Clock
@@ -106,9 +107,8 @@ class RpcServer:
         sock, real = bind_tcp(address)
         self._listen(Listener(sock, real, self, files, context))
         if tls is not None and tls.reload_interval and self._reloader is None:
-            self._reloader = asyncio.create_task(
-                self._reload(tls.reload_interval), name="reload certificates"
-            )
+            reloading = self._reload(tls.reload_interval)
+            self._reloader = self._environment.tasks.spawn(reloading, "reload certificates")
         return real
 
     async def listen_unix(self, path: str) -> str:
@@ -136,7 +136,6 @@ class RpcServer:
             await listener.close()
         if self._reloader is not None:
             self._reloader.cancel()
-            await asyncio.wait({self._reloader})
         for connection in list(self._connections):
             connection.link.begin_drain(grace)
         await self._wait_empty(grace)
@@ -149,11 +148,9 @@ class RpcServer:
         if self._ticker is not None:
             self._ticker.cancel()
         self._environment.deadlines.close()
-        tasks = set(self._environment.tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=_CUT_OFF_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CUT_OFF_S):
+                await self._environment.tasks.cancel_all()
 
     # --- for listeners ----------------------------------------------------------------------------------------------
 
@@ -173,6 +170,10 @@ class RpcServer:
         connection = GrpcConnection(self._environment, self._closed, secure=secure)
         self._connections.add(connection)
         return connection.link
+
+    def note(self, bug: BaseException) -> None:
+        """See `Opener`."""
+        self._environment.note(bug)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

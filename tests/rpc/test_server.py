@@ -2,19 +2,20 @@
 
 import asyncio
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
+from pixy.clock import SystemClock
 from pixy.http2 import Options
-from pixy.rpc import ServerOptions
+from pixy.rpc import RpcServer, ServerOptions, Service, StreamCall
 from pixy.rpc.link import Link
 from pixy.rpc.listeners import Listener, bind_tcp
-from tests.fakes.echo import open_echo, value
+from tests.fakes.echo import DESCRIPTOR, open_echo, value
 from tests.fakes.grpc_client import open_client
-from tests.fakes.waiting import PATIENCE_S
+from tests.fakes.waiting import PATIENCE_S, until
 
 UNARY, REPEAT = "/test.Echo/Unary", "/test.Echo/Repeat"
 
@@ -52,6 +53,26 @@ async def test_stop_waits_no_longer_than_the_grace_and_cancels_running_calls() -
         assert echo.server.connections == 0
         await client.until_closed()
         assert client.goaways[-1].debug == b"the grace period is over"
+
+
+async def test_stop_does_not_wait_for_a_handler_that_ignores_its_cancellation() -> None:
+    async def deaf(request: BytesValue, call: StreamCall) -> None:
+        begun.set()
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await released.wait()
+        raise KeyError("after the end")
+
+    begun, released, faults = asyncio.Event(), asyncio.Event(), list[BaseException]()
+    server = RpcServer([Service(DESCRIPTOR, {"Repeat": deaf})], ServerOptions(), SystemClock(), faults.append)
+    async with open_client(await server.listen("127.0.0.1:0")) as client:
+        client.request(REPEAT, value(b""))
+        await begun.wait()
+        async with asyncio.timeout(PATIENCE_S):
+            await server.stop(0)
+        released.set()
+        await until(lambda: bool(faults))
+        assert isinstance(faults[0], KeyError)
 
 
 async def test_a_drain_sends_calls_elsewhere_and_serves_those_that_come_until_the_stop() -> None:
@@ -107,6 +128,7 @@ async def test_a_stop_in_the_iteration_of_an_accept_does_not_wait_for_the_connec
             """Stops the server between the accept of a connection and its first callback."""
 
             options = echo.server.options
+            note = echo.server.note
 
             def maybe_open(self, *, secure: bool) -> Link | None:
                 stops.append(asyncio.create_task(listener.close()))

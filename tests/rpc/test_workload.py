@@ -88,13 +88,13 @@ async def test_requests_whose_handlers_are_tasks_begin_over_several_slices(
     echo: EchoServer, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection, transport = connected(echo)
-    spawn = connection.environment.spawn
+    spawn = connection.environment.tasks.spawn
 
     def slow_spawn(*arguments: Any) -> Any:
         clock.advance(MESSAGE_S)
         return spawn(*arguments)
 
-    monkeypatch.setattr(connection.environment, "spawn", slow_spawn)
+    monkeypatch.setattr(connection.environment.tasks, "spawn", slow_spawn)
     before = clock.monotonic()
     connection.workload.received(b"".join(request(TASK, stream_id, b"x") for stream_id in range(1, 200, 2)))
     assert clock.monotonic() - before <= SLICE_S_MAX
