@@ -309,11 +309,11 @@ class UnaryCall(Call):
             reader = self._partial = MessageReader(self.head.encoding, most)
         reader.feed(source, begin, end)
         try:
-            connection.hold(self.stream_id, reader.size)
+            connection.incomplete.hold(self.stream_id, reader.size)
             if not ended:
                 reader.check_only()
                 if windowed:
-                    connection.receive_part(self.stream_id, reader.expected, end - begin)
+                    connection.incomplete.receive_part(self.stream_id, reader.expected, end - begin)
                 return
             if windowed:
                 connection.replenish(self.stream_id, end - begin)
@@ -326,7 +326,7 @@ class UnaryCall(Call):
             # It is held until it is decompressed.
             connection.unpack(self, message)
         else:
-            connection.hold(self.stream_id, 0)
+            connection.incomplete.hold(self.stream_id, 0)
             self._run(message)
 
     def unpacked(self, result: bytes | GrpcError) -> None:
@@ -334,7 +334,7 @@ class UnaryCall(Call):
         if isinstance(result, GrpcError):
             self._abort(result)
         else:
-            self._connection.hold(self.stream_id, 0)
+            self._connection.incomplete.hold(self.stream_id, 0)
             self._run(result)
 
     def _run(self, body: bytes | bytearray) -> None:

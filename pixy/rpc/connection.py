@@ -2,10 +2,8 @@
 
 Events of the HTTP/2 core go to their calls, and answers of calls into the core. `link` decides when
 bytes are received and written, `workload` when handlers run, and `receipts` reports the outcome of
-answers; here are the calls, and the memory that their requests hold.
-
-Bytes of incomplete requests are bounded by `request_bytes_max`; the call that exceeds it is
-refused.
+answers. `incomplete_requests` bounds the memory that requests hold, and `refusals` answers those
+that begin no call.
 """
 
 import asyncio
@@ -33,25 +31,15 @@ from pixy.http2 import (
 from pixy.rpc.call import Call, UnaryCall
 from pixy.rpc.counters import ConnectionCounters
 from pixy.rpc.environment import Environment
-from pixy.rpc.headers import (
-    TIMEOUT,
-    CallHeaders,
-    Refusal,
-    read_call_headers,
-    read_timeout,
-    read_varying,
-    refusal_fields,
-)
+from pixy.rpc.headers import TIMEOUT, CallHeaders, read_call_headers, read_timeout, read_varying
 from pixy.rpc.incomplete_requests import IncompleteRequests
-from pixy.rpc.interception import CallHead
 from pixy.rpc.link import Link
-from pixy.rpc.methods import Method
 from pixy.rpc.receipts import Receipt, Receipts
+from pixy.rpc.refusals import Refusals
 from pixy.rpc.status import GrpcError
 from pixy.rpc.steps import Steps
 from pixy.rpc.stream import StreamCall
 from pixy.rpc.unpacking import Unpacker
-from pixy.rpc.uploads import Uploads
 
 __all__ = ["GrpcConnection"]
 
@@ -59,11 +47,6 @@ log = structlog.get_logger(__name__)
 
 _PATIENT_PART = 0.5
 """A reset costs no token if this part of the time until the call's deadline was over."""
-_UPLOADS_PART = 2
-"""Half of `request_bytes_max` is for admitted uploads.
-
-The other half has the first bytes of those that wait.
-"""
 _DROPPED_PER_SLICE = 64
 
 
@@ -78,6 +61,7 @@ class GrpcConnection:
     Attributes:
         core: HTTP/2.
         receipts: of answers that are under way.
+        incomplete: requests that are not complete.
         link: its transport, and its life.
         workload: its share of the event loop.
         touched: a flush is certain to come.
@@ -93,16 +77,15 @@ class GrpcConnection:
         "_draining",
         "_dropping",
         "_held",
-        "_incomplete",
         "_output_semaphore",
-        "_rejected",
+        "_refusals",
         "_since",
         "_unpacked_bytes",
-        "_uploads",
         "_watched",
         "calls",
         "core",
         "environment",
+        "incomplete",
         "link",
         "message_bytes_max",
         "receipts",
@@ -128,8 +111,6 @@ class GrpcConnection:
         self.message_bytes_max = environment.options.message_bytes_max
         # `Deadlines` will ask for new calls.
         self._watched = False
-        # Refusals of requests that are answered when they are complete.
-        self._rejected: dict[int, Refusal] = {}
         # Set when a drain begins, for handlers that wait for it; None until there is one.
         self._drain: asyncio.Event | None = None
         self._draining = False
@@ -137,12 +118,10 @@ class GrpcConnection:
         self._dropping = False
         # Bytes of the message that is being decompressed, one at a time.
         self._unpacked_bytes = 0
-        # Requests that are not complete, and its dicts.
-        self._incomplete = IncompleteRequests(environment.options.request_bytes_max)
-        self._held = self._incomplete.held
-        self._since = self._incomplete.since
-        # Messages larger than the window of a stream; None until there is one.
-        self._uploads: Uploads | None = None
+        self.incomplete = IncompleteRequests(self.link, environment)
+        self._held = self.incomplete.held
+        self._since = self.incomplete.since
+        self._refusals = Refusals(self.link, environment, self.incomplete)
         self.calls = self.resets_received = 0
         # Bytes of large answers of streaming calls; None until there is one.
         self._output_semaphore: ByteSemaphore | None = None
@@ -159,7 +138,7 @@ class GrpcConnection:
             resets_sent=self.core.resets,
             bytes_in=self.workload.bytes_in,
             bytes_out=self.link.transport.bytes_out,
-            request_bytes=self._incomplete.held_bytes,
+            request_bytes=self.incomplete.held_bytes,
             queued_bytes=self.core.queued_bytes,
             waits=self.workload.waits,
         )
@@ -171,7 +150,7 @@ class GrpcConnection:
         stream_id = call.stream_id
         del self._calls[stream_id]
         if stream_id in self._held:
-            self._release(stream_id)
+            self.incomplete.release(stream_id)
         if self._since:
             self._since.pop(stream_id, None)
 
@@ -180,7 +159,7 @@ class GrpcConnection:
         stream_id = call.stream_id
         del self._calls[stream_id]
         if self._held and stream_id in self._held:
-            self._release(stream_id)
+            self.incomplete.release(stream_id)
         if not self.touched:
             self.touch()
         if self.core.maybe_respond(stream_id, template, body):
@@ -260,70 +239,17 @@ class GrpcConnection:
 
         self.workload.do(step)
 
-    # --- requests that are not complete -----------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     def replenish(self, stream_id: int, size: int) -> None:
         """Replenish the client's flow-control windows."""
         self.core.replenish(stream_id, size)
         self.touch()
 
-    def hold(self, stream_id: int, size: int) -> None:
-        """Set the bytes that a call holds of an incomplete request.
-
-        Raises:
-            GrpcError: RESOURCE_EXHAUSTED, all calls of the connection together hold too many.
-        """
-        if not size:
-            self._release(stream_id)
-            return
-        try:
-            self._incomplete.hold(stream_id, size)
-        finally:
-            self.link.note_held()
-
-    def receive_part(self, stream_id: int, size: int, part: int) -> None:
-        """Hold a part of a message until it is complete.
-
-        The client may continue at once, or when the message is admitted.
-
-        Args:
-            stream_id: of the call.
-            size: bytes of the whole message, 0 if that is not known.
-            part: bytes that have come.
-        """
-        self._since.setdefault(stream_id, self.workload.now)
-        if size <= self.environment.options.http2.stream_window_bytes:
-            self.replenish(stream_id, part)
-            return
-        if self._uploads is None:
-            own_quota = self.environment.options.request_bytes_max // _UPLOADS_PART
-            self._uploads = Uploads(own_quota, self.environment.upload_quota, self._admitted)
-        self.core.replenish_connection(stream_id, part)
-        if self._uploads.receive(stream_id, size, part):
-            self.core.replenish_stream(stream_id, part)
-        self.touch()
-
-    def _admitted(self, stream_id: int, withheld: int) -> None:
-        """Let the client send an admitted message, and count its time from here on."""
-        self._incomplete.restart(stream_id, self.workload.now)
-        self.core.replenish_stream(stream_id, withheld)
-        self.touch()
-
-    def end_part(self, stream_id: int) -> None:
-        """Forget a message that is complete, or abandoned."""
-        self._incomplete.complete(stream_id)
-        if self._uploads is not None:
-            self._uploads.end(stream_id)
-
-    def _release(self, stream_id: int) -> None:
-        """Release all bytes of a request."""
-        self._incomplete.release(stream_id)
-        self.end_part(stream_id)
-
     @property
     def kept_bytes(self) -> int:
         """See `EventLayer`."""
-        return self._incomplete.held_bytes + self._unpacked_bytes
+        return self.incomplete.held_bytes + self._unpacked_bytes
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -351,15 +277,13 @@ class GrpcConnection:
     def _end_incomplete(self, since: float) -> None:
         """End a slice of the calls that have been incomplete since then or earlier."""
         for _ in range(_DROPPED_PER_SLICE):
-            stream_id = self._incomplete.take_expired(since)
+            stream_id = self.incomplete.take_expired(since)
             if stream_id is None:
                 return
             call = self._calls.get(stream_id)
             if call is None:
-                self._maybe_reject(stream_id)
-            elif self._uploads is not None and self._uploads.waits(stream_id):
-                self._incomplete.restart(stream_id, self.workload.now)
-            else:
+                self._refusals.complete(stream_id)
+            elif not self.incomplete.maybe_postpone(stream_id):
                 call.incomplete()
         self.workload.queue(partial(self._end_incomplete, since))
 
@@ -454,7 +378,7 @@ class GrpcConnection:
             if timeout_s is None:
                 head = read_varying(headers, varying, self.environment.methods)
                 timeout_s = head.timeout_s
-        method = head.method or self._maybe_admit(stream_id, head, ended=ended)
+        method = head.method or self._refusals.maybe_admit(stream_id, head, ended=ended)
         if method is None:
             return False
         self.calls += 1
@@ -479,50 +403,6 @@ class GrpcConnection:
             streaming.received(buffer, begin, end, ended=ended, windowed=False)
         return True
 
-    def _maybe_admit(self, stream_id: int, head: CallHeaders, *, ended: bool) -> Method | None:
-        """Ask the interceptor for the caller's principal; None if the call is refused.
-
-        The head keeps the principal for calls with the same header section, and no refusal.
-        """
-        refusal, called, transport = head.refusal, head.called, self.link.transport
-        if refusal is None:
-            assert called is not None
-            try:
-                head.principal = self.environment.intercept(
-                    CallHead(called.name, transport.peer, transport.certificate, head.fields)
-                )
-            except Exception as error:
-                refusal = Refusal(refusal_fields(self.environment.status_of(error, called)))
-            else:
-                head.method = called
-                return called
-        self._reject(stream_id, refusal, ended=ended)
-        return None
-
-    def _reject(self, stream_id: int, refusal: Refusal, *, ended: bool) -> None:
-        """Answer a request that is refused.
-
-        A client that does not speak gRPC is answered when its request is complete.
-        """
-        if refusal.text and not ended:
-            self._rejected[stream_id] = refusal
-            self._since[stream_id] = self.workload.now
-            return
-        self.environment.counters.rejected += 1
-        if refusal.text:
-            self.core.send_headers(stream_id, refusal.fields)
-            self.core.send_data(stream_id, refusal.text)
-            self.core.send_trailers(stream_id, ())
-        else:
-            self.core.send_trailers(stream_id, refusal.fields)
-
-    def _maybe_reject(self, stream_id: int) -> None:
-        """Answer a refused request that is complete."""
-        self._incomplete.complete(stream_id)
-        refusal = self._rejected.pop(stream_id, None)
-        if refusal is not None:
-            self._reject(stream_id, refusal, ended=True)
-
     def _on_data(self, event: DataReceived) -> None:
         stream_id, buffer, begin, end, ended = event
         if ended and self._since:
@@ -534,15 +414,15 @@ class GrpcConnection:
         # The call was refused, or answered before its request was complete.
         self.core.replenish(stream_id, end - begin)
         if ended:
-            self._maybe_reject(stream_id)
+            self._refusals.complete(stream_id)
 
     def _on_trailers(self, event: TrailersReceived) -> None:
-        self._incomplete.complete(event.stream_id)
+        self.incomplete.complete(event.stream_id)
         call = self._calls.get(event.stream_id)
         if call is not None:
             call.received(b"", 0, 0, ended=True, windowed=False)
         else:
-            self._maybe_reject(event.stream_id)
+            self._refusals.complete(event.stream_id)
 
     def _on_sent(self, event: DataSent) -> None:
         call = self._calls.get(event.stream_id)
@@ -558,8 +438,8 @@ class GrpcConnection:
             if event.by_client and self._was_patient(call):
                 self.core.refund_reset()
             call.gone()
-        elif self._rejected.pop(event.stream_id, None) is not None:
-            self._incomplete.complete(event.stream_id)
+        else:
+            self._refusals.reset(event.stream_id)
         self.receipts.reset(event.stream_id)
 
     def _was_patient(self, call: Call) -> bool:

@@ -1,20 +1,33 @@
-"""Incomplete requests of one connection: their bytes, and the time since when they are incomplete.
+"""Incomplete requests of one connection: their bytes, their time, and when the client may go on.
 
 A request is incomplete until its last byte has come; a message of a stream is, while a handler
-waits for its rest. All of them together hold at most `bytes_max`; the call that exceeds it is
-refused. What has been incomplete for too long is ended by the connection (`take_expired`).
+waits for its rest. All of them together hold at most `request_bytes_max`; the call that exceeds it
+is refused. What has been incomplete for too long is ended by the connection (`take_expired`).
+
+The rest of a message may come at once if the message fits the window of its stream. A larger one is
+admitted first, see `uploads`.
 """
 
+from pixy.rpc.environment import Environment
+from pixy.rpc.link import Link
 from pixy.rpc.status import GrpcError, Status
+from pixy.rpc.uploads import Uploads
 
 __all__ = ["IncompleteRequests"]
+
+_UPLOADS_PART = 2
+"""Half of `request_bytes_max` is for admitted uploads.
+
+The other half has the first bytes of those that wait.
+"""
 
 
 class IncompleteRequests:
     """Bytes and times of incomplete requests, by stream.
 
     Args:
-        bytes_max: bytes that they hold together.
+        link: of the connection.
+        environment: has the limits, and the quota of all connections.
 
     Attributes:
         held: bytes of each request that holds any.
@@ -23,35 +36,88 @@ class IncompleteRequests:
             `since` are the same dicts for life: the fast paths of a connection look into them.
     """
 
-    __slots__ = ("_bytes_max", "held", "held_bytes", "since")
+    __slots__ = ("_core", "_link", "_options", "_quota", "_uploads", "held", "held_bytes", "since")
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+    def __init__(self, link: Link, environment: Environment) -> None:
+        self._link = link
+        self._core = link.core
+        self._options = environment.options
+        self._quota = environment.upload_quota
         # Invariant: held_bytes is the sum; none is 0.
         self.held: dict[int, int] = {}
         self.held_bytes = 0
         self.since: dict[int, float] = {}
+        # Messages larger than the window of a stream; None until there is one.
+        self._uploads: Uploads | None = None
+
+    # --- bytes ------------------------------------------------------------------------------------------------------
 
     def hold(self, stream_id: int, size: int) -> None:
-        """Set the bytes that a request holds, more than 0.
+        """Set the bytes that a request holds; 0 if it is complete.
 
         Raises:
             GrpcError: RESOURCE_EXHAUSTED, all of them together hold too many.
         """
+        if not size:
+            self.release(stream_id)
+            return
         self.held_bytes += size - self.held.get(stream_id, 0)
         self.held[stream_id] = size
-        if self.held_bytes > self._bytes_max:
-            reason = f"incomplete requests of this connection exceed grpc.request_buffer_bytes, {self._bytes_max} bytes"
+        self._link.note_held()
+        if self.held_bytes > self._options.request_bytes_max:
+            reason = (
+                "incomplete requests of this connection exceed grpc.request_buffer_bytes, "
+                f"{self._options.request_bytes_max} bytes"
+            )
             raise GrpcError(Status.RESOURCE_EXHAUSTED, reason)
 
     def release(self, stream_id: int) -> None:
-        """Release the bytes of a request."""
+        """Release all bytes of a request."""
         self.held_bytes -= self.held.pop(stream_id, 0)
+        self.end_part(stream_id)
 
-    def restart(self, stream_id: int, now: float) -> None:
+    # --- parts of messages ------------------------------------------------------------------------------------------
+
+    def receive_part(self, stream_id: int, size: int, part: int) -> None:
+        """Take a part of a message that is not complete.
+
+        The client may continue at once, or when the message is admitted.
+
+        Args:
+            stream_id: of the call.
+            size: bytes of the whole message, 0 if that is not known.
+            part: bytes that have come.
+        """
+        self.since.setdefault(stream_id, self._link.workload.now)
+        if size <= self._options.http2.stream_window_bytes:
+            self._core.replenish(stream_id, part)
+        else:
+            if self._uploads is None:
+                own_quota = self._options.request_bytes_max // _UPLOADS_PART
+                self._uploads = Uploads(own_quota, self._quota, self._admitted)
+            self._core.replenish_connection(stream_id, part)
+            if self._uploads.receive(stream_id, size, part):
+                self._core.replenish_stream(stream_id, part)
+        self._link.touch()
+
+    def end_part(self, stream_id: int) -> None:
+        """Forget a message that is complete, or abandoned."""
+        self.complete(stream_id)
+        if self._uploads is not None:
+            self._uploads.end(stream_id)
+
+    def _admitted(self, stream_id: int, withheld: int) -> None:
+        """Let the client send an admitted message, and count its time from here on."""
+        self.restart(stream_id)
+        self._core.replenish_stream(stream_id, withheld)
+        self._link.touch()
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def restart(self, stream_id: int) -> None:
         """Measure the time of a request from now on."""
         self.since.pop(stream_id, None)
-        self.since[stream_id] = now
+        self.since[stream_id] = self._link.workload.now
 
     def complete(self, stream_id: int) -> None:
         """Measure the time of a request no more."""
@@ -67,3 +133,10 @@ class IncompleteRequests:
             return None
         del self.since[stream_id]
         return stream_id
+
+    def maybe_postpone(self, stream_id: int) -> bool:
+        """Restart the time of an expired message that waits for admission; False for others."""
+        if self._uploads is None or not self._uploads.waits(stream_id):
+            return False
+        self.restart(stream_id)
+        return True

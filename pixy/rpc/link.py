@@ -190,6 +190,10 @@ class Link(asyncio.BufferedProtocol):
 
     # --- for the layer above ----------------------------------------------------------------------------------------
 
+    def touch(self) -> None:
+        """Schedule a flush, for output of the core that came without the layer above."""
+        self._layer.touch()
+
     def dropped(self) -> None:
         """All calls were told of the end."""
         if self._phase is _Phase.CLOSED:

@@ -207,7 +207,7 @@ class StreamCall(Call):
         if body is not None:
             self.request_compressed = self._reader.compressed
             self._replenish(min(self._windowed_bytes, before - self._reader.size))
-            self._connection.end_part(self.stream_id)
+            self._connection.incomplete.end_part(self.stream_id)
             self._hold()
         return body
 
@@ -274,7 +274,7 @@ class StreamCall(Call):
         """
         if self._reader.size and self.running:
             size, self._windowed_bytes = self._windowed_bytes, 0
-            self._connection.receive_part(self.stream_id, self._reader.expected, size)
+            self._connection.incomplete.receive_part(self.stream_id, self._reader.expected, size)
 
     def _replenish(self, size: int) -> None:
         if size and self.running:
@@ -284,7 +284,7 @@ class StreamCall(Call):
     def _hold(self) -> None:
         """Count buffered bytes outside the client's windows against the connection's limit."""
         if self.running:
-            self._connection.hold(self.stream_id, self._reader.size - self._windowed_bytes)
+            self._connection.incomplete.hold(self.stream_id, self._reader.size - self._windowed_bytes)
 
     async def _serve(self) -> None:
         method = self.method

@@ -22,41 +22,6 @@ async def still_serves(echo: EchoServer) -> None:
         assert (await other.call(UNARY, value(b"x"))).status == Status.OK
 
 
-@pytest.mark.parametrize(
-    ("fields", "method", "status"),
-    [
-        ([("content-type", "text/html")], "POST", "415"),
-        ([("content-type", "application/grpc-web")], "POST", "415"),
-        ([], "GET", "405"),
-    ],
-)
-async def test_a_request_other_than_grpc_gets_an_http_status(
-    fields: list[tuple[str, str]], method: str, status: str
-) -> None:
-    async with open_echo() as echo, open_client(echo.address) as client:
-        stream_id = client.begin(UNARY, fields, method=method)
-        assert (await client.call(UNARY, value(b"x"))).status == 0
-        assert client.answers[stream_id].headers == {}, "answered before the request is complete"
-        client.data(stream_id, b"anything", end=True)
-        answer = await client.answer(stream_id)
-        assert (answer.headers[":status"], answer.headers["content-type"]) == (status, "text/plain")
-        assert (answer.body.startswith(b"this is a gRPC server"), answer.trailers) == (True, {})
-        assert echo.server.counters.rejected == 1
-
-
-@pytest.mark.parametrize("path", ["/test.Echo/None", "/test.Echo/Unserved", "/none/Unary", "/"])
-async def test_a_method_without_a_handler_is_unimplemented(path: str) -> None:
-    async with open_echo() as echo, open_client(echo.address) as client:
-        answer = await client.answer(client.begin(path))
-        assert (answer.status, answer.headers[":status"]) == (Status.UNIMPLEMENTED, "200")
-
-
-async def test_an_unknown_encoding_is_unimplemented_and_the_answer_names_the_known_ones() -> None:
-    async with open_echo() as echo, open_client(echo.address) as client:
-        answer = await client.call(UNARY, value(b"x"), [("grpc-encoding", "br")])
-        assert (answer.status, answer.headers["grpc-accept-encoding"]) == (12, "identity,gzip")
-
-
 async def test_only_the_timeout_is_read_of_a_section_that_differs_in_nothing_else() -> None:
     async with open_echo(clock=FakeClock()) as echo, open_client(echo.address) as client:
         for seconds in range(100, 110):
