@@ -179,8 +179,8 @@ class KafkaClient:
         limit_s = min(timeout_s or self._options.request_timeout_s, self._options.request_timeout_s)
         connection = None
         try:
-            async with asyncio.timeout(limit_s):
-                connection = await self._connection(node_id, purpose, client_id)
+            async with asyncio.timeout(limit_s) as limit:
+                connection = await self._connection(node_id, purpose, client_id, limit)
                 return await _ask(connection, request)
         except TimeoutError:
             if connection is not None:
@@ -198,8 +198,8 @@ class KafkaClient:
         if link is not None and link.connection is not None and link.connection.connected():
             return
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._connection(node_id, purpose)
+            async with asyncio.timeout(timeout_s) as limit:
+                await self._connection(node_id, purpose, None, limit)
         except TimeoutError:
             self.request_refresh()
             raise BrokerFault(
@@ -351,8 +351,8 @@ class KafkaClient:
         failures = []
         for host, port, link in self._candidates():
             try:
-                async with asyncio.timeout(self._attempt_s):
-                    connection = await self._connect(host, port, link)
+                async with asyncio.timeout(self._attempt_s) as limit:
+                    connection = await self._connect(host, port, link, limit)
                     answer = await _ask(connection, request)
                 if answer.brokers:
                     return answer
@@ -403,7 +403,9 @@ class KafkaClient:
             )
         return link
 
-    async def _connection(self, node_id: int, purpose: str, client_id: str | None = None) -> Any:
+    async def _connection(
+        self, node_id: int, purpose: str, client_id: str | None, limit: asyncio.Timeout
+    ) -> Any:
         if self._stopped:
             raise ShuttingDown
         link = self._links.get((node_id, purpose))
@@ -414,18 +416,24 @@ class KafkaClient:
             self.request_refresh()
             raise BrokerFault(f"broker {node_id} is not part of the cluster at the moment", sent=False)
         try:
-            async with asyncio.timeout(self._options.dial_timeout_s):
-                return await self._connect(broker.host, broker.port, self._link(node_id, purpose, client_id))
+            async with asyncio.timeout(self._options.dial_timeout_s) as dial_limit:
+                link = self._link(node_id, purpose, client_id)
+                return await self._connect(broker.host, broker.port, link, limit, dial_limit)
         except TimeoutError:
             self.request_refresh()
             address = f"{broker.host}:{broker.port}"
-            limit = f"{self._options.dial_timeout_s:g} s"
+            limit_s = self._options.dial_timeout_s
             raise BrokerFault(
-                f"broker {node_id} at {address} has not answered within {limit}", False
+                f"broker {node_id} at {address} has not answered within {limit_s:g} s", False
             ) from None
 
-    async def _connect(self, host: str, port: int, link: _Link) -> Any:
-        """The connection of a link, opened if there is none. The caller limits the time."""
+    async def _connect(self, host: str, port: int, link: _Link, *limits: asyncio.Timeout) -> Any:
+        """The connection of a link, opened if there is none.
+
+        Args:
+            limits: of the callers. A dial that exceeds one is a failure of the broker; one whose
+                caller is cancelled is none, and the next caller dials anew.
+        """
         async with link.connecting:
             if self._stopped:
                 raise ShuttingDown
@@ -436,6 +444,8 @@ class KafkaClient:
             try:
                 link.connection = await self._dial(host, port, link.client_id)
             except BaseException as error:
+                if isinstance(error, asyncio.CancelledError) and not any(each.expired() for each in limits):
+                    raise
                 link.failure = f"cannot connect to {host}:{port}: {_reason(error)}"
                 link.not_before = self._loop.time() + link.backoff.grow()
                 if not isinstance(error, (OSError, KafkaError)):
