@@ -79,6 +79,7 @@ check: $(BIN)/.pixy-dev  ## format, lint, types, import contracts, generated fil
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy --no-error-summary
 	@$(MAKE) --no-print-directory proto OUT=$(CACHE)/proto
+	@cmp kafkapixy.proto pixy/proto/kafkapixy.proto || { echo "pixy/proto/kafkapixy.proto is a link to ../../kafkapixy.proto: restore it"; exit 1; }
 	@diff -r -x '*.proto' -x '__init__.py' -x __pycache__ pixy/proto $(CACHE)/proto || { echo "the generated stubs are out of date: run make proto"; exit 1; }
 	@$(BIN)/python -m docs.generate --check
 

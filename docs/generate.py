@@ -273,9 +273,9 @@ _API = """\
 # API
 
 Three gRPC services on one address, beside health checking (`grpc.health.v1.Health`) and reflection
-(`v1` and `v1alpha`). The proto files are `kafkapixy.proto`, `pixy/proto/pixy_topics.proto` and
-`pixy/proto/pixy_log.proto`; Python stubs are in `pixy.proto`, stubs for other languages are
-generated from the files with protoc.
+(`v1` and `v1alpha`). The proto files are in `pixy/proto`, in the wheel too: `kafkapixy.proto`,
+`pixy_topics.proto` and `pixy_log.proto`. Python stubs are in `pixy.proto`; stubs for other
+languages are generated from the files with protoc.
 
 | service | purpose |
 |---|---|

@@ -3,6 +3,7 @@ beside pixy's in one process.
 """
 
 import shutil
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,10 @@ def test_the_interface_equals_the_original_byte_for_byte(
     ours = compiled(OURS, tmp_path / "ours")
     assert str(ours) == str(original)
     assert ours.SerializeToString(deterministic=True) == original.SerializeToString(deterministic=True)
+
+
+def test_the_package_has_the_same_file() -> None:
+    assert (files("pixy.proto") / OURS.name).read_bytes() == OURS.read_bytes()
 
 
 def as_stub(file: FileDescriptorProto) -> bytes:

@@ -27,7 +27,14 @@ pytestmark = [pytest.mark.process, pytest.mark.long]
 SECONDS_MAX = 900.0
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 SOURCES = ["pixy", "pyspark_pixy.py", "pyproject.toml", "README.md", "LICENSE"]
-NOT_CODE = {"py.typed", "pixy_log.proto", "pixy_topics.proto", "raft.proto", "state.proto"}
+NOT_CODE = {
+    "kafkapixy.proto",
+    "pixy_log.proto",
+    "pixy_topics.proto",
+    "py.typed",
+    "raft.proto",
+    "state.proto",
+}
 
 
 @pytest.fixture(scope="module")
