@@ -22,6 +22,7 @@ from functools import partial
 from pixy.cluster.applied_positions import AppliedPositionWriter
 from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.hard_states import HardStates
+from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.relocation import Relocation
 from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
 from pixy.proto.state_pb2 import AppliedPosition
@@ -112,7 +113,8 @@ class JournalRetention:
             stuck = [
                 replica
                 for replica in needed_by
-                if isinstance(replica, PartitionReplica) and replica.stuck_bytes
+                if isinstance(replica, PartitionReplica)
+                and replica.condition is PartitionCondition.UNWRITABLE
             ]
             if len(stuck) == len(needed_by) and self._relocation.is_worth(_FILES_BEFORE_CHECKPOINT):
                 self._removing = True

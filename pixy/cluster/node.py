@@ -32,7 +32,7 @@ from pixy.cluster.node_options import NodeObserver, NodeOptions, unsynced_logs_m
 from pixy.cluster.node_time import NodeTime
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.publisher import Publisher, SinksGroup
-from pixy.cluster.recovery import RecoveredNode, recover_node
+from pixy.cluster.recovery import DataDirectory, RecoveredNode, recover_node
 from pixy.cluster.relocation import ReadJournal, Relocation
 from pixy.cluster.replica import PartitionReplica, Proposal, Replica, StateReplica
 from pixy.cluster.reserve import Reserve
@@ -451,9 +451,7 @@ class Node:
         upkeep = Upkeep(self._options.worker("pixy-upkeep", background=True), self._fault)
         self._abandon = [self._writer.abandon, self._journal.abandon, self._stages.stop, upkeep.stop]
         self._partitions = Partitions(
-            self._disk,
-            self._options.directory,
-            recovered.identity.cluster_id,
+            DataDirectory(self._disk, self._options.directory, recovered.identity.cluster_id),
             self._options.storage,
             self._replicas,
             self._writer,

@@ -4,6 +4,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pixy.errors import DataDirectoryError
 from pixy.proto.state_pb2 import NodeIdentity
@@ -16,9 +17,17 @@ from pixy.storage import (
     recover_journal,
 )
 
-__all__ = ["RecoveredNode", "recover_node"]
+__all__ = ["DataDirectory", "RecoveredNode", "recover_node"]
 
 _FIRST_NODE = 1
+
+
+class DataDirectory(NamedTuple):
+    """A node's data directory, and the id of its cluster."""
+
+    disk: Disk
+    path: Path
+    cluster_id: bytes
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
+from pixy.cluster.partition_condition import PartitionCondition
 from pixy.errors import CorruptData
 from pixy.futures import resolve
 from pixy.log_position import LogPosition
@@ -63,14 +64,15 @@ class PartitionReplica(Replica):
         position: newest applied position given to the journal, None if there is none.
         position_file: number of the journal file that holds it, 0 while it is not durable.
         waiters: fetches that wait for the next append, None if there are none.
-        fault: damage found, None if there is none: a damaged partition accepts and serves nothing.
-        stuck_bytes: approximate size of its entries in the journal that cannot reach segments,
-            because it was damaged at the start or its log was given up; otherwise 0.
+        condition: its condition. Invariant: it only becomes worse.
+        fault: the damage that made it unready, None while it is ready.
+        stuck_bytes: approximate size of its entries in the journal while it is unwritable, else 0.
         publication: number of the newest applied publication, 0 for none. Invariant: ascending.
         durable_publication: `publication` as of a durable applied position. Invariant: ascending.
     """
 
     __slots__ = (
+        "condition",
         "durable_publication",
         "fault",
         "log",
@@ -89,6 +91,7 @@ class PartitionReplica(Replica):
         self.position: AppliedPosition | None = None
         self.position_file = 0
         self.waiters: set[asyncio.Future[None]] | None = None
+        self.condition = PartitionCondition.READY
         self.fault: CorruptData | None = None
         self.stuck_bytes = 0
         self.publication = 0

@@ -12,6 +12,7 @@ from itertools import islice
 
 from pixy.cluster.groups import GroupsState
 from pixy.cluster.node_time import NodeTime
+from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
 from pixy.cluster.steps import run_in_steps
@@ -85,7 +86,7 @@ class Retention:
 
     def _check_partitions(self, partitions: list[PartitionReplica], now_ms: int) -> None:
         for replica in partitions[:_PARTITIONS_PER_TURN]:
-            if replica.deleted or replica.fault is not None:
+            if replica.deleted or replica.condition is not PartitionCondition.READY:
                 continue
             offset = replica.log.retained_from(now_ms)
             if offset > replica.log.begin_offset:

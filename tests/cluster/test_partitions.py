@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from pixy.cluster import NodeObserver, PartitionReplica
+from pixy.cluster.applied_positions import Mark
+from pixy.cluster.partition_condition import PartitionCondition
 from pixy.errors import CorruptData, DataDirectoryError, TopicExists, UnknownPartition, UnknownTopic
 from pixy.records import TopicPartition
-from pixy.storage import read_partition_identity
+from pixy.storage import DamagedLog, read_partition_identity
 from tests.cluster.nodes import Cluster, copy_of
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.waiting import until
@@ -290,6 +292,7 @@ async def test_a_damaged_partition_is_not_ready_and_the_others_are(tmp_path: Pat
         told = cluster.node.observer = Told()
         async with cluster.running():
             assert "4.log is missing, it was synced" in str(replica(cluster).fault)
+            assert replica(cluster).condition is PartitionCondition.UNWRITABLE
             assert cluster.values(partition=1) == [LARGE] * 5 + [b"unsynced"]
             await cluster.sync()
             assert told.of == [("changed", "topic")]
@@ -361,6 +364,27 @@ async def test_the_first_reason_counts_and_is_logged_once(tmp_path: Path) -> Non
             cluster.node.set_fault(replica(cluster), CorruptData(reason))
         await asyncio.sleep(0)
         assert (str(replica(cluster).fault), told.of) == ("first", [("changed", "topic")])
+
+
+async def test_the_condition_of_a_partition_only_becomes_worse(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "data").running() as cluster:
+        await cluster.create_topic()
+        damaged = replica(cluster)
+        conditions = [damaged.condition]
+        cluster.node.set_fault(damaged, CorruptData("read"))
+        conditions.append(damaged.condition)
+        given_up = DamagedLog(Mark(damaged, damaged.applied, 0), CorruptData("written"), 0)
+        cluster.node._partitions.log_damaged(given_up)
+        conditions.append(damaged.condition)
+        cluster.node.set_fault(damaged, CorruptData("read"))
+        conditions.append(damaged.condition)
+        assert conditions == [
+            PartitionCondition.READY,
+            PartitionCondition.UNREADABLE,
+            PartitionCondition.UNWRITABLE,
+            PartitionCondition.UNWRITABLE,
+        ]
+        assert str(damaged.fault) == "read"
 
 
 async def test_a_disk_that_cannot_be_read_refuses_the_start_with_the_reason(tmp_path: Path) -> None:
