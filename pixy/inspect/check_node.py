@@ -231,7 +231,8 @@ class _NodeCheck:
 
     def _not_lost(self, names: list[str]) -> None:
         """The journal comes before everything else that a node writes, and its newest file is never removed."""
-        if not self._journal.files and any(name in names for name in ("topics", "state", "staging")):
+        lost = self._journal.whole and not self._journal.files
+        if lost and any(name in names for name in ("topics", "state", "staging")):
             self._journal.whole = False
             self.report.damaged(
                 "journal", self._directory / "journal", "no journal files: the next start is refused"

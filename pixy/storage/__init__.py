@@ -11,21 +11,19 @@ from pixy.storage.identity import (
 )
 from pixy.storage.index import INDEX_INTERVAL_BYTES, OffsetIndex, TimeIndex
 from pixy.storage.journal import Journal, JournalFile, JournalPosition, journal_path
-from pixy.storage.journal_entries import GroupEntries, entries_after
+from pixy.storage.journal_entries import entries_after
 from pixy.storage.journal_format import (
-    FILE_HEADER_BYTES,
     EntryType,
-    FlushScan,
     JournalRecord,
     RecordKind,
+    RecordPlace,
     find_later_flush,
     first_flush_number,
-    flush_number_at,
-    is_zero,
     journal_record,
     read_file_header,
     read_flush,
 )
+from pixy.storage.journal_scan import JournalScan, RefusedStart, ScannedFile, TornTail, UnfinishedFile
 from pixy.storage.log_writer import DamagedLog, LogWriter, SyncedLog, WriterPace
 from pixy.storage.partition_directory import (
     DirectoryKind,
@@ -53,12 +51,10 @@ from pixy.storage.staging import (
     stage_directory,
     staged_part,
 )
-from pixy.storage.torn_flush import why_not_torn
 from pixy.storage.upkeep import Upkeep
 from pixy.storage.worker import MakeWorker, ThreadWorker, Worker, run_on
 
 __all__ = [
-    "FILE_HEADER_BYTES",
     "INDEX_INTERVAL_BYTES",
     "RETIRED",
     "STAGE_FILE",
@@ -71,12 +67,11 @@ __all__ = [
     "Disk",
     "EntryType",
     "File",
-    "FlushScan",
-    "GroupEntries",
     "Journal",
     "JournalFile",
     "JournalPosition",
     "JournalRecord",
+    "JournalScan",
     "KnownPartitions",
     "LogOptions",
     "LogWriter",
@@ -89,10 +84,13 @@ __all__ = [
     "RealFile",
     "RebuiltIndexes",
     "RecordKind",
+    "RecordPlace",
     "RecoveredGroup",
     "RecoveredJournal",
     "RecoveredStages",
+    "RefusedStart",
     "Removal",
+    "ScannedFile",
     "SealedStage",
     "StageFiles",
     "StagedPart",
@@ -101,6 +99,8 @@ __all__ = [
     "ThreadWorker",
     "TimeIndex",
     "TopicLogs",
+    "TornTail",
+    "UnfinishedFile",
     "Upkeep",
     "Worker",
     "WriterPace",
@@ -108,9 +108,7 @@ __all__ = [
     "find_fault",
     "find_later_flush",
     "first_flush_number",
-    "flush_number_at",
     "is_disk_full",
-    "is_zero",
     "journal_path",
     "journal_record",
     "judge_partition_directory",
@@ -135,6 +133,5 @@ __all__ = [
     "sort_partition_directories",
     "stage_directory",
     "staged_part",
-    "why_not_torn",
     "write_mark",
 ]

@@ -38,7 +38,7 @@ The cluster id in the frame's checksum is a secret of the node: a message of a c
 a valid frame.
 
 Files are preallocated, so zeros follow the last flush. Flush n+1 is written only after flush n was
-synced. The consequences for damage are in the decision table of `recovery`.
+synced. The consequences for damage are in the decision table of `journal_scan`.
 
 A newer release may change everything but the magic and the position of the version. Hence a header
 with a greater version counts as written by a newer release, whatever its checksum, and nothing else

@@ -151,8 +151,8 @@ def test_flushes_behind_damage_are_still_checked(tmp_path: Path) -> None:
     write_files(tmp_path, bytes(data))
     # From a damaged flush on the search goes on with the next frame that is valid.
     assert [found for _, found in wrong(checked(tmp_path)[1])] == [
-        f"corrupt at byte {flushes[1]}: a record's checksum is wrong; a flush at byte {flushes[2]} follows",
-        f"corrupt at byte {flushes[2]}: a record's checksum is wrong; a flush at byte {flushes[3]} follows",
+        f"corrupt at byte {flushes[1]}: a record's checksum is wrong; a valid flush follows at byte {flushes[2]}",
+        f"corrupt at byte {flushes[2]}: a record's checksum is wrong; a valid flush follows at byte {flushes[3]}",
     ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pixy.cluster.recovery import recover_node
 from pixy.errors import DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump, node_directories
 from pixy.records import NewRecord, build_batch
@@ -279,6 +280,18 @@ def test_a_lost_journal_is_damage_whatever_other_files_remain(node: Path, left: 
 
     found = wrong(node, lose)
     assert ("damaged", "journal", "no journal files: the next start is refused") in found
+
+
+def test_an_unfinished_file_alone_is_a_lost_journal_as_for_a_start(node: Path) -> None:
+    def lose(directory: Path) -> None:
+        shutil.rmtree(directory / "journal")
+        (directory / "journal").mkdir()
+        (directory / "journal" / f"{1:020d}.journal").write_bytes(bytes(100))
+
+    found = wrong(node, lose)
+    assert ("damaged", "journal", "no journal files: the next start is refused") in found
+    with pytest.raises(DataDirectoryError, match="has no journal files, although"):
+        recover_node(RealDisk(), node, bytes)
 
 
 def test_with_a_damaged_journal_nothing_that_depends_on_it_is_judged(node: Path) -> None:

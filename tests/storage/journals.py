@@ -1,18 +1,26 @@
 """Journal files built by hand from the byte tables of `pixy.storage.journal_format`."""
 
+import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from pixy.errors import CorruptData, DataDirectoryError
+from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_journal
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions
 from pixy.records.crc import crc32c as _crc32c
-from pixy.storage import EntryType, RecordKind, RecoveredJournal
+from pixy.storage import EntryType, RecordKind, RecoveredJournal, recover_journal
 from pixy.storage.journal_format import JournalRecord
+from tests.fakes.disk import RecordingDisk
 
 __all__ = [
     "CLUSTER",
     "OWNER",
     "Content",
+    "StartOutcome",
     "applied",
+    "assert_check_and_start_agree",
     "content",
     "entry",
     "flush",
@@ -99,3 +107,53 @@ def write_files(directory: Path, *files: bytes) -> None:
     """Make these the journal's files, numbered from 1."""
     for number, data in enumerate(files, 1):
         (directory / f"{number:020d}.journal").write_bytes(data)
+
+
+class StartOutcome(NamedTuple):
+    """What a start does with a journal: `refused` is the path that it names, "" if it does not."""
+
+    refused: str
+    cut: list[tuple[str, int]]
+    removed: list[str]
+
+
+def _predicted(directory: Path) -> StartOutcome:
+    """The outcome of the next start, in the words of a check."""
+    report = Report(directory)
+    check_journal(ReadOnlyDisk(), directory, OWNER, report)
+    outcome = StartOutcome("", [], [])
+    for finding in report.findings:
+        if finding.verdict is Verdict.DAMAGED:
+            return outcome._replace(refused=str(directory / finding.where))
+        if torn := re.match(r"torn tail from byte (\d+) on .* cut by the next start", finding.found):
+            outcome.cut.append((finding.where, int(torn[1])))
+        elif finding.verdict is Verdict.WARNING:
+            assert finding.found.endswith("removed by the next start")
+            outcome.removed.append(finding.where)
+    return outcome
+
+
+def _start(directory: Path) -> StartOutcome:
+    disk = RecordingDisk()
+    try:
+        recover_journal(disk, directory, OWNER)
+    except (CorruptData, DataDirectoryError, OSError) as error:
+        assert disk.calls == [], "a start that is refused has changed something"
+        return StartOutcome(str(error), [], [])
+    cut = [(call.name, call.at) for call in disk.did("truncate")]
+    return StartOutcome("", cut, [call.name for call in disk.did("unlink")])
+
+
+def assert_check_and_start_agree(directory: Path) -> StartOutcome:
+    """The next start does what a check predicts; tried on a copy. Returns what it does."""
+    copy = directory.with_name(f"{directory.name}-start")
+    if directory.exists():
+        shutil.copytree(directory, copy)
+    try:
+        expected, done = _predicted(copy), _start(copy)
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+    assert bool(done.refused) == bool(expected.refused), (done, expected)
+    assert expected.refused in done.refused
+    assert done[1:] == expected[1:]
+    return done

@@ -2,7 +2,7 @@
 `docs/storage.md`, with its name.
 
 Each test runs a check as well: a refused file is damaged there, a truncated or removed one is a
-warning, and a check changes nothing.
+warning, and a check changes nothing. On every case, check and start agree.
 """
 
 from collections.abc import Iterable
@@ -20,6 +20,7 @@ from tests.fakes.disk import RecordingDisk
 from tests.storage.journals import (
     CLUSTER,
     OWNER,
+    assert_check_and_start_agree,
     content,
     entry,
     flush,
@@ -69,6 +70,7 @@ def verdict(directory: Path) -> Verdict:
     report = Report(directory)
     check_journal(ReadOnlyDisk(), directory, OWNER, report)
     assert contents(directory) == before
+    assert_check_and_start_agree(directory)
     return report.verdict
 
 
