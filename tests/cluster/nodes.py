@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -23,15 +23,34 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import InlineWorker
 
-__all__ = ["Cluster", "commit_command", "copy_of", "prompt_writer"]
+__all__ = ["Cluster", "Sizes", "commit_command", "copy_of", "prompt_writer"]
 
 
 _LIVES = count()
 """Makes the ids of every process distinct."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Options of a node by which files and buffers become full, with values for small tests."""
+
+    file_bytes: int = 4096
+    max_unapplied_bytes: int = 1 << 20
+    segment_bytes: int = 2000
+    tail_cache_bytes: int = 1 << 20
+    checkpoint_entries: int = 10_000
+    reserve_bytes: int = 0
+
+
 class Cluster:
     """One node, and shortcuts for tests.
+
+    Args:
+        directory: its data directory.
+        sizes: its sizes.
+        seed: of its random bytes.
+        storage: further options of the section `storage`.
+        disk, clock, worker: fakes, if others than usual.
 
     Attributes:
         pace: pace of the log writers of all nodes made here.
@@ -42,14 +61,9 @@ class Cluster:
     def __init__(
         self,
         directory: Path,
+        sizes: Sizes | None = None,
         *,
-        file_bytes: int = 4096,
-        checkpoint_entries: int = 10_000,
-        segment_bytes: int = 2000,
-        max_unapplied_bytes: int = 1 << 20,
-        tail_cache_bytes: int = 1 << 20,
         seed: int = 1,
-        reserve_bytes: int = 0,
         storage: Mapping[str, Any] | None = None,
         disk: RecordingDisk | None = None,
         clock: FakeClock | None = None,
@@ -59,14 +73,15 @@ class Cluster:
         self.disk = disk or RecordingDisk()
         self.clock = clock or FakeClock()
         self.faults: list[BaseException] = []
+        sizes = sizes or Sizes()
         options = NodeOptions(
             directory,
-            JournalConfig(file_bytes=file_bytes, max_unapplied_bytes=max_unapplied_bytes),
+            JournalConfig(file_bytes=sizes.file_bytes, max_unapplied_bytes=sizes.max_unapplied_bytes),
             StorageConfig(
-                segment_bytes=segment_bytes,
-                tail_cache_bytes=tail_cache_bytes,
-                checkpoint_entries=checkpoint_entries,
-                reserve_bytes=reserve_bytes,
+                segment_bytes=sizes.segment_bytes,
+                tail_cache_bytes=sizes.tail_cache_bytes,
+                checkpoint_entries=sizes.checkpoint_entries,
+                reserve_bytes=sizes.reserve_bytes,
                 **(storage or {}),
             ),
             Random(f"{seed} {next(_LIVES)}").randbytes,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_node
-from tests.cluster.nodes import Cluster, copy_of
+from tests.cluster.nodes import Cluster, Sizes, copy_of
 
 __all__ = ["contents", "make_stopped", "wrong"]
 
@@ -19,7 +19,7 @@ def make_stopped(directory: Path) -> Path:
     """
 
     async def fill() -> Path:
-        async with Cluster(directory, checkpoint_entries=4, file_bytes=3000).running() as cluster:
+        async with Cluster(directory, Sizes(checkpoint_entries=4, file_bytes=3000)).running() as cluster:
             await cluster.create_topic("topic", 2)
             await cluster.create_topic("other", 1)
             for number in range(40):

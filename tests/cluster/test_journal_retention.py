@@ -6,7 +6,7 @@ import pytest
 
 from pixy.cluster import journal_retention
 from tests.cluster.damage import damaged, work
-from tests.cluster.nodes import Cluster
+from tests.cluster.nodes import Cluster, Sizes
 from tests.fakes.disk import full
 from tests.fakes.waiting import until
 
@@ -23,7 +23,7 @@ async def test_a_deleted_topic_retains_no_journal_file(tmp_path: Path) -> None:
 
 
 async def test_journal_files_needed_by_one_topic_only_are_removed_with_it(tmp_path: Path) -> None:
-    async with Cluster(tmp_path, max_unapplied_bytes=1 << 20).running() as cluster:
+    async with Cluster(tmp_path, Sizes(max_unapplied_bytes=1 << 20)).running() as cluster:
         await cluster.create_topic()
         await cluster.append(*[b"x" * 1000] * 60)
         files = len(cluster.journal_files())

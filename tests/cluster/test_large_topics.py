@@ -18,7 +18,7 @@ from pixy.cluster.sinks import Sink
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
 from pixy.storage.removal import FILES_PER_STEP
 from pixy.storage.worker import Done
-from tests.cluster.nodes import Cluster, copy_of
+from tests.cluster.nodes import Cluster, Sizes, copy_of
 from tests.fakes.disk import Call, RecordingDisk
 from tests.fakes.waiting import until
 from tests.fakes.worker import InlineWorker
@@ -168,7 +168,7 @@ async def test_a_deletion_killed_anywhere_is_finished_in_the_background_of_the_n
 
 @pytest.mark.no_debug
 async def test_each_turn_of_a_deletion_drops_few_partitions(tmp_path: Path) -> None:
-    async with Cluster(tmp_path / "data", file_bytes=1 << 20).running() as cluster:
+    async with Cluster(tmp_path / "data", Sizes(file_bytes=1 << 20)).running() as cluster:
         await cluster.create_topic("topic", MANY)
         replicas = cluster.node._replicas
         state_groups = len(replicas) - len(list(cluster.node._partitions))
@@ -186,7 +186,7 @@ async def test_each_turn_of_a_deletion_drops_few_partitions(tmp_path: Path) -> N
 async def test_each_turn_of_a_growth_makes_few_partitions_and_all_appear_at_once(
     tmp_path: Path,
 ) -> None:
-    async with Cluster(tmp_path / "data", file_bytes=1 << 20).running() as cluster:
+    async with Cluster(tmp_path / "data", Sizes(file_bytes=1 << 20)).running() as cluster:
         backend = EmbeddedBackend(cluster.node)
         await cluster.create_topic("topic", 1)
         replicas = cluster.node._replicas
@@ -202,13 +202,13 @@ async def test_each_turn_of_a_growth_makes_few_partitions_and_all_appear_at_once
         counted = await counts(lambda: len(replicas), few + MANY - 1)
         assert max(after - before for before, after in pairwise(counted)) <= PER_TURN_MAX
         copy = copy_of(cluster.directory, "killed")
-    async with Cluster(copy, file_bytes=1 << 20).running() as again:
+    async with Cluster(copy, Sizes(file_bytes=1 << 20)).running() as again:
         assert again.values(partition=MANY - 1) == [b"last"]
 
 
 @pytest.mark.no_debug
 async def test_requests_to_all_partitions_are_answered_over_many_turns(tmp_path: Path) -> None:
-    async with Cluster(tmp_path / "data", file_bytes=1 << 20).running() as cluster:
+    async with Cluster(tmp_path / "data", Sizes(file_bytes=1 << 20)).running() as cluster:
         backend = EmbeddedBackend(cluster.node)
         await cluster.create_topic("topic", MANY)
         replicas = cluster.node._replicas

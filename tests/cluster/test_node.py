@@ -23,7 +23,7 @@ from pixy.proto.state_pb2 import HardState
 from pixy.records import TopicPartition
 from pixy.storage import RealDisk, RecoveredJournal, recover_journal
 from pixy.storage import journal as journal_module
-from tests.cluster.nodes import Cluster, copy_of, prompt_writer
+from tests.cluster.nodes import Cluster, Sizes, copy_of, prompt_writer
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.waiting import until
 
@@ -130,7 +130,7 @@ async def test_many_restarts_change_nothing(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await fill(cluster)
     for turn in range(15):
-        async with Cluster(tmp_path / "data", checkpoint_entries=5).running() as again:
+        async with Cluster(tmp_path / "data", Sizes(checkpoint_entries=5)).running() as again:
             check_filled(again)
             await again.commit(7 if turn % 2 else 8)
             await again.commit(7)
@@ -155,7 +155,7 @@ async def test_a_topic_whose_hard_states_a_crash_left_out_gets_them(tmp_path: Pa
 
 
 async def test_a_clock_that_steps_backwards_changes_nothing(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path / "data", checkpoint_entries=2)
+    cluster = Cluster(tmp_path / "data", Sizes(checkpoint_entries=2))
     async with cluster.running():
         await cluster.create_topic()
         for number in range(8):
@@ -222,7 +222,7 @@ async def test_missing_entries_are_reported_before_anything_is_truncated(
     tmp_path: Path, checkpoint_entries: int, reason: str
 ) -> None:
     async with Cluster(
-        tmp_path / "data", file_bytes=1500, checkpoint_entries=checkpoint_entries
+        tmp_path / "data", Sizes(file_bytes=1500, checkpoint_entries=checkpoint_entries)
     ).running() as cluster:
         await fill(cluster)
         cluster.node._writer._begin()
@@ -348,7 +348,7 @@ async def test_an_unsynced_partition_retains_the_journal(tmp_path: Path) -> None
 
 
 async def test_a_checkpoint_is_written_every_so_many_entries_and_two_are_kept(tmp_path: Path) -> None:
-    async with Cluster(tmp_path / "data", checkpoint_entries=10).running() as cluster:
+    async with Cluster(tmp_path / "data", Sizes(checkpoint_entries=10)).running() as cluster:
         await cluster.create_topic()
         for number in range(35):
             await cluster.commit(number)
@@ -388,7 +388,7 @@ async def test_an_idle_state_group_that_pins_the_journal_gets_two_checkpoints_by
 async def test_with_a_damaged_newest_checkpoint_the_older_one_and_the_journal_are_used(
     tmp_path: Path, damage: str
 ) -> None:
-    async with Cluster(tmp_path / "data", checkpoint_entries=10, file_bytes=1000).running() as cluster:
+    async with Cluster(tmp_path / "data", Sizes(checkpoint_entries=10, file_bytes=1000)).running() as cluster:
         await cluster.create_topic()
         for number in range(57):
             await cluster.commit(number)
@@ -404,7 +404,7 @@ async def test_with_a_damaged_newest_checkpoint_the_older_one_and_the_journal_ar
     else:
         whole = newest.read_bytes()
         newest.write_bytes(whole[:-5] if damage == "cut" else whole[:200] + b"?" + whole[201:])
-    async with Cluster(copy, checkpoint_entries=10, file_bytes=1000).running() as again:
+    async with Cluster(copy, Sizes(checkpoint_entries=10, file_bytes=1000)).running() as again:
         assert again.committed() == {0: 56}
         assert all(again.committed(f"group-{number}") == {0: number} for number in range(57))
         for number in range(30):
@@ -418,7 +418,7 @@ async def test_with_a_damaged_newest_checkpoint_the_older_one_and_the_journal_ar
 async def test_a_failed_sync_of_a_checkpoint_or_its_directory_is_a_fault(
     tmp_path: Path, call: str, ending: str
 ) -> None:
-    cluster = Cluster(tmp_path / "data", checkpoint_entries=3)
+    cluster = Cluster(tmp_path / "data", Sizes(checkpoint_entries=3))
     await cluster.node.start()  # the first entry
     cluster.disk.fail(call, ending, errno.EIO)
     await cluster.create_topic("second")
@@ -429,7 +429,7 @@ async def test_a_failed_sync_of_a_checkpoint_or_its_directory_is_a_fault(
 
 
 async def test_a_checkpoint_without_room_is_retried_and_the_journal_stays(tmp_path: Path) -> None:
-    async with Cluster(tmp_path / "data", checkpoint_entries=5).running() as cluster:
+    async with Cluster(tmp_path / "data", Sizes(checkpoint_entries=5)).running() as cluster:
         await cluster.create_topic()
         full(cluster.disk, "write", ".part")
         for number in range(12):
@@ -451,7 +451,7 @@ async def test_a_full_disk_refuses_commands_with_the_reason_and_service_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "_FULL_DISK_RETRY_S", 0)
-    async with Cluster(tmp_path / "data", file_bytes=1000).running() as cluster:
+    async with Cluster(tmp_path / "data", Sizes(file_bytes=1000)).running() as cluster:
         await cluster.create_topic()
         full(cluster.disk, "allocate", ".journal")
         waiting = cluster.append_nowait(b"x" * 2000)
@@ -488,7 +488,7 @@ async def test_segments_without_room_are_reported_and_offsets_can_still_be_commi
 async def test_a_stop_on_a_full_disk_ends_and_the_next_start_has_all_acknowledged_data(
     tmp_path: Path,
 ) -> None:
-    async with Cluster(tmp_path / "data", file_bytes=1000).running() as cluster:
+    async with Cluster(tmp_path / "data", Sizes(file_bytes=1000)).running() as cluster:
         await cluster.create_topic()
         await cluster.append(b"value")
         cluster.disk.before = _no_room
@@ -564,7 +564,7 @@ async def test_unsynced_logs_use_a_quarter_of_the_open_file_limit(
 
 
 async def test_too_much_unwritten_data_pauses_the_journal_until_it_is_written(tmp_path: Path) -> None:
-    async with Cluster(tmp_path / "data", max_unapplied_bytes=2000).running() as cluster:
+    async with Cluster(tmp_path / "data", Sizes(max_unapplied_bytes=2000)).running() as cluster:
         await cluster.create_topic()
         full(cluster.disk, "create", ".log")
         answers = []
@@ -579,7 +579,7 @@ async def test_too_much_unwritten_data_pauses_the_journal_until_it_is_written(tm
 
 
 async def test_entries_of_a_paused_journal_are_written_before_a_stop(tmp_path: Path) -> None:
-    async with Cluster(tmp_path / "data", max_unapplied_bytes=1000).running() as cluster:
+    async with Cluster(tmp_path / "data", Sizes(max_unapplied_bytes=1000)).running() as cluster:
         await cluster.create_topic()
         answers = [cluster.append_nowait(b"x" * 2000)]
         await until(answers[0].done)

@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 from pixy.records import TopicPartition
-from tests.cluster.nodes import Cluster, copy_of
+from tests.cluster.nodes import Cluster, Sizes, copy_of
 
 FILE_BYTES = 3000
 SECTOR_BYTES = 512
@@ -174,11 +174,13 @@ async def test_acknowledged_data_survives_every_crash(
         monkeypatch.setattr(Cluster, "pace", replace(Cluster.pace, gather_s=rng.choice([0, 0.002])))
         cluster = Cluster(
             directory,
-            file_bytes=FILE_BYTES,
-            segment_bytes=rng.choice([3000, 20_000]),
-            checkpoint_entries=rng.choice([3, 20, 1000]),
-            tail_cache_bytes=rng.choice([0, 1000, 1 << 20]),
-            max_unapplied_bytes=rng.choice([2000, 1 << 20]),
+            Sizes(
+                file_bytes=FILE_BYTES,
+                segment_bytes=rng.choice([3000, 20_000]),
+                checkpoint_entries=rng.choice([3, 20, 1000]),
+                tail_cache_bytes=rng.choice([0, 1000, 1 << 20]),
+                max_unapplied_bytes=rng.choice([2000, 1 << 20]),
+            ),
             seed=seed,
         )
         async with cluster.running():

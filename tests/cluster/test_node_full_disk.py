@@ -13,7 +13,7 @@ import pytest
 from pixy.cluster import reserve as reserve_module
 from pixy.errors import StorageFault, Unavailable
 from pixy.storage import journal as journal_module
-from tests.cluster.nodes import Cluster, prompt_writer
+from tests.cluster.nodes import Cluster, Sizes, prompt_writer
 from tests.cluster.staging import piece_of, stage
 from tests.fakes.disk import Call, RecordingDisk, full
 from tests.fakes.waiting import until
@@ -63,7 +63,7 @@ async def test_without_room_the_reserve_is_released_and_accepted_data_is_written
 ) -> None:
     directory = tmp_path / "data"
     disk = SmallDisk(directory, what, ending)
-    cluster = Cluster(directory, disk=disk, reserve_bytes=RESERVE, checkpoint_entries=5)
+    cluster = Cluster(directory, Sizes(reserve_bytes=RESERVE, checkpoint_entries=5), disk=disk)
     async with cluster.running():
         await cluster.create_topic()
         await cluster.settle()
@@ -106,7 +106,7 @@ async def test_a_sync_that_fails_for_lack_of_room_is_not_retried(
     tmp_path: Path, what: str, ending: str, error: int
 ) -> None:
     disk = RecordingDisk()
-    cluster = Cluster(tmp_path / "data", disk=disk, checkpoint_entries=5, file_bytes=3000)
+    cluster = Cluster(tmp_path / "data", Sizes(checkpoint_entries=5, file_bytes=3000), disk=disk)
     await cluster.node.start()
     await cluster.create_topic()
     failed: list[Call] = []
@@ -142,7 +142,7 @@ async def test_while_the_journal_waits_for_segments_commits_are_refused_and_a_st
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "data"
-    cluster = Cluster(directory, max_unapplied_bytes=300)
+    cluster = Cluster(directory, Sizes(max_unapplied_bytes=300))
     async with cluster.running():
         await cluster.create_topic()
         full(cluster.disk, "create", ".log")
@@ -161,7 +161,7 @@ async def test_while_the_journal_waits_for_segments_commits_are_refused_and_a_st
 async def test_retention_continues_to_make_room(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     disk = SmallDisk(directory, "create", ".log")
-    cluster = Cluster(directory, disk=disk, reserve_bytes=RESERVE, storage={"retention_bytes": 1})
+    cluster = Cluster(directory, Sizes(reserve_bytes=RESERVE), disk=disk, storage={"retention_bytes": 1})
     async with cluster.running():
         await cluster.create_topic()
         await cluster.settle()
@@ -205,7 +205,7 @@ async def test_a_start_on_a_full_disk_refuses_messages_until_there_is_room(tmp_p
         await cluster.append(b"value")
     disk = SmallDisk(directory, "create", ".log")
     disk.full = True
-    async with Cluster(directory, disk=disk, reserve_bytes=RESERVE).running() as again:
+    async with Cluster(directory, Sizes(reserve_bytes=RESERVE), disk=disk).running() as again:
         await until(lambda: again.node.blocked is not None)
         assert again.values() == [b"value"]
         await again.commit(1)
@@ -216,9 +216,9 @@ async def test_a_start_on_a_full_disk_refuses_messages_until_there_is_room(tmp_p
 
 async def test_a_stopped_node_keeps_its_reserve_and_a_broken_one_retries_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "data"
-    async with Cluster(directory, reserve_bytes=RESERVE).running() as cluster:
+    async with Cluster(directory, Sizes(reserve_bytes=RESERVE)).running() as cluster:
         await cluster.settle()
     assert (directory / "reserve").stat().st_size == RESERVE
-    async with Cluster(directory, reserve_bytes=0).running() as cluster:
+    async with Cluster(directory, Sizes(reserve_bytes=0)).running() as cluster:
         await cluster.settle()
     assert not (directory / "reserve").exists()

@@ -15,7 +15,7 @@ from pixy.cluster.partition_condition import PartitionCondition
 from pixy.errors import CorruptData, DataDirectoryError, TopicExists, UnknownPartition, UnknownTopic
 from pixy.records import TopicPartition
 from pixy.storage import DamagedLog, read_partition_identity
-from tests.cluster.nodes import Cluster, copy_of
+from tests.cluster.nodes import Cluster, Sizes, copy_of
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.waiting import until
 
@@ -219,7 +219,7 @@ async def test_a_topic_keeps_its_added_partitions_after_a_kill(tmp_path: Path) -
 
 
 async def test_new_options_reach_the_logs_also_of_an_active_segment(tmp_path: Path) -> None:
-    async with Cluster(tmp_path / "data", segment_bytes=1 << 20).running() as cluster:
+    async with Cluster(tmp_path / "data", Sizes(segment_bytes=1 << 20)).running() as cluster:
         await cluster.create_topic()
         await cluster.append(*[LARGE] * 3)
         await cluster.sync()
@@ -251,7 +251,7 @@ async def test_a_deletion_is_notified_before_later_changes(tmp_path: Path) -> No
 
 @pytest.mark.no_debug
 async def test_a_topic_of_ten_thousand_partitions_can_be_created_used_and_deleted(tmp_path: Path) -> None:
-    async with Cluster(tmp_path / "data", file_bytes=1 << 20).running() as cluster:
+    async with Cluster(tmp_path / "data", Sizes(file_bytes=1 << 20)).running() as cluster:
         await cluster.create_topic("topic", 1)
         await cluster.node.alter_topic("topic", 10_000, {})
         await cluster.append(b"last", partition=9999)
@@ -259,7 +259,7 @@ async def test_a_topic_of_ten_thousand_partitions_can_be_created_used_and_delete
         await cluster.sync()
         assert directories(cluster) == ["topic-9999"]
         copy = copy_of(cluster.directory, "killed")
-    async with Cluster(copy, file_bytes=1 << 20).running() as again:
+    async with Cluster(copy, Sizes(file_bytes=1 << 20)).running() as again:
         assert again.values(partition=9999) == [b"last"]
         await again.node.delete_topic("topic")
         await until(lambda: not directories(again))

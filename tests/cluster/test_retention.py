@@ -13,7 +13,7 @@ from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import GroupsCommand
 from pixy.records import TopicPartition
 from pixy.storage import EntryType
-from tests.cluster.nodes import Cluster, copy_of
+from tests.cluster.nodes import Cluster, Sizes, copy_of
 from tests.fakes.disk import full
 from tests.fakes.waiting import until
 
@@ -186,7 +186,7 @@ async def test_ten_thousand_partitions_are_checked_over_many_turns(
 
 
 async def test_nothing_is_proposed_while_the_journal_has_no_room(tmp_path: Path) -> None:
-    async with Cluster(tmp_path / "data", file_bytes=30_000).running() as cluster:
+    async with Cluster(tmp_path / "data", Sizes(file_bytes=30_000)).running() as cluster:
         await create(cluster, retention_bytes="0")
         await cluster.append(*[VALUE] * 9)
         await cluster.sync()

@@ -12,7 +12,7 @@ from pixy.cluster.sinks import SINKS_GROUP
 from pixy.cluster.state_groups import StateGroups
 from pixy.errors import CorruptData
 from pixy.storage import RecoveredGroup
-from tests.cluster.nodes import Cluster
+from tests.cluster.nodes import Cluster, Sizes
 from tests.cluster.staging import finished, piece_of, publish, stage
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import InlineWorker
@@ -20,7 +20,7 @@ from tests.fakes.worker import InlineWorker
 
 async def made(directory: Path, checkpoint_entries: int) -> None:
     """A node's directory with topics, offsets and a sink."""
-    async with Cluster(directory, checkpoint_entries=checkpoint_entries).running() as cluster:
+    async with Cluster(directory, Sizes(checkpoint_entries=checkpoint_entries)).running() as cluster:
         await cluster.create_topic("topic", 2)
         await cluster.create_topic("gone")
         await cluster.append(b"1", b"2", b"3")

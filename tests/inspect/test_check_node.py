@@ -22,7 +22,7 @@ from pixy.storage import (
 )
 from pixy.storage.identity import write_partition_identity
 from pixy.storage.journal_format import flush_frame, record_head
-from tests.cluster.nodes import Cluster, commit_command
+from tests.cluster.nodes import Cluster, Sizes, commit_command
 from tests.cluster.stopped import contents, make_stopped, wrong
 
 Damage = Callable[[Path], object]
@@ -67,7 +67,7 @@ def test_the_directory_of_a_killed_node_is_ok(node: Path) -> None:
 
 async def test_the_directory_of_a_stopped_node_is_ok_at_every_age(tmp_path: Path) -> None:
     for _ in range(3):
-        async with Cluster(tmp_path / "data", checkpoint_entries=3).running() as cluster:
+        async with Cluster(tmp_path / "data", Sizes(checkpoint_entries=3)).running() as cluster:
             if not cluster.node.metadata.topics:
                 await cluster.create_topic()
             await cluster.append(b"a", b"b")

@@ -14,7 +14,7 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_checkpoints, check_node
 from pixy.records import batch_bytes, build_control_batch, patch_batch
 from pixy.storage import CheckpointId, CheckpointStore, RealDisk
-from tests.cluster.nodes import Cluster
+from tests.cluster.nodes import Cluster, Sizes
 
 OLD, NEW, NEXT = CheckpointId(1, 10), CheckpointId(2, 20), CheckpointId(2, 30)
 RECORDS = [(b"key %d" % at, b"value %d" % at) for at in range(1200)]
@@ -251,7 +251,7 @@ async def test_all_damaged(state: Path, tmp_path: Path) -> None:
         (state / id.file_name).write_bytes(b"")
     assert (used(state), verdict(state)) == ([], Verdict.DAMAGED)
     directory = tmp_path / "node"
-    async with Cluster(directory, checkpoint_entries=2, file_bytes=3000).running() as cluster:
+    async with Cluster(directory, Sizes(checkpoint_entries=2, file_bytes=3000)).running() as cluster:
         await cluster.create_topic()
         for at in range(40):
             await cluster.append(b"v" * 300)
@@ -269,7 +269,7 @@ async def test_all_damaged(state: Path, tmp_path: Path) -> None:
 
 async def test_newer_than_the_journal(tmp_path: Path) -> None:
     directory = tmp_path / "node"
-    async with Cluster(directory, checkpoint_entries=2).running() as cluster:
+    async with Cluster(directory, Sizes(checkpoint_entries=2)).running() as cluster:
         await cluster.create_topic()
         await cluster.commit(1)
         older = shutil.copytree(directory / "journal", tmp_path / "older")
