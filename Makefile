@@ -52,7 +52,7 @@ endif
 
 # Bytecode is written whatever the environment says: compiling every module takes ten seconds of each core.
 test-fast: $(BIN)/.pixy-dev  ## unit tests only: no processes, nothing slow
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses auto --dist worksteal -m "not process and not slow and not long" $(ARGS)
+	PYTHONDONTWRITEBYTECODE= PIXY_HYPOTHESIS=quick $(BIN)/pytest --numprocesses auto --dist worksteal -m "not process and not slow and not long" $(ARGS)
 
 test-all: $(BIN)/.pixy-dev  ## everything, also many seeds, all attacks, failover, every client language
 	@$(BIN)/python -m tests.lanes all

@@ -23,6 +23,7 @@ from pytest_asyncio import is_async_test
 # The same examples in every run, so that a failure is due to the current change; `explore`
 # generates new ones.
 settings.register_profile("repeat", derandomize=True, deadline=None)
+settings.register_profile("quick", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("PIXY_HYPOTHESIS", "repeat"))
 

@@ -137,6 +137,7 @@ async def test_an_exception_in_a_foreign_callback_is_only_logged(handled: Daemon
     await handled.wait()
 
 
+@pytest.mark.slow
 async def test_a_drain_notifies_connections_at_once_and_accepts_acks_on_old_and_new_ones(
     tmp_path: Path,
 ) -> None:

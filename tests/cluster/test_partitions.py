@@ -249,6 +249,7 @@ async def test_a_deletion_is_notified_before_later_changes(tmp_path: Path) -> No
         assert told.of == [("changed", "topic"), ("deleted", "topic"), ("changed", "topic")]
 
 
+@pytest.mark.slow
 @pytest.mark.no_debug
 async def test_a_topic_of_ten_thousand_partitions_can_be_created_used_and_deleted(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", Sizes(file_bytes=1 << 20)).running() as cluster:

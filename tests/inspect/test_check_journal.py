@@ -71,6 +71,7 @@ def test_no_journal_is_an_empty_one(tmp_path: Path) -> None:
     assert (journal.files, journal.whole, report.findings) == (0, True, [])
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_a_file_before_the_last_is_damage(tmp_path: Path) -> None:
     for at in range(len(FIRST)):
         data = bytearray(FIRST)
@@ -81,6 +82,7 @@ def test_every_flipped_byte_of_a_file_before_the_last_is_damage(tmp_path: Path) 
         assert not journal.whole
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_the_last_file_is_found(tmp_path: Path) -> None:
     for at in range(len(SECOND)):
         data = bytearray(SECOND)

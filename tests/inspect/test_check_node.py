@@ -93,6 +93,7 @@ def test_a_copy_without_a_lock_is_checked_and_gets_none(node: Path) -> None:
     assert wrong(node) == []
 
 
+@pytest.mark.slow
 def test_flipped_bytes_anywhere_are_found(node: Path) -> None:
     hints = (".index", ".timeindex")
     last = newest(node, "journal/*")

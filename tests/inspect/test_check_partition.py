@@ -72,6 +72,7 @@ def test_a_partition_without_anything_is_ok(tmp_path: Path) -> None:
     assert [(each.found, each.verdict) for each in report.findings] == [("no synced records", Verdict.OK)]
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_every_segment_is_damage(partition: Partition) -> None:
     for path in partition.segments():
         whole = path.read_bytes()
@@ -83,6 +84,7 @@ def test_every_flipped_byte_of_every_segment_is_damage(partition: Partition) -> 
         path.write_bytes(whole)
 
 
+@pytest.mark.slow
 def test_every_cut_of_every_segment_is_damage(partition: Partition) -> None:
     for path in partition.segments():
         whole = path.read_bytes()

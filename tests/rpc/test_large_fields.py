@@ -122,6 +122,7 @@ def test_a_request_is_parsed_as_protobuf_parses_it(request: Any) -> None:
     assert as_parted(body, type(request)) == as_protobuf_says(body, type(request))
 
 
+@pytest.mark.slow
 @given(REQUESTS, st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=3)), min_size=1, max_size=3))
 def test_a_request_that_was_changed_anywhere_is_parsed_as_protobuf_parses_it(
     request: Any, changes: list[tuple[float, bytes]]

@@ -380,6 +380,7 @@ def test_answers_to_a_client_that_has_closed_are_not_delivered(
         runner.run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
 def test_answers_after_the_end_of_a_client_that_closes_without_a_tls_alert_are_not_delivered(
     tls: TlsConfig, certificates: Path, new_loop: Any

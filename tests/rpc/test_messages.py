@@ -104,6 +104,7 @@ def test_an_incomplete_request_may_still_become_one_message() -> None:
         reader(pack_message(b"a") + b"\0").check_only()
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 9000), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_large_messages_come_out_as_they_went_in_whatever_chunks_their_parts_lie_in(
     sizes: list[int], random: Random
@@ -138,6 +139,7 @@ def kept_bytes(feed: Callable[[MessageReader], None]) -> tuple[int, int]:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [0, 32_768])
 @pytest.mark.parametrize("part", [1, 30, 100, 4095, 4096, 16_000, 32_768])
 def test_a_message_in_parts_takes_at_most_about_twice_its_bytes(part: int, chunk: int) -> None:

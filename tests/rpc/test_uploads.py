@@ -99,6 +99,7 @@ async def upload_together(client: RawClient, bodies: dict[int, bytes]) -> None:
             await client.read_once()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [UNARY, COLLECT])
 @pytest.mark.parametrize(("uploads", "size"), [(5, 4 * MIB - 100), (20, MIB)])
 async def test_concurrent_uploads_are_answered_and_hold_no_more_than_the_quota(

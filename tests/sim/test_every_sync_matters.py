@@ -182,6 +182,7 @@ def test_every_site_is_reached() -> None:
     assert {site for site in reached if not site.startswith("test ")} == NAMED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", ALONE)
 def test_without_a_site_data_is_lost(site: str) -> None:
     for seed in (ALONE[site], *range(1, SEEDS_MAX)):
@@ -190,6 +191,7 @@ def test_without_a_site_data_is_lost(site: str) -> None:
     pytest.fail(f"no crash of {SEEDS_MAX} seeds shows that {site} is missing")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", MASKED)
 def test_without_a_site_and_its_mask_data_is_lost(site: str) -> None:
     mask, hint = MASKED[site]
@@ -287,6 +289,7 @@ def test_segments_are_removed_only_after_a_position_that_begins_after_them(
     assert any(fails(seed, []) for seed in (EARLY_DROP_SEED, *range(1, SEEDS_MAX)))
 
 
+@pytest.mark.slow
 def test_the_directory_of_a_deleted_topic_loses_its_name_before_its_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -300,6 +303,7 @@ def test_the_directory_of_a_deleted_topic_loses_its_name_before_its_files(
     assert any(fails(seed, []) for seed in (NAMELESS_SEED, *range(1, SEEDS_MAX)))
 
 
+@pytest.mark.slow
 def test_a_directory_has_its_identity_before_its_first_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first position with the segment is too late."""
     sync, write, claim = (

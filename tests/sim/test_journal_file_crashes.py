@@ -160,6 +160,7 @@ def losses() -> Iterator[tuple[int, int]]:
                         yield removal, at
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_wherever_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     relocated: list[JournalRecord] = []
     append = Relocation._append

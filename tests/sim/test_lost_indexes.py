@@ -128,6 +128,7 @@ def test_after_a_power_failure_reads_and_starts_are_fast_again(seed: int) -> Non
     check_fast(machine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffixes", [(".index",), (".timeindex",), (".index", ".timeindex")])
 @pytest.mark.parametrize("how", ["gone", "empty", "torn"])
 def test_lost_parts_of_indexes_are_rebuilt_and_logged(how: str, suffixes: tuple[str, ...]) -> None:

@@ -11,12 +11,14 @@ from tests.sim.disk import Operation
 from tests.sim.storage_simulation import Simulation, SimulationFailure, run_seed
 
 SEEDS = range(1, 501)
-FEW_SEEDS = SEEDS[:20]
+FEW_SEEDS = SEEDS[:4]
+MORE_SEEDS = SEEDS[4:20]
 """For quick runs."""
 
 
-def test_few_seeds_lose_invent_and_change_nothing() -> None:
-    for seed in FEW_SEEDS:
+@pytest.mark.parametrize("seeds", [FEW_SEEDS, pytest.param(MORE_SEEDS, marks=pytest.mark.slow)])
+def test_few_seeds_lose_invent_and_change_nothing(seeds: range) -> None:
+    for seed in seeds:
         run_seed(seed)
 
 
@@ -127,6 +129,7 @@ def test_every_file_operation_of_the_storage_occurs(monkeypatch: pytest.MonkeyPa
     assert relocated
 
 
+@pytest.mark.slow
 def test_one_seed_is_one_run() -> None:
     def operations(seed: int) -> list[Operation]:
         found: list[Operation] = []

@@ -49,6 +49,7 @@ def is_kept(seed: int, ignored: set[str]) -> bool:
     return [payload for _, _, payload in found] == [b"payload", new]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ignored", [set(), {CUT}, {WHOLE_FILE}])
 def test_a_flush_in_place_of_a_torn_one_is_kept(ignored: set[str]) -> None:
     """The tail is truncated again until the sync of the whole file a moment later: one of the two

@@ -186,6 +186,7 @@ def test_recovery_finds_the_log_of_every_group_after_every_history(tmp_path: Pat
                 raise AssertionError(f"seed {seed}, step {number}: {error}") from error
 
 
+@pytest.mark.slow
 def test_histories_cover_every_case(tmp_path: Path) -> None:
     """Removed files, copies before originals, omitted copies, and originals after copies."""
     seen = set()

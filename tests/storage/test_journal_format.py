@@ -229,6 +229,7 @@ def test_every_flipped_bit_is_a_torn_tail_in_the_last_flush_and_corruption_befor
             assert scan.later_flush == (None if hit == 2 else ENDS[hit + 1]), at
 
 
+@pytest.mark.slow
 def test_every_torn_sector_of_the_last_flush_is_a_torn_tail() -> None:
     # A disk writes sectors in any order: some of the last flush are written, others still zeros.
     large = [*FLUSHES[:2], [entry(3, bytes(range(1, 251)) * 4), entry(4, b"x" * 700)]]

@@ -36,6 +36,7 @@ def steps_of(disk: RecordingDisk, steps: Steps) -> list[list[Call]]:
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "files"), [(200, 2), (1, 400), (3, 130)])
 def test_each_step_unlinks_few_files_after_one_common_sync(tmp_path: Path, count: int, files: int) -> None:
     disk = RecordingDisk()
@@ -120,6 +121,7 @@ def test_no_file_is_removed_before_the_rename_of_its_directory_is_durable() -> N
         assert len(disk.names(topics / "topic-0")) in (0, 3)
 
 
+@pytest.mark.slow
 def test_a_directory_with_thousands_of_files_is_removed_by_the_real_disk(tmp_path: Path) -> None:
     exhaust(remove_directories(RealDisk(), tmp_path, directories(tmp_path, 2, 300)))
     assert list(tmp_path.iterdir()) == []

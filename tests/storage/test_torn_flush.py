@@ -83,6 +83,7 @@ def test_a_flush_with_one_wrong_byte_is_damaged(payloads: str, begin: int) -> No
                 assert why_not(flipped(data, at, change), begin), (at, change)
 
 
+@pytest.mark.slow
 def test_every_bit_of_a_flush_with_sectors_of_zeros() -> None:
     data, begin, end = write([bytes(1300)], 640)
     for at in [*range(begin, begin + 120), *range(begin + 120, end, 97)]:
