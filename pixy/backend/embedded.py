@@ -18,29 +18,14 @@ from pixy.backend.protocol import (
     TopicDescription,
 )
 from pixy.backend.timestamps import first_since
-from pixy.cluster import (
-    PARTITIONS_MAX,
-    Coordinator,
-    Member,
-    Node,
-    NodeObserver,
-    PartitionReplica,
-    StageName,
-    Topic,
-    run_in_steps,
-)
-from pixy.errors import (
-    CorruptData,
-    OffsetOutOfRange,
-    PixyError,
-    ShuttingDown,
-    UnknownPartition,
-    UnknownTopic,
-)
+from pixy.cluster import PARTITIONS_MAX, Coordinator, Member, Node, NodeObserver, PartitionReplica, Topic
+from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, ShuttingDown, UnknownPartition, UnknownTopic
 from pixy.futures import resolve
 from pixy.proto.state_pb2 import CommitOffsets, CommittedOffset, GroupsCommand
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition, check_topic_name
-from pixy.storage import PartitionLog, PieceBatches
+from pixy.staging import PieceBatches, StageName
+from pixy.steps import run_in_steps
+from pixy.storage import PartitionLog
 
 __all__ = ["EmbeddedBackend"]
 

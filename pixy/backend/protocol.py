@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from pixy.cluster import Published, StageSeal
 from pixy.errors import PixyError
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
+from pixy.staging import Published, StageSeal
 
 __all__ = [
     "AppendDone",

@@ -38,15 +38,15 @@ from pixy.cluster.replica import PartitionReplica, Proposal, Replica, StateRepli
 from pixy.cluster.reserve import Reserve
 from pixy.cluster.retention import Retention
 from pixy.cluster.sinks import Publication
-from pixy.cluster.stages import Stages
 from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups
-from pixy.cluster.steps import run_in_steps
 from pixy.cluster.topic_commands import alter_command, create_command, delete_command
 from pixy.errors import CorruptData, DataDirectoryError, PixyError, Unavailable
 from pixy.futures import reject, resolve
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, InitCluster, MetadataCommand
 from pixy.records import TopicPartition
+from pixy.staging import Stages
+from pixy.steps import run_in_steps
 from pixy.storage import (
     DamagedLog,
     Disk,

@@ -32,13 +32,13 @@ from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.partition_recovery import PartitionRecovery
 from pixy.cluster.recovery import DataDirectory, RecoveredNode
 from pixy.cluster.replica import PartitionReplica, Replica
-from pixy.cluster.sinks import StageName
 from pixy.cluster.topic_config import log_options
 from pixy.config import StorageConfig
 from pixy.errors import CorruptData, DataDirectoryError, UnknownPartition
 from pixy.log_position import LogPosition
 from pixy.proto.state_pb2 import PartitionCommand, PartitionIdentity, PublishParts
 from pixy.records import TopicPartition
+from pixy.staging import StageName
 from pixy.storage import (
     DamagedLog,
     EntryType,

@@ -24,23 +24,26 @@ from pixy.cluster.metadata import MetadataState, Topic
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.replica import Replica
 from pixy.cluster.roll_forward import Propose, RollForward
-from pixy.cluster.sinks import NotNew, Publication, SinksState, StageName
-from pixy.cluster.stage_expiry import StageExpiry
-from pixy.cluster.stages import Stage, Stages, StageSeal, merged_parts
-from pixy.cluster.steps import run_in_steps
+from pixy.cluster.sinks import Publication, SinksState
 from pixy.config import StagingConfig
 from pixy.errors import CorruptData, FailedPrecondition, PixyError, Unavailable
 from pixy.futures import resolve
-from pixy.proto.state_pb2 import (
-    ExpireSinks,
-    PublicationPart,
-    PublishStages,
-    SinksCommand,
-)
+from pixy.proto.state_pb2 import ExpireSinks, PublicationPart, PublishStages, SinksCommand
 from pixy.records import TopicPartition
-from pixy.storage import PieceBatches
+from pixy.staging import (
+    NotNew,
+    PieceBatches,
+    Published,
+    Stage,
+    StageExpiry,
+    StageName,
+    Stages,
+    StageSeal,
+    merged_parts,
+)
+from pixy.steps import run_in_steps
 
-__all__ = ["PUBLICATIONS_MAX", "Published", "Publisher"]
+__all__ = ["PUBLICATIONS_MAX", "Publisher"]
 
 log = structlog.get_logger(__name__)
 
@@ -50,18 +53,6 @@ PUBLICATIONS_MAX = 1000
 _ONE_TIME_SINK_S = 3600.0
 """Longest retention of a sink without a query: the time in which its call may be repeated."""
 _SINKS_PER_TURN = 500
-
-
-class Published(NamedTuple):
-    """The outcome of a publish.
-
-    Attributes:
-        published: False if the epoch was published before.
-        last_epoch: the last epoch that the sink has published.
-    """
-
-    published: bool
-    last_epoch: int
 
 
 class SinksGroup(NamedTuple):

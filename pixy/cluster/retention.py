@@ -15,15 +15,9 @@ from pixy.cluster.node_time import NodeTime
 from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
-from pixy.cluster.steps import run_in_steps
 from pixy.config import StorageConfig
-from pixy.proto.state_pb2 import (
-    ExpireGroups,
-    GroupsCommand,
-    PartitionCommand,
-    SetLogBeginOffset,
-    TouchGroups,
-)
+from pixy.proto.state_pb2 import ExpireGroups, GroupsCommand, PartitionCommand, SetLogBeginOffset, TouchGroups
+from pixy.steps import run_in_steps
 
 __all__ = ["Retention"]
 

@@ -29,8 +29,7 @@ from typing import Any, NamedTuple
 from pixy.cluster.metadata import MetadataState
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.replica import PartitionReplica, Replica
-from pixy.cluster.sinks import Publication, StageName
-from pixy.cluster.stages import Stages
+from pixy.cluster.sinks import Publication
 from pixy.errors import CorruptData
 from pixy.futures import resolve
 from pixy.proto.state_pb2 import (
@@ -42,6 +41,7 @@ from pixy.proto.state_pb2 import (
     SinksCommand,
 )
 from pixy.records import TopicPartition
+from pixy.staging import StageName, Stages
 
 __all__ = ["Propose", "RollForward", "RollForwardEvent", "RollForwardState", "next_state"]
 

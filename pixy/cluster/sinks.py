@@ -29,17 +29,9 @@ from pixy.proto.state_pb2 import (
     SinksCommand,
     SinksRecord,
 )
+from pixy.staging import NotNew, Sink, StageName, judge_epoch
 
-__all__ = [
-    "SINKS_GROUP",
-    "SINKS_MAX",
-    "NotNew",
-    "Publication",
-    "Sink",
-    "SinksState",
-    "StageName",
-    "judge_epoch",
-]
+__all__ = ["SINKS_GROUP", "SINKS_MAX", "Publication", "SinksState"]
 
 SINKS_GROUP = 900
 """The raft group of this state machine; those of `groups-n` are below."""
@@ -52,25 +44,6 @@ _SINK_KEY = b"sink\0"
 _PUBLICATION_KEY = b"publication\0"
 
 
-class Sink(NamedTuple):
-    """State of a sink.
-
-    `query_id` is empty for a sink of a single publication; `active_ms` is the time of its last
-    publication.
-    """
-
-    query_id: str
-    last_epoch: int
-    active_ms: int
-
-
-class StageName(NamedTuple):
-    """Identifies a stage."""
-
-    sink_id: str
-    stage_id: str
-
-
 class Publication(NamedTuple):
     """An unfinished publication."""
 
@@ -78,30 +51,6 @@ class Publication(NamedTuple):
     sink_id: str
     stage_ids: Sequence[str]
     parts: Sequence[PublicationPart]
-
-
-class NotNew(NamedTuple):
-    """The epoch or a later one was published before: nothing was done."""
-
-    last_epoch: int
-
-
-def judge_epoch(sink: Sink, asked: PublishStages) -> NotNew | FailedPrecondition | None:
-    """Reason why a sink that has published before may not publish `asked`, None if it may.
-
-    A take-over counts only against another query: repeating one whose answer was lost changes
-    nothing.
-    """
-    if sink.query_id == asked.query_id:
-        return NotNew(sink.last_epoch) if asked.epoch <= sink.last_epoch else None
-    if asked.reset_sink or (asked.replaces_query_id and sink.query_id == asked.replaces_query_id):
-        return None
-    replaces = f", which replaces {asked.replaces_query_id!r}" if asked.replaces_query_id else ""
-    return FailedPrecondition(
-        f"sink {asked.sink_id} belongs to query {sink.query_id!r} and has published epoch {sink.last_epoch}, but this is query "
-        f"{asked.query_id!r}{replaces}: its epochs up to that one would count as published; use another sink, or "
-        f"name {sink.query_id!r} as the replaced query"
-    )
 
 
 class SinksState:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from pixy.cluster import KAFKA_CLUSTER_ID
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect.check_staging import check_staging
 from pixy.inspect.report import Report
-from pixy.storage import Disk, MarkName, mark_name, read_publication_mark
+from pixy.staging import KAFKA_CLUSTER_ID, MarkName, mark_name
+from pixy.storage import Disk, read_publication_mark
 
 __all__ = ["check_kafka_stages", "is_kafka_stages_directory"]
 

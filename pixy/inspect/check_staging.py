@@ -17,16 +17,8 @@ from google.protobuf.message import DecodeError
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect.report import Report
 from pixy.proto.state_pb2 import StageRecord
-from pixy.storage import (
-    STAGE_FILE,
-    Disk,
-    StagedPart,
-    find_fault,
-    read_stage_record,
-    scan_batches,
-    stage_directory,
-    staged_part,
-)
+from pixy.staging import STAGE_FILE, find_fault, stage_directory, staged_part
+from pixy.storage import Disk, StagedPart, read_stage_record, scan_batches
 
 __all__ = ["check_staging"]
 

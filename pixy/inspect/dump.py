@@ -30,8 +30,8 @@ from pixy.proto.state_pb2 import (
     TopicRecord,
 )
 from pixy.records import COMPRESSION, BatchHeader, check_batch, read_header, read_records
+from pixy.staging import STAGE_FILE
 from pixy.storage import (
-    STAGE_FILE,
     Disk,
     EntryType,
     JournalRecord,

@@ -1,13 +1,15 @@
 """Storage on disk: journal, partition logs, indexes, checkpoints. Knows nothing of Raft's rules."""
 
 from pixy.storage.checkpoint import Checkpoint, CheckpointId, CheckpointStore, read_checkpoint
-from pixy.storage.disk import Disk, File, RealDisk, RealFile, is_disk_full
+from pixy.storage.disk import Disk, File, RealDisk, RealFile, is_disk_full, sync_is_final
 from pixy.storage.identity import (
     load_identity,
     read_identity,
     read_partition_identity,
     read_publication_mark,
     read_stage_record,
+    write_publication_mark,
+    write_stage_record,
 )
 from pixy.storage.index import INDEX_INTERVAL_BYTES, OffsetIndex, TimeIndex
 from pixy.storage.journal import Journal, JournalFile, JournalPosition, journal_path
@@ -29,35 +31,22 @@ from pixy.storage.partition_directory import (
     DirectoryKind,
     KnownPartitions,
     judge_partition_directory,
+    remove_with_files,
     sort_partition_directories,
 )
 from pixy.storage.partition_log import PartitionLog, RebuiltIndexes, SyncedPosition, TopicLogs
-from pixy.storage.publication_marks import MarkName, mark_name, read_marks, remove_mark, write_mark
 from pixy.storage.recovery import RecoveredGroup, RecoveredJournal, read_entries, recover_journal
 from pixy.storage.removal import Removal
 from pixy.storage.retention import LogOptions
 from pixy.storage.scan import scan_batches
 from pixy.storage.segment import RETIRED, Chunk, segment_path
 from pixy.storage.staged_part import StagedPart
-from pixy.storage.staging import (
-    STAGE_FILE,
-    PieceBatches,
-    RecoveredStages,
-    SealedStage,
-    StageFiles,
-    find_fault,
-    recover_stages,
-    remove_stages,
-    stage_directory,
-    staged_part,
-)
 from pixy.storage.upkeep import Upkeep
 from pixy.storage.worker import MakeWorker, ThreadWorker, Worker, run_on
 
 __all__ = [
     "INDEX_INTERVAL_BYTES",
     "RETIRED",
-    "STAGE_FILE",
     "Checkpoint",
     "CheckpointId",
     "CheckpointStore",
@@ -76,10 +65,8 @@ __all__ = [
     "LogOptions",
     "LogWriter",
     "MakeWorker",
-    "MarkName",
     "OffsetIndex",
     "PartitionLog",
-    "PieceBatches",
     "RealDisk",
     "RealFile",
     "RebuiltIndexes",
@@ -87,12 +74,9 @@ __all__ = [
     "RecordPlace",
     "RecoveredGroup",
     "RecoveredJournal",
-    "RecoveredStages",
     "RefusedStart",
     "Removal",
     "ScannedFile",
-    "SealedStage",
-    "StageFiles",
     "StagedPart",
     "SyncedLog",
     "SyncedPosition",
@@ -105,7 +89,6 @@ __all__ = [
     "Worker",
     "WriterPace",
     "entries_after",
-    "find_fault",
     "find_later_flush",
     "first_flush_number",
     "is_disk_full",
@@ -113,25 +96,21 @@ __all__ = [
     "journal_record",
     "judge_partition_directory",
     "load_identity",
-    "mark_name",
     "read_checkpoint",
     "read_entries",
     "read_file_header",
     "read_flush",
     "read_identity",
-    "read_marks",
     "read_partition_identity",
     "read_publication_mark",
     "read_stage_record",
     "recover_journal",
-    "recover_stages",
-    "remove_mark",
-    "remove_stages",
+    "remove_with_files",
     "run_on",
     "scan_batches",
     "segment_path",
     "sort_partition_directories",
-    "stage_directory",
-    "staged_part",
-    "write_mark",
+    "sync_is_final",
+    "write_publication_mark",
+    "write_stage_record",
 ]

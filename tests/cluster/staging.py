@@ -1,8 +1,7 @@
 """Stages on a test's node, and the outcome of publications."""
 
-from pixy.cluster import Published, StageName, StageSeal
 from pixy.records import NewRecord, build_batch, crc32c
-from pixy.storage import PieceBatches
+from pixy.staging import PieceBatches, Published, StageName, StageSeal
 from tests.cluster.nodes import Cluster, copy_of
 
 __all__ = ["finished", "piece_of", "publications", "publish", "seal_of", "stage", "staged", "start"]

@@ -13,9 +13,8 @@ import pytest
 
 from pixy.backend import EmbeddedBackend
 from pixy.cluster import publisher as publisher_module
-from pixy.cluster import stage_expiry
-from pixy.cluster.sinks import Sink
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
+from pixy.staging import Sink, expiry
 from pixy.storage.removal import FILES_PER_STEP
 from pixy.storage.worker import Done
 from tests.cluster.nodes import Cluster, Sizes, copy_of
@@ -252,7 +251,7 @@ async def test_a_topic_deleted_while_it_grows_leaves_nothing(tmp_path: Path) -> 
 
 async def test_a_turn_checks_few_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher_module, "_SINKS_PER_TURN", 10)
-    monkeypatch.setattr(stage_expiry, "_SINKS_PER_TURN", 10)
+    monkeypatch.setattr(expiry, "_SINKS_PER_TURN", 10)
     async with Cluster(tmp_path / "data").running() as cluster:
         sinks = cluster.node._state.sinks
         looked = 0

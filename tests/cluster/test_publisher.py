@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from pixy.cluster import Published, StageName, roll_forward
+from pixy.cluster import roll_forward
 from pixy.cluster.replica import Replica
 from pixy.errors import CorruptData, FailedPrecondition
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from pixy.records import TopicPartition
+from pixy.staging import Published, StageName
 from pixy.storage import partition_log
 from tests.cluster.nodes import Cluster, copy_of, prompt_writer
 from tests.cluster.staging import finished, piece_of, publications, publish, stage, staged, start

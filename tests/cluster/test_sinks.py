@@ -7,15 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pixy.cluster import sinks
-from pixy.cluster.sinks import NotNew, Publication, Sink, SinksState, StageName
+from pixy.cluster.sinks import Publication, SinksState
 from pixy.errors import FailedPrecondition, ResourceExhausted
-from pixy.proto.state_pb2 import (
-    ExpireSinks,
-    FinishPublications,
-    PublicationPart,
-    PublishStages,
-    SinksCommand,
-)
+from pixy.proto.state_pb2 import ExpireSinks, FinishPublications, PublicationPart, PublishStages, SinksCommand
+from pixy.staging import NotNew, Sink, StageName
 
 PART = PublicationPart(topic="t", topic_id=b"i" * 16, partition=3, bytes=10, records=2)
 

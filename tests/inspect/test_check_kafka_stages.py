@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import KAFKA_CLUSTER_ID
 from pixy.errors import DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Verdict, check_directory, node_directories
 from pixy.proto.state_pb2 import PublishStages
 from pixy.records import crc32c
-from pixy.storage import RealDisk, StageFiles, write_mark
+from pixy.staging import KAFKA_CLUSTER_ID, StageFiles, write_mark
+from pixy.storage import RealDisk
 from tests.cluster.stopped import contents, make_stopped
-from tests.storage.stages import piece_of, seal_stage
+from tests.staging.stages import piece_of, seal_stage
 
 DISK = RealDisk()
 

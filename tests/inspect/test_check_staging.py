@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pixy.inspect import ReadOnlyDisk, Report, Verdict, check_staging
 from pixy.storage import RealDisk
+from tests.staging.stages import TOPIC_ID, piece_of, seal_stage
 from tests.storage.logs import CLUSTER_ID
-from tests.storage.stages import TOPIC_ID, piece_of, seal_stage
 
 
 def check(directory: Path) -> tuple[dict[tuple[str, str], bool], list[tuple[Verdict, str, str]]]:

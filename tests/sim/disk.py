@@ -50,7 +50,7 @@ from tests.sim.nodes import PAGE_BYTES, SECTOR_BYTES, Change, Directory, Inode
 __all__ = ["PAGE_BYTES", "SECTOR_BYTES", "Ended", "Operation", "SimulatedDisk"]
 
 _TAKES_ROOM = ("create", "make_directory", "write", "allocate", "link")
-_STORAGE = tuple(os.sep + os.path.join("pixy", part) + os.sep for part in ("storage", "cluster"))
+_STORAGE = tuple(os.sep + os.path.join("pixy", part) + os.sep for part in ("storage", "staging", "cluster"))
 
 
 class Ended(BaseException):

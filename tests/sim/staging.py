@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pixy.backend import EmbeddedBackend, StagedBatches, StageSeal
-from pixy.cluster import Node, NodeOptions, StageName
+from pixy.cluster import Node, NodeOptions
 from pixy.cluster.replica import PartitionReplica, Replica
 from pixy.errors import (
     FailedPrecondition,
@@ -19,6 +19,7 @@ from pixy.errors import (
 )
 from pixy.proto.state_pb2 import PartitionCommand
 from pixy.records import NewRecord, TopicPartition, build_batch, crc32c
+from pixy.staging import StageName
 from tests.sim.model import PartitionId
 from tests.sim.model_partition import Sent
 from tests.sim.model_staging import Attempt, SinkModel, StagedBatch, StageModel

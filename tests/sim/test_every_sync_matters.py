@@ -102,11 +102,11 @@ REDUNDANT = {
 """Sites without which nothing is ever lost -> why."""
 
 ELSEWHERE = {
-    "storage/staging.py:StageFiles._make_directory make_directory": "test_staging_crashes",
-    "storage/staging.py:StageFiles.seal sync": "test_staging_crashes",
-    "storage/staging.py:StageFiles.seal sync_directory": "test_staging_crashes",
-    "storage/staging.py:recover_stages sync_directory": "test_staging_crashes",
-    "storage/staging.py:remove_stages sync_directory": "test_staging_crashes",
+    "staging/stage_files.py:StageFiles._make_directory make_directory": "test_staging_crashes",
+    "staging/stage_files.py:StageFiles.seal sync": "test_staging_crashes",
+    "staging/stage_files.py:StageFiles.seal sync_directory": "test_staging_crashes",
+    "staging/stage_files.py:recover_stages sync_directory": "test_staging_crashes",
+    "staging/stage_files.py:remove_stages sync_directory": "test_staging_crashes",
     "cluster/recovery.py:_sync_directories sync_directory": "test_first_start_crashes",
     "storage/recovery.py:_cut sync": "test_torn_tail_crashes",
 }
@@ -115,7 +115,7 @@ moment.
 """
 
 NOT_HERE = {
-    "storage/publication_marks.py:write_mark make_directory": "tests/storage/test_publication_marks",
+    "staging/publication_marks.py:write_mark make_directory": "tests/staging/test_publication_marks",
 }
 """Sites of Kafka clusters only -> the test that shows that they matter."""
 
@@ -136,7 +136,7 @@ def sites_in_the_source() -> set[str]:
     """All calls that make something durable, named as by the simulated disk."""
     root = Path(pixy.__file__).parent
     found = set()
-    for part in ("storage", "cluster"):
+    for part in ("storage", "staging", "cluster"):
         for path in sorted((root / part).glob("*.py")):
             if path.name not in NO_STORAGE:
                 found |= _sites(ast.parse(path.read_text()), f"{part}/{path.name}:")

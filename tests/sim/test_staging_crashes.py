@@ -18,9 +18,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from pixy.backend import EmbeddedBackend, StagedBatches, TopicPartition
-from pixy.cluster import Node, NodeOptions, StageName
+from pixy.cluster import Node, NodeOptions
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import FailedPrecondition
+from pixy.staging import StageName
 from pixy.storage import partition_log
 from tests.conformance.staged import piece_of, seal_of
 from tests.fakes.clock import FakeClock
@@ -45,11 +46,11 @@ PHASES = ("before", "middle", "after")
 POWER_FAILURES = 2
 
 SITES = {
-    "storage/staging.py:StageFiles._make_directory make_directory": (0, 28, "before", True),
-    "storage/staging.py:StageFiles.seal sync": (0, 26, "after", False),
-    "storage/staging.py:StageFiles.seal sync_directory": (10, 26, "after", True),
-    "storage/staging.py:recover_stages sync_directory": (0, 26, "after", False),
-    "storage/staging.py:remove_stages sync_directory": (0, 64, "after", True),
+    "staging/stage_files.py:StageFiles._make_directory make_directory": (0, 28, "before", True),
+    "staging/stage_files.py:StageFiles.seal sync": (0, 26, "after", False),
+    "staging/stage_files.py:StageFiles.seal sync_directory": (10, 26, "after", True),
+    "staging/stage_files.py:recover_stages sync_directory": (0, 26, "after", False),
+    "staging/stage_files.py:remove_stages sync_directory": (0, 64, "after", True),
 }
 """Site -> a seed, operation, phase and power failure with which data is lost without the site. Only
 hints.

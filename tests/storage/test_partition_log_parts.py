@@ -12,9 +12,9 @@ from pixy.records import read_header, read_records
 from pixy.storage import PartitionLog, RealDisk, StagedPart
 from pixy.storage import partition_log as module
 from tests.fakes.disk import Call, RecordingDisk, full
+from tests.staging.stages import batches_of
 from tests.storage.batches import batch
 from tests.storage.logs import applied_position, partition_log, remove_log
-from tests.storage.stages import batches_of
 
 WAYS = ["copied", "linked"]
 

@@ -10,7 +10,7 @@ from pixy.records import check_batch, read_header, read_records
 from pixy.storage import RealDisk, StagedPart
 from pixy.storage.disk import RealFile
 from pixy.storage.scan import scan_headers
-from tests.storage.stages import batches_of
+from tests.staging.stages import batches_of
 
 DISK = RealDisk()
 VALUES = [b"%03d" % number * 300 for number in range(100)]

@@ -43,16 +43,10 @@ from pixy.backend.protocol import (
     TopicPartition,
 )
 from pixy.backend.timestamps import first_since
-from pixy.cluster import StageName
-from pixy.errors import (
-    OffsetOutOfRange,
-    ShuttingDown,
-    Unavailable,
-    UnknownPartition,
-    UnknownTopic,
-)
+from pixy.errors import OffsetOutOfRange, ShuttingDown, Unavailable, UnknownPartition, UnknownTopic
 from pixy.faults import OnFault, report_to_loop
 from pixy.proto.state_pb2 import PublishStages
+from pixy.staging import StageName
 
 __all__ = ["KafkaBackend"]
 

@@ -1,8 +1,8 @@
 """Staged writes to Kafka: stages are files of this daemon, a publication is one Kafka transaction.
 
     <directory>/lock              locked by one daemon at a time
-    <directory>/staging/          the stages (`storage.staging`)
-    <directory>/publishing/       marks of unfinished publications (`storage.publication_marks`)
+    <directory>/staging/          the stages (`staging.stage_files`)
+    <directory>/publishing/       marks of unfinished publications (`staging.publication_marks`)
 
 Stages are accepted, sealed, limited and expired exactly as on an embedded node. They stay on the
 daemon that accepted them; another daemon on the same cluster does not have them. So a stage can be
@@ -42,17 +42,6 @@ from pixy.backend.kafka.send_stages import STAGES_WINDOW_BYTES, StageSender
 from pixy.backend.kafka.transactions import SinkTransactions, Unsettled
 from pixy.backend.protocol import Published, StagedBatches, StageSeal
 from pixy.clock import Clock
-from pixy.cluster import (
-    KAFKA_CLUSTER_ID,
-    NotNew,
-    Sink,
-    Stage,
-    StageExpiry,
-    StageName,
-    Stages,
-    judge_epoch,
-    merged_parts,
-)
 from pixy.config import StagingConfig
 from pixy.errors import (
     DataDirectoryError,
@@ -66,17 +55,22 @@ from pixy.faults import OnFault, internal_error
 from pixy.futures import reject, resolve
 from pixy.proto.state_pb2 import PublishStages
 from pixy.records import TopicPartition
-from pixy.storage import (
-    Disk,
-    File,
-    MakeWorker,
+from pixy.staging import (
+    KAFKA_CLUSTER_ID,
+    NotNew,
     PieceBatches,
-    Worker,
+    Sink,
+    Stage,
+    StageExpiry,
+    StageName,
+    Stages,
+    judge_epoch,
+    merged_parts,
     read_marks,
     remove_mark,
-    run_on,
     write_mark,
 )
+from pixy.storage import Disk, File, MakeWorker, Worker, run_on
 from pixy.tasks import Tasks
 
 __all__ = ["PUBLICATIONS_MAX", "KafkaStagedWrites", "StagingPlace"]

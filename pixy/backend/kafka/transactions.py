@@ -39,7 +39,6 @@ from pixy.backend.kafka.errors import (
     error_for_code,
 )
 from pixy.backend.kafka.produce import ProducerId, TransactionalId
-from pixy.cluster import Sink
 from pixy.errors import Unavailable
 from pixy.kafka_protocol.group_messages import OFFSET_FETCH, TRANSACTION_COORDINATOR
 from pixy.kafka_protocol.transaction_messages import (
@@ -50,6 +49,7 @@ from pixy.kafka_protocol.transaction_messages import (
     TXN_OFFSET_COMMIT,
 )
 from pixy.records import TopicPartition
+from pixy.staging import Sink
 
 __all__ = ["SinkTransactions", "Unsettled"]
 

@@ -9,9 +9,9 @@ import pytest
 
 from pixy.backend import Backend, Published, StageSeal, TopicPartition
 from pixy.backend.kafka import KafkaBackend, KafkaOptions, staged_writes
-from pixy.cluster import StageName
 from pixy.config import StagingConfig
 from pixy.errors import DataDirectoryError, FailedPrecondition, ResourceExhausted, Unavailable
+from pixy.staging import StageName
 from tests.conformance.staged import piece_of, stage_values
 from tests.conformance.support import fetch_now, values
 from tests.fakes.waiting import until

@@ -9,9 +9,9 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from pixy.backend.kafka.client import KafkaClient
 from pixy.backend.kafka.transactions import SinkTransactions, Unsettled
-from pixy.cluster import Sink
 from pixy.errors import FailedPrecondition, Unavailable
 from pixy.records import TopicPartition
+from pixy.staging import Sink
 from tests.kafka.backends import kafka_options, open_kafka
 from tests.kafka.cluster import KafkaCluster
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from pixy.records import read_records
-from pixy.storage import StageFiles, recover_stages, remove_stages, staged_part
+from pixy.staging import StageFiles, recover_stages, remove_stages, staged_part
 from tests.fakes.disk import RecordingDisk
+from tests.staging.stages import batches_of, piece_of, seal_stage
 from tests.storage.logs import CLUSTER_ID
-from tests.storage.stages import batches_of, piece_of, seal_stage
 
 
 def values(disk: RecordingDisk, directory: Path, number: int, partition: int = 0) -> list[bytes | None]:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from pixy.cluster.sinks import StageName
-from pixy.cluster.stages import Stage, Stages
-from pixy.cluster.steps import run_in_steps
+from pixy.staging.sinks import StageName
+from pixy.staging.stages import Stage, Stages
+from pixy.steps import run_in_steps
 
 __all__ = ["StageExpiry"]
 

@@ -12,10 +12,11 @@ import pytest
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import Report, Verdict, check_staging
 from pixy.records import crc32c
-from pixy.storage import RealDisk, RecoveredStages, recover_stages, remove_stages
+from pixy.staging import RecoveredStages, recover_stages, remove_stages
+from pixy.storage import RealDisk
 from pixy.storage.identity import write_stage_record
+from tests.staging.stages import TOPIC_ID, piece_of, seal_stage
 from tests.storage.logs import CLUSTER_ID
-from tests.storage.stages import TOPIC_ID, piece_of, seal_stage
 
 DISK = RealDisk()
 FIRST, SECOND = f"{1:020d}", f"{2:020d}"

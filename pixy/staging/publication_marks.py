@@ -18,8 +18,7 @@ from pathlib import Path
 
 from pixy.errors import DataDirectoryError
 from pixy.proto.state_pb2 import PublishStages
-from pixy.storage.disk import Disk
-from pixy.storage.identity import read_publication_mark, write_publication_mark
+from pixy.storage import Disk, read_publication_mark, write_publication_mark
 
 __all__ = ["MarkName", "mark_name", "read_marks", "remove_mark", "write_mark"]
 

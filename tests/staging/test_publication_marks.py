@@ -7,7 +7,8 @@ import pytest
 
 from pixy.errors import CorruptData, DataDirectoryError
 from pixy.proto.state_pb2 import PublishStages
-from pixy.storage import RealDisk, read_marks, remove_mark, write_mark
+from pixy.staging import read_marks, remove_mark, write_mark
+from pixy.storage import RealDisk
 from tests.sim.disk import SimulatedDisk
 
 MARK = PublishStages(sink_id="sink", epoch=7, query_id="query", stage_ids=["a", "b"])
@@ -76,7 +77,7 @@ def test_a_mark_that_is_written_survives_a_loss_of_power() -> None:
 @pytest.mark.parametrize(
     "site",
     [
-        "storage/publication_marks.py:write_mark make_directory",
+        "staging/publication_marks.py:write_mark make_directory",
         "storage/identity.py:_write sync",
         "storage/identity.py:_write sync_directory",
     ],

@@ -13,8 +13,9 @@ from pixy.errors import CorruptData, DataDirectoryError
 from pixy.inspect import ReadOnlyDisk, Verdict, check_directory
 from pixy.proto.state_pb2 import PublishStages
 from pixy.records import crc32c
-from pixy.storage import RealDisk, read_marks, write_mark
-from tests.storage.stages import piece_of, seal_stage
+from pixy.staging import read_marks, write_mark
+from pixy.storage import RealDisk
+from tests.staging.stages import piece_of, seal_stage
 
 DISK = RealDisk()
 FIRST = f"{1:020d}"

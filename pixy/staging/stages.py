@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from pixy.cluster.sinks import StageName
 from pixy.errors import (
     CorruptData,
     DataDirectoryError,
@@ -36,18 +35,9 @@ from pixy.errors import (
 from pixy.futures import resolve
 from pixy.proto.state_pb2 import StagePart, StageRecord
 from pixy.records import crc32c
-from pixy.storage import (
-    Disk,
-    PieceBatches,
-    StagedPart,
-    StageFiles,
-    Worker,
-    is_disk_full,
-    recover_stages,
-    remove_stages,
-    run_on,
-    staged_part,
-)
+from pixy.staging.sinks import StageName
+from pixy.staging.stage_files import PieceBatches, StageFiles, recover_stages, remove_stages, staged_part
+from pixy.storage import Disk, StagedPart, Worker, is_disk_full, run_on
 
 __all__ = [
     "EXTENTS_MAX",

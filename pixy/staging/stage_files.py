@@ -39,10 +39,14 @@ import structlog
 
 from pixy.errors import CorruptData, DataDirectoryError, StorageFault
 from pixy.proto.state_pb2 import StagePart, StageRecord
-from pixy.storage.disk import Disk, sync_is_final
-from pixy.storage.identity import read_stage_record, write_stage_record
-from pixy.storage.partition_directory import remove_with_files
-from pixy.storage.staged_part import StagedPart
+from pixy.storage import (
+    Disk,
+    StagedPart,
+    read_stage_record,
+    remove_with_files,
+    sync_is_final,
+    write_stage_record,
+)
 
 __all__ = [
     "STAGE_FILE",

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from pixy.proto.state_pb2 import StageRecord
 from pixy.records import NewRecord, build_batch, crc32c
-from pixy.storage import Disk, PieceBatches, StageFiles
+from pixy.staging import PieceBatches, StageFiles
+from pixy.storage import Disk
 from tests.storage.logs import CLUSTER_ID
 
 __all__ = ["TOPIC_ID", "batches_of", "piece_of", "seal_stage"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import StageName, StageSeal, stages
 from pixy.errors import FailedPrecondition, PixyError, ResourceExhausted, StorageFault, Unavailable
+from pixy.staging import StageName, StageSeal, stages
 from tests.cluster.nodes import Cluster, copy_of
 from tests.cluster.staging import finished, piece_of, publish, seal_of, stage, staged
 from tests.fakes.disk import full

@@ -1,0 +1,58 @@
+"""Stages: record batches that are durable, and invisible until they are published.
+
+    stage_files         the files of a stage on disk, and their recovery
+    stages              all stages of a node: pieces, seals, limits, removal
+    expiry              the end of stages that nobody publishes
+    sinks               names of sinks and stages, and the decision on an epoch
+    publication_marks   publications whose outcome another system has
+
+Any kind of cluster can keep its stages here. Their publication is the cluster's own:
+`cluster.publisher` makes them part of the partition logs, `backend.kafka.staged_writes` sends them
+in a transaction.
+"""
+
+from pixy.staging.expiry import StageExpiry
+from pixy.staging.publication_marks import MarkName, mark_name, read_marks, remove_mark, write_mark
+from pixy.staging.sinks import NotNew, Published, Sink, StageName, judge_epoch
+from pixy.staging.stage_files import (
+    STAGE_FILE,
+    PieceBatches,
+    RecoveredStages,
+    SealedStage,
+    StageFiles,
+    find_fault,
+    recover_stages,
+    remove_stages,
+    stage_directory,
+    staged_part,
+)
+from pixy.staging.stages import KAFKA_CLUSTER_ID, Stage, Stages, StageSeal, merged_parts
+
+__all__ = [
+    "KAFKA_CLUSTER_ID",
+    "STAGE_FILE",
+    "MarkName",
+    "NotNew",
+    "PieceBatches",
+    "Published",
+    "RecoveredStages",
+    "SealedStage",
+    "Sink",
+    "Stage",
+    "StageExpiry",
+    "StageFiles",
+    "StageName",
+    "StageSeal",
+    "Stages",
+    "find_fault",
+    "judge_epoch",
+    "mark_name",
+    "merged_parts",
+    "read_marks",
+    "recover_stages",
+    "remove_mark",
+    "remove_stages",
+    "stage_directory",
+    "staged_part",
+    "write_mark",
+]
