@@ -37,7 +37,7 @@ from bench.storage_raw import DurableWrites
 from pixy.config import JournalConfig, ProducerConfig, ProxyConfig, StorageConfig
 from pixy.daemon import prepare_interpreter
 from pixy.records import OffsetCommit, TopicPartition
-from pixy.storage import Journal, JournalPosition, RealDisk, RecordKind, ThreadWorker
+from pixy.storage import Journal, JournalOptions, RealDisk, RecordKind, ThreadWorker
 from pixy.storage.journal_format import FLUSH_FRAME_BYTES, RECORD_HEAD_BYTES
 from pixy.storage.worker import Done
 
@@ -114,12 +114,8 @@ def _journal(directory: Path, worker: _TimedWorker) -> Journal:
     """An empty journal as in a node; a token is a function to call."""
     return Journal(
         RealDisk(),
-        directory,
-        (bytes(16), 1),
-        file_bytes=JournalConfig().file_bytes,
-        at=JournalPosition(0, 0, 1),
-        files=(),
-        worker=worker,
+        worker,
+        JournalOptions(directory, (bytes(16), 1), JournalConfig().file_bytes),
         on_durable=lambda tokens: tokens[0](),
         on_fault=fault,
     )

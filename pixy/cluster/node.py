@@ -53,7 +53,9 @@ from pixy.storage import (
     EntryType,
     File,
     Journal,
+    JournalOptions,
     LogWriter,
+    LogWriterOptions,
     RecordKind,
     Upkeep,
     Worker,
@@ -163,7 +165,7 @@ class Node:
             replica.wake()
         if not self._broken:
             # No more proposals: accepted entries are written, whether or not segments have room.
-            self._journal.release()
+            self._journal.resume()
             await self._journal.drained()
             await self._writer.stop()
             await self._journal.stop()
@@ -335,7 +337,7 @@ class Node:
             else:
                 token()
         if self._is_behind() and not self._stopped:
-            self._journal.hold()
+            self._journal.pause()
 
     def _is_behind(self) -> bool:
         """True when unwritten bytes exceed `max_unapplied_bytes`: the journal must wait."""
@@ -387,12 +389,14 @@ class Node:
         owner = (recovered.identity.cluster_id, recovered.identity.node_id)
         self._journal = Journal(
             self._disk,
-            directory,
-            owner,
-            file_bytes=self._options.journal.file_bytes,
-            at=recovered.journal.at,
-            files=recovered.journal.files,
-            worker=self._options.worker("pixy-journal", background=False),
+            self._options.worker("pixy-journal", background=False),
+            JournalOptions(
+                directory,
+                owner,
+                self._options.journal.file_bytes,
+                at=recovered.journal.at,
+                files=recovered.journal.files,
+            ),
             on_durable=self._durable,
             on_fault=self._fault,
             on_full=self._on_full,
@@ -406,15 +410,17 @@ class Node:
         self._open_journal_retention(partial(read_entries, self._disk, directory, owner))
         self._writer = LogWriter(
             self._options.worker("pixy-writer", background=True),
-            tail_cache_bytes=self._options.storage.tail_cache_bytes,
-            sync_bytes=self._options.journal.max_unapplied_bytes // 2,
-            sync_logs=unsynced_logs_max(self._disk.open_file_limit()),
+            LogWriterOptions(
+                tail_cache_bytes=self._options.storage.tail_cache_bytes,
+                sync_bytes=self._options.journal.max_unapplied_bytes // 2,
+                sync_logs=unsynced_logs_max(self._disk.open_file_limit()),
+                pace=self._options.writer_pace,
+            ),
             on_synced=self._positions.synced,
             on_progress=self._on_progress,
             on_damaged=self._log_damaged,
             on_full=self._on_full,
             on_fault=self._fault,
-            pace=self._options.writer_pace,
         )
         self._open_files(recovered)
 
@@ -539,4 +545,4 @@ class Node:
 
     def _on_progress(self) -> None:
         if not self._is_behind():
-            self._journal.release()
+            self._journal.resume()

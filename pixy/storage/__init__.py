@@ -12,7 +12,7 @@ from pixy.storage.identity import (
     write_stage_record,
 )
 from pixy.storage.index import INDEX_INTERVAL_BYTES, OffsetIndex, TimeIndex
-from pixy.storage.journal import Journal, JournalFile, JournalPosition, journal_path
+from pixy.storage.journal import Journal, JournalFile, JournalOptions, JournalPosition, journal_path
 from pixy.storage.journal_entries import entries_after
 from pixy.storage.journal_format import (
     EntryType,
@@ -26,7 +26,7 @@ from pixy.storage.journal_format import (
     read_flush,
 )
 from pixy.storage.journal_scan import JournalScan, RefusedStart, ScannedFile, TornTail, UnfinishedFile
-from pixy.storage.log_writer import DamagedLog, LogWriter, SyncedLog, WriterPace
+from pixy.storage.log_writer import DamagedLog, LogWriter, LogWriterOptions, SyncedLog, WriterPace
 from pixy.storage.partition_directory import (
     DirectoryKind,
     KnownPartitions,
@@ -58,12 +58,14 @@ __all__ = [
     "File",
     "Journal",
     "JournalFile",
+    "JournalOptions",
     "JournalPosition",
     "JournalRecord",
     "JournalScan",
     "KnownPartitions",
     "LogOptions",
     "LogWriter",
+    "LogWriterOptions",
     "MakeWorker",
     "OffsetIndex",
     "PartitionLog",

@@ -29,7 +29,7 @@ every client during each sync.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ from pixy.storage.journal_format import (
 )
 from pixy.storage.worker import Worker
 
-__all__ = ["Journal", "JournalFile", "JournalPosition", "journal_path"]
+__all__ = ["EMPTY_JOURNAL", "Journal", "JournalFile", "JournalOptions", "JournalPosition", "journal_path"]
 
 _ENTRIES = (RecordKind.ENTRY, RecordKind.RELOCATED_ENTRY)
 _FULL_DISK_RETRY_S = 0.5
@@ -73,6 +73,9 @@ class JournalPosition(NamedTuple):
     file_number: int
     position: int
     flush_number: int
+
+
+EMPTY_JOURNAL = JournalPosition(file_number=0, position=0, flush_number=1)
 
 
 @dataclass(slots=True)
@@ -138,17 +141,32 @@ class _Written(NamedTuple):
     position: int
 
 
+@dataclass(frozen=True, slots=True)
+class JournalOptions:
+    """Options of a `Journal`.
+
+    Attributes:
+        directory: existing directory of its files.
+        owner: cluster id (16 bytes) and node id, written to every file.
+        file_bytes: size at which a file is full.
+        at: the end found by recovery.
+        files: the files found by recovery, oldest first.
+    """
+
+    directory: Path
+    owner: tuple[bytes, int]
+    file_bytes: int
+    at: JournalPosition = EMPTY_JOURNAL
+    files: Sequence[JournalFile] = ()
+
+
 class Journal:
     """Appends records to the journal of one node and reports when they are durable.
 
     Args:
         disk: the file system.
-        directory: existing directory of the journal's files.
-        owner: cluster id (16 bytes) and node id, written to every file.
-        file_bytes: size at which a file is full.
-        at: the end found by recovery.
-        files: the files found by recovery, oldest first.
         worker: the journal thread, owned by the journal from here on.
+        options: its files.
         on_durable: called with the tokens of records, in order; never with tokens of two flushes at
             once.
         on_fault: called with the error when nothing can be made durable any more.
@@ -163,22 +181,18 @@ class Journal:
     def __init__(
         self,
         disk: Disk,
-        directory: Path,
-        owner: tuple[bytes, int],
-        *,
-        file_bytes: int,
-        at: JournalPosition,
-        files: Iterable[JournalFile],
         worker: Worker,
+        options: JournalOptions,
+        *,
         on_durable: Callable[[list[Any]], None],
         on_fault: Callable[[BaseException], None],
         on_full: Callable[[], None] = lambda: None,
     ) -> None:
         self._disk = disk
-        self._directory = directory
-        self._owner = owner
-        self._file_bytes = file_bytes
         self._worker = worker
+        self._directory = options.directory
+        self._owner = options.owner
+        self._file_bytes = options.file_bytes
         self._on_durable = on_durable
         self._on_fault = on_fault
         self._on_full = on_full
@@ -189,7 +203,7 @@ class Journal:
         self._size = 0
         # All blocks of the file up to here were written before; 0 if unknown.
         self._written_to = 0
-        self._at = at
+        self._at = options.at
         self._gathered = _Gathered()
         self._flushing = False
         self._scheduled = False
@@ -198,14 +212,14 @@ class Journal:
         self._telling: _Gathered | None = None
         self._told = 0
         self._finished: tuple[_Written, _Gathered] | None = None
-        self._held = False
+        self._paused = False
         self._broken = False
         self._retry: asyncio.TimerHandle | None = None
         # Set while nothing is gathered, in flight or to be reported, and while gathered records
         # wait for disk space.
         self._idle = asyncio.Event()
         self._idle.set()
-        self.files: list[JournalFile] = list(files)
+        self.files: list[JournalFile] = list(options.files)
         self.blocked: Unavailable | None = None
         self.flushed_at = float("-inf")
 
@@ -227,18 +241,18 @@ class Journal:
         if kind in _ENTRIES and index > gathered.last_index.get(raft_group, 0):
             gathered.last_index[raft_group] = index
         if self._may_schedule():
-            if self._held:
+            if self._paused:
                 self._idle.clear()
             else:
                 self._schedule()
 
-    def hold(self) -> None:
-        """Start no further flush until `release`."""
-        self._held = True
+    def pause(self) -> None:
+        """Start no further flush until `resume`."""
+        self._paused = True
 
-    def release(self) -> None:
-        """Undo `hold`."""
-        self._held = False
+    def resume(self) -> None:
+        """Start flushes again after `pause`."""
+        self._paused = False
         if self._gathered.tokens and self._may_schedule():
             self._schedule()
 
@@ -294,7 +308,7 @@ class Journal:
 
     def _begin_flush(self) -> None:
         self._scheduled = False
-        if self._broken or self._held:
+        if self._broken or self._paused:
             return
         gathered, rest = self._gathered, None
         if gathered.bytes > _FLUSH_BYTES_MAX:
@@ -337,7 +351,7 @@ class Journal:
         self.files.extend(JournalFile(number) for number in written.files)
         self.files[-1].add(gathered.last_index)
         self._telling, self._told = gathered, 0
-        if self._gathered.tokens and not self._held and not self._scheduled:
+        if self._gathered.tokens and not self._paused and not self._scheduled:
             self._begin_flush()
 
     def _tell(self) -> None:

@@ -74,7 +74,7 @@ from google.protobuf.message import DecodeError
 from pixy.errors import CorruptData, DataDirectoryError, PixyError
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions
 from pixy.storage.disk import Disk
-from pixy.storage.journal import JournalFile, JournalPosition, journal_path
+from pixy.storage.journal import EMPTY_JOURNAL, JournalFile, JournalPosition, journal_path
 from pixy.storage.journal_entries import GroupEntries
 from pixy.storage.journal_format import (
     FILE_HEADER_BYTES,
@@ -91,7 +91,6 @@ from pixy.storage.journal_format import (
 from pixy.storage.torn_flush import why_not_torn
 
 __all__ = [
-    "EMPTY_JOURNAL",
     "JournalScan",
     "RefusedStart",
     "ScannedFile",
@@ -102,7 +101,6 @@ __all__ = [
     "read_bytes",
 ]
 
-EMPTY_JOURNAL = JournalPosition(file_number=0, position=0, flush_number=1)
 _NAME = re.compile(r"([0-9]{20})\.journal")
 _ENTRY = int(RecordKind.ENTRY)
 _ENTRIES = frozenset((_ENTRY, int(RecordKind.RELOCATED_ENTRY)))

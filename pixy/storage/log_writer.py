@@ -1,21 +1,22 @@
-"""Moves applied batches from memory to segments, behind everybody's back.
+"""Background writer of partition logs: moves applied batches from memory to segments.
 
-One job at a time runs on a worker: it writes what has gathered in partition logs, and, when enough is unsynced or some time has
-passed, syncs them. A job has a bounded number of logs, so that what follows it on the event loop is short. After a sync
-`on_synced` gets the positions that the journal may rely on. Nobody waits for any of this, except that appending must pause while
-`unwritten_bytes` is above its bound.
+One job at a time runs on a worker. It writes the batches that have gathered in partition logs, and
+syncs segments when enough is unsynced or some time has passed. A job has a bounded number of logs,
+so that its result takes the event loop little time. After a sync, `on_synced` gets the positions
+that the journal may rely on. No request waits for any of this, but appends must pause while
+`unwritten_bytes` exceeds its limit.
 
-A log whose next part of a stage is damaged is given up: it leaves the writer, `on_damaged` is told, and the others go on.
+A log with a damaged part of a stage is given up: the writer drops it and calls `on_damaged`; the
+other logs go on.
 
-Also owns the bound on what all partition logs together keep in memory for readers at the tail: the oldest batches of all
-go first, once they are written.
+The writer also bounds the memory that all partition logs together keep for readers at the tail: the
+oldest batches are evicted first, once they are written.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,7 +28,7 @@ from pixy.storage.log_tail import Unwritten
 from pixy.storage.partition_log import PartitionLog, SyncedPosition
 from pixy.storage.worker import Worker
 
-__all__ = ["DamagedLog", "LogWriter", "SyncedLog", "WriterPace"]
+__all__ = ["DamagedLog", "LogWriter", "LogWriterOptions", "SyncedLog", "WriterPace"]
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +60,23 @@ class WriterPace:
     evicted_bytes_per_turn: int = 8 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class LogWriterOptions:
+    """Options of a `LogWriter`.
+
+    Attributes:
+        tail_cache_bytes: limit of the written batches that all logs together keep in memory.
+        sync_bytes: unsynced bytes at which a sync is due.
+        sync_logs: unsynced logs at which a sync is due; each of them holds a file open.
+        pace: timing and job sizes.
+    """
+
+    tail_cache_bytes: int
+    sync_bytes: int
+    sync_logs: int
+    pace: WriterPace = field(default_factory=WriterPace)
+
+
 class SyncedLog(NamedTuple):
     """Partition log whose segments are durable up to `end_offset`.
 
@@ -79,92 +97,125 @@ class DamagedLog(NamedTuple):
     undurable_bytes: int
 
 
-class _Dirty(NamedTuple):
+class _Save(NamedTuple):
+    """One log on its way to stable storage: written by one job, synced by the same or a later one.
+
+    `mark` is the log's newest one when its `unwritten` batches were taken. These leave the record
+    once they are written, so that a log that waits for its sync keeps none of them in memory.
+    """
+
     log: PartitionLog
     mark: object
     unwritten: Unwritten
 
 
-class _Damaged(NamedTuple):
-    entry: _Dirty
-    error: CorruptData
-
-
 @dataclass(slots=True)
-class _Outcome:
-    """Result of a job: logs written, logs damaged, ends of synced logs, and the `rest` that a full
-    disk left unwritten.
+class _Job:
+    """One job of the worker: logs to write, then logs to sync.
+
+    Used by the worker while it runs, by the event loop before and after.
+
+    Attributes:
+        to_write: logs left to write; empty afterwards, unless the disk is full.
+        to_sync: logs to sync, less those found to be damaged.
+        written: logs that were written.
+        damaged: logs of which nothing more can be written, with the reason.
+        synced: logs that are durable.
+        full: the error if the disk is full; then nothing was synced.
     """
 
-    written: list[_Dirty] = field(default_factory=list)
-    damaged: list[_Damaged] = field(default_factory=list)
-    positions: dict[PartitionLog, SyncedPosition] = field(default_factory=dict)
-    rest: list[_Dirty] = field(default_factory=list)
+    to_write: list[_Save]
+    to_sync: list[_Save]
+    written: list[_Save] = field(default_factory=list)
+    damaged: list[tuple[_Save, CorruptData]] = field(default_factory=list)
+    synced: list[SyncedLog] = field(default_factory=list)
     full: OSError | None = None
+
+    def run(self) -> None:
+        """Write and sync. Runs on the worker."""
+        self.written, self.damaged, self.full = [], [], None
+        for at, save in enumerate(self.to_write):
+            try:
+                save.log.write(save.unwritten.batches)
+            except CorruptData as error:
+                save.log.close()
+                self.damaged.append((save, error))
+                self.to_sync = [each for each in self.to_sync if each.log is not save.log]
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                self.to_write, self.full = self.to_write[at:], error
+                return
+            else:
+                self.written.append(save)
+        self.to_write = []
+        # A sync waits for the file's data and for the file system's own journal, one after the
+        # other. Syncs that begin together share both waits.
+        for save in self.to_sync[1:]:
+            save.log.begin_sync()
+        for save in self.to_sync:
+            position = save.log.sync()
+            self.synced.append(SyncedLog(save.log, save.mark, save.unwritten.end_offset, position))
 
 
 class LogWriter:
     """Writes and syncs partition logs.
 
     Args:
-        worker: its thread. The writer owns it from here on.
-        tail_cache_bytes: written batches that all logs together may keep in memory.
-        sync_bytes: unsynced bytes at which a sync is due.
-        sync_logs: unsynced logs at which a sync is due; each of them holds a file open.
+        worker: the writer's thread, owned by the writer from here on.
+        options: limits and timing.
         on_synced: called with logs that became durable.
-        on_progress: called whenever `unwritten_bytes` fell.
-        on_damaged: called with a log that nothing more is written of.
-        on_full: called when there is no room on the disk.
-        on_fault: called with what broke; nothing goes on after that.
-        pace: when it works, if not as usual.
+        on_progress: called whenever `unwritten_bytes` has decreased.
+        on_damaged: called with a log that was given up.
+        on_full: called when the disk is full.
+        on_fault: called with the error that ended the writer.
 
     Attributes:
-        unwritten_bytes: appended and not in a segment yet.
-        blocked: why nothing can be written at the moment, None if all is well.
+        unwritten_bytes: appended bytes that are in no segment yet.
+        blocked: reason why nothing can be written now; None otherwise.
     """
 
     def __init__(
         self,
         worker: Worker,
+        options: LogWriterOptions,
         *,
-        tail_cache_bytes: int,
-        sync_bytes: int,
-        sync_logs: int,
         on_synced: Callable[[list[SyncedLog]], None],
         on_progress: Callable[[], None],
         on_damaged: Callable[[DamagedLog], None],
         on_full: Callable[[], None],
         on_fault: Callable[[BaseException], None],
-        pace: WriterPace | None = None,
     ) -> None:
-        self._pace = pace or WriterPace()
         self._worker = worker
-        self._tail_cache_bytes = tail_cache_bytes
-        self._sync_bytes = sync_bytes
-        self._sync_logs = sync_logs
+        self._pace = options.pace
+        self._tail_cache_bytes = options.tail_cache_bytes
+        self._sync_bytes = options.sync_bytes
+        self._sync_logs = options.sync_logs
         self._on_synced = on_synced
         self._on_progress = on_progress
         self._on_damaged = on_damaged
         self._on_full = on_full
         self._on_fault = on_fault
         self._loop = asyncio.get_running_loop()
-        # Logs with unwritten batches, and logs that are written and not synced, with their newest mark.
+        # Logs with unwritten batches, each with its newest mark.
         self._dirty: dict[PartitionLog, object] = {}
-        self._unsynced: dict[PartitionLog, tuple[object, int]] = {}
+        # Logs that are written, or in the running job, and not to be synced by it.
+        self._unsynced: dict[PartitionLog, _Save] = {}
         self._unsynced_bytes = 0
         # Logs that may hold files open.
         self._open: set[PartitionLog] = set()
         self._sync_due = False
-        # How many logs the round of syncs under way still has. Invariant: they are the first of `_unsynced` and then of `_dirty`.
+        # Number of logs left in the current round of syncs. Invariant: they are the first of
+        # `_unsynced` and then of `_dirty`.
         self._to_sync = 0
         self._sync_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
-        # A job is on the worker, or waits for room on the disk.
+        # A job is on the worker, or waits for disk space.
         self._running = False
         self._stopping = False
         self._broken = False
-        # Set while nothing is to be written and no job runs, and when nothing can be written any more.
+        # Set while nothing is to be written and no job runs, and once nothing can be written.
         self._idle = asyncio.Event()
         self._idle.set()
         self._tail: deque[PartitionLog] = deque()
@@ -174,14 +225,14 @@ class LogWriter:
         self.unwritten_bytes = 0
 
     def mark_dirty(self, partition_log: PartitionLog, mark: object, size: int) -> None:
-        """A batch of `size` bytes was appended; `mark` is the caller's name for the log's new state."""
+        """Record an appended batch of `size` bytes; `mark` is the caller's label of the log's state."""
         self._tail.append(partition_log)
         self._tail_bytes += size
         self.unwritten_bytes += size
         self.mark_changed(partition_log, mark)
 
     def mark_changed(self, partition_log: PartitionLog, mark: object) -> None:
-        """Something other than a batch has changed, which the next sync is to tell of."""
+        """Record any other change, to be reported after the next sync."""
         self._dirty[partition_log] = mark
         self._idle.clear()
         if self._running:
@@ -192,9 +243,9 @@ class LogWriter:
             self._write_timer = self._loop.call_later(self._pace.gather_s, self._begin)
 
     def run(self, work: Callable[[], T], then: Callable[[T], object]) -> None:
-        """Do something else with logs' files, behind what was begun before, then call back with the result.
+        """Do other work on files of logs, after the jobs submitted so far; `then` gets the result.
 
-        An error ends everything, as that of a write does.
+        An error ends the writer, as the error of a write does.
         """
 
         def done(result: Any, error: BaseException | None) -> None:
@@ -208,7 +259,7 @@ class LogWriter:
         self._worker.submit(work, done)
 
     async def flush(self) -> None:
-        """Write and sync everything that was appended so far; `on_synced` has been called on return."""
+        """Write and sync everything appended so far. Returns after the calls of `on_synced`."""
         self._sync_due = True
         if not self._running:
             self._begin()
@@ -216,14 +267,17 @@ class LogWriter:
             await self._idle.wait()
 
     async def stop(self) -> None:
-        """Flush, then end the worker. With a full disk what waits for room is given up: the journal has it."""
+        """Flush, then stop the worker.
+
+        On a full disk, batches that wait for space are given up: the journal has them.
+        """
         self._stopping = True
         if self._retry_timer is None:
             await self.flush()
         self.abandon()
 
     def abandon(self) -> None:
-        """End the worker without writing any more."""
+        """Stop the worker without further writes."""
         self._broken = True
         for timer in (self._write_timer, self._sync_timer, self._retry_timer):
             if timer is not None:
@@ -241,25 +295,25 @@ class LogWriter:
         if self._running or self._broken:
             return
         self._maybe_begin_round()
-        dirty = [_Dirty(log, self._dirty.pop(log), log.unwritten()) for log in self._first(self._dirty)]
-        for entry in dirty:
-            self._unsynced[entry.log] = (entry.mark, entry.unwritten.end_offset)
-        synced = {log: self._unsynced.pop(log) for log in self._first(self._unsynced)[: self._to_sync]}
-        self._to_sync -= len(synced)
-        if not dirty and not synced:
+        to_write = [_Save(log, self._dirty.pop(log), log.unwritten()) for log in self._first(self._dirty)]
+        for save in to_write:
+            self._unsynced[save.log] = save
+        to_sync = [self._unsynced.pop(log) for log in self._first(self._unsynced)[: self._to_sync]]
+        self._to_sync -= len(to_sync)
+        if not to_write and not to_sync:
             self._idle.set()
             return
         self._running = True
         self._idle.clear()
-        self._open.update(entry.log for entry in dirty)
-        self._submit(dirty, synced)
+        self._open.update(save.log for save in to_write)
+        self._submit(_Job(to_write, to_sync))
 
     def _enough_has_gathered(self) -> bool:
-        # Where little may be unwritten, appending pauses before much has gathered.
+        # With a low limit of unwritten bytes, appends pause before `gather_bytes` have gathered.
         return self.unwritten_bytes >= min(self._pace.gather_bytes, self._sync_bytes)
 
     def _maybe_begin_round(self) -> None:
-        """Sync everything that is unsynced or dirty at this moment, if that is due; it may take several jobs."""
+        """If a sync is due, begin one of all logs now unsynced or dirty; it may take several jobs."""
         if self._to_sync:
             return
         if (
@@ -271,69 +325,60 @@ class LogWriter:
             self._unsynced_bytes = 0
             self._to_sync = len(self._unsynced.keys() | self._dirty.keys())
 
-    def _submit(self, dirty: list[_Dirty], synced: dict[PartitionLog, tuple[object, int]]) -> None:
-        self._retry_timer = None
-        self._worker.submit(partial(_write_and_sync, dirty, list(synced)), partial(self._done, synced))
+    def _submit(self, job: _Job) -> None:
+        def done(_result: None, error: BaseException | None) -> None:
+            if self._broken:
+                return
+            try:
+                if error is not None:
+                    raise error
+                self._finished(job)
+            except BaseException as fault:
+                self._break(fault)
 
-    def _done(
-        self,
-        synced: dict[PartitionLog, tuple[object, int]],
-        outcome: _Outcome | None,
-        error: BaseException | None,
-    ) -> None:
-        if self._broken:
-            return
-        try:
-            if outcome is None:
-                assert error is not None
-                raise error
-            self._wrote(synced, outcome)
-        except BaseException as fault:
-            self._break(fault)
+        self._retry_timer = None
+        self._worker.submit(job.run, done)
 
     def _break(self, fault: BaseException) -> None:
         self._broken = True
         self._idle.set()
         self._on_fault(fault)
 
-    def _wrote(self, synced: dict[PartitionLog, tuple[object, int]], outcome: _Outcome) -> None:
-        for entry in outcome.written:
-            entry.log.wrote(entry.unwritten)
-            self.unwritten_bytes -= entry.unwritten.memory_bytes
-            self._unsynced_bytes += entry.unwritten.memory_bytes + entry.unwritten.staged_bytes
-        for entry, error in outcome.damaged:
-            synced.pop(entry.log, None)
-            self._give_up(entry, error)
+    def _finished(self, job: _Job) -> None:
+        for save in job.written:
+            unwritten = save.unwritten
+            save.log.wrote(unwritten)
+            self.unwritten_bytes -= unwritten.memory_bytes
+            self._unsynced_bytes += unwritten.memory_bytes + unwritten.staged_bytes
+            unwritten.batches.clear()
+        for save, error in job.damaged:
+            self._give_up(save, error)
         if not self._evicting:
             self._evict()
-        if outcome.full is not None:
-            self._wait_for_room(outcome.full, outcome.rest, synced)
+        if job.full is not None:
+            self._wait_for_space(job, job.full)
             return
         self.blocked = None
         self._running = False
-        if synced:
-            self._open.difference_update(synced)
-            self._on_synced(
-                [SyncedLog(log, mark, end, outcome.positions[log]) for log, (mark, end) in synced.items()]
-            )
+        if job.synced:
+            self._open.difference_update(synced.log for synced in job.synced)
+            self._on_synced(job.synced)
         self._on_progress()
         self._go_on()
 
-    def _give_up(self, entry: _Dirty, error: CorruptData) -> None:
-        """Forget a log of which nothing more can be written."""
-        given_up = entry.log.give_up()
+    def _give_up(self, save: _Save, error: CorruptData) -> None:
+        """Drop a log of which nothing more can be written."""
+        given_up = save.log.give_up()
         self.unwritten_bytes -= given_up.unwritten_bytes
         self._tail_bytes -= given_up.memory_bytes
-        self._tail = deque(each for each in self._tail if each is not entry.log)
+        self._tail = deque(each for each in self._tail if each is not save.log)
         for logs in (self._dirty, self._unsynced):
-            logs.pop(entry.log, None)
-        self._open.discard(entry.log)
+            logs.pop(save.log, None)
+        self._open.discard(save.log)
         self._to_sync = min(self._to_sync, len(self._unsynced.keys() | self._dirty.keys()))
-        self._on_damaged(DamagedLog(entry.mark, error, given_up.undurable_bytes))
+        self._on_damaged(DamagedLog(save.mark, error, given_up.undurable_bytes))
 
-    def _wait_for_room(
-        self, full: OSError, dirty: list[_Dirty], synced: dict[PartitionLog, tuple[object, int]]
-    ) -> None:
+    def _wait_for_space(self, job: _Job, full: OSError) -> None:
         if self.blocked is None:
             log.error("no room for applied records, waiting for some; the journal has them", error=str(full))
         self.blocked = Unavailable(f"the disk is full: {full}")
@@ -343,9 +388,7 @@ class LogWriter:
             self._broken = True
             self._idle.set()
         else:
-            self._retry_timer = self._loop.call_later(
-                self._pace.full_disk_retry_s, self._submit, dirty, synced
-            )
+            self._retry_timer = self._loop.call_later(self._pace.full_disk_retry_s, self._submit, job)
 
     def _go_on(self) -> None:
         if self._unsynced and self._sync_timer is None and not self._stopping:
@@ -364,7 +407,7 @@ class LogWriter:
         self._begin()
 
     def _evict(self) -> None:
-        """Let the oldest batches go from memory, some in each turn of the loop, until the rest is within its bound."""
+        """Evict the oldest batches, some in each turn of the loop, until the rest is within its limit."""
         tail = self._tail
         enough = self._tail_bytes - self._pace.evicted_bytes_per_turn
         for _ in range(_EVICTED_PER_TURN):
@@ -380,30 +423,5 @@ class LogWriter:
         self._loop.call_soon(self._evict)
 
     def _first(self, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
-        """As many logs as go into one job."""
+        """As many logs as one job takes."""
         return list(islice(logs, self._pace.job_logs_max))
-
-
-def _write_and_sync(dirty: list[_Dirty], synced: list[PartitionLog]) -> _Outcome:
-    """On the worker."""
-    outcome = _Outcome()
-    for at, entry in enumerate(dirty):
-        try:
-            entry.log.write(entry.unwritten.batches)
-        except CorruptData as error:
-            entry.log.close()
-            outcome.damaged.append(_Damaged(entry, error))
-        except OSError as error:
-            if not is_disk_full(error):
-                raise
-            outcome.rest, outcome.full = dirty[at:], error
-            return outcome
-        else:
-            outcome.written.append(entry)
-    damaged = {entry.log for entry, _ in outcome.damaged}
-    whole = [partition_log for partition_log in synced if partition_log not in damaged]
-    # Each sync waits for the file's data and for the file system's own journal, one after the other: begun together, they share both.
-    for partition_log in whole[1:]:
-        partition_log.begin_sync()
-    outcome.positions = {partition_log: partition_log.sync() for partition_log in whole}
-    return outcome

@@ -24,7 +24,7 @@ import structlog
 from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.storage.disk import Disk
-from pixy.storage.journal import JournalFile, JournalPosition, journal_path
+from pixy.storage.journal import EMPTY_JOURNAL, JournalFile, JournalPosition, journal_path
 from pixy.storage.journal_entries import GroupEntries, entries_after
 from pixy.storage.journal_format import (
     FILE_HEADER_BYTES,
@@ -38,7 +38,6 @@ from pixy.storage.journal_format import (
     read_records,
 )
 from pixy.storage.journal_scan import (
-    EMPTY_JOURNAL,
     JournalScan,
     RefusedStart,
     ScannedGroup,

@@ -122,7 +122,7 @@ NOT_HERE = {
 NAMED = {*ALONE, *MASKED, *REDUNDANT, *ELSEWHERE}
 
 FORWARDED = {
-    "storage/log_writer.py:_write_and_sync sync",
+    "storage/log_writer.py:_Job.run sync",
     "storage/partition_log.py:PartitionLog.sync sync",
     "storage/partition_log.py:PartitionLog._sync_full sync",
 }

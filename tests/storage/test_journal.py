@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from pixy.storage import Journal, JournalFile, JournalPosition, RecordKind, RecoveredJournal, recover_journal
+from pixy.storage import (
+    Journal,
+    JournalFile,
+    JournalOptions,
+    JournalPosition,
+    RecordKind,
+    RecoveredJournal,
+    recover_journal,
+)
 from pixy.storage import journal as journal_module
 from pixy.storage.journal import journal_path
 from tests.fakes.disk import RecordingDisk, full
@@ -38,12 +46,8 @@ class Bench:
         self.faults: list[BaseException] = []
         self.journal = Journal(
             self.disk,
-            directory,
-            OWNER,
-            file_bytes=file_bytes,
-            at=at,
-            files=files,
-            worker=self.worker,
+            self.worker,
+            JournalOptions(directory, OWNER, file_bytes, at, list(files)),
             on_durable=lambda tokens: self.durable.append(list(tokens)),
             on_fault=self.faults.append,
         )
@@ -414,53 +418,53 @@ async def test_a_split_over_two_files_remembers_the_index_of_each_group_in_both(
             assert remembered.last_index[group] >= index
 
 
-# --- hold and release ---------------------------------------------------------------------------------------------
+# --- pause and resume ---------------------------------------------------------------------------------------------
 
 
-async def test_no_flush_begins_while_held_and_release_starts_it(bench: Bench) -> None:
-    bench.journal.hold()
+async def test_no_flush_begins_while_paused_and_resume_starts_it(bench: Bench) -> None:
+    bench.journal.pause()
     bench.append()
     await bench.flush()
     assert bench.durable == []
-    bench.journal.release()
+    bench.journal.resume()
     bench.append()
     await bench.flush()
     assert bench.durable == [[1, 2]]
     await bench.journal.stop()
 
 
-async def test_a_hold_lets_the_flush_in_progress_finish_and_cancels_a_scheduled_one(bench: Bench) -> None:
+async def test_a_pause_lets_the_flush_in_progress_finish_and_cancels_a_scheduled_one(bench: Bench) -> None:
     bench.append()
     await asyncio.sleep(0)
     bench.append()
-    bench.journal.hold()
+    bench.journal.pause()
     await bench.flush()
     assert bench.durable == [[1]]
-    bench.journal.release()
-    bench.journal.hold()
+    bench.journal.resume()
+    bench.journal.pause()
     await bench.flush()
     assert bench.durable == [[1]]
-    bench.journal.release()
+    bench.journal.resume()
     await bench.flush()
     assert bench.durable == [[1], [2]]
     await bench.journal.stop()
 
 
-async def test_releasing_with_nothing_to_write_does_nothing(bench: Bench) -> None:
-    bench.journal.hold()
-    bench.journal.release()
+async def test_resuming_with_nothing_to_write_does_nothing(bench: Bench) -> None:
+    bench.journal.pause()
+    bench.journal.resume()
     await bench.flush()
     assert bench.disk.calls == []
     await bench.journal.stop()
 
 
-async def test_drained_waits_for_entries_appended_while_held(bench: Bench) -> None:
-    bench.journal.hold()
+async def test_drained_waits_for_entries_appended_while_paused(bench: Bench) -> None:
+    bench.journal.pause()
     bench.append()
     drained = asyncio.create_task(bench.journal.drained())
     await bench.flush()
     assert not drained.done()
-    bench.journal.release()
+    bench.journal.resume()
     await bench.flush()
     await drained
     assert bench.durable == [[1]]

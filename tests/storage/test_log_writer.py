@@ -2,13 +2,14 @@
 
 import asyncio
 import errno
+import tracemalloc
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pixy.storage import DamagedLog, LogWriter, StagedPart, SyncedLog, WriterPace
+from pixy.storage import DamagedLog, LogWriter, LogWriterOptions, StagedPart, SyncedLog, WriterPace
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
 from tests.storage.batches import batch
@@ -41,15 +42,14 @@ class Bench:
         self.logs = [partition_log(self.disk, directory / f"topic-{number}") for number in range(3)]
         self.writer = LogWriter(
             self.worker,
-            tail_cache_bytes=tail_cache_bytes,
-            sync_bytes=sync_bytes,
-            sync_logs=1000,
+            LogWriterOptions(
+                tail_cache_bytes=tail_cache_bytes, sync_bytes=sync_bytes, sync_logs=1000, pace=pace
+            ),
             on_synced=self.synced.append,
             on_progress=lambda: self.progress.append(self.writer.unwritten_bytes),
             on_damaged=self.damaged.append,
             on_full=lambda: None,
             on_fault=self.faults.append,
-            pace=pace,
         )
 
     def append(self, number: int = 0, count: int = 1, size: int = 10) -> None:
@@ -306,6 +306,20 @@ async def test_without_a_cache_nothing_written_stays(tmp_path: Path) -> None:
     await bench.write()
     assert bench.logs[0].read_memory(99, 1) is None
     assert len(bench.logs[0].read(0, 1 << 20).batches) == 100
+    bench.writer.abandon()
+
+
+async def test_batches_of_a_log_that_waits_for_its_sync_are_not_in_memory(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, tail_cache_bytes=0, sync_bytes=1 << 30)
+    tracemalloc.start()
+    try:
+        bench.append(0, 4, 1 << 20)
+        await bench.write()
+        await asyncio.sleep(0)
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert bench.synced == []
     bench.writer.abandon()
 
 

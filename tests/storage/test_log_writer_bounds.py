@@ -5,7 +5,15 @@ import errno
 from pathlib import Path
 
 from pixy.errors import StorageFault
-from pixy.storage import LogOptions, LogWriter, PartitionLog, SyncedLog, TopicLogs, WriterPace
+from pixy.storage import (
+    LogOptions,
+    LogWriter,
+    LogWriterOptions,
+    PartitionLog,
+    SyncedLog,
+    TopicLogs,
+    WriterPace,
+)
 from tests.fakes.disk import RecordingDisk, full
 from tests.fakes.worker import StepWorker
 from tests.storage.batches import batch
@@ -35,15 +43,17 @@ class Bench:
         ]
         self.writer = LogWriter(
             self.worker,
-            tail_cache_bytes=1 << 20,
-            sync_bytes=1 << 20,
-            sync_logs=sync_logs,
+            LogWriterOptions(
+                tail_cache_bytes=1 << 20,
+                sync_bytes=1 << 20,
+                sync_logs=sync_logs,
+                pace=WriterPace(gather_s=0, sync_after_s=1000.0, full_disk_retry_s=0, job_logs_max=JOB),
+            ),
             on_synced=self._on_synced,
             on_progress=lambda: None,
             on_damaged=lambda damaged: self.faults.append(damaged.error),
             on_full=self._on_full,
             on_fault=self.faults.append,
-            pace=WriterPace(gather_s=0, sync_after_s=1000.0, full_disk_retry_s=0, job_logs_max=JOB),
         )
 
     def _on_synced(self, synced: list[SyncedLog]) -> None:
