@@ -88,6 +88,8 @@ class SimulatedDisk:
             `after` it.
         die_near: a kind of operation and a suffix of its file's name: the process ends at the first
             match, or soon after it.
+        die_behind: a site and two numbers: that many of its syncs pass, and the process ends that
+            many operations behind the next one; 0 for the sync itself.
         fail_at, fail_errno: the operation that fails, once, and its error. ENOSPC applies to
             operations that take space, and to syncs; others fail with EIO instead.
         fail_read_at: the read that fails, once, with EIO.
@@ -118,6 +120,7 @@ class SimulatedDisk:
         self.die_at = 0
         self.die_phase = "before"
         self.die_near: tuple[str, str] | None = None
+        self.die_behind: tuple[str, int, int] | None = None
         self.fail_at = 0
         self.fail_errno = errno.EIO
         self.fail_read_at = 0
@@ -171,7 +174,7 @@ class SimulatedDisk:
         self.operations = self.reads = self.die_at = self.fail_at = self.fail_read_at = 0
         self.ended = self.full = False
         self.fail_errno = errno.EIO
-        self.die_near = self.failed = self.refused = None
+        self.die_near = self.die_behind = self.failed = self.refused = None
         self.on_ended = lambda: None
 
     def copy(self) -> "SimulatedDisk":
@@ -385,6 +388,12 @@ class SimulatedDisk:
         site = _site(call)
         self.sites[site] += 1
         ignored = site in self.ignored
+        if self.die_behind is not None and self.die_behind[0] == site and not self.die_at:
+            _, passing, behind = self.die_behind
+            if passing:
+                self.die_behind = site, passing - 1, behind
+            else:
+                self.die_at = self.operations + 1 + behind
 
         def fail() -> None:
             if self.failed is not None and not ignored:

@@ -5,7 +5,7 @@ import errno
 from collections.abc import Callable, Coroutine
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from pixy.backend import EmbeddedBackend
 from pixy.cluster import NodeOptions
@@ -22,7 +22,7 @@ from tests.sim.worker import SimulatedWorker
 from tests.sim.workload import Workload
 from tests.sim.world import DIRECTORY, World
 
-__all__ = ["Life", "make_node"]
+__all__ = ["Aim", "Life", "make_node"]
 
 _PATIENCE_S = 30.0
 """Virtual time within which a healthy node must answer everything."""
@@ -43,6 +43,21 @@ _LARGE_RESERVE = 200_000
 """Enough for everything accepted before the disk is found to be full, and for operations that
 continue then.
 """
+
+
+class Aim(NamedTuple):
+    """Ends of lives that show soon that a sync matters.
+
+    Attributes:
+        site: the site of the sync. A power failure follows.
+        missed: the site of another sync, before which a process is killed, so that the next one has
+            to make up for it at `site`; "" for none.
+        behind: operations from the sync to the power failure, chosen at random.
+    """
+
+    site: str
+    missed: str = ""
+    behind: tuple[int, ...] = (0, 1, 2, 3, 5, 8, 15, 30, 60)
 
 
 def make_node(world: World, faults: list[BaseException]) -> tuple[ObservedNode, NodeOptions]:
@@ -83,15 +98,17 @@ class Life:
     Args:
         world: the world that it runs on.
         healthy: True if nothing fails in it.
+        aim: where the process ends; None for anywhere.
     """
 
-    def __init__(self, world: World, *, healthy: bool) -> None:
+    def __init__(self, world: World, *, healthy: bool, aim: Aim | None = None) -> None:
         self._world = world
         self._rng = world.rng
         self._disk: SimulatedDisk = world.disk
         self._model = world.model
         self._clock = world.clock
         self._healthy = healthy
+        self._aim = aim
         self._faults: list[BaseException] = []
         self._started = False
         self._node, self._options = make_node(world, self._faults)
@@ -109,6 +126,9 @@ class Life:
         if self._healthy:
             return
         at = rng.randint(1, 14) if rng.random() < 0.4 else rng.randint(1, 200)
+        if self._aim is not None:
+            self._take_aim(self._aim, at)
+            return
         match rng.randrange(10):
             case 0:
                 pass
@@ -124,6 +144,20 @@ class Life:
                 self._die_at(at)
         if rng.random() < 0.05:
             self._limit_room()
+
+    def _take_aim(self, aim: Aim, at: int) -> None:
+        """End by a power failure behind a sync of the site; or be killed, at an operation or before
+        the sync that the site makes up for.
+        """
+        rng, disk = self._rng, self._disk
+        self.loses_power = rng.random() < 0.6
+        if self.loses_power:
+            disk.die_behind = aim.site, rng.choice((0, 0, 0, 1)), rng.choice(aim.behind)
+            disk.die_phase = rng.choice(_PHASES)
+        elif aim.missed:
+            disk.die_behind = aim.missed, rng.choice((0, 0, 1, 2, 5)), 0
+        else:
+            self._die_at(at)
 
     def check_end(self) -> None:
         """Check a finished life. Raises AssertionError if an expectation does not hold."""

@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 from pixy.storage import partition_log, segment
 from tests.fakes.clock import FakeClock
 from tests.sim.disk import SimulatedDisk
-from tests.sim.life import Life
+from tests.sim.life import Aim, Life
 from tests.sim.model import Model
 from tests.sim.probe import Probe
 from tests.sim.world import World, run_process
@@ -43,14 +43,18 @@ class Simulation:
         seed: the seed of all randomness.
         lives: number of successive processes, without the last healthy one.
         ignored: sites whose syncs are ignored, as named by the disk.
+        aim: where the processes end; None for anywhere.
 
     Attributes:
         disk: the simulated disk.
         counts: number of events by kind.
     """
 
-    def __init__(self, seed: int, *, lives: int = 5, ignored: Iterable[str] = ()) -> None:
+    def __init__(
+        self, seed: int, *, lives: int = 5, ignored: Iterable[str] = (), aim: Aim | None = None
+    ) -> None:
         self.seed = seed
+        self._aim = aim
         rng = Random(seed)
         self.disk = SimulatedDisk(Random(rng.getrandbits(64)))
         self.disk.ignored = frozenset(ignored)
@@ -86,7 +90,7 @@ class Simulation:
 
     def _run_life(self, *, healthy: bool) -> None:
         self.disk.restart()
-        life = Life(self._world, healthy=healthy)
+        life = Life(self._world, healthy=healthy, aim=self._aim)
         life.plan()
         run_process(self._world, life.live)
         life.check_end()
@@ -102,13 +106,13 @@ class Simulation:
         self.counts += probe.counts
 
 
-def run_seed(seed: int, *, lives: int = 5, ignored: Iterable[str] = ()) -> Simulation:
+def run_seed(seed: int, *, lives: int = 5, ignored: Iterable[str] = (), aim: Aim | None = None) -> Simulation:
     """Run one seed.
 
     Raises:
         SimulationFailure: the storage broke a promise.
     """
-    simulation = Simulation(seed, lives=lives, ignored=ignored)
+    simulation = Simulation(seed, lives=lives, ignored=ignored, aim=aim)
     simulation.run()
     return simulation
 
