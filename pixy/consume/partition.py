@@ -138,7 +138,12 @@ class LivePartition:
             offers.delivered(offer, self._monotonic())
             if not self._expiry_set:
                 self._set_expiry()
-        elif offer.generation == offers.generation and offers.ack(offer.record.offset):
+        elif (
+            offer.generation == offers.generation
+            and offers.ack(offer.record.offset)
+            # Fast path: usually `_acked` would do nothing.
+            and (not (self.dirty and self.queued) or offers.notable or self._host.watching)
+        ):
             self._acked()
 
     def undelivered(self, offer: Offer) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pixy.api.grpc.answers import consumed_message, produced_messages
+from pixy.api.grpc.consume_requests import ConsumeRequest, ConsumeRequestParser
 from pixy.api.grpc.refusals import proxy_of, translate
 from pixy.backend import OffsetCommit, TopicDescription
 from pixy.consume import Offer
@@ -18,10 +19,6 @@ from pixy.proxy import Proxy
 from pixy.rpc import Cancellable, Handler, Service, UnaryCall, answer_all
 
 __all__ = ["KafkaPixyService"]
-
-
-_DEFAULT_ACK = (0, 0)
-"""The ack in a request that sets no field of acks: old clients send it by accident."""
 
 
 class KafkaPixyService:
@@ -46,7 +43,8 @@ class KafkaPixyService:
             "ListConsumers": self.list_consumers,
             "GetTopicMetadata": self.get_topic_metadata,
         }
-        return Service(pb.DESCRIPTOR.services_by_name["KafkaPixy"], handlers, translate)
+        parsers = {"ConsumeNAck": ConsumeRequestParser().parse}
+        return Service(pb.DESCRIPTOR.services_by_name["KafkaPixy"], handlers, translate, parsers)
 
     def produce(self, request: pb.ProdRq, call: UnaryCall) -> Cancellable | None:
         """# kafkapixy.proto: Produce"""
@@ -62,24 +60,12 @@ class KafkaPixyService:
             not request.async_mode,
         )
 
-    def consume_n_ack(self, request: pb.ConsNAckRq, call: UnaryCall) -> Cancellable | None:
+    def consume_n_ack(self, request: ConsumeRequest, call: UnaryCall) -> Cancellable | None:
         """# kafkapixy.proto: ConsumeNAck"""
-        cluster, ack, ack_if_offered, auto_ack = request.cluster, None, False, False
-        if not request.no_ack:
-            auto_ack = request.auto_ack
-            if not auto_ack:
-                ack = (request.ack_partition, request.ack_offset)
-                ack_if_offered = ack == _DEFAULT_ACK
+        cluster, group, topic, auto_ack, ack, ack_if_offered = request
         proxy = self._proxies.get(cluster) or proxy_of(self._proxies, cluster)
-        return proxy.consume(
-            request.group,
-            request.topic,
-            partial(_consumed, call),
-            auto_ack,
-            ack,
-            ack_if_offered,
-            call.deadline,
-        )
+        done = partial(_consumed, call)
+        return proxy.consume(group, topic, done, auto_ack, ack, ack_if_offered, call.deadline)
 
     def ack(self, request: pb.AckRq, call: UnaryCall) -> None:
         """# kafkapixy.proto: Ack"""
