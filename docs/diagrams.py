@@ -149,7 +149,7 @@ def layers() -> str:
         (BLUE, (("rpc", "gRPC server for any service"), ("proxy", "checks, gathers, routes"))),
         (VIOLET, (("http2", "HTTP/2 and HPACK, pure"), ("consume", "offers, acks, offsets"))),
         (GREEN, (("backend", "one protocol: embedded, Kafka"), ("inspect", "check and dump of files"))),
-        (GREEN, (("cluster", "a node: raft groups, state, stages"),)),
+        (GREEN, (("cluster", "a node: raft groups, state"), ("staging", "records before publication"))),
         (GREEN, (("storage", "journal, segments, checkpoints"), ("raft", "one replica, pure"))),
         (AMBER, (("records · kafka_protocol · config · errors · clock · proto", "used by all"),)),
     ]

@@ -1,7 +1,7 @@
 """Stages: record batches that are durable, and invisible until they are published.
 
     stage_files         the files of a stage on disk, and their recovery
-    stages              all stages of a node: pieces, seals, limits, removal
+    stage, stages       one stage, and all of a node: pieces, seals, limits, removal
     expiry              the end of stages that nobody publishes
     sinks               names of sinks and stages, and the decision on an epoch
     publication_marks   publications whose outcome another system has
@@ -14,6 +14,7 @@ in a transaction.
 from pixy.staging.expiry import StageExpiry
 from pixy.staging.publication_marks import MarkName, mark_name, read_marks, remove_mark, write_mark
 from pixy.staging.sinks import NotNew, Published, Sink, StageName, judge_epoch
+from pixy.staging.stage import Stage, StageSeal, merged_parts
 from pixy.staging.stage_files import (
     STAGE_FILE,
     PieceBatches,
@@ -26,7 +27,7 @@ from pixy.staging.stage_files import (
     stage_directory,
     staged_part,
 )
-from pixy.staging.stages import KAFKA_CLUSTER_ID, Stage, Stages, StageSeal, merged_parts
+from pixy.staging.stages import KAFKA_CLUSTER_ID, Stages
 
 __all__ = [
     "KAFKA_CLUSTER_ID",

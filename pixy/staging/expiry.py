@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from pixy.staging.sinks import StageName
-from pixy.staging.stages import Stage, Stages
+from pixy.staging.stage import Stage
+from pixy.staging.stages import Stages
 from pixy.steps import run_in_steps
 
 __all__ = ["StageExpiry"]

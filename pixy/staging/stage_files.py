@@ -2,30 +2,35 @@
 
     staging/<number, 20 digits>/
         <topic id, hexadecimal>-<partition>.batches    plain record batches back to back
-        stage                                          what the stage holds: written when it is sealed, and says that it is
+        stage                                          the contents of the stage; its presence
+                                                       seals the stage
 
-Knows what a stage is called and what is in it, and nothing of who publishes when: that is the business of its owner, which may be any
-kind of cluster. Every function and method here blocks, and those that change something run on one worker.
+Knows the name and the contents of a stage, and nothing of its publication: that is its owner's,
+which may be any kind of cluster. Every function and method here blocks, and those that change
+something run on one worker.
 
-Sealing makes the files durable, then their names, then the file `stage`: so where that is, all of the stage is. A stage without it is
-what a process has left that ended before, and of which nobody was told that it is durable. A removal begins with a rename to
-`<number>-deleted`, durably, because half of a stage is none.
+Sealing makes the files durable, then their names, then the file `stage`: a stage that has it is
+complete. A stage without it was left by a process that ended before, which has told no caller that
+it is durable. A removal begins with a durable rename to `<number>-deleted`, because half of a stage
+is none.
 
-    found at a start                                             done
-    -----------------------------------------------------------  ---------------------------------------------------
-    sealed       a valid file `stage`, and files as long as it   taken
-                 says or longer
-    longer       the same: a segment of a log, by another name   taken: what is behind its length is not the stage's
-    unsealed     no file `stage`                                 left from a process that ended: removed, said
-    half removed `<number>-deleted`                              removed, said
-    incomplete   a valid file `stage`, and a file is missing or  taken as damaged: nobody can publish it, and a partition
-                 short                                           that waits for it is not ready
-    damaged      a file `stage` that is not valid                refused: nobody knows whose it is, or whether a
-                                                                 partition waits for it
-    twice        the sink and stage of another one               refused
-    foreign      another cluster's                               refused
-    newer        a newer version                                 refused
-    stray        a file, or a directory of any other name        refused
+    found at a start                                       done
+    -----------------------------------------------------  -----------------------------------------
+    sealed        a valid file `stage`, and files at       taken
+                  least as long as it says
+    longer        a segment of a log, by another name      taken: bytes behind the length are not
+                                                           the stage's
+    unsealed      no file `stage`                          removed and logged
+    half removed  `<number>-deleted`                       removed and logged
+    incomplete    a valid file `stage`, and a file is      taken as damaged: it cannot be published,
+                  missing or short                         and a partition that waits for it is not
+                                                           ready
+    damaged       a file `stage` that is not valid         refused: its owner is unknown, and a
+                                                           partition may wait for it
+    twice         the sink and stage of another one        refused
+    foreign       another cluster's                        refused
+    newer         a newer version                          refused
+    stray         a file, or a directory of any other name refused
 """
 
 import errno
@@ -134,12 +139,13 @@ class RecoveredStages(NamedTuple):
 
 
 class StageFiles:
-    """Writes one stage. No file stays open between two calls: a node may have many stages of many partitions.
+    """Writes one stage. No file stays open between two calls: a node may have many stages, of many
+    partitions each.
 
     Args:
         disk: the file system.
-        directory: that of all stages.
-        number: this one's.
+        directory: the directory of all stages.
+        number: the number of this one.
     """
 
     def __init__(self, disk: Disk, directory: Path, number: int) -> None:
@@ -149,11 +155,11 @@ class StageFiles:
         self._files: dict[tuple[bytes, int], _PartFile] = {}
 
     def write(self, piece: int, batches: Sequence[PieceBatches]) -> None:
-        """Take a piece; the same one is not written twice.
+        """Write a piece; no piece is written twice.
 
         Raises:
-            OSError: nothing of it was taken.
-            StorageFault: it is not known whether a directory is durable; the process must end.
+            OSError: nothing of it counts as written.
+            StorageFault: it is unknown whether a directory is durable; the process must end.
         """
         self._make_directory()
         written: list[tuple[_PartFile, PieceBatches]] = []
@@ -173,10 +179,11 @@ class StageFiles:
             self._files[part.topic_id, part.partition] = part
 
     def seal(self, cluster_id: bytes, sink_id: str, stage_id: str, pieces: Sequence[int]) -> StageRecord:
-        """Make the stage complete and durable; `pieces` has the checksum of each. May be called once.
+        """Make the stage complete and durable; `pieces` has the checksum of each. May be called
+        once.
 
         Raises:
-            OSError: it is not known what of it is durable, so it must be removed.
+            OSError: it is unknown what of it is durable, so it must be removed.
             StorageFault: as `write`.
         """
         self._make_directory()
@@ -184,7 +191,7 @@ class StageFiles:
             self._put_in_order(part)
             file = self._disk.open(self._path(part))
             try:
-                # Behind it may be the rest of a write that has failed.
+                # The rest of a failed write may follow the end of the part.
                 if file.size() > part.size:
                     file.truncate(part.size)
                 with sync_is_final():
@@ -217,7 +224,7 @@ class StageFiles:
             self._disk.make_directory(self._directory)
         except OSError as error:
             if error.errno == errno.EIO:
-                # Who tries again finds the directory, and takes its name for durable.
+                # A second attempt would find the directory, and take its name for durable.
                 raise StorageFault(f"{self._directory} was made, perhaps not durably: {error}") from error
             raise
         self._made = True
@@ -226,7 +233,9 @@ class StageFiles:
         return self._directory / _file_name(part.topic_id, part.partition)
 
     def _put_in_order(self, part: _PartFile) -> None:
-        """Pieces are written as they come, and are to be read in the order of their numbers: if that differs, write the file again."""
+        """Write the file again unless its pieces, written as they arrived, are in the order of their
+        numbers.
+        """
         ordered = sorted(part.extents)
         if ordered == part.extents:
             return
@@ -245,11 +254,11 @@ class StageFiles:
 
 
 def recover_stages(disk: Disk, directory: Path, cluster_id: bytes) -> RecoveredStages:
-    """The sealed stages that are there, by number; what else ended processes have left is removed. Blocks.
+    """Find the sealed stages, and remove other leftovers of ended processes. Blocks.
 
     Raises:
-        DataDirectoryError: something that does not belong here, or is a newer release's.
-        CorruptData: it cannot be told what a stage is.
+        DataDirectoryError: a foreign file, or one of a newer release.
+        CorruptData: a stage cannot be identified.
         OSError: the disk refuses.
     """
     found: list[SealedStage] = []
@@ -270,7 +279,7 @@ def recover_stages(disk: Disk, directory: Path, cluster_id: bytes) -> RecoveredS
         # The process that sealed it may have ended before the name of its file was durable.
         disk.sync_directory(path)
         found.append(stage)
-    # What could not be removed keeps its number.
+    # A leftover that could not be removed keeps its number.
     taken = [int(name[:20]) for name in disk.names(directory)]
     return RecoveredStages(found, max(taken, default=0) + 1)
 
@@ -315,10 +324,11 @@ def find_fault(disk: Disk, path: Path, record: StageRecord) -> CorruptData | Non
 
 
 def remove_stages(disk: Disk, directory: Path, numbers: Iterable[int]) -> None:
-    """Remove stages, sealed or not; on return they are so durably. What is left of their files is said, and goes at the next start.
+    """Remove stages, sealed or not; durable on return. Files that cannot be removed are logged, and
+    go at the next start.
 
     Raises:
-        OSError: some of them may still be there.
+        OSError: some of the stages may still exist.
     """
     there, gone = set(disk.names(directory)), []
     for number in numbers:

@@ -2,9 +2,8 @@
 and bounds them.
 
 A stage is *open* until it is sealed, and only as durable as the process. *Sealed*, it survives
-restarts until it is published, discarded or expired. Publishing belongs to `publisher`, or to its
-counterpart of another kind of cluster; it holds the stages that it works on, and held stages are
-neither discarded nor expired.
+restarts until it is published, discarded or expired. Publication is the cluster's own; it holds the
+stages that it works on, and held stages are neither discarded nor expired.
 
 All file work runs on one worker, in the order of the requests. A request continues when its caller
 goes away: a retry gets the same answer.
@@ -14,11 +13,10 @@ extents in memory of all stages, at most `EXTENTS_MAX`.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
@@ -33,9 +31,10 @@ from pixy.errors import (
     Unavailable,
 )
 from pixy.futures import resolve
-from pixy.proto.state_pb2 import StagePart, StageRecord
+from pixy.proto.state_pb2 import StageRecord
 from pixy.records import crc32c
 from pixy.staging.sinks import StageName
+from pixy.staging.stage import Piece, Stage, StageSeal
 from pixy.staging.stage_files import PieceBatches, StageFiles, recover_stages, remove_stages, staged_part
 from pixy.storage import Disk, StagedPart, Worker, is_disk_full, run_on
 
@@ -45,10 +44,7 @@ __all__ = [
     "PIECES_MAX",
     "STAGES_MAX",
     "STAGE_BYTES_MAX",
-    "Stage",
-    "StageSeal",
     "Stages",
-    "merged_parts",
 ]
 
 log = structlog.get_logger(__name__)
@@ -78,62 +74,6 @@ QUEUED_BYTES_MAX = 128 << 20
 """Bytes of pieces queued to be written, including those whose callers went away; more are refused
 temporarily.
 """
-
-
-class StageSeal(NamedTuple):
-    """The contents of a sealed stage.
-
-    Attributes:
-        pieces: the number of its pieces.
-        crc: CRC-32C over their checksums, 4 bytes each, big-endian, by number.
-    """
-
-    pieces: int
-    crc: int
-
-
-@dataclass(eq=False, slots=True)
-class _Piece:
-    """A piece; `written` resolves to None or the write's error, and becomes None itself then."""
-
-    crc: int
-    size: int
-    written: asyncio.Future[PixyError | None] | None
-
-
-@dataclass(eq=False, slots=True)
-class Stage:
-    """One stage.
-
-    Attributes:
-        number: number of its directory.
-        size: bytes of all its pieces.
-        extents: its extents in memory, see `EXTENTS_MAX`.
-        topic_ids: topics that it has records of.
-        record: its contents, once it is sealed.
-        parts: the parts of `record` by topic id and partition.
-        fault: damage of its files, None if none is known.
-        holders: number of publications that work on it.
-    """
-
-    name: StageName
-    number: int
-    files: StageFiles
-    size: int = 0
-    extents: int = 0
-    pieces: dict[int, _Piece] = field(default_factory=dict)
-    topic_ids: set[bytes] = field(default_factory=set)
-    record: StageRecord | None = None
-    parts: dict[tuple[bytes, int], StagePart] = field(default_factory=dict)
-    fault: CorruptData | None = None
-    holders: int = 0
-    seal: StageSeal | None = None
-    sealing: asyncio.Future[PixyError | None] | None = None
-
-    def sealed(self, record: StageRecord) -> None:
-        """Set its contents: no more pieces will follow."""
-        self.record = record
-        self.parts = {(part.topic_id, part.partition): part for part in record.parts}
 
 
 class Stages:
@@ -189,7 +129,7 @@ class Stages:
         for number, record, fault in found.stages:
             name = StageName(record.sink_id, record.stage_id)
             stage = self._add(name, number)
-            stage.pieces = {piece: _Piece(crc, 0, None) for piece, crc in enumerate(record.pieces)}
+            stage.pieces = {piece: Piece(crc, 0, None) for piece, crc in enumerate(record.pieces)}
             self._sealed(stage, record)
             stage.fault = fault
             stage.seal = StageSeal(len(record.pieces), _seal_crc(record.pieces))
@@ -295,7 +235,7 @@ class Stages:
         if piece.written is not None:
             _raise(await asyncio.shield(piece.written))
 
-    def _begin_piece(self, stage: Stage, number: int, crc: int, batches: Sequence[PieceBatches]) -> _Piece:
+    def _begin_piece(self, stage: Stage, number: int, crc: int, batches: Sequence[PieceBatches]) -> Piece:
         if stage.seal is not None:
             raise FailedPrecondition(
                 f"stage {stage.name.stage_id} is sealed with {stage.seal.pieces} pieces, and {number} is not among them"
@@ -306,7 +246,7 @@ class Stages:
         if self._queued_bytes and self._queued_bytes + size > QUEUED_BYTES_MAX:
             raise Unavailable(f"{self._queued_bytes} bytes wait to be staged; try again")
         written: asyncio.Future[PixyError | None] = self._loop.create_future()
-        piece = stage.pieces[number] = _Piece(crc, size, written)
+        piece = stage.pieces[number] = Piece(crc, size, written)
         self._count(stage, size, _extents(batches))
         self._queued_bytes += size
         self._has_topics(stage, (each.topic_id for each in batches))
@@ -455,21 +395,6 @@ class Stages:
         self._stages[name] = stage
         self._by_sink.setdefault(name.sink_id, {})[name.stage_id] = stage
         return stage
-
-
-def merged_parts(stages: Iterable[Stage]) -> Mapping[tuple[bytes, int], StagePart]:
-    """Parts of several sealed stages, merged by topic id and partition."""
-    merged: dict[tuple[bytes, int], StagePart] = {}
-    for stage in stages:
-        for key, part in stage.parts.items():
-            known = merged.get(key)
-            if known is None:
-                known = merged[key] = StagePart()
-                known.CopyFrom(part)
-            else:
-                known.bytes += part.bytes
-                known.records += part.records
-    return merged
 
 
 def _extents(batches: Sequence[PieceBatches]) -> int:

@@ -1,4 +1,5 @@
-"""What a start does with what is below `staging`: one test for each row of the table in `docs/storage.md`, of its name.
+"""Decisions of a start about the directory `staging`: a test for each row of the table in
+`docs/storage.md`, with its name.
 
 There are two sealed stages, and something happens to the first.
 """

@@ -1,0 +1,86 @@
+"""One stage, as a node knows it: its pieces, and its contents once it is sealed."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pixy.errors import CorruptData, PixyError
+from pixy.proto.state_pb2 import StagePart, StageRecord
+from pixy.staging.sinks import StageName
+from pixy.staging.stage_files import StageFiles
+
+__all__ = ["Piece", "Stage", "StageSeal", "merged_parts"]
+
+
+class StageSeal(NamedTuple):
+    """The contents of a sealed stage.
+
+    Attributes:
+        pieces: the number of its pieces.
+        crc: CRC-32C over their checksums, 4 bytes each, big-endian, by number.
+    """
+
+    pieces: int
+    crc: int
+
+
+@dataclass(eq=False, slots=True)
+class Piece:
+    """A piece of a stage; `written` resolves to None or the write's error, and becomes None itself
+    then.
+    """
+
+    crc: int
+    size: int
+    written: asyncio.Future[PixyError | None] | None
+
+
+@dataclass(eq=False, slots=True)
+class Stage:
+    """One stage.
+
+    Attributes:
+        number: number of its directory.
+        size: bytes of all its pieces.
+        extents: its extents in memory, see `stages.EXTENTS_MAX`.
+        topic_ids: topics that it has records of.
+        record: its contents, once it is sealed.
+        parts: the parts of `record` by topic id and partition.
+        fault: damage of its files, None if none is known.
+        holders: number of publications that work on it.
+    """
+
+    name: StageName
+    number: int
+    files: StageFiles
+    size: int = 0
+    extents: int = 0
+    pieces: dict[int, Piece] = field(default_factory=dict)
+    topic_ids: set[bytes] = field(default_factory=set)
+    record: StageRecord | None = None
+    parts: dict[tuple[bytes, int], StagePart] = field(default_factory=dict)
+    fault: CorruptData | None = None
+    holders: int = 0
+    seal: StageSeal | None = None
+    sealing: asyncio.Future[PixyError | None] | None = None
+
+    def sealed(self, record: StageRecord) -> None:
+        """Set its contents: no more pieces will follow."""
+        self.record = record
+        self.parts = {(part.topic_id, part.partition): part for part in record.parts}
+
+
+def merged_parts(stages: Iterable[Stage]) -> Mapping[tuple[bytes, int], StagePart]:
+    """Parts of several sealed stages, merged by topic id and partition."""
+    merged: dict[tuple[bytes, int], StagePart] = {}
+    for stage in stages:
+        for key, part in stage.parts.items():
+            known = merged.get(key)
+            if known is None:
+                known = merged[key] = StagePart()
+                known.CopyFrom(part)
+            else:
+                known.bytes += part.bytes
+                known.records += part.records
+    return merged
