@@ -29,7 +29,7 @@ __all__ = ["Listener", "Opener", "TlsFiles", "bind_tcp", "bind_unix"]
 log = structlog.get_logger(__name__)
 
 _BACKLOG = 4096
-_ACCEPTS_PER_TURN = 4
+_ACCEPTS_PER_ITERATION = 4
 """Accepting and greeting a connection takes about 0.2 ms."""
 _ACCEPT_RETRY_S = 1.0
 _NO_LIMIT_S = 365 * 86_400.0
@@ -176,7 +176,7 @@ class Listener:
 
     def _accept(self) -> None:
         """Accept some connections; the loop calls again if more wait."""
-        for _ in range(_ACCEPTS_PER_TURN):
+        for _ in range(_ACCEPTS_PER_ITERATION):
             try:
                 accepted, _address = self._socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
