@@ -1,13 +1,15 @@
-"""Checks the data directory of a stopped node as a whole, and changes nothing: what `pixy storage check` says.
+"""Checks the whole data directory of a stopped node for `pixy storage check`, and changes nothing.
 
-The files are the business of `storage`; here is what they mean together: whose directory it is, which topics there are by the
-checkpoints and the journal, whether the journal goes on where every partition and every state group ends, whether every
-partition belongs to a topic, whether consumer groups have not committed more than there is.
+`storage` knows the single files; this module checks their consistency. The directory has one owner.
+The journal continues where each partition and each state group ends. Every partition belongs to a
+topic of the checkpoints and the journal. No consumer group has committed more than the log has.
 
-What a start makes of a directory below `topics` is decided in `storage.partition_directory`: what it removes is a warning here; what keeps
-it from starting, or a partition from being ready, is damage.
+`storage.partition_directory` decides what a start does with each directory below `topics`. A
+directory that it removes is a warning here; one that prevents the start, or keeps a partition from
+being ready, is damage.
 
-What the damage of something else makes doubtful is not judged: behind a damaged journal nobody knows what should be there.
+Nothing is judged that other damage makes doubtful: without a whole journal, the expected files are
+unknown.
 """
 
 from collections.abc import Iterator
@@ -55,7 +57,7 @@ _GROUP_KEY = b"group\0"
 
 
 def node_directories(disk: Disk, directory: Path) -> list[Path]:
-    """The directories that a path stands for: that of a node, or of stages for a cluster of Kafka, or all in the `data_dir` of a daemon.
+    """Directories to check at a path: of a node, of stages for Kafka, or all in a `data_dir`.
 
     Raises:
         DataDirectoryError: there is none, or it cannot be read.
@@ -150,14 +152,14 @@ def _lock(disk: Disk, directory: Path) -> File | None:
 
 @dataclass(slots=True)
 class _StateGroup:
-    """A state group that was replayed: its machine, and whether it is all there."""
+    """A replayed state group: its state machine, and `whole` unless entries are missing."""
 
     machine: MetadataState | GroupsState | SinksState
     whole: bool
 
 
 class _Partition(NamedTuple):
-    """A partition that a topic has, and whose directory should say so."""
+    """A partition of a topic, with the identity that its directory should have."""
 
     name: str
     identity: PartitionIdentity
@@ -172,10 +174,11 @@ class _NodeCheck:
         self.report = Report(directory)
         self._journal = CheckedJournal()
         self._cluster_id = b""
-        # By topic id and number: the partitions that there are, and the offset behind the last record, replayed ones included.
+        # By topic id and number: existing partitions, and the offset behind the last record of
+        # each, replayed records included.
         self._known: set[tuple[bytes, int]] = set()
         self._ends: dict[tuple[bytes, int], int] = {}
-        # The last publication that each has durably; those behind it need their stages.
+        # The last durable publication of each partition; later ones need their stages.
         self._published: dict[tuple[bytes, int], int] = {}
 
     def run(self) -> None:
@@ -230,7 +233,9 @@ class _NodeCheck:
         return identity.cluster_id, identity.node_id
 
     def _not_lost(self, names: list[str]) -> None:
-        """The journal comes before everything else that a node writes, and its newest file is never removed."""
+        """Report a lost journal: a node writes it before topics, state and staging, and never removes
+        its newest file.
+        """
         lost = self._journal.whole and not self._journal.files
         if lost and any(name in names for name in ("topics", "state", "staging")):
             self._journal.whole = False
@@ -286,7 +291,7 @@ class _NodeCheck:
                 self.report.warn("file", self._directory / "state" / name, "does not belong here")
 
     def _raft_groups(self, metadata: MetadataState, groups_count: int) -> None:
-        """Every raft group of the journal was created, and every one that was created has a hard state there."""
+        """Check that each raft group in the journal was created, and has a hard state if it was."""
         for raft_group in self._journal.groups:
             if raft_group >= metadata.next_raft_group:
                 found = f"records of raft group {raft_group}, but the entry that created it is missing"

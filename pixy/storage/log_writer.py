@@ -225,7 +225,7 @@ class LogWriter:
         self.unwritten_bytes = 0
 
     def mark_dirty(self, partition_log: PartitionLog, mark: object, size: int) -> None:
-        """Record an appended batch of `size` bytes; `mark` is the caller's label of the log's state."""
+        """Record an appended batch of `size` bytes; `mark` is the caller's label of the new state."""
         self._tail.append(partition_log)
         self._tail_bytes += size
         self.unwritten_bytes += size
@@ -313,7 +313,7 @@ class LogWriter:
         return self.unwritten_bytes >= min(self._pace.gather_bytes, self._sync_bytes)
 
     def _maybe_begin_round(self) -> None:
-        """If a sync is due, begin one of all logs now unsynced or dirty; it may take several jobs."""
+        """If a sync is due, begin one of all unsynced or dirty logs; it may take several jobs."""
         if self._to_sync:
             return
         if (
@@ -407,7 +407,7 @@ class LogWriter:
         self._begin()
 
     def _evict(self) -> None:
-        """Evict the oldest batches, some in each turn of the loop, until the rest is within its limit."""
+        """Evict the oldest batches, some in each turn of the loop, down to the limit."""
         tail = self._tail
         enough = self._tail_bytes - self._pace.evicted_bytes_per_turn
         for _ in range(_EVICTED_PER_TURN):

@@ -212,8 +212,9 @@ def read_entries(
         those relocated to it. Payloads are copies, together at most as large as the file.
 
     Raises:
-        CorruptData: the file is damaged, or ends before its successor begins; names file, byte and reason.
-        DataDirectoryError: the file belongs to somebody else.
+        CorruptData: the file is damaged, or ends before its successor begins; names file, byte and
+            reason.
+        DataDirectoryError: the file belongs to another node.
         OSError: the file or its successor cannot be read.
     """
     path = journal_path(directory, number)
@@ -248,7 +249,7 @@ def _add(groups: dict[int, GroupEntries[tuple[int, RecordPlace]]], place: Record
 
 
 def _check_whole(disk: Disk, directory: Path, number: int, scan: FlushScan) -> None:
-    """A file that has a successor has no torn tail, and ends with the flush before the successor's first."""
+    """Check that a file with a successor has no torn tail and no flush missing before it."""
     path = journal_path(directory, number)
     if scan.damage:
         raise CorruptData(f"{path} is corrupt at byte {scan.end}: {scan.damage}")
