@@ -15,6 +15,7 @@ that another replica could observe.
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
+from pixy.cluster.scan_order import ScanOrder
 from pixy.errors import PixyError
 from pixy.proto.state_pb2 import (
     CommitOffsets,
@@ -75,6 +76,8 @@ class GroupsState:
 
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
+        # Invariant: it has the keys of `_groups`.
+        self._order = ScanOrder()
         # Groups with offsets in a topic, by topic id: sets in insertion order.
         self._by_topic: dict[bytes, dict[str, None]] = {}
         # The same for forgotten topics, as far as their offsets are not swept yet.
@@ -111,9 +114,11 @@ class GroupsState:
         """Ids of the topics with committed offsets."""
         return self._by_topic.keys()
 
-    def groups(self) -> Sequence[str]:
-        """Names of all consumer groups, as a copy: a millisecond for 100 000."""
-        return list(self._groups)
+    def scan(self, size: int) -> Iterator[Sequence[str]]:
+        """Names of all consumer groups, at most `size` per step; those with offsets in forgotten
+        topics only may be among them.
+        """
+        return self._order.pieces(size)
 
     def is_inactive_since(self, consumer_group: str, before_ms: int) -> bool:
         """True when the group exists and was last active before `before_ms`."""
@@ -154,6 +159,7 @@ class GroupsState:
                 record = OffsetRecord.FromString(value)
                 _store(offsets.setdefault(record.group, {}), record.offset, record.timestamp_ms)
         self._groups = {name: _Group(ms, offsets.get(name, {})) for name, ms in active.items()}
+        self._order = ScanOrder(self._groups)
         self._by_topic, self._stale = {}, {}
         for name, restored in self._groups.items():
             for partition in restored.offsets:
@@ -168,6 +174,8 @@ class GroupsState:
             self._by_topic.setdefault(offset.topic_id, {})[command.group] = None
         active_ms = command.timestamp_ms if before is None else max(before.active_ms, command.timestamp_ms)
         self._groups[command.group] = _Group(active_ms, offsets)
+        if before is None:
+            self._order.add(command.group)
 
     def _forget_topics(self, command: ForgetTopics) -> Forgotten:
         for topic_id in command.topic_ids:
@@ -194,7 +202,11 @@ class GroupsState:
         if kept:
             self._groups[name] = group._replace(offsets=kept)
         else:
-            del self._groups[name]
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        del self._groups[name]
+        self._order.remove(name)
 
     def _touch(self, command: TouchGroups) -> None:
         for name in command.groups:
@@ -209,7 +221,7 @@ class GroupsState:
             group = self._groups.get(name)
             # A commit may have been applied since the decision to expire the group.
             if group is not None and group.active_ms < command.before_ms:
-                del self._groups[name]
+                self._remove(name)
                 for topic_id in {partition.topic_id for partition in group.offsets}:
                     del self._by_topic[topic_id][name]
                     if not self._by_topic[topic_id]:

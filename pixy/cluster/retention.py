@@ -8,7 +8,6 @@ they live, also over restarts.
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 
 from pixy.cluster.groups import GroupsState
 from pixy.cluster.node_time import NodeTime
@@ -97,8 +96,7 @@ class Retention:
         for replica in self._state_groups:
             machine = replica.machine
             assert isinstance(machine, GroupsState)
-            remaining = iter(machine.groups())
-            while groups := list(islice(remaining, _GROUPS_PER_TURN)):
+            for groups in machine.scan(_GROUPS_PER_TURN):
                 self._decide(replica, machine, groups, now_ms)
                 yield
 
