@@ -9,8 +9,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pixy.api.grpc.answers import consumed_message, produced_messages
-from pixy.api.grpc.consume_requests import ConsumeRequest, ConsumeRequestParser
 from pixy.api.grpc.refusals import proxy_of, translate
+from pixy.api.grpc.requests import (
+    ConsumeRequest,
+    ConsumeRequestParser,
+    ProduceRequest,
+    ProduceRequestParser,
+)
 from pixy.backend import OffsetCommit, TopicDescription
 from pixy.consume import Offer
 from pixy.errors import PixyError
@@ -43,22 +48,14 @@ class KafkaPixyService:
             "ListConsumers": self.list_consumers,
             "GetTopicMetadata": self.get_topic_metadata,
         }
-        parsers = {"ConsumeNAck": ConsumeRequestParser().parse}
+        parsers = {"Produce": ProduceRequestParser().parse, "ConsumeNAck": ConsumeRequestParser().parse}
         return Service(pb.DESCRIPTOR.services_by_name["KafkaPixy"], handlers, translate, parsers)
 
-    def produce(self, request: pb.ProdRq, call: UnaryCall) -> Cancellable | None:
+    def produce(self, request: ProduceRequest, call: UnaryCall) -> Cancellable | None:
         """# kafkapixy.proto: Produce"""
-        cluster = request.cluster
+        cluster, topic, key, value, headers, sync = request
         proxy = self._proxies.get(cluster) or proxy_of(self._proxies, cluster)
-        return proxy.produce(
-            request.topic,
-            None if request.key_undefined else request.key_value,
-            request.message,
-            [(header.key, header.value) for header in request.headers] if request.headers else (),
-            _produced,
-            call,
-            not request.async_mode,
-        )
+        return proxy.produce(topic, key, value, headers, _produced, call, sync)
 
     def consume_n_ack(self, request: ConsumeRequest, call: UnaryCall) -> Cancellable | None:
         """# kafkapixy.proto: ConsumeNAck"""
