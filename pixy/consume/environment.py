@@ -46,3 +46,8 @@ class ConsumeEnvironment:
     unpack: Unpack
     voided: VoidedByPartition = field(default_factory=VoidedByPartition)
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)
+
+    def is_there(self, topic: str, topic_id: bytes) -> bool:
+        """True if the topic still has this id."""
+        description = self.backend.topic(topic)
+        return description is not None and description.topic_id == topic_id

@@ -1,21 +1,16 @@
-"""The membership of this process in one consumer group: assignment, live partitions, commits.
+"""The membership of this process in one consumer group: assignment, and live partitions.
 
-Owns the membership, the subscriptions by topic, positions to commit, and one task, the keeper. The
-keeper reconciles the cluster with the subscriptions, step by step, and starts over after every
-change:
+Owns the membership, the subscriptions by topic, and one task, the keeper; `commits` has the
+positions to commit. The keeper reconciles the cluster with the subscriptions, step by step, and
+starts over after every change:
 
-    1. commit the positions of partitions that are closed 2. join, change the subscribed topics, or
-    leave 3. for every assigned partition that is not live: read the committed offset, adjust it,
-    commit the
-       adjustment, make the partition live
+    1. commit the positions of partitions that are closed
+    2. join, change the subscribed topics, or leave
+    3. for every assigned partition that is not live: read the committed offset, adjust it, commit
+       the adjustment, make the partition live
 
 So a topic that is unsubscribed and subscribed again is committed before it is read. The keeper ends
 when nothing is left to do.
-
-Commits: a partition whose tracker moved is dirty; the first dirty one sets a timer, and all are
-committed in one call. One lock per group covers every commit and the reads that it depends on, so
-that neither a delayed periodic commit nor the first commit of a new group overwrites offsets set by
-`set_offsets`. A failed commit leaves its partitions dirty.
 
 Rebalances: the backend calls `_revoke` before partitions may go to another process. Nothing more is
 offered. Acks are accepted until nothing is outstanding or the time is up; later acks wait, and the
@@ -25,8 +20,7 @@ there already.
 
 A topic may be deleted and created again at any moment, so its name does not identify it: state that
 is kept across an await carries the topic's id. A partition that is live for another id is closed,
-and its position is void. Only offsets of topics with the same id are committed, so the commits of
-other topics do not fail with them, and a recreated topic begins without them.
+and its position is void.
 
 The initial position without a committed offset is that of `initial_offset`; but the beginning for a
 partition created after the subscription, because everything in it is newer than the group.
@@ -35,18 +29,17 @@ partition created after the subscription, because everything in it is newer than
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import structlog
 
 from pixy.backend import ConsumerMembership, OffsetCommit, OffsetRange, TopicPartition
+from pixy.consume.commits import GroupCommits
 from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.offset_tracker import OffsetTracker
 from pixy.consume.partition import LivePartition
 from pixy.consume.resumption import Remark, resume
 from pixy.consume.subscription import Subscription
-from pixy.consume.timers import Alarm
-from pixy.errors import InvalidArgument, NotFound, PixyError, Unavailable
+from pixy.errors import PixyError, Unavailable
 from pixy.futures import reject, resolve
 from pixy.retries import Backoff
 
@@ -60,13 +53,6 @@ _STARTED_PER_TURN = 100
 """Partitions made live in one turn of the event loop: a topic may have 10 000."""
 
 _log = structlog.get_logger()
-
-
-class _Commit(NamedTuple):
-    """The position to commit for a partition of the topic with this id."""
-
-    topic_id: bytes
-    offset: OffsetCommit
 
 
 class ConsumerGroup:
@@ -99,13 +85,7 @@ class ConsumerGroup:
         self._assignment: dict[str, frozenset[int]] = {}
         # Number of revocations and assignments.
         self._rebalances = 0
-        # Dirty live partitions, in the order in which they became dirty.
-        self._dirty: dict[LivePartition, None] = {}
-        # Positions to commit of partitions that are closed.
-        self._leftover: dict[TopicPartition, _Commit] = {}
-        self._commit_alarm = Alarm(environment.timers, self._commit_due)
-        self._commit_failing = False
-        self._lock = asyncio.Lock()
+        self._commits = GroupCommits(environment, name)
         # Number of `set_offsets` in progress.
         self._setting = 0
         self._work = asyncio.Event()
@@ -138,7 +118,7 @@ class ConsumerGroup:
         """End a subscription without requests."""
         del self._subscriptions[subscription.topic]
         for live in subscription.close():
-            self._bury(live)
+            self._commits.keep(live)
         self._on_over(subscription)
         self._wake_keeper()
 
@@ -159,10 +139,8 @@ class ConsumerGroup:
         for topic in self._topics:
             self._assignment.setdefault(topic, frozenset())
         self._revoking = False
-        for key in list(self._leftover):
-            if self.is_elsewhere(*key):
-                del self._leftover[key]
-                self._warn(Remark("acks are lost, their partition went elsewhere", key, {}))
+        for key in self._commits.lose_leftover(self.is_elsewhere):
+            self._warn(Remark("acks are lost, their partition went elsewhere", key, {}))
         for topic, subscription in list(self._subscriptions.items()):
             assigned = self._assignment.get(topic, frozenset())
             description = self._environment.backend.topic(topic)
@@ -178,18 +156,10 @@ class ConsumerGroup:
         self._work.set()
 
     def _lose(self, live: LivePartition) -> None:
-        """A partition was revoked: its position may not be committed any more."""
-        live.lost = True
-        self._dirty.pop(live, None)
-        if live.dirty and self._is_there(live.topic, live.topic_id):
+        """A partition was revoked."""
+        if self._commits.lose(live):
             remark = "acks that were not committed are lost, their records will be handed out again"
             self._warn(Remark(remark, live.key, {}))
-
-    def _bury(self, live: LivePartition) -> None:
-        """Keep the position of a closed partition for the next commit."""
-        self._dirty.pop(live, None)
-        if live.dirty:
-            self._leftover[live.key] = _Commit(live.topic_id, live.commit())
 
     async def _revoke(self, seconds: float) -> None:
         """Callback of the backend before partitions may go to another process, in `seconds`."""
@@ -206,7 +176,7 @@ class ConsumerGroup:
             subscription.seal()
         while True:
             try:
-                await self._commit()
+                await self._commits.commit()
                 return
             except PixyError as error:
                 if timers.monotonic() >= until + _LAST_COMMIT_S:
@@ -241,17 +211,17 @@ class ConsumerGroup:
                 continue
             failing = ""
             backoff.reset()
-            if not self._subscriptions and self._membership is None and not self._leftover:
+            if not self._subscriptions and self._membership is None and not self._commits.leftover:
                 self._keeper = None
-                self._commit_alarm.cancel()
+                self._commits.cancel()
                 self._on_empty(self)
                 return
             await self._work.wait()
 
     async def _reconcile(self) -> None:
         try:
-            if self._leftover:
-                await self._commit()
+            if self._commits.leftover:
+                await self._commits.commit()
             topics = sorted(self._subscriptions)
             if topics != self._topics:
                 await self._subscribe(topics)
@@ -283,7 +253,7 @@ class ConsumerGroup:
         try:
             await self._start(subscription, missing, description.topic_id)
         except PixyError:
-            if self._is_there(subscription.topic, description.topic_id):
+            if self._environment.is_there(subscription.topic, description.topic_id):
                 raise
             # The topic was deleted meanwhile; the assignment without it has come or is on its way.
 
@@ -325,7 +295,7 @@ class ConsumerGroup:
         """
         backend, topic = self._environment.backend, subscription.topic
         begun = self._rebalances
-        async with self._lock:
+        async with self._commits.lock:
             committed = await backend.committed_offsets(self.name, topic)
             ranges = await backend.offset_ranges(topic)
             there = [partition for partition in partitions if partition in ranges]
@@ -365,7 +335,7 @@ class ConsumerGroup:
             commit = OffsetCommit(starts[partition].base, starts[partition].metadata())
             if commit != before:
                 changes[TopicPartition(topic, partition)] = commit
-        if changes and self._is_there(topic, topic_id):
+        if changes and self._environment.is_there(topic, topic_id):
             await self._environment.backend.commit_offsets(self.name, changes)
         if self._rebalances != begun:
             return
@@ -393,17 +363,12 @@ class ConsumerGroup:
         topic = subscription.topic
         if self._subscriptions.get(topic) is not subscription or subscription.draining:
             return
-        if not self._is_there(topic, topic_id):
+        if not self._environment.is_there(topic, topic_id):
             self._work.set()
             return
         for partition, tracker in starts.items():
             if partition in self._assignment.get(topic, ()) and subscription.live(partition) is None:
                 subscription.add(partition, tracker, ranges[partition].end, topic_id)
-
-    def _is_there(self, topic: str, topic_id: bytes) -> bool:
-        """True if the topic still has this id."""
-        description = self._environment.backend.topic(topic)
-        return description is not None and description.topic_id == topic_id
 
     def _warn(self, remark: Remark) -> None:
         topic, partition = remark.partition
@@ -413,73 +378,7 @@ class ConsumerGroup:
 
     def mark_dirty(self, partition: LivePartition) -> None:
         """A live partition has a position to commit."""
-        self._dirty[partition] = None
-        interval = self._environment.options.offsets_commit_interval
-        self._commit_alarm.at(self._environment.timers.monotonic() + interval)
-
-    def _commit_due(self, _: float) -> None:
-        if self._dirty or self._leftover:
-            self._environment.tasks.spawn(self._commit_quietly(), f"commit offsets of {self.name}")
-
-    async def _commit_quietly(self) -> None:
-        """Commit; the first failure of a series is logged, and the success after it."""
-        try:
-            await self._commit()
-        except PixyError as error:
-            if not self._commit_failing:
-                self._commit_failing = True
-                _log.warning("cannot commit offsets, trying again", group=self.name, error=str(error))
-            return
-        if self._commit_failing:
-            self._commit_failing = False
-            _log.info("committing offsets again", group=self.name)
-
-    async def _commit(self) -> None:
-        async with self._lock:
-            partitions = list(self._dirty)
-            self._dirty.clear()
-            leftover = dict(self._leftover)
-            due = leftover | {live.key: _Commit(live.topic_id, live.commit()) for live in partitions}
-            for live in partitions:
-                live.dirty = False
-            try:
-                await self._commit_existing(due)
-            except BaseException:
-                self._restore(partitions)
-                raise
-            for key, commit in leftover.items():
-                if self._leftover.get(key) is commit:
-                    del self._leftover[key]
-
-    async def _commit_existing(self, due: Mapping[TopicPartition, _Commit]) -> None:
-        """Commit the offsets of topics that exist, also if one is deleted meanwhile."""
-        offsets = self._existing(due)
-        while offsets:
-            try:
-                await self._environment.backend.commit_offsets(self.name, offsets)
-            except (InvalidArgument, NotFound):
-                existing = self._existing(due)
-                if len(existing) == len(offsets):
-                    raise
-                offsets = existing
-            else:
-                return
-
-    def _existing(self, due: Mapping[TopicPartition, _Commit]) -> dict[TopicPartition, OffsetCommit]:
-        return {
-            key: commit.offset for key, commit in due.items() if self._is_there(key.topic, commit.topic_id)
-        }
-
-    def _restore(self, partitions: list[LivePartition]) -> None:
-        """The commit failed: mark its partitions dirty again."""
-        for live in partitions:
-            if live.lost:
-                continue
-            if live.closed:
-                self._leftover.setdefault(live.key, _Commit(live.topic_id, live.commit()))
-            elif not live.dirty:
-                live.dirty = True
-                self.mark_dirty(live)
+        self._commits.mark_dirty(partition)
 
     def set_offsets(
         self, offsets: Mapping[TopicPartition, OffsetCommit], ranges: Mapping[int, OffsetRange]
@@ -509,10 +408,9 @@ class ConsumerGroup:
         outcome: asyncio.Future[None],
     ) -> None:
         try:
-            async with self._lock:
+            async with self._commits.lock:
                 await self._environment.backend.commit_offsets(self.name, offsets)
                 for key, commit in offsets.items():
-                    self._leftover.pop(key, None)
                     self._reset(key, commit, ranges[key.partition])
         except PixyError as error:
             reject(outcome, error)
@@ -525,8 +423,8 @@ class ConsumerGroup:
     def _reset(self, key: TopicPartition, commit: OffsetCommit, served: OffsetRange) -> None:
         subscription = self._subscriptions.get(key.topic)
         live = subscription.live(key.partition) if subscription is not None else None
+        self._commits.supersede(key, live)
         if live is not None:
-            self._dirty.pop(live, None)
             live.reset(resume(key, commit, served, []), served.end, behind_commit=commit.offset > served.end)
 
     # --- ending ---------------------------------------------------------------------------------------------------
@@ -540,11 +438,11 @@ class ConsumerGroup:
             await asyncio.wait([keeper])
         for subscription in self.subscriptions:
             for live in subscription.close():
-                self._bury(live)
+                self._commits.keep(live)
             self._on_over(subscription)
         self._subscriptions.clear()
-        self._commit_alarm.cancel()
-        await self._commit_quietly()
+        self._commits.cancel()
+        await self._commits.commit_quietly()
         if self._membership is not None:
             try:
                 await self._membership.leave()

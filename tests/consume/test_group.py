@@ -172,60 +172,7 @@ async def test_added_partitions_are_consumed(make_world: MakeWorld) -> None:
     assert world.consumers.outstanding == 1
 
 
-# --- commits --------------------------------------------------------------------------------------
-
-
-async def test_commits_are_batched(make_world: MakeWorld) -> None:
-    world = make_world(2)
-    for partition in range(2):
-        world.log(partition).append(*[b"x"] * 50)
-    answers = await world.consume(100, auto_ack=True)
-    world.backend.commit_calls.clear()
-    for offer in answers.offers:
-        offer.delivered()
-    await world.pass_time(0.4)
-    assert world.backend.commit_calls == []
-    await world.pass_time(0.1)
-    assert world.backend.commit_calls == [{T0: OffsetCommit(50), T1: OffsetCommit(50)}]
-    await world.pass_time(10)
-    assert len(world.backend.commit_calls) == 1
-
-
-async def test_a_failed_commit_is_logged_once_and_retried(make_world: MakeWorld) -> None:
-    world = make_world(subscription_timeout=100.0)
-    world.log().append(b"a", b"b")
-    answers = await world.consume(2, auto_ack=True)
-    world.backend.failures["commit"] = Unavailable("no leader")
-    with capture_logs() as logs:
-        answers.offers[0].delivered()
-        for _ in range(4):
-            await world.pass_time(0.5)
-        answers.offers[1].delivered()
-        world.backend.failures.clear()
-        await world.pass_time(0.5)
-    assert world.committed() == OffsetCommit(2)
-    events = [entry["event"] for entry in logs]
-    assert events == ["cannot commit offsets, trying again", "committing offsets again"]
-
-
-async def test_gaps_are_committed_without_any_ack(make_world: MakeWorld) -> None:
-    world = make_world()
-    await world.consume()
-    world.log().add_gap(5)
-    await world.pass_time(0.5)
-    assert world.committed() == OffsetCommit(5)
-
-
-async def test_a_deleted_topic_does_not_block_the_others(make_world: MakeWorld) -> None:
-    world = make_world()
-    world.backend.create("u", 1)
-    for topic in "tu":
-        world.log(0, topic).append(b"x")
-        answers = await world.consume(topic=topic, auto_ack=True)
-        answers.offers[0].delivered()
-    world.backend.delete("u", silently=True)
-    await world.pass_time(0.5)
-    assert world.committed() == OffsetCommit(1)
+# --- memory ---------------------------------------------------------------------------------------
 
 
 async def test_a_consumer_that_never_acks_holds_bounded_memory(make_world: MakeWorld) -> None:

@@ -1,0 +1,171 @@
+"""Commits of one consumer group: the positions to commit, and when.
+
+A partition whose tracker moved is dirty; the first dirty one sets a timer, and all are committed in
+one call. The position of a partition that is closed while dirty is left over, until it is
+committed, set by the client, or lost to another process. A failed commit leaves its partitions
+dirty.
+
+`lock` covers every commit and the reads that it depends on, so that neither a delayed periodic
+commit nor the first commit of a new group overwrites offsets set by the client.
+
+Only offsets of topics with the same id are committed, so the commits of other topics do not fail
+with them, and a recreated topic begins without them.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import structlog
+
+from pixy.backend import OffsetCommit, TopicPartition
+from pixy.consume.environment import ConsumeEnvironment
+from pixy.consume.partition import LivePartition
+from pixy.consume.timers import Alarm
+from pixy.errors import InvalidArgument, NotFound, PixyError
+
+__all__ = ["GroupCommits"]
+
+_log = structlog.get_logger()
+
+
+class _Commit(NamedTuple):
+    """The position to commit for a partition of the topic with this id."""
+
+    topic_id: bytes
+    offset: OffsetCommit
+
+
+class GroupCommits:
+    """Positions to commit of one consumer group.
+
+    Args:
+        environment: the cluster, options, time and tasks.
+        group: the group's name.
+
+    Attributes:
+        lock: held by every commit, and by callers that read or set committed offsets.
+    """
+
+    def __init__(self, environment: ConsumeEnvironment, group: str) -> None:
+        self._environment = environment
+        self._group = group
+        self.lock = asyncio.Lock()
+        # Dirty live partitions, in the order in which they became dirty.
+        self._dirty: dict[LivePartition, None] = {}
+        # Positions of partitions that are closed.
+        self._leftover: dict[TopicPartition, _Commit] = {}
+        self._alarm = Alarm(environment.timers, self._due)
+        self._failing = False
+
+    @property
+    def leftover(self) -> bool:
+        """True if positions of closed partitions are to be committed."""
+        return bool(self._leftover)
+
+    # --- positions ------------------------------------------------------------------------------------------------
+
+    def mark_dirty(self, live: LivePartition) -> None:
+        """A live partition has a position to commit."""
+        self._dirty[live] = None
+        timers = self._environment.timers
+        self._alarm.at(timers.monotonic() + self._environment.options.offsets_commit_interval)
+
+    def keep(self, live: LivePartition) -> None:
+        """Keep the position of a closed partition for the next commit."""
+        self._dirty.pop(live, None)
+        if live.dirty:
+            self._leftover[live.key] = _Commit(live.topic_id, live.commit())
+
+    def lose(self, live: LivePartition) -> bool:
+        """Give up the position of a revoked partition, which may not be committed any more.
+
+        Returns:
+            True if acks are lost by that.
+        """
+        live.lost = True
+        self._dirty.pop(live, None)
+        return live.dirty and self._environment.is_there(live.topic, live.topic_id)
+
+    def lose_leftover(self, is_elsewhere: Callable[[str, int], bool]) -> list[TopicPartition]:
+        """Give up the positions of closed partitions that other processes have now."""
+        lost = [key for key in self._leftover if is_elsewhere(*key)]
+        for key in lost:
+            del self._leftover[key]
+        return lost
+
+    def supersede(self, key: TopicPartition, live: LivePartition | None) -> None:
+        """Forget the position of a partition: the client has set another one."""
+        self._leftover.pop(key, None)
+        if live is not None:
+            self._dirty.pop(live, None)
+
+    # --- commits --------------------------------------------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Commit all positions."""
+        async with self.lock:
+            partitions = list(self._dirty)
+            self._dirty.clear()
+            leftover = dict(self._leftover)
+            due = leftover | {live.key: _Commit(live.topic_id, live.commit()) for live in partitions}
+            for live in partitions:
+                live.dirty = False
+            try:
+                await self._commit_existing(due)
+            except BaseException:
+                self._restore(partitions)
+                raise
+            for key, commit in leftover.items():
+                if self._leftover.get(key) is commit:
+                    del self._leftover[key]
+
+    async def commit_quietly(self) -> None:
+        """Commit; the first failure of a series is logged, and the success after it."""
+        try:
+            await self.commit()
+        except PixyError as error:
+            if not self._failing:
+                self._failing = True
+                _log.warning("cannot commit offsets, trying again", group=self._group, error=str(error))
+            return
+        if self._failing:
+            self._failing = False
+            _log.info("committing offsets again", group=self._group)
+
+    def cancel(self) -> None:
+        """Cancel the next periodic commit."""
+        self._alarm.cancel()
+
+    def _due(self, _: float) -> None:
+        if self._dirty or self._leftover:
+            self._environment.tasks.spawn(self.commit_quietly(), f"commit offsets of {self._group}")
+
+    async def _commit_existing(self, due: Mapping[TopicPartition, _Commit]) -> None:
+        """Commit the offsets of topics that exist, also if one is deleted meanwhile."""
+        offsets = self._existing(due)
+        while offsets:
+            try:
+                await self._environment.backend.commit_offsets(self._group, offsets)
+            except (InvalidArgument, NotFound):
+                existing = self._existing(due)
+                if len(existing) == len(offsets):
+                    raise
+                offsets = existing
+            else:
+                return
+
+    def _existing(self, due: Mapping[TopicPartition, _Commit]) -> dict[TopicPartition, OffsetCommit]:
+        is_there = self._environment.is_there
+        return {key: commit.offset for key, commit in due.items() if is_there(key.topic, commit.topic_id)}
+
+    def _restore(self, partitions: list[LivePartition]) -> None:
+        """The commit failed: mark its partitions dirty again."""
+        for live in partitions:
+            if live.lost:
+                continue
+            if live.closed:
+                self._leftover.setdefault(live.key, _Commit(live.topic_id, live.commit()))
+            elif not live.dirty:
+                live.dirty = True
+                self.mark_dirty(live)
