@@ -35,34 +35,26 @@ doubled.
 import asyncio
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import structlog
 
-from pixy.backend import Backend, TopicDescription, TopicPartition
+from pixy.backend import Backend, TopicDescription
 from pixy.clock import Clock
 from pixy.config import ProducerConfig
 from pixy.errors import PixyError, TopicMissing, Unavailable
 from pixy.faults import OnFault, internal_error
+from pixy.proxy.produce_answers import ProduceAnswers, ProduceDone
+from pixy.proxy.topic_accumulators import PartitionAccumulator, TopicAccumulators
 from pixy.records import COMPRESSION, HEADER_BYTES, Header, NewRecordFields, Partitioner, build_batch
 
 __all__ = ["Accumulators", "ProduceDone", "headers_bytes"]
 
 log = structlog.get_logger(__name__)
 
-ProduceDone = Callable[[Sequence[Any], int, int, PixyError | None], None]
-"""Answers callers, many at a time.
-
-Called with their `waiter`s and (partition, offset of the first record, None), where the offsets of
-the others follow, or with (-1, -1, error). Each waiter is answered once. An asynchronous record is
-answered with (-1, -1, None) when it is buffered.
-"""
-
-_LOST_LOG_INTERVAL_S = 10.0
 _LINGER_S = 0.002
 _BATCHES_PER_TURN = 64
 _ANSWERS_PER_TURN = 512
@@ -98,100 +90,10 @@ class _Waiting:
         self._give_up(self)
 
 
-class _Accumulator:
-    """The accumulated records of one partition."""
-
-    __slots__ = (
-        "batch_bytes",
-        "bytes",
-        "dirty",
-        "dones",
-        "in_flight",
-        "partition",
-        "records",
-        "since",
-        "waiters",
-    )
-
-    def __init__(self, partition: TopicPartition) -> None:
-        self.partition = partition
-        self.records: list[NewRecordFields] = []
-        # For each record: the callback of its caller, None if asynchronous, and the caller.
-        self.dones: list[ProduceDone | None] = []
-        self.waiters: list[Any] = []
-        # Size of the records in the buffer.
-        self.bytes = 0
-        # Arrival of the first record.
-        self.since = 0.0
-        # Upper bound for the size of their batch, uncompressed.
-        self.batch_bytes = HEADER_BYTES
-        # Batches in flight.
-        self.in_flight = 0
-        # In the list of accumulators to flush.
-        self.dirty = False
-
-
-class _ReadyPartitions:
-    """A partitioner that chooses among the partitions with a leader for records without a key."""
-
-    def __init__(self, partitioner: Partitioner, ready: list[int]) -> None:
-        self._partitioner = partitioner
-        self._ready = ready
-        self.stays = partitioner.stays
-
-    def __call__(self, key: bytes | None, partitions: int) -> int:
-        if key is None:
-            return self._ready[self._partitioner(None, len(self._ready))]
-        return self._partitioner(key, partitions)
-
-
-class _Topic:
-    """The accumulators and the partitioner of a topic."""
-
-    __slots__ = ("_chooses", "_count", "_partitioner", "accumulators", "description", "unkeyed")
-
-    def __init__(self, description: TopicDescription, partitioner: Partitioner) -> None:
-        self._partitioner = partitioner
-        # By partition, created by the first record: a topic may have 10 000 partitions.
-        self.accumulators: dict[int, _Accumulator] = {}
-        # The accumulator of records without a key, while it has records; None: choose one.
-        self.unkeyed: _Accumulator | None = None
-        self.describe(description)
-
-    @property
-    def unanswered(self) -> bool:
-        """True if records are accumulated or in flight."""
-        return any(each.records or each.in_flight for each in self.accumulators.values())
-
-    def choose(self, key: bytes | None) -> _Accumulator:
-        """The accumulator for a record, by the partitioner."""
-        number = self._chooses(key, self._count)
-        accumulator = self.accumulators.get(number)
-        if accumulator is None:
-            partition = TopicPartition(self.description.name, number)
-            accumulator = self.accumulators[number] = _Accumulator(partition)
-        if key is None and self._partitioner.stays:
-            self.unkeyed = accumulator
-        return accumulator
-
-    def describe(self, description: TopicDescription) -> None:
-        """Take over a new description."""
-        self.description = description
-        partitions = description.partitions
-        self._count = len(partitions)
-        for number in [number for number in self.accumulators if number >= self._count]:
-            del self.accumulators[number]
-        ready = [each.partition for each in partitions if each.leader >= 0]
-        self.unkeyed = None
-        self._chooses: Partitioner = self._partitioner
-        if 0 < len(ready) < len(partitions):
-            self._chooses = _ReadyPartitions(self._partitioner, ready)
-
-
 class _Batch(NamedTuple):
     """A batch in flight."""
 
-    accumulator: _Accumulator
+    accumulator: PartitionAccumulator
     dones: list[ProduceDone | None]
     waiters: list[Any]
     size: int
@@ -210,7 +112,6 @@ class Accumulators:
     Attributes:
         buffered: records that are accumulated or in flight.
         buffered_bytes: size of their keys, values and headers.
-        lost: asynchronous records that were not written.
     """
 
     def __init__(
@@ -231,9 +132,9 @@ class Accumulators:
         self._compression = COMPRESSION[options.compression]
         self._loop = asyncio.get_running_loop()
         # By name. May hold deleted topics, until it has grown to `_topics_max`.
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, TopicAccumulators] = {}
         self._topics_max = _TOPICS_MIN
-        self._dirty: list[_Accumulator] = []
+        self._dirty: list[PartitionAccumulator] = []
         self._flush_scheduled = False
         self._flush_timer: asyncio.TimerHandle | None = None
         # Records in flight, and the number of accumulated records that ends the linger.
@@ -245,10 +146,9 @@ class Accumulators:
         self._waiting_bytes = 0
         self._empty = asyncio.Event()
         self._empty.set()
-        self._lost_logged_at = float("-inf")
+        self._answers = ProduceAnswers(self._monotonic)
         self.buffered = 0
         self.buffered_bytes = 0
-        self.lost = 0
 
     def append(  # noqa: PLR0913, PLR0917  # once per record: an options object costs as much as the rest of it
         self,
@@ -288,6 +188,11 @@ class Accumulators:
     def waiting(self) -> int:
         """Number of queued records."""
         return len(self._waiting)
+
+    @property
+    def lost(self) -> int:
+        """Asynchronous records that were not written."""
+        return self._answers.lost
 
     async def drained(self) -> None:
         """Flush everything, and wait until it is answered."""
@@ -343,7 +248,7 @@ class Accumulators:
         done: ProduceDone,
         waiter: Any,
         sync: bool,
-    ) -> _Accumulator:
+    ) -> PartitionAccumulator:
         topic = self._topics.get(description.name)
         if topic is None or topic.description is not description:
             topic = self._look_at(description)
@@ -383,13 +288,13 @@ class Accumulators:
             done((waiter,), -1, -1, None)
         return accumulator
 
-    def _look_at(self, description: TopicDescription) -> _Topic:
+    def _look_at(self, description: TopicDescription) -> TopicAccumulators:
         """The topic with this description."""
         topic = self._topics.get(description.name)
         if topic is None:
             if len(self._topics) >= self._topics_max:
                 self._forget_deleted()
-            topic = self._topics[description.name] = _Topic(description, copy(self._partitioner))
+            topic = self._topics[description.name] = TopicAccumulators(description, copy(self._partitioner))
         if topic.description != description:
             topic.describe(description)
         topic.description = description
@@ -447,7 +352,7 @@ class Accumulators:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_dirty)
 
-    def _flush(self, accumulator: _Accumulator) -> None:
+    def _flush(self, accumulator: PartitionAccumulator) -> None:
         """Send all accumulated records, in batches of at most `flush_bytes`, overhead included."""
         records, size = accumulator.records, accumulator.bytes
         dones, waiters = accumulator.dones, accumulator.waiters
@@ -496,7 +401,7 @@ class Accumulators:
         self._in_flight -= len(dones)
         self.buffered -= len(dones)
         self.buffered_bytes -= size
-        self._answer(dones, waiters, accumulator.partition.partition, base_offset, error)
+        self._answers.answer(dones, waiters, accumulator.partition.partition, base_offset, error)
         if self._waiting:
             self._admit_waiting()
         if accumulator.records and not accumulator.in_flight and not accumulator.dirty:
@@ -505,45 +410,6 @@ class Accumulators:
             if not self._flush_scheduled:
                 self._schedule_flush()
         self._maybe_empty()
-
-    def _answer(
-        self,
-        dones: list[ProduceDone | None],
-        waiters: list[Any],
-        partition: int,
-        base_offset: int,
-        error: PixyError | None,
-    ) -> None:
-        """Answer consecutive records, neighbours with the same `done` in one call."""
-        for begin, end in _runs(dones):
-            done = dones[begin]
-            waiting = waiters[begin:end]
-            if done is None and error is not None:
-                self._note_lost(end - begin, error)
-            elif done is not None and error is not None:
-                done(waiting, -1, -1, error)
-            elif done is not None:
-                done(waiting, partition, base_offset + begin, None)
-
-    def _note_lost(self, records: int, error: PixyError) -> None:
-        """Count and log asynchronous records that were not written."""
-        self.lost += records
-        now = self._monotonic()
-        if now - self._lost_logged_at >= _LOST_LOG_INTERVAL_S:
-            self._lost_logged_at = now
-            log.error("asynchronous messages could not be written", messages=self.lost, reason=str(error))
-
-
-def _runs(dones: list[ProduceDone | None]) -> Iterator[tuple[int, int]]:
-    """Begin and end of each run of equal neighbours; nearly always one."""
-    begin, count = 0, len(dones)
-    if dones.count(dones[0]) == count:
-        yield 0, count
-        return
-    for _, run in groupby(dones):
-        end = begin + len(list(run))
-        yield begin, end
-        begin = end
 
 
 def _size(record: NewRecordFields) -> int:
