@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -34,6 +34,7 @@ T = TypeVar("T")
 _PARTITIONS_PER_TURN = 200
 """Partitions visited in one turn of the event loop: a topic may have 10 000."""
 _DESCRIBED_PER_TURN = 1000
+_GROUPS_PER_TURN = 1000
 
 
 class _Observer(NodeObserver):
@@ -380,6 +381,14 @@ class EmbeddedBackend:
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         known = self._node.metadata.topics.get(topic)
         return {} if known is None else self._node.offsets_of(group).committed(group, known.topic_id)
+
+    async def list_groups(self) -> Collection[str]:
+        names = set(self._coordinator.groups())
+        for state in self._node.groups_states():
+            for some in state.scan(_GROUPS_PER_TURN):
+                names.update(some)
+                await asyncio.sleep(0)
+        return names
 
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         return self._coordinator.consumers(topic)

@@ -16,7 +16,7 @@ Road not taken: single records across this interface. Each touch of a record cos
 plain Python, so the layers above pack and unpack them, and only batches pass.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -388,6 +388,11 @@ class Backend(Protocol):
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         """The committed offsets of a group by partition; partitions without one are missing."""
+
+    async def list_groups(self) -> Collection[str]:
+        """Names of all consumer groups: those with members, and those that only have committed
+        offsets.
+        """
 
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         """The consumers of a topic: group -> client id -> partitions, ascending; members without

@@ -215,10 +215,11 @@ def delete(connection: DaemonConnection, topic: str, yes: bool, force: bool) -> 
 @click.option("--group", "-g", default="", help="Show only this consumer group.")
 @client_command
 def consumers(connection: DaemonConnection, topic: str | None, group: str) -> None:
-    """List the consumers of TOPIC, or of all topics, with their partitions.
+    """List the consumers of TOPIC with their partitions, or without TOPIC all consumer groups.
 
-    With --json an object: consumer group -> client -> partitions; without TOPIC: consumer group ->
-    topic -> client -> partitions.
+    A group without members, which only has committed offsets, is shown with - for its topic and
+    client. With --json an object: consumer group -> client -> partitions; without TOPIC: consumer
+    group -> topic -> client -> partitions.
     """
     with connection.open() as stub:
         if topic is not None:
@@ -227,7 +228,8 @@ def consumers(connection: DaemonConnection, topic: str | None, group: str) -> No
         by_topic = {
             name: _consumers_of_any(connection, stub, name) for name in sorted(_topic_names(connection, stub))
         }
-    groups = sorted({name for found in by_topic.values() for name in found if group in ("", name)})
+    known = {*_group_names(connection), *(name for found in by_topic.values() for name in found)}
+    groups = sorted(name for name in known if group in ("", name))
     if group and not groups:
         raise CallFailed(f"consumer group {group} consumes nothing")
     found = {name: {topic: held[name] for topic, held in by_topic.items() if name in held} for name in groups}
@@ -237,7 +239,7 @@ def consumers(connection: DaemonConnection, topic: str | None, group: str) -> No
         rows = [
             [name, topic, client, _numbers(held)]
             for name, topics in found.items()
-            for topic, held_by in topics.items()
+            for topic, held_by in (topics or {"-": {"-": []}}).items()
             for client, held in held_by.items()
         ]
         print_table(["GROUP", "TOPIC", "CLIENT", "PARTITIONS"], rows)
@@ -248,6 +250,14 @@ def _topic_names(connection: DaemonConnection, stub: "KafkaPixyStub") -> list[st
 
     request = kafkapixy_pb2.ListTopicRq(cluster=connection.cluster)
     return list(stub.ListTopics(request, timeout=connection.timeout).topics)
+
+
+def _group_names(connection: DaemonConnection) -> list[str]:
+    from pixy.proto import pixy_topics_pb2
+
+    request = pixy_topics_pb2.ListGroupsRequest(cluster=connection.cluster)
+    with connection.open_topics() as stub:
+        return list(stub.ListGroups(request, timeout=connection.timeout).groups)
 
 
 def _consumers(

@@ -5,7 +5,7 @@ long as the node, so none of it is stored; the committed offsets of a consumer g
 state groups.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from pixy.assignors import assign_topic_ranges
 
@@ -105,6 +105,10 @@ class Coordinator:
     def exists(self, consumer_group: str) -> bool:
         """True when a consumer group has members."""
         return consumer_group in self._members
+
+    def groups(self) -> Collection[str]:
+        """Names of the consumer groups with members."""
+        return self._members.keys()
 
     def consumers(self, topic: str) -> dict[str, dict[str, list[int]]]:
         """Consumer group -> client id -> partitions, of the groups that consume `topic`."""

@@ -115,10 +115,13 @@ class GroupsState:
         return self._by_topic.keys()
 
     def scan(self, size: int) -> Iterator[Sequence[str]]:
-        """Names of all consumer groups, at most `size` per step; those with offsets in forgotten
-        topics only may be among them.
+        """Names of all consumer groups, at most `size` per step; groups may come and go between
+        the steps.
         """
-        return self._order.pieces(size)
+        for names in self._order.pieces(size):
+            for name in names if self._stale else ():
+                self._settle(name)
+            yield [name for name in names if name in self._groups]
 
     def is_inactive_since(self, consumer_group: str, before_ms: int) -> bool:
         """True when the group exists and was last active before `before_ms`."""

@@ -14,7 +14,7 @@ group's commands.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -223,6 +223,10 @@ class Node:
     def offsets_of(self, consumer_group: str) -> GroupsState:
         """State machine that holds the offsets of a consumer group."""
         return self._state.offsets_of(consumer_group)
+
+    def groups_states(self) -> Sequence[GroupsState]:
+        """State machines that hold the offsets of consumer groups."""
+        return self._state.groups_states()
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch, ascending."""

@@ -74,13 +74,16 @@ class StateGroups:
         assert isinstance(machine, GroupsState)
         return machine
 
+    def groups_states(self) -> list[GroupsState]:
+        """State machines that hold the offsets of consumer groups."""
+        return [group.machine for group in self.groups if isinstance(group.machine, GroupsState)]
+
     def deleted_topic_ids(self) -> list[bytes]:
         """Ids of deleted topics that still have committed offsets."""
         live = {topic.topic_id for topic in self.metadata.topics.values()}
         known: set[bytes] = set()
-        for group in self.groups:
-            assert isinstance(group.machine, GroupsState)
-            known |= group.machine.topic_ids()
+        for state in self.groups_states():
+            known |= state.topic_ids()
         return sorted(known - live)
 
     async def restore(self, recovered: RecoveredNode, files: Worker) -> None:

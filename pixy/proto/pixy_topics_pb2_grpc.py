@@ -54,6 +54,11 @@ class TopicsStub(object):
                 request_serializer=pixy__topics__pb2.DescribeTopicRequest.SerializeToString,
                 response_deserializer=pixy__topics__pb2.TopicDescription.FromString,
                 _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/pixy.topics.v1.Topics/ListGroups',
+                request_serializer=pixy__topics__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=pixy__topics__pb2.ListGroupsResponse.FromString,
+                _registered_method=True)
 
 
 class TopicsServicer(object):
@@ -110,6 +115,17 @@ class TopicsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListGroups(self, request, context):
+        """Lists the consumer groups of a cluster: those with members, and those that only have committed
+        offsets. The members are listed by ListConsumers of kafkapixy.proto.
+
+        Status codes:
+        UNAVAILABLE (14)  a broker of Kafka cannot be reached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TopicsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -132,6 +148,11 @@ def add_TopicsServicer_to_server(servicer, server):
                     servicer.DescribeTopic,
                     request_deserializer=pixy__topics__pb2.DescribeTopicRequest.FromString,
                     response_serializer=pixy__topics__pb2.TopicDescription.SerializeToString,
+            ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=pixy__topics__pb2.ListGroupsRequest.FromString,
+                    response_serializer=pixy__topics__pb2.ListGroupsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -242,6 +263,33 @@ class Topics(object):
             '/pixy.topics.v1.Topics/DescribeTopic',
             pixy__topics__pb2.DescribeTopicRequest.SerializeToString,
             pixy__topics__pb2.TopicDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pixy.topics.v1.Topics/ListGroups',
+            pixy__topics__pb2.ListGroupsRequest.SerializeToString,
+            pixy__topics__pb2.ListGroupsResponse.FromString,
             options,
             channel_credentials,
             insecure,

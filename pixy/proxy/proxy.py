@@ -7,7 +7,7 @@ coroutines.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
@@ -385,6 +385,10 @@ class Proxy:
         """
         self._check_change(name)
         await self._backend.delete_topic(name, force=force)
+
+    async def list_groups(self) -> Collection[str]:
+        """Names of all consumer groups, as `Backend.list_groups`."""
+        return await self._backend.list_groups()
 
     async def list_consumers(self, topic: str, group: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         """Consumer group -> client id -> partitions, of the groups that consume a topic, or of

@@ -28,6 +28,7 @@ from pixy.storage import journal as journal_module
 from tests.fakes.batches import bomb
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import Call, RecordingDisk
+from tests.fakes.waiting import until
 from tests.fakes.worker import StepWorker
 
 TOPIC = TopicPartition("topic", 0)
@@ -485,6 +486,26 @@ async def test_a_batch_that_decompresses_too_far_fails_only_the_search_that_need
     assert await embedded.backend.offset_for_timestamp(TOPIC, 5) == 0
     assert await embedded.backend.offset_for_timestamp(TOPIC, 25) == 2
     assert len((await embedded.fetch(0)).batches) == 3
+
+
+# --- consumer groups ------------------------------------------------------------------------------
+
+
+async def test_a_group_is_listed_until_the_last_topic_with_its_offsets_is_deleted(
+    embedded: Embedded,
+) -> None:
+    names = {f"g{number}" for number in range(20)}
+    for name in names:
+        await embedded.backend.commit_offsets(name, {TOPIC: OffsetCommit(0)})
+    await embedded.backend.create_topic("other", 1)
+    await embedded.backend.commit_offsets("g0", {TopicPartition("other", 0): OffsetCommit(0)})
+    assert set(await embedded.backend.list_groups()) == names
+    await embedded.backend.delete_topic(TOPIC.topic)
+
+    async def one_is_left() -> bool:
+        return set(await embedded.backend.list_groups()) == {"g0"}
+
+    await until(one_is_left)
 
 
 # --- blocked and stopped --------------------------------------------------------------------------

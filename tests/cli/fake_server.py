@@ -9,6 +9,7 @@ import grpc
 
 from pixy.proto import kafkapixy_pb2 as pb
 from pixy.proto import pixy_log_pb2 as log_pb
+from pixy.proto import pixy_topics_pb2 as topics_pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyServicer, add_KafkaPixyServicer_to_server
 from pixy.proto.pixy_log_pb2_grpc import LogServicer, add_LogServicer_to_server
 from pixy.proto.pixy_topics_pb2_grpc import TopicsServicer, add_TopicsServicer_to_server
@@ -139,6 +140,10 @@ class FakePixy(KafkaPixyServicer, TopicsServicer, LogServicer):
     def GetTopicMetadata(self, request: Any, context: Any) -> Any:
         self.answers.setdefault("GetTopicMetadata", pb.GetTopicMetadataRs())
         return self._answer("GetTopicMetadata", request, context)
+
+    def ListGroups(self, request: Any, context: Any) -> Any:
+        self.answers.setdefault("ListGroups", topics_pb.ListGroupsResponse())
+        return self._answer("ListGroups", request, context)
 
     def CreateTopic(self, request: Any, context: Any) -> Any:
         return self._answer("CreateTopic", request, context)

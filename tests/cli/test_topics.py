@@ -333,13 +333,20 @@ def test_consumers_without_a_topic_lists_all_groups(pixy: FakePixy, run: Run) ->
         return pb.ListConsumersRs(groups={"g": held} if request.topic == "bar" else {"h": held, "g": held})
 
     topics = {name: pb.GetTopicMetadataRs() for name in ("foo", "bar", "gone")}
-    pixy.answers |= {"ListTopics": pb.ListTopicRs(topics=topics), "ListConsumers": consumers}
+    groups = topics_pb.ListGroupsResponse(groups=["without members", "h", "g"])
+    pixy.answers |= {
+        "ListTopics": pb.ListTopicRs(topics=topics),
+        "ListConsumers": consumers,
+        "ListGroups": groups,
+    }
     assert run("consumers").stdout == (
-        "GROUP  TOPIC  CLIENT  PARTITIONS\n"
-        "g      bar    c       0,1\n"
-        "g      foo    c       0,1\n"
-        "h      foo    c       0,1\n"
+        "GROUP            TOPIC  CLIENT  PARTITIONS\n"
+        "g                bar    c       0,1\n"
+        "g                foo    c       0,1\n"
+        "h                foo    c       0,1\n"
+        "without members  -      -\n"
     )
+    assert json.loads(run("consumers", "--json", "-g", "without members").stdout) == {"without members": {}}
     assert json.loads(run("consumers", "--json", "-g", "h").stdout) == {"h": {"foo": {"c": [0, 1]}}}
     refused = run("consumers", "-g", "i")
     assert (refused.exit_code, refused.stderr) == (1, "pixy: consumer group i consumes nothing\n")

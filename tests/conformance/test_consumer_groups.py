@@ -192,6 +192,17 @@ async def test_consumers_are_listed_by_group_and_client(backend: Backend) -> Non
     assert await backend.list_consumers("missing") == {}
 
 
+async def test_groups_are_listed_with_members_or_with_offsets_only(backend: Backend) -> None:
+    await backend.commit_offsets("committed", {TopicPartition("orders", 0): OffsetCommit(1)})
+    assignments = Assignments()
+    membership = await backend.join_consumer_group("joined", "alice", ["orders"], assignments)
+    await assignments.wait({"orders": [0, 1, 2, 3]})
+    assert {"committed", "joined"} <= set(await backend.list_groups())
+    await membership.leave()
+    assert "committed" in await backend.list_groups()
+    assert "unknown" not in await backend.list_groups()
+
+
 async def test_the_owner_of_a_partition_is_reported(backend: Backend) -> None:
     partition = TopicPartition("orders", 3)
     assert await backend.partition_owner("group", partition) is None

@@ -23,7 +23,7 @@ them.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -383,6 +383,11 @@ class FakeBackend:
         await self.step("committed")
         commits = self.groups.commits.get(group, {})
         return {each.partition: commit for each, commit in commits.items() if each.topic == topic}
+
+    async def list_groups(self) -> Collection[str]:
+        self._check_running()
+        committed = {name for name, commits in self.groups.commits.items() if commits}
+        return committed.union(self.groups.members)
 
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         self._check_running()

@@ -36,6 +36,7 @@ class TopicsService:
             "AlterTopic": self.alter_topic,
             "DeleteTopic": self.delete_topic,
             "DescribeTopic": self.describe_topic,
+            "ListGroups": self.list_groups,
         }
         return Service(pb.DESCRIPTOR.services_by_name["Topics"], handlers, translate)
 
@@ -66,6 +67,10 @@ class TopicsService:
         proxy = proxy_of(self._proxies, request.cluster)
         topic = await proxy.describe_topic(request.topic)
         return _description(topic, await proxy.offset_ranges(request.topic))
+
+    async def list_groups(self, request: pb.ListGroupsRequest, call: UnaryCall) -> pb.ListGroupsResponse:
+        """# pixy_topics.proto: ListGroups"""
+        return pb.ListGroupsResponse(groups=await proxy_of(self._proxies, request.cluster).list_groups())
 
 
 def _options(named: Iterable[tuple[str, V]]) -> dict[str, V]:

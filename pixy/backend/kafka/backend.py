@@ -13,7 +13,7 @@ known, even while no broker can be reached.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from aiokafka.conn import create_conn
 
@@ -293,6 +293,10 @@ class KafkaBackend:
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         self._check_running()
         return await self._offsets.committed(group, topic)
+
+    async def list_groups(self) -> Collection[str]:
+        self._check_running()
+        return await self._group_list.names()
 
     async def list_consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         self._check_running()

@@ -6,13 +6,14 @@ member has partitions; the newer protocol moves partitions one by one.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pixy.backend.kafka.client import CONTROL, KafkaClient
 from pixy.backend.kafka.coordinators import PATIENCE_S, Coordinators
 from pixy.backend.kafka.errors import error_for_code
 from pixy.backend.kafka.members import PROTOCOL_TYPE, Partitions
+from pixy.backend.kafka.transactions import SINK_PREFIX
 from pixy.backend.protocol import TopicDescription
 from pixy.errors import OwnerUndecided, Unavailable
 from pixy.kafka_protocol.consumer import decode_assignment, decode_subscription
@@ -24,6 +25,8 @@ __all__ = ["GroupList", "GroupMember"]
 _GROUP_ID_NOT_FOUND = 69
 _UNSUPPORTED_VERSION = 35
 _GROUPS_PER_REQUEST = 100
+_NO_MEMBERS_YET = ""
+"""The protocol type of a group that has committed offsets and never had a member."""
 _UNDECIDED = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
 """States of groups under rebalance: two of the classic protocol, two of KIP-848's."""
 
@@ -93,6 +96,28 @@ class GroupList:
             group, _DescribedGroup()
         )
 
+    async def names(self) -> Collection[str]:
+        """See `Backend.list_groups`; the groups that hold the epochs of sinks are left out.
+
+        Raises:
+            Unavailable: a broker cannot be reached. A list without its groups would look complete.
+        """
+        nodes = list(self._client.metadata.brokers)
+        return {
+            name
+            for groups in await asyncio.gather(*(self._names_at(node_id) for node_id in nodes))
+            for name, kind in groups
+            if kind in (PROTOCOL_TYPE, _NO_MEMBERS_YET) and not name.startswith(SINK_PREFIX)
+        }
+
+    async def _names_at(self, node_id: int) -> list[tuple[str, str]]:
+        """The groups coordinated by a broker, each with the type of its protocol."""
+        what = f"list the groups of broker {node_id}"
+        answer = await self._coordinators.ask_broker(node_id, LIST_GROUPS([], {}), what)
+        if answer.error_code:
+            raise error_for_code(answer.error_code, what)
+        return [(name, kind) for name, kind, *_ in answer.groups]
+
     async def consumers(self, topic: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
         """See `Backend.list_consumers`.
 
@@ -110,11 +135,7 @@ class GroupList:
 
     async def _groups_at(self, node_id: int) -> Mapping[str, Sequence[GroupMember]]:
         """The consumer groups coordinated by a broker, with their members."""
-        what = f"list the groups of broker {node_id}"
-        answer = await self._coordinators.ask_broker(node_id, LIST_GROUPS([], {}), what)
-        if answer.error_code:
-            raise error_for_code(answer.error_code, what)
-        names = [name for name, kind, *_ in answer.groups if kind == PROTOCOL_TYPE]
+        names = [name for name, kind in await self._names_at(node_id) if kind == PROTOCOL_TYPE]
         found: dict[str, Sequence[GroupMember]] = {}
         for at in range(0, len(names), _GROUPS_PER_REQUEST):
             some = names[at : at + _GROUPS_PER_REQUEST]

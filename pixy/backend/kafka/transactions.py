@@ -51,7 +51,10 @@ from pixy.kafka_protocol.transaction_messages import (
 from pixy.records import TopicPartition
 from pixy.staging import Sink
 
-__all__ = ["SinkTransactions", "Unsettled"]
+__all__ = ["SINK_PREFIX", "SinkTransactions", "Unsettled"]
+
+SINK_PREFIX = "pixy-sink-"
+"""Prefix of the transactional ids of sinks, and of the groups that hold their epochs."""
 
 _EPOCHS = TopicPartition("__consumer_offsets", 0)
 _FIRST_PAUSE_S = 0.005
@@ -170,7 +173,7 @@ class SinkTransactions:
 
 
 def _name(sink_id: str) -> str:
-    return f"pixy-sink-{sink_id}"
+    return SINK_PREFIX + sink_id
 
 
 def _top_code(answer: Any) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from pixy.backend import OffsetRange, TopicPartition
+from pixy.backend import OffsetCommit, OffsetRange, TopicPartition
 from pixy.proto import kafkapixy_pb2 as kafkapixy
 from pixy.proto import pixy_topics_pb2 as pb
 from pixy.proto.kafkapixy_pb2_grpc import KafkaPixyStub
@@ -202,6 +202,16 @@ async def test_while_draining_topics_are_described_and_not_changed(
     ):
         await fails(call, CODE.UNAVAILABLE, "service is shutting down")
     assert len((await describe(stub)).partitions) == 3
+
+
+async def test_groups_are_listed_also_those_that_only_committed(
+    fake_server: FakeServer, stub: TopicsAsyncStub
+) -> None:
+    await stub.CreateTopic(pb.CreateTopicRequest(topic="t", partitions=1))
+    await fake_server.backend.commit_offsets("g", {TopicPartition("t", 0): OffsetCommit(1)})
+    assert list((await stub.ListGroups(pb.ListGroupsRequest())).groups) == ["g"]
+    unknown = stub.ListGroups(pb.ListGroupsRequest(cluster="unknown"))
+    await fails(unknown, CODE.INVALID_ARGUMENT, "unknown")
 
 
 class _Odd(FakeBackend):
