@@ -29,7 +29,7 @@ PATCHES_MAX = {
     "cluster/test_partitions.py": 1,
     "cluster/test_publisher.py": 5,
     "cluster/test_relocation.py": 1,
-    "cluster/test_reserve.py": 2,
+    "cluster/test_disk_reserve.py": 2,
     "cluster/test_retention.py": 4,
     "proxy/test_proxy.py": 2,
     "spark/test_stream.py": 1,

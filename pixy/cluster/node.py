@@ -24,6 +24,7 @@ from pixy.clock import Clock
 from pixy.cluster.applied_positions import AppliedPositionWriter
 from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.cold_reads import ColdReads
+from pixy.cluster.disk_reserve import Reserve
 from pixy.cluster.groups import Forgotten, GroupsState
 from pixy.cluster.hard_states import TERM, HardStates
 from pixy.cluster.journal_retention import JournalRetention
@@ -35,7 +36,6 @@ from pixy.cluster.publisher import Publisher, SinksGroup
 from pixy.cluster.recovery import DataDirectory, RecoveredNode, recover_node
 from pixy.cluster.relocation import ReadJournal, Relocation
 from pixy.cluster.replica import PartitionReplica, Proposal, Replica, StateReplica
-from pixy.cluster.reserve import Reserve
 from pixy.cluster.retention import Retention
 from pixy.cluster.sinks import Publication
 from pixy.cluster.state_groups import GROUPS_COUNT, StateGroups

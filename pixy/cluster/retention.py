@@ -1,7 +1,10 @@
-"""Expiry by age: old records, and the offsets of consumer groups that have had no members for long.
+"""Retention of records, by age and size, and expiry of the offsets of consumer groups that have had
+no members for long.
 
 A periodic check decides and proposes: a partition's new log begin offset is an entry of its raft
-group, and the expiry of a consumer group's offsets is an entry of its state group. The activity of
+group, and the expiry of a consumer group's offsets is an entry of its state group. Segments below
+the new begin go in these steps: `storage.retention` decides, the entry is applied, the applied
+position is durable, `PartitionLog` renames the files, `storage.removal` unlinks them. The activity of
 consumer groups with members is recorded periodically as well, so that their offsets are kept while
 they live, also over restarts.
 """

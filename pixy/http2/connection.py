@@ -128,11 +128,6 @@ class Http2Connection:
         """
         return self._sender.resets
 
-    @property
-    def client_max_header_list_bytes(self) -> int:
-        """Largest header list that the client accepts, counting 32 extra bytes per field."""
-        return self._sender.peer.max_header_list_bytes
-
     # --- input ------------------------------------------------------------------------------------
 
     def receive(self, chunk: bytes, now: float, work: int = UNBOUNDED) -> list[Event]:

@@ -1,4 +1,5 @@
-"""Header sections: validation of requests and trailers (RFC 9113 §8), and pre-encoded responses.
+"""Header sections: validation and limits of requests and trailers (RFC 9113 §8), and pre-encoded
+responses.
 
 A field that breaks a rule makes its message malformed, which is a stream error (RFC 9113 §8.1.1).
 The block is decoded nevertheless, so other streams are not affected.

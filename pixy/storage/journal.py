@@ -3,7 +3,7 @@
 Records are gathered on the event loop and written by one worker, one flush at a time: records
 appended during a flush go into the next one, so one sync serves all groups and all callers (group
 commit). There is no timer: a flush begins at the end of the loop iteration in which the first
-record is appended.
+record is appended. `File.write_durably` writes and syncs it, `direct_writes` if it is large.
 
 Recovery relies on this order: flush n+1 is written only after flush n was synced; a file is synced
 before its successor is created; a file exists durably (file and directory synced) before its first
