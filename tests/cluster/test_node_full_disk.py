@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pixy.cluster import reserve as reserve_module
+from pixy.cluster import disk_reserve as reserve_module
 from pixy.errors import StorageFault, Unavailable
 from pixy.storage import journal as journal_module
 from tests.cluster.nodes import Cluster, Sizes, prompt_writer
