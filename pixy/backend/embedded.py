@@ -380,11 +380,15 @@ class EmbeddedBackend:
 
     async def committed_offsets(self, group: str, topic: str) -> Mapping[int, OffsetCommit]:
         known = self._node.metadata.topics.get(topic)
-        return {} if known is None else self._node.offsets_of(group).committed(group, known.topic_id)
+        return (
+            {}
+            if known is None
+            else self._node.state_groups.offsets_of(group).committed(group, known.topic_id)
+        )
 
     async def list_groups(self) -> Collection[str]:
         names = set(self._coordinator.groups())
-        for state in self._node.groups_states():
+        for state in self._node.state_groups.groups_states():
             for some in state.scan(_GROUPS_PER_TURN):
                 names.update(some)
                 await asyncio.sleep(0)

@@ -14,7 +14,7 @@ group's commands.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from pixy.cluster.applied_positions import AppliedPositionWriter
 from pixy.cluster.checkpoints import Checkpoints
 from pixy.cluster.cold_reads import ColdReads
 from pixy.cluster.disk_reserve import Reserve
-from pixy.cluster.groups import Forgotten, GroupsState
+from pixy.cluster.groups import Forgotten
 from pixy.cluster.hard_states import TERM, HardStates
 from pixy.cluster.journal_retention import JournalRetention
 from pixy.cluster.metadata import DeletedTopic, Topic
@@ -43,7 +43,7 @@ from pixy.cluster.topic_commands import alter_command, create_command, delete_co
 from pixy.errors import CorruptData, DataDirectoryError, PixyError, Unavailable
 from pixy.futures import reject, resolve
 from pixy.log_position import LogPosition
-from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, InitCluster, MetadataCommand
+from pixy.proto.state_pb2 import InitCluster, MetadataCommand
 from pixy.records import TopicPartition
 from pixy.staging import Stages
 from pixy.steps import run_in_steps
@@ -87,6 +87,7 @@ class Node:
     Attributes:
         metadata: the topics.
         node_id: its id, from `start` on.
+        state_groups: the state machines in memory.
         publisher: staged writes, from `start` on.
         observer: receives changes of topics.
     """
@@ -116,12 +117,11 @@ class Node:
         self._broken = False
         self._first_entry: asyncio.Future[None] | None = None
         self._abandon: list[Callable[[], None]] = []
-        self._deleted_topic_ids: list[bytes] = []
         self._stages: Stages
         self.publisher: Publisher
         self._replicas: dict[int, Replica] = {}
-        self._state = StateGroups(disk, options.directory, self._replicas)
-        self.metadata = self._state.metadata
+        self.state_groups = StateGroups(disk, options.directory, self._replicas)
+        self.metadata = self.state_groups.metadata
         self.node_id = 0
         self.observer: NodeObserver = NodeObserver()
 
@@ -220,14 +220,6 @@ class Node:
         """Partitions of a topic that are not ready."""
         return self._partitions.damaged(topic)
 
-    def offsets_of(self, consumer_group: str) -> GroupsState:
-        """State machine that holds the offsets of a consumer group."""
-        return self._state.offsets_of(consumer_group)
-
-    def groups_states(self) -> Sequence[GroupsState]:
-        """State machines that hold the offsets of consumer groups."""
-        return self._state.groups_states()
-
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch, ascending."""
         return self._time.now_ms()
@@ -272,19 +264,19 @@ class Node:
         command = delete_command(name).SerializeToString()
         topic = self.metadata.topics.get(name)
         if topic is None:
-            await self._command(self._state.metadata_replica, command)
+            await self._command(self.state_groups.metadata_replica, command)
             return
         with self.publisher.deleting(topic, force=force):
-            await self._command(self._state.metadata_replica, command)
+            await self._command(self.state_groups.metadata_replica, command)
 
     async def _topic_command(self, command: MetadataCommand) -> Topic:
-        topic = await self._command(self._state.metadata_replica, command.SerializeToString())
+        topic = await self._command(self.state_groups.metadata_replica, command.SerializeToString())
         assert isinstance(topic, Topic)
         return topic
 
     async def groups_command(self, consumer_group: str, payload: bytes) -> None:
         """Run a command in the state group of a consumer group; durable and applied on return."""
-        await self._command(self._state.group_of(consumer_group), payload)
+        await self._command(self.state_groups.group_of(consumer_group), payload)
 
     async def _command(self, replica: StateReplica, payload: bytes) -> Any:
         stalled = self._stalled()
@@ -375,16 +367,13 @@ class Node:
         self._partitions.drop_topic(topic, self._journal_retention.maybe_remove)
         self.publisher.topic_deleted(topic.topic_id)
         self._loop.call_soon(self.observer.topic_deleted, topic.name)
-        self._deleted_topic_ids.append(topic.topic_id)
+        self.state_groups.topic_deleted(topic.topic_id)
         self._forget_offsets()
 
     def _forget_offsets(self) -> None:
         """Forget offsets in deleted topics; without room on the disk, at the next `_clean_up`."""
-        if self._deleted_topic_ids and self._stalled() is None:
-            command = GroupsCommand(forget_topics=ForgetTopics(topic_ids=self._deleted_topic_ids))
-            self._deleted_topic_ids.clear()
-            for replica in self._state.groups:
-                self._propose_command(replica, command.SerializeToString())
+        if self._stalled() is None:
+            self.state_groups.forget_offsets(self._propose_command)
 
     # --- start --------------------------------------------------------------------------------------------------
 
@@ -442,10 +431,8 @@ class Node:
             on_full=self._on_full_checkpoint,
             on_fault=self._fault,
         )
-        file_bytes = self._options.journal.file_bytes
-        relocation = Relocation(
-            self._journal, self._replicas, file_bytes, self._files, read_journal, self._fault
-        )
+        size = self._options.journal.file_bytes
+        relocation = Relocation(self._journal, self._replicas, size, self._files, read_journal, self._fault)
         self._journal_retention = JournalRetention(
             self._journal, self._replicas, self._hard_states, self._positions, self._checkpoints, relocation
         )
@@ -480,21 +467,21 @@ class Node:
             self._time,
             self._options.storage,
             self._partitions,
-            self._state.groups,
+            self.state_groups.groups,
             self._has_members,
             self._propose_command,
             self._clean_up,
         )
 
     async def _restore(self, recovered: RecoveredNode) -> None:
-        await self._state.restore(recovered, self._files)
+        await self.state_groups.restore(recovered, self._files)
         topics = list(self.metadata.topics.values())
         for topic in topics:
             deque(self._partitions.put_topic(topic), maxlen=0)
         await self._stages.recover(recovered.identity.cluster_id)
         await self._partitions.restore(recovered, topics, self.metadata.next_raft_group, self._files)
         self.publisher = Publisher(
-            SinksGroup(self._state.sinks, self._state.sinks_replica),
+            SinksGroup(self.state_groups.sinks, self.state_groups.sinks_replica),
             self._stages,
             self.metadata,
             self._partitions,
@@ -509,13 +496,12 @@ class Node:
         """
         missing = [replica for replica in self._replicas.values() if not replica.hard_state_file]
         self._hard_states.write_all(iter(missing))
-        self._deleted_topic_ids = self._state.deleted_topic_ids()
         self._forget_offsets()
         if not self.metadata.groups_count:
             command = MetadataCommand(init_cluster=InitCluster(groups_count=GROUPS_COUNT))
             written = self._first_entry = asyncio.get_running_loop().create_future()
-            payload = command.SerializeToString()
-            self._propose(self._state.metadata_replica, EntryType.COMMAND, payload, partial(resolve, written))
+            replica, payload = self.state_groups.metadata_replica, command.SerializeToString()
+            self._propose(replica, EntryType.COMMAND, payload, partial(resolve, written))
             await written
 
     def _drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:

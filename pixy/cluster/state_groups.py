@@ -6,6 +6,7 @@ newest valid checkpoint and the journal's entries after it.
 """
 
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
@@ -15,6 +16,7 @@ from pixy.cluster.replica import Replica, StateMachine, StateReplica
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
+from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand
 from pixy.storage import CheckpointStore, Disk, Worker, run_on
 
 __all__ = ["GROUPS_COUNT", "StateGroups", "check_journal_reaches"]
@@ -63,6 +65,8 @@ class StateGroups:
         self.metadata = MetadataState()
         self.sinks = SinksState()
         self.groups: list[StateReplica] = []
+        # Deleted topics whose offsets are not forgotten yet.
+        self._deleted_topic_ids: list[bytes] = []
 
     def group_of(self, consumer_group: str) -> StateReplica:
         """State group that holds the offsets of a consumer group."""
@@ -77,6 +81,18 @@ class StateGroups:
     def groups_states(self) -> list[GroupsState]:
         """State machines that hold the offsets of consumer groups."""
         return [group.machine for group in self.groups if isinstance(group.machine, GroupsState)]
+
+    def topic_deleted(self, topic_id: bytes) -> None:
+        """Note a deleted topic, whose offsets are to be forgotten."""
+        self._deleted_topic_ids.append(topic_id)
+
+    def forget_offsets(self, propose: Callable[[Replica, bytes], None]) -> None:
+        """Propose to forget the offsets in topics that were deleted since the last call."""
+        if self._deleted_topic_ids:
+            command = GroupsCommand(forget_topics=ForgetTopics(topic_ids=self._deleted_topic_ids))
+            self._deleted_topic_ids.clear()
+            for replica in self.groups:
+                propose(replica, command.SerializeToString())
 
     def deleted_topic_ids(self) -> list[bytes]:
         """Ids of deleted topics that still have committed offsets."""
@@ -107,6 +123,7 @@ class StateGroups:
                     f"the journal has records of raft group {raft_group}, but the entry that created it is missing"
                 )
         self.sinks_replica = await self._restore(recovered, files, SINKS_GROUP, "sinks", self.sinks)
+        self._deleted_topic_ids = self.deleted_topic_ids()
 
     async def _restore(
         self, recovered: RecoveredNode, files: Worker, raft_group: int, name: str, machine: StateMachine

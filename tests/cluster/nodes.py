@@ -131,7 +131,9 @@ class Cluster:
 
     def committed(self, group: str = "group", topic: str = "topic") -> dict[int, int]:
         known = self.node.metadata.topics.get(topic)
-        stored = {} if known is None else self.node.offsets_of(group).committed(group, known.topic_id)
+        stored = (
+            {} if known is None else self.node.state_groups.offsets_of(group).committed(group, known.topic_id)
+        )
         return {partition: commit.offset for partition, commit in stored.items()}
 
     def values(self, topic: str = "topic", partition: int = 0) -> list[bytes]:

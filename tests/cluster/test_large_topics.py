@@ -253,7 +253,7 @@ async def test_a_turn_checks_few_sinks(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(publisher_module, "_SINKS_PER_TURN", 10)
     monkeypatch.setattr(expiry, "_SINKS_PER_TURN", 10)
     async with Cluster(tmp_path / "data").running() as cluster:
-        sinks = cluster.node._state.sinks
+        sinks = cluster.node.state_groups.sinks
         looked = 0
         is_inactive = sinks.is_inactive_since
 

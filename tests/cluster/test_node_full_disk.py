@@ -191,11 +191,11 @@ async def test_offsets_in_a_deleted_topic_are_forgotten_once_there_is_room(
             full_disk.setattr(cluster.node, "_stalled", lambda: Unavailable("the disk is full"))
             await deleted
             await cluster.settle()
-        assert cluster.node.offsets_of("group").topic_ids()
+        assert cluster.node.state_groups.offsets_of("group").topic_ids()
         cluster.node._retention.stop()
         cluster.node._retention._check()
         await cluster.settle()
-        assert not cluster.node.offsets_of("group").topic_ids()
+        assert not cluster.node.state_groups.offsets_of("group").topic_ids()
 
 
 async def test_a_start_on_a_full_disk_refuses_messages_until_there_is_room(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ async def test_a_deleted_topic_is_unknown_at_once_and_its_files_and_offsets_are_
         await cluster.settle()
         await cluster.sync()
         assert directories(cluster) == ["other-0"]
-        assert cluster.node.offsets_of("group").committed("group", topic_id) == {}
+        assert cluster.node.state_groups.offsets_of("group").committed("group", topic_id) == {}
         assert (cluster.values("other"), cluster.committed(topic="other")) == ([LARGE] * 5, {0: 3})
         with pytest.raises(UnknownTopic):
             await cluster.node.delete_topic("topic")
@@ -109,7 +109,7 @@ async def test_a_kill_between_deletion_and_removal_leaves_nothing_of_the_old_top
         shutil.copytree(before / "topics", copy / "topics")
     async with Cluster(copy).running() as again:
         assert again.values() == [b"new"]
-        assert again.node.offsets_of("group").committed("group", old) == {}
+        assert again.node.state_groups.offsets_of("group").committed("group", old) == {}
         await again.sync()
         identity = read_partition_identity(RecordingDisk(), copy / "topics" / "topic-0" / "identity")
         assert identity.raft_group == replica(again).raft_group
@@ -125,11 +125,11 @@ async def test_offsets_that_a_crash_left_of_a_deleted_topic_are_forgotten_by_the
         old = cluster.node.metadata.topics["topic"].topic_id
         monkeypatch.setattr(cluster.node, "_forget_offsets", lambda: None)  # the process ends here
         await cluster.node.delete_topic("topic")
-        assert cluster.node.offsets_of("group").committed("group", old)
+        assert cluster.node.state_groups.offsets_of("group").committed("group", old)
         copy = copy_of(cluster.directory, "killed")
     async with Cluster(copy).running() as again:
         await again.settle()
-        assert again.node.offsets_of("group").topic_ids() == set()
+        assert again.node.state_groups.offsets_of("group").topic_ids() == set()
 
 
 async def test_proposals_in_progress_to_a_deleted_topic_are_refused_and_waiters_woken(tmp_path: Path) -> None:

@@ -244,13 +244,13 @@ async def test_the_activity_of_a_group_is_recorded_only_occasionally(tmp_path: P
         await create(cluster)
         await cluster.commit(1, "living")
         cluster.node.observer = Members("living")
-        before = cluster.node._state.groups[0].last.index
+        before = cluster.node.state_groups.groups[0].last.index
         for _ in range(24 * 60):  # a day, minute by minute
             cluster.clock.advance(60)
             cluster.node._retention.stop()
             cluster.node._retention._check()
             await cluster.node._journal.drained()
-        assert 20 <= cluster.node._state.groups[0].last.index - before <= 24
+        assert 20 <= cluster.node.state_groups.groups[0].last.index - before <= 24
         assert cluster.committed("living") == {0: 1}
 
 

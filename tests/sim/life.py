@@ -266,7 +266,9 @@ class Life:
             self._model.offsets.check_forgotten(found.committed, now_ms - kept_ms)
         known = {topic.topic_id for topic in self._node.metadata.topics.values()}
         for group in GROUPS:
-            assert self._node.offsets_of(group).topic_ids() <= known, "offsets of a deleted topic are kept"
+            assert self._node.state_groups.offsets_of(group).topic_ids() <= known, (
+                "offsets of a deleted topic are kept"
+            )
         check_retained(self._disk, self._model, now_ms)
         check_files(self._disk, self._model, self._storage.reserve_bytes)
         assert not self._node.publisher._state.publications, "a publication is not finished"

@@ -52,7 +52,7 @@ def read_committed(node: Node) -> dict[tuple[str, PartitionId], OffsetCommit]:
         (group, PartitionId(topic.topic_id, number)): commit
         for topic in node.metadata.topics.values()
         for group in GROUPS
-        for number, commit in node.offsets_of(group).committed(group, topic.topic_id).items()
+        for number, commit in node.state_groups.offsets_of(group).committed(group, topic.topic_id).items()
     }
 
 
