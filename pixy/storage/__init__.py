@@ -26,6 +26,7 @@ from pixy.storage.journal_format import (
     read_flush,
 )
 from pixy.storage.journal_scan import JournalScan, RefusedStart, ScannedFile, TornTail, UnfinishedFile
+from pixy.storage.log_segments import RebuiltIndexes, TopicLogs
 from pixy.storage.log_writer import DamagedLog, LogWriter, LogWriterOptions, SyncedLog, WriterPace
 from pixy.storage.partition_directory import (
     DirectoryKind,
@@ -34,7 +35,7 @@ from pixy.storage.partition_directory import (
     remove_with_files,
     sort_partition_directories,
 )
-from pixy.storage.partition_log import PartitionLog, RebuiltIndexes, SyncedPosition, TopicLogs
+from pixy.storage.partition_log import PartitionLog, SyncedPosition
 from pixy.storage.recovery import RecoveredGroup, RecoveredJournal, read_entries, recover_journal
 from pixy.storage.removal import Removal
 from pixy.storage.retention import LogOptions

@@ -23,7 +23,7 @@ from pixy.errors import (
     UnpackedTooLarge,
 )
 from pixy.records import NewRecord, OffsetCommit, Record, build_batch, crc32c, read_records
-from pixy.storage import ThreadWorker, Worker, WriterPace, partition_log, run_on
+from pixy.storage import ThreadWorker, Worker, WriterPace, log_segments, run_on
 from pixy.storage import journal as journal_module
 from tests.fakes.batches import bomb
 from tests.fakes.clock import FakeClock
@@ -200,7 +200,7 @@ async def test_a_damaged_partition_is_not_ready_and_names_the_position_while_oth
 async def test_reading_a_damaged_staged_batch_makes_its_partition_not_ready(
     cold: Embedded, monkeypatch: pytest.MonkeyPatch, linked: bool, written: bool
 ) -> None:
-    monkeypatch.setattr(partition_log, "LINK_BYTES_MIN", 0 if linked else 1 << 40)
+    monkeypatch.setattr(log_segments, "LINK_BYTES_MIN", 0 if linked else 1 << 40)
     batches = [bytes(build_batch([NewRecord(None, value, (), 1000)])) for value in (b"good", b"bad")]
     crcs = [crc32c(b"".join(batches))]
     seal = StageSeal(1, crc32c(crcs[0].to_bytes(4, "big")))

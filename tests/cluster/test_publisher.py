@@ -17,7 +17,7 @@ from pixy.errors import CorruptData, FailedPrecondition
 from pixy.inspect import ReadOnlyDisk, Verdict, check_node, dump
 from pixy.records import TopicPartition
 from pixy.staging import Published, StageName
-from pixy.storage import partition_log
+from pixy.storage import log_segments
 from tests.cluster.nodes import Cluster, copy_of, prompt_writer
 from tests.cluster.staging import finished, piece_of, publications, publish, stage, staged, start
 from tests.cluster.stopped import wrong
@@ -37,7 +37,7 @@ def _no_delays() -> Iterator[None]:
 @pytest.fixture(params=["copied", "linked"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The method by which parts become segments."""
-    monkeypatch.setattr(partition_log, "LINK_BYTES_MIN", 1 << 40 if request.param == "copied" else 0)
+    monkeypatch.setattr(log_segments, "LINK_BYTES_MIN", 1 << 40 if request.param == "copied" else 0)
     return str(request.param)
 
 
@@ -367,7 +367,7 @@ async def test_sinks_of_queries_are_remembered_and_others_are_not(tmp_path: Path
 async def test_a_file_system_without_links_gets_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_log, "LINK_BYTES_MIN", 0)
+    monkeypatch.setattr(log_segments, "LINK_BYTES_MIN", 0)
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         cluster.disk.fail("link", ".log", 1)

@@ -53,7 +53,7 @@ async def test_indexes_of_a_release_are_used(name: str, tmp_path: Path) -> None:
     async with Cluster(directory).running() as cluster:
         replica = cluster.node.partition(TopicPartition("indexed", 0))
         assert replica is not None
-        assert [segment._entries for segment in replica.log._segments] == [len(before) // 8]
+        assert [segment._entries for segment in replica.log._files.segments] == [len(before) // 8]
         await cluster.append(b"x" * 60_000, b"y", topic="indexed")
         await cluster.sync()
         assert index.read_bytes().startswith(before)

@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 from structlog.testing import capture_logs
 
-from pixy.storage import partition_log, segment
+from pixy.storage import log_segments, segment
 from tests.fakes.clock import FakeClock
 from tests.sim.disk import SimulatedDisk
 from tests.sim.life import Aim, Life
@@ -72,7 +72,7 @@ class Simulation:
             with (
                 capture_logs(),
                 patch.object(segment, "INDEX_INTERVAL_BYTES", 1500),
-                patch.object(partition_log, "LINK_BYTES_MIN", 2500),
+                patch.object(log_segments, "LINK_BYTES_MIN", 2500),
             ):
                 while life < self._lives:
                     life += 1

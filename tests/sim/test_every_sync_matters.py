@@ -34,9 +34,10 @@ from pixy.storage import (
     JournalFile,
     PartitionLog,
     identity,
+    log_segments,
     partition_directory,
-    partition_log,
 )
+from pixy.storage.log_segments import LogSegments
 from pixy.storage.partition_log import SyncedPosition
 from tests.sim.disk import SimulatedDisk
 from tests.sim.life import Aim
@@ -69,8 +70,8 @@ ALONE = {
     "storage/journal.py:Journal._unlink sync_directory": 3,
     "storage/journal.py:Journal._write write_durably": 3,
     "storage/removal.py:remove_directories sync_directory": 29,
-    "storage/partition_log.py:PartitionLog._claim_directory make_directory": 7,
-    "storage/partition_log.py:PartitionLog.sync sync_directory": 4,
+    "storage/log_segments.py:LogSegments._claim_directory make_directory": 7,
+    "storage/log_segments.py:LogSegments.sync sync_directory": 4,
     "storage/recovery.py:_make_durable sync": 11,
     "storage/recovery.py:_make_durable sync_directory": 3,
     "storage/segment.py:Segment.sync sync": 3,
@@ -149,8 +150,9 @@ NAMED = {*ALONE, *MASKED, *REDUNDANT, *ELSEWHERE}
 
 FORWARDED = {
     "storage/log_writer.py:_Job.run sync",
+    "storage/log_segments.py:LogSegments.sync sync",
+    "storage/log_segments.py:LogSegments._sync_full sync",
     "storage/partition_log.py:PartitionLog.sync sync",
-    "storage/partition_log.py:PartitionLog._sync_full sync",
 }
 """These call pixy's own `sync`, which has a site in it."""
 
@@ -289,12 +291,13 @@ def test_an_applied_position_is_written_only_after_the_segment_is_synced(
     late: set[PartitionLog] = set()
 
     def sync_the_next_time(log: PartitionLog) -> SyncedPosition:
-        if log in late or not log._segments:
+        segments = log._files.segments
+        if log in late or not segments:
             late.discard(log)
             return sync(log)
         late.add(log)
-        last = log._segments[-1]
-        return SyncedPosition(min(log.begin_offset, log._file_end), last.base_offset, last.size)
+        begin_offset = min(log.begin_offset, log._files.end_offset)
+        return SyncedPosition(begin_offset, segments[-1].base_offset, segments[-1].size)
 
     monkeypatch.setattr(PartitionLog, "sync", sync_the_next_time)
     assert any(fails(seed) for seed in range(1, SEEDS_MAX))
@@ -339,7 +342,7 @@ def test_the_directory_of_a_deleted_topic_loses_its_name_before_its_files(
     def leave_its_name(disk: Disk, path: Path, raft_group: int) -> Path:
         return path
 
-    for module in (partition_directory, partition_log):
+    for module in (partition_directory, log_segments):
         monkeypatch.setattr(module, "rename_partition_directory", leave_its_name)
     assert any(fails(seed) for seed in (NAMELESS_SEED, *range(1, SEEDS_MAX)))
 
@@ -350,23 +353,23 @@ def test_a_directory_has_its_identity_before_its_first_segment(monkeypatch: pyte
     sync, write, claim = (
         PartitionLog.sync,
         identity.write_partition_identity,
-        PartitionLog._claim_directory,
+        LogSegments._claim_directory,
     )
-    late: dict[PartitionLog, Callable[[], None]] = {}
+    late: dict[LogSegments, Callable[[], None]] = {}
 
-    def claim_without_identity(log: PartitionLog) -> None:
+    def claim_without_identity(files: LogSegments) -> None:
         def write_later(*arguments: Any) -> None:
-            late[log] = partial(write, *arguments)
+            late[files] = partial(write, *arguments)
 
-        monkeypatch.setattr(partition_log, "write_partition_identity", write_later)
-        claim(log)
+        monkeypatch.setattr(log_segments, "write_partition_identity", write_later)
+        claim(files)
 
     def sync_and_write_identity(log: PartitionLog) -> SyncedPosition:
         position = sync(log)
-        if log in late and not log.topic.deleted:
-            late.pop(log)()
+        if log._files in late and not log.topic.deleted:
+            late.pop(log._files)()
         return position
 
-    monkeypatch.setattr(PartitionLog, "_claim_directory", claim_without_identity)
+    monkeypatch.setattr(LogSegments, "_claim_directory", claim_without_identity)
     monkeypatch.setattr(PartitionLog, "sync", sync_and_write_identity)
     assert any(fails(seed) for seed in range(1, SEEDS_MAX))

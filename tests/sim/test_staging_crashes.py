@@ -22,7 +22,7 @@ from pixy.cluster import Node, NodeOptions
 from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import FailedPrecondition
 from pixy.staging import StageName
-from pixy.storage import partition_log
+from pixy.storage import log_segments
 from tests.conformance.staged import piece_of, seal_of
 from tests.fakes.clock import FakeClock
 from tests.sim.disk import SimulatedDisk
@@ -59,7 +59,7 @@ hints.
 
 @contextmanager
 def large_parts_are_linked() -> Iterator[None]:
-    with patch.object(partition_log, "LINK_BYTES_MIN", 3000):
+    with patch.object(log_segments, "LINK_BYTES_MIN", 3000):
         yield
 
 

@@ -245,7 +245,7 @@ async def test_stop_flushes_ends_the_worker_and_leaves_no_file_open(tmp_path: Pa
     await bench.drive(asyncio.create_task(bench.writer.stop()))
     assert bench.ends() == [[(2, 2, 2 * ONE)]]
     assert bench.worker.stopped
-    assert not bench.logs[0]._segments[-1].is_unsynced
+    assert not bench.logs[0]._files.segments[-1].is_unsynced
 
 
 async def test_when_nothing_comes_any_more_a_sync_comes_after_a_while(

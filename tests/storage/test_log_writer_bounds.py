@@ -88,7 +88,7 @@ class Bench:
 
     def open_files(self) -> int:
         """Segments whose file is open."""
-        return sum(segment._file is not None for log in self.logs for segment in log._segments)
+        return sum(segment._file is not None for log in self.logs for segment in log._files.segments)
 
 
 async def test_a_job_writes_and_syncs_a_bounded_number_of_logs(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pixy.errors import CorruptData, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import read_header, read_records
 from pixy.storage import PartitionLog, RealDisk, StagedPart
-from pixy.storage import partition_log as module
+from pixy.storage import log_segments as module
 from tests.fakes.disk import Call, RecordingDisk, full
 from tests.staging.stages import batches_of
 from tests.storage.batches import batch

@@ -100,7 +100,7 @@ def check(log: PartitionLog) -> None:
         chunk = log.read(offset, 1)
         assert [read_header(each).base_offset for each in chunk.batches] == [offset]
         assert log.find_timestamp(1000 + offset) == offset
-    for segment in log._segments:
+    for segment in log._files.segments:
         assert (segment.first_timestamp, segment.max_timestamp) == (
             1000 + segment.base_offset,
             1000 + segment.end_offset - 1,
