@@ -32,8 +32,8 @@ _PER_SECOND_WANTED = {
     "sync produce": {32: 35_000, 128: 60_000, 512: 90_000},
     "consume + auto ack": {1: 10_000, 32: 30_000, 128: 80_000, 512: 98_000},
 }
-"""Where both are given, the lower one counts: the absolute figures are those of a machine with 11
-000 no-op calls per second at 32 and more in flight.
+"""The lower of the two figures counts: the absolute ones are of a machine with 11 000 no-op calls
+per second at 32 and more in flight.
 """
 _MEAN_MS_WANTED = 0.32
 _LOCAL_WANTED = 120_000

@@ -1,4 +1,4 @@
-"""The site: Sphinx reads the Markdown pages with MyST. `make docs` treats every warning as an error.
+"""The site: Sphinx reads the Markdown pages with MyST. `make docs` treats warnings as errors.
 
 The road not taken: MkDocs. It is unmaintained, its theme Material is in maintenance mode, and their
 successor Zensical is not at 1.0 yet.

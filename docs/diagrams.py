@@ -1,7 +1,7 @@
 """The diagrams of the documentation as SVG.
 
-Colours are chosen for light and dark pages alike: text stands in filled boxes, and what is drawn on the page itself is a
-grey that both backgrounds show. Text has no font of its own.
+Colours suit light and dark pages: text is in filled boxes, and lines on the page itself have a grey
+that both backgrounds show. Text has the font of the page.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -6,8 +6,8 @@
     api.md            from the comments of the proto files
     images/*.svg      from `docs.diagrams`
 
-A page is written as a whole: nothing in it is edited by hand. `tests/test_documentation.py` fails when a page and its
-source disagree.
+A page is written as a whole, and never edited by hand. `tests/test_documentation.py` fails when a
+page and its source disagree.
 """
 
 import argparse
@@ -43,7 +43,10 @@ NOTE = "<!-- Generated from {source} by `make reference`. Do not edit. -->\n"
 
 
 def paragraphs(text: str) -> str:
-    """Paragraphs of a comment, filled to the width of prose. A block of indented lines becomes a block of code."""
+    """Paragraphs of a comment, filled to the width of prose.
+
+    A block of indented lines becomes a block of code.
+    """
     blocks = []
     for block in re.split(r"\n\s*\n", inspect.cleandoc(text)):
         lines = [line for line in block.splitlines() if line.strip() != "\b"]

@@ -301,7 +301,7 @@ class Internal(PixyError):
 
 
 class AckElsewhere(Internal):
-    """The acknowledged record belongs to a partition owned by another member of the consumer group."""
+    """The record of an ack is in a partition owned by another member of the consumer group."""
 
     kafka_code = 25
 
@@ -320,7 +320,7 @@ class CorruptData(Internal):
 
 
 class UnpackedTooLarge(CorruptData):
-    """A stored batch is intact but exceeds the readers' limit when decompressed: names its offset."""
+    """An intact batch is larger than readers allow when decompressed; names its offset."""
 
 
 # --- start-up errors ------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def broken_links(path: Path) -> list[str]:
 
 
 def missing_paths(text: str) -> list[str]:
-    """Paths of the repository in code spans, whole or below `pixy` and without `.py`, that do not exist."""
+    """Missing paths in code spans: of the repository, or below `pixy` and without `.py`."""
     missing = []
     for span in re.findall(r"`([\w-]+(?:/[\w.-]+)+)`", prose_of(text)):
         places = [ROOT / span, ROOT / "pixy" / span, ROOT / "pixy" / f"{span}.py"]
@@ -186,3 +186,16 @@ def test_a_broken_link_and_a_long_line_are_detected(tmp_path: Path) -> None:
         "docs/gone.md",
     ]
     assert long_lines("x" * 101 + "\n| " + "y" * 200 + "\n```\n" + "z" * 200 + "\n```\n") == ["x" * 101]
+
+
+# --- docstrings ---------------------------------------------------------------------------------------------
+
+
+RELATIVE = re.compile(r'^ *"""(What|Whether|Who|Which|How|Where|When|Tells)\b', re.MULTILINE)
+"""The first word of a docstring that is no noun and no verb of its own. Ruff measures the lines."""
+
+
+@pytest.mark.parametrize("folder", ["pixy", "tests", "bench", "docs", "examples"])
+def test_no_docstring_begins_with_a_relative_clause(folder: str) -> None:
+    texts = {str(path): path.read_text() for path in (ROOT / folder).rglob("*.py")}
+    assert {path: found for path, text in texts.items() if (found := RELATIVE.findall(text))} == {}

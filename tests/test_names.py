@@ -8,9 +8,7 @@ PACKAGE = Path(__file__).parents[1] / "pixy"
 
 
 def classes() -> dict[str, list[str]]:
-    """Where each class name is defined. Generated stubs are left out: their names are those of the
-    protos.
-    """
+    """The places of each class name, except in generated stubs, with names of the protos."""
     places: dict[str, list[str]] = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.parent == PACKAGE / "proto":

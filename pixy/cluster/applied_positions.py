@@ -1,4 +1,4 @@
-"""Applied positions of partitions in the journal: how far the segments of each are on stable storage.
+"""Applied positions of partitions in the journal: the extent of their segments on stable storage.
 
 Order that recovery relies on: an applied position is written after the segments were synced; a
 segment is unlinked after an applied position that begins behind it is durable.

@@ -70,7 +70,8 @@ class Checkpoints:
             return
         replica.checkpointing = True
         if replica.checkpoints and replica.checkpoints[-1].end_offset == replica.applied.index:
-            # Two checkpoints must differ, so that the journal can be cut below the older: an empty entry makes the difference.
+            # Two checkpoints must differ, so that the journal can be cut below the older: an empty
+            # entry makes the difference.
             self._propose_empty(replica, partial(self._begin, replica))
         else:
             self._begin(replica)

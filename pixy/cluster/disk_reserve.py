@@ -5,8 +5,8 @@ journal file, a segment or a checkpoint, the file is removed: accepted entries a
 groups continue to commit, retention continues to make room. New messages are refused until the
 space can be reserved again, which is retried indefinitely.
 
-The writers notice the full disk themselves (`disk.is_disk_full`) and wait for room: `Journal` before
-a flush, `LogWriter` before a write, `Checkpoints` before a checkpoint. `Stages` refuses.
+The writers notice the full disk themselves (`disk.is_disk_full`) and wait for room: `Journal`
+before a flush, `LogWriter` before a write, `Checkpoints` before a checkpoint. `Stages` refuses.
 
 The road not taken: to watch the free space and stop early. Free space says nothing about quotas,
 and may be gone a moment later.

@@ -1,4 +1,4 @@
-"""Hard states of a node's raft groups in the journal: term, vote, commit index, and the configuration
+"""Hard states of a node's raft groups in the journal: term, vote, commit index, and configuration
 of one voter.
 
 Written when a raft group is made, and again before the journal file with the newest one is removed.

@@ -172,7 +172,7 @@ class Partitions:
         self._forget(deque(replicas), then)
 
     def _retire(self, name: str, dropped: DroppedTopic) -> None:
-        """Rename the directories of a deleted topic, some at a time between the writer's other work."""
+        """Rename the directories of a deleted topic, a few at a time between other jobs."""
         if self._dropping.get(name) is not dropped:
             return  # a new topic of the name had all of them renamed at once
         if not dropped.retire(lambda: self._retire(name, dropped)):
@@ -188,7 +188,7 @@ class Partitions:
             then()
 
     def drop_segments(self, replica: PartitionReplica, log_begin_offset: int) -> None:
-        """Remove the segments of a partition below the begin offset of a durable applied position."""
+        """Remove the segments of a partition below the log begin of a durable applied position."""
         self._writer.run(partial(replica.log.drop_segments, log_begin_offset), self._removal.remove_files)
 
     def apply(

@@ -1,4 +1,4 @@
-"""The blocking part of a node's start: lock the data directory, find out whose it is, read its journal."""
+"""The blocking part of a node's start: locks the data directory, reads its identity and journal."""
 
 import errno
 from collections.abc import Callable
@@ -44,11 +44,13 @@ class RecoveredNode:
 
 
 def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], bytes]) -> RecoveredNode:
-    """Lock and read the data directory of a node; an empty one becomes that of a new cluster's first node. Blocks.
+    """Lock and read the data directory of a node. Blocks.
+
+    An empty directory becomes that of a new cluster's first node.
 
     Raises:
         DataDirectoryError: it is in use, not writable, foreign or of a newer release.
-        CorruptData: what was once durable is damaged.
+        CorruptData: durable data is damaged.
     """
     try:
         disk.make_directory(directory)
@@ -79,12 +81,15 @@ def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], byte
 
 
 def _sync_ancestors(disk: Disk, directory: Path) -> None:
-    """A start that made the directory, or those above it, may have ended before their names were durable."""
+    """Make the names of the directory and of those above it durable.
+
+    A start that created them may have ended before.
+    """
     for path in directory.absolute().parents:
         try:
             disk.sync_directory(path)
         except OSError as error:
-            # Where we may not read or nothing can be synced, there we made nothing.
+            # A directory that we may not read, or that cannot be synced, was not created by us.
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL):
                 raise
 
@@ -100,7 +105,10 @@ def _sync_directories(disk: Disk, directory: Path) -> None:
 
 
 def _check_not_lost(disk: Disk, directory: Path, journal: RecoveredJournal) -> None:
-    """The journal comes before everything else that a node writes, and its newest file is never removed."""
+    """Refuse a directory without a journal but with other data.
+
+    A node writes the journal before anything else, and never removes its newest file.
+    """
     if journal.files:
         return
     for name in ("topics", "state", "staging"):

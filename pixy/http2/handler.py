@@ -103,7 +103,7 @@ class FrameHandler:
         self.drain_answered = False
 
     def refuse_new_streams(self) -> int:
-        """Ignore streams that the client opens from here on; returns the last accepted stream id."""
+        """Ignore streams that the client opens from now on; returns the last accepted stream id."""
         if self.last_accepted_id is None:
             self.last_accepted_id = self.last_stream_id
             self._max_streams = 0
@@ -264,7 +264,7 @@ class FrameHandler:
         self._data_stream = stream
 
     def _pass_data(self, chunk: bytes, at: int, events: list[Event]) -> int:
-        """Pass on the available payload of the current DATA frame; returns the position of its end."""
+        """Pass on the available payload of the current DATA frame; returns the end position."""
         stream, size = self._data_stream, min(self.data_left, len(chunk) - at)
         self.data_left -= size
         ended = self._data_ends and not self.data_left

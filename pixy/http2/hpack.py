@@ -271,7 +271,7 @@ class Decoder:
         return field, at
 
     def _resize(self, block: bytes) -> int:
-        """Apply the size updates at the start of a block; returns the position of the first field."""
+        """Apply the size updates that begin a block; returns the position of the first field."""
         at = 0
         while at < len(block) and block[at] & 0xE0 == 0x20:
             capacity = block[at] & 0x1F

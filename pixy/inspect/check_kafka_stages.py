@@ -1,10 +1,10 @@
-"""Checks the directory in which a stopped daemon has its stages for a cluster of Kafka, and changes nothing.
+"""Checks a stopped daemon's directory of stages for a Kafka cluster, and changes nothing.
 
-    <cluster>/kafka/lock           held while a daemon uses it
-    <cluster>/kafka/staging/       the stages: judged by `check_staging`, as an embedded node's
-    <cluster>/kafka/publishing/    a mark for each publication whose outcome this daemon does not know yet
+    <cluster>/kafka/lock           held while a daemon uses the directory
+    <cluster>/kafka/staging/       stages, checked by `check_staging` like those of an embedded node
+    <cluster>/kafka/publishing/    a mark for each publication with an outcome unknown to the daemon
 
-What Kafka says of those publications is not asked for: the next start does that.
+Kafka is not asked for these outcomes; the next start asks.
 """
 
 from pathlib import Path
@@ -32,10 +32,10 @@ def is_kafka_stages_directory(directory: Path) -> bool:
 
 
 def check_kafka_stages(disk: Disk, directory: Path, report: Report) -> None:
-    """Check everything there. Blocks. The directory is locked, or nobody uses it.
+    """Check the whole directory, which is locked or not in use. Blocks.
 
     Raises:
-        OSError: it may not be read.
+        OSError: it cannot be read.
     """
     staged = check_staging(disk, directory / "staging", KAFKA_CLUSTER_ID, report)
     for name in disk.names(directory / "publishing"):

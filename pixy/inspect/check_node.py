@@ -233,8 +233,9 @@ class _NodeCheck:
         return identity.cluster_id, identity.node_id
 
     def _not_lost(self, names: list[str]) -> None:
-        """Report a lost journal: a node writes it before topics, state and staging, and never removes
-        its newest file.
+        """Report a lost journal.
+
+        A node writes it before topics, state and staging, and never removes its newest file.
         """
         lost = self._journal.whole and not self._journal.files
         if lost and any(name in names for name in ("topics", "state", "staging")):
@@ -276,7 +277,7 @@ class _NodeCheck:
         return group
 
     def _entries_after(self, name: str, raft_group: int, index: int) -> list[CheckedEntry] | None:
-        """The entries of a raft group behind `index`; None if any are missing, which is reported."""
+        """The entries of a raft group behind `index`; None, and a finding, if any are missing."""
         try:
             return self._journal.group(raft_group).entries_after(raft_group, index)
         except CorruptData as error:

@@ -1,18 +1,20 @@
-"""Checks the segments and indexes of one partition of a stopped node, batch by batch, and changes nothing.
+"""Checks the segments and indexes of one partition of a stopped node, batch by batch,
+and changes nothing.
 
-found                                                            verdict
----------------------------------------------------------------  --------
-segments from the log begin offset to the applied position, every
-batch with valid header and checksum, offsets without holes,
-epochs that never go back nor beyond the applied position's       ok
-bytes and segments behind the applied position, and the journal
-has entries there: applied again                                  ok
-the same, but the journal has none: the partition is not ready    damaged
-an index that is missing from a long segment, does not agree with
-it, or has no segment; a file that does not belong                warning
-segments that no applied position and no entry speaks of; a name
-like `x.log`                                                      damaged: the next start is refused
-everything else                                                   damaged
+    found                                                        verdict
+    -----------------------------------------------------------  -----------------------------------
+    segments from the log begin offset to the applied position,  ok
+    every batch with valid header and checksum, offsets without
+    holes, epochs that never decrease nor exceed the applied
+    position's
+    bytes and segments behind the applied position, with         ok, applied again
+    entries in the journal
+    the same without entries                                     damaged: the partition is not ready
+    index that is missing from a long segment, contradicts it,   warning
+    or has no segment; unknown file
+    segments without an applied position or an entry; a name     damaged: the next start is refused
+    like `x.log`
+    anything else                                                damaged
 """
 
 import re
@@ -38,7 +40,7 @@ __all__ = ["ReplayedEntries", "check_partition"]
 
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex)")
 _UNINDEXED_BYTES_MAX = 4 * INDEX_INTERVAL_BYTES
-"""Bytes that may lack an index entry without a loss: starts of earlier releases began a new interval."""
+"""Bytes that may lack an index entry: a start of an earlier release began a new interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,8 @@ def check_partition(
     """Check one partition's directory. Blocks.
 
     Args:
-        applied: what the journal says was synced, None if nothing.
-        replayed: what the journal has behind that; None if that is not known, because the journal is damaged.
+        applied: the applied position in the journal, None without one.
+        replayed: the entries behind it; None if they are unknown, because the journal is damaged.
     """
     _PartitionCheck(disk, directory, applied, replayed, report).run()
 
@@ -133,7 +135,7 @@ class _PartitionCheck:
                 self._report.warn("index", self._directory / name, "an index without its segment")
         return bases
 
-    # --- which segments there must be -----------------------------------------------------------------------------
+    # --- the segments that must exist -----------------------------------------------------------------------------
 
     def _without_position(self, bases: list[int]) -> None:
         if not bases:
@@ -174,7 +176,11 @@ class _PartitionCheck:
         self._behind(behind)
 
     def _kept(self, base: int, applied: AppliedPosition) -> int:
-        """Check a segment that was synced, at least its beginning; returns the bytes behind that."""
+        """Check a segment of which at least the beginning was synced.
+
+        Returns:
+            The bytes behind the synced part.
+        """
         path = segment_path(self._directory, base)
         found = size = self._size(base)
         if base == applied.segment_base_offset:
@@ -211,7 +217,10 @@ class _PartitionCheck:
     # --- one segment ------------------------------------------------------------------------------------------------
 
     def _segment(self, base: int, size: int, *, synced: bool, cut: bool = False) -> None:
-        """Check the first `size` bytes of a segment, which must be whole batches; the rest is cut with what indexes say of it."""
+        """Check the first `size` bytes of a segment, which must be whole batches.
+
+        The rest is cut by the next start, together with its index entries.
+        """
         path = segment_path(self._directory, base)
         indexes = _Indexes(self._disk, path, base, size if cut else None)
         damage: list[str] = []
@@ -227,7 +236,7 @@ class _PartitionCheck:
                 ):
                     found = reason or _out_of_place(header, expected, epoch)
                     damage.append(f"corrupt at byte {position}: {found}")
-                    # What the header says of its offsets means nothing: the next batch tells where it is.
+                    # The header's offsets mean nothing: the next batch shows its own.
                     expected = None
                     continue
                 expected = base_offset + header.last_offset_delta + 1
@@ -266,31 +275,33 @@ def _out_of_place(header: BatchHeader, expected: int | None, epoch: int) -> str:
 
 
 class _Indexes:
-    """Compares the two indexes of a segment with the batches that are really there."""
+    """Compares the two indexes of a segment with its batches."""
 
     def __init__(self, disk: Disk, path: Path, base: int, size: int | None) -> None:
         self._path = path
         promised = OffsetIndex(disk, path.with_suffix(".index")).entries()
         times = TimeIndex(disk, path.with_suffix(".timeindex")).entries()
         self._empty = not promised, not times
-        # What they say of bytes behind `size` is cut with them, None: nothing is cut.
+        # Entries of bytes behind `size` are cut with them; None cuts nothing.
         self._cut = size is not None
         offsets = [entry for entry in promised if size is None or entry[1] < size]
         self._ascending = offsets == sorted(offsets), times == sorted(times)
-        # What the entries promise and no batch has kept yet.
-        # Invariant: `positions` is last offset by position, `offsets` is largest timestamp by last offset.
+        # Entries without a batch so far. Invariant: `positions` is last offset by position,
+        # `offsets` is largest timestamp by last offset.
         self.positions = {position: base + last for last, position in offsets}
         self.offsets = {base + last: timestamp for timestamp, last in times}
         self._wrong_positions = 0
         self._wrong_offsets = 0
 
     def saw(self, position: int, last_offset: int, max_timestamp: int) -> None:
-        """There is such a batch."""
+        """Compare the entries of a batch with it."""
         self._wrong_positions += self.positions.pop(position, last_offset) != last_offset
         self._wrong_offsets += self.offsets.pop(last_offset, max_timestamp) != max_timestamp
 
     def report(self, report: Report, last_position: int, end_offset: int | None) -> None:
-        """Tell what the indexes promise in vain, after all batches of an undamaged segment up to `end_offset`."""
+        """Report entries without a batch, after all batches of an undamaged segment up to
+        `end_offset`.
+        """
         end = end_offset if self._cut and end_offset is not None else sys.maxsize
         behind = sum(last >= end for last in self.offsets)
         wrong = (

@@ -1,12 +1,12 @@
-"""Checks the files of stages of a stopped node, and changes nothing. What each should be is said in `staging`.
+"""Checks the files of stages of a stopped node, described in `staging`, and changes nothing.
 
-found                                             verdict
-------------------------------------------------  -------
-a stage that was never sealed, or half a removal  warning
-files in a stage that it does not have            ok: they go with it
-everything else that a start refuses              damaged
-a file that is missing or short                   damaged
-a batch that is                                   damaged
+found                                      verdict
+-----------------------------------------  ------------------------------
+unsealed stage, unfinished removal         warning
+files in a stage that its record lacks     ok, removed with the stage
+anything else for which a start is refused damaged
+missing or short file                      damaged
+invalid batch                              damaged
 """
 
 import re
@@ -33,11 +33,11 @@ def check_staging(disk: Disk, directory: Path, cluster_id: bytes, report: Report
     """Check every stage. Blocks.
 
     Args:
-        directory: that of all stages.
-        cluster_id: whose they should be; empty if that is not known.
+        directory: parent directory of the stages.
+        cluster_id: the cluster that they should belong to; empty if it is unknown.
 
     Returns:
-        The sealed stages, and whether each is whole.
+        For each sealed stage, True if it is whole.
     """
     found: dict[StageKey, bool] = {}
     for name in disk.names(directory):

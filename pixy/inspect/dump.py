@@ -1,9 +1,9 @@
-"""Tells what the files of a data directory hold, one line for each thing in them: what `pixy storage dump` prints.
+"""Contents of the files of a data directory, one line per item: the output of `pixy storage dump`.
 
-Reads one file after the other as it is, without a lock and without asking whether it fits the others: that is for `check`. What a
-daemon writes at the moment may look cut off.
+Files are read one after the other, without a lock, and are not compared with each other, which is
+the task of `check_node`. A file that a daemon is writing may appear cut off.
 
-Where a file is damaged the last line says so, and nothing follows.
+A damaged file ends the output, with a line that gives the reason.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,7 +58,12 @@ _CODECS = {number: name for name, number in COMPRESSION.items()}
 
 
 class DumpLine(NamedTuple):
-    """One thing in a file. `what` is its kind, `damage` the last of all; `fields` are numbers, texts, bytes, lists, mappings."""
+    """One item of a file.
+
+    Attributes:
+        what: its kind; `damage` is the last of all.
+        fields: numbers, texts, bytes, lists and mappings.
+    """
 
     what: str
     fields: Mapping[str, Any]
@@ -68,10 +73,10 @@ def dump(disk: Disk, path: Path, *, records: bool = False) -> Iterator[DumpLine]
     """Lines for a file, or for all files below a directory, in order. Blocks.
 
     Args:
-        records: whether record batches are followed by the records in them.
+        records: True to follow each record batch by its records.
 
     Raises:
-        DataDirectoryError: there is nothing that could be shown.
+        DataDirectoryError: the path does not exist, cannot be read, or has no known file.
     """
     files = _files(path)
     if not files:
@@ -213,7 +218,7 @@ def _dump_segment(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
 
 
 def _dump_batches(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
-    """A file of a stage: its batches have whatever offsets their writer gave them, until they are published."""
+    """A file of a stage: until its batches are published, they have any offsets."""
     for position, header, batch, damage in scan_batches(disk, path):
         if damage:
             raise CorruptData(f"corrupt at byte {position}: {damage}")
@@ -237,7 +242,10 @@ def _batch(position: int, header: BatchHeader) -> Mapping[str, Any]:
 
 
 def _dump_records(batch: bytes | memoryview) -> Iterator[DumpLine]:
-    """The records of an undamaged batch; one that its client has built so that nobody can decode it keeps nothing else from being shown."""
+    """The records of an undamaged batch.
+
+    A client may have built a batch that cannot be decoded, which ends only its own records.
+    """
     try:
         for record in read_records(batch):
             headers = [{"key": name, "value": value} for name, value in record.headers]
@@ -285,7 +293,10 @@ def _dump_sink(key: bytes, value: bytes) -> DumpLine:
 
 
 def _plain(message: Message) -> dict[str, Any]:
-    """A message as a mapping; bytes are ids and become hexadecimal. Fields at their defaults are there, absent messages are not."""
+    """A message as a mapping, with fields at their defaults, without absent messages.
+
+    Bytes are ids and become hexadecimal.
+    """
     fields: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)

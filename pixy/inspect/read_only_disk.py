@@ -1,4 +1,4 @@
-"""The file system for those who look and change nothing: every call that would change something fails with EROFS."""
+"""A read-only file system: every call that would change something fails with EROFS."""
 
 import errno
 import fcntl
@@ -12,7 +12,7 @@ __all__ = ["ReadOnlyDisk"]
 
 
 class ReadOnlyDisk(RealDisk):
-    """The file system of the machine, read only. What it opens cannot be written to either."""
+    """The file system of the machine, read only, also through the files that it opens."""
 
     def open(self, path: Path, *, create: bool = False, background: bool = False) -> RealFile:
         if create:
@@ -38,7 +38,7 @@ class ReadOnlyDisk(RealDisk):
         _refuse(path)
 
     def lock(self, path: Path) -> RealFile | None:
-        """Keep writers away, not other readers; None if there is a writer.
+        """Lock out writers, not other readers; None if there is a writer.
 
         Raises:
             FileNotFoundError: there is no lock file, so nobody holds it.

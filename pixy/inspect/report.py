@@ -43,9 +43,9 @@ class Report:
     """Gathers findings about one directory.
 
     Attributes:
-        directory: what is checked.
-        bytes: how many were read.
-        records: messages that were found, in segments and to be applied from the journal.
+        directory: the checked directory.
+        bytes: number of bytes read.
+        records: number of messages, in segments and in journal entries to be applied.
     """
 
     directory: Path
@@ -61,7 +61,7 @@ class Report:
     def add(
         self, kind: str, where: str | Path, found: str, verdict: Verdict = Verdict.OK, advice: str = ""
     ) -> None:
-        """One more finding; a path becomes relative to the directory."""
+        """Add a finding; a path becomes relative to the directory."""
         if isinstance(where, Path):
             where = where.relative_to(self.directory).as_posix()
         self.findings.append(Finding(kind, where, found, verdict, advice))

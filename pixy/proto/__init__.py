@@ -1,5 +1,5 @@
-"""Generated protobuf and gRPC stubs (`make proto`), for pixy itself and for Python clients of its API.
+"""Generated protobuf and gRPC stubs (`make proto`), for pixy and for Python clients of its API.
 
-Import the module that is needed, as in `from pixy.proto import kafkapixy_pb2`. The package imports none of them itself: the Raft core
-and its users do without grpcio.
+Import a module by name, as in `from pixy.proto import kafkapixy_pb2`. The package itself imports
+none of them: the Raft core and its users do not need grpcio.
 """

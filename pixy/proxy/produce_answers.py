@@ -1,5 +1,6 @@
-"""Answers to the callers of produced records, many at a time; asynchronous records that are lost are
-counted and logged.
+"""Answers to the callers of produced records, many at a time.
+
+Lost asynchronous records are counted and logged.
 """
 
 from collections.abc import Callable, Iterator, Sequence

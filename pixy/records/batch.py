@@ -7,7 +7,8 @@
     12    4     partition leader epoch      no
     16    1     magic, 2                    no
     17    4     CRC-32C of bytes 21..end    -
-    21    2     attributes                  yes   bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control
+    21    2     attributes                  yes   bits 0-2 codec, 3 timestamp type,
+                                                  4 transactional, 5 control
     23    4     last offset delta           yes
     27    8     base timestamp              yes
     35    8     max timestamp               yes

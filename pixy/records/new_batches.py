@@ -8,9 +8,9 @@ Batches are rejected if they would harm the log itself or the offsets of other c
     magic other than 2                                 another format
     larger than `producer.max_message_bytes`           buffers would be unbounded
     control batch, transactional                       markers that only a coordinator may write
-    a producer id                                      pixy does not deduplicate, as it would promise
+    a producer id                                      pixy does not deduplicate by producer id
     attributes undefined by Kafka, codec > 4           no reader could decode it
-    no records, offsets with gaps                      an offset without a record looks like a lost one
+    no records, offsets with gaps                      an offset without a record looks lost
     more records than fit, without compression         the same
     max timestamp before the base timestamp            it could not be found by its timestamp
     wrong checksum                                     corrupted in transit

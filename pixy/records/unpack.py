@@ -9,7 +9,7 @@ output exceeds `bytes_max`, regardless of any size field:
     gzip                      the stream is asked for at most one byte beyond the limit
     snappy, raw               a block starts with its size, and its decoder writes no more than that
     snappy, in xerial frames  the same for each block, with what the previous ones left
-    lz4, zstd                 the decoder writes into memory of `bytes_max` bytes, and fails at its end
+    lz4, zstd                 the decoder writes into `bytes_max` bytes of memory, fails at its end
 
 That memory is provided in two steps, because fresh pages cost more than decompression itself:
 ordinary batches use a buffer kept per thread, larger ones use anonymous memory, of which only the

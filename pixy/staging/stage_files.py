@@ -233,9 +233,7 @@ class StageFiles:
         return self._directory / _file_name(part.topic_id, part.partition)
 
     def _put_in_order(self, part: _PartFile) -> None:
-        """Write the file again unless its pieces, written as they arrived, are in the order of their
-        numbers.
-        """
+        """Write the file again, unless its pieces arrived in the order of their numbers."""
         ordered = sorted(part.extents)
         if ordered == part.extents:
             return

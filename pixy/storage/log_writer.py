@@ -225,7 +225,7 @@ class LogWriter:
         self.unwritten_bytes = 0
 
     def mark_dirty(self, partition_log: PartitionLog, mark: object, size: int) -> None:
-        """Record an appended batch of `size` bytes; `mark` is the caller's label of the new state."""
+        """Record an appended batch of `size` bytes; `mark` is the caller's label of its state."""
         self._tail.append(partition_log)
         self._tail_bytes += size
         self.unwritten_bytes += size

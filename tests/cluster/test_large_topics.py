@@ -56,7 +56,7 @@ class Jobs:
             jobs.clear()
 
     def did(self, thread: str, what: str) -> list[int]:
-        """How often each job of a thread did something."""
+        """Number of operations of each job of a thread."""
         return [sum(call.what == what for call in job) for job in self.of[thread]]
 
 

@@ -454,7 +454,7 @@ class FakeBackend:
         self._log(partition).move_begin(begin)
 
     def corrupt(self, partition: TopicPartition, offset: int) -> None:
-        """Flip a byte of the batch that contains `offset`; fetches that reach it raise CorruptData."""
+        """Flip a byte of the batch with `offset`; fetches that reach it raise CorruptData."""
         self._log(partition).corrupt(offset)
 
     def damage(self, partition: TopicPartition) -> None:

@@ -1,4 +1,4 @@
-"""A partition of the in-memory cluster: record batches, gaps between them, and simulated incidents."""
+"""A partition of the in-memory cluster: record batches, gaps and simulated incidents."""
 
 import asyncio
 

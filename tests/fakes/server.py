@@ -1,4 +1,4 @@
-"""A real gRPC server, by default for an in-memory cluster: used by tests of services and commands."""
+"""A real gRPC server, by default for an in-memory cluster, for tests of services and commands."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

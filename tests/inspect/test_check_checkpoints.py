@@ -9,7 +9,7 @@ from pixy.storage import CheckpointId, CheckpointStore, RealDisk
 
 
 def wrong(report: Report) -> list[tuple[str, str]]:
-    """What is not ok: verdict, and what was found."""
+    """Findings other than ok: verdict and text."""
     return [(str(each.verdict), each.found) for each in report.findings if each.verdict is not Verdict.OK]
 
 

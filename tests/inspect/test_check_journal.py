@@ -1,4 +1,4 @@
-"""The journal and the checkpoints of a stopped node: each verdict, on files that are damaged byte by byte."""
+"""The journal of a stopped node: each verdict, on files damaged byte by byte."""
 
 import shlex
 import subprocess
@@ -42,7 +42,7 @@ def checked(directory: Path, owner: tuple[bytes, int] | None = OWNER) -> tuple[C
 
 
 def wrong(report: Report) -> Found:
-    """What is not ok: verdict, and what was found."""
+    """Findings other than ok: verdict and text."""
     return [(str(each.verdict), each.found) for each in report.findings if each.verdict is not Verdict.OK]
 
 

@@ -1,4 +1,4 @@
-"""The segments and indexes of one partition: each verdict, on files that are damaged byte by byte."""
+"""The segments and indexes of one partition: each verdict, on files damaged byte by byte."""
 
 from pathlib import Path
 

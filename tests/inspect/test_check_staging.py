@@ -1,4 +1,4 @@
-"""Checking stages: the verdicts of the table; which starts refuse what is proven row by row in `test_staging_decisions`."""
+"""Checks of stages: the verdicts of the table. `test_staging_decisions` proves refused starts."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """Judges that are not written in Python: built once and cached in the repository's `.cache`.
 
-    judges-go      h2spec, gRPC's interoperability client, and a client of kafkapixy.proto on grpc-go
+    judges-go      h2spec, gRPC's interoperability client, a client of kafkapixy.proto on grpc-go
     judges-java    a client of kafkapixy.proto on grpc-java
 
 Sources and pinned versions are in the folders `go` and `java`; stubs are generated from

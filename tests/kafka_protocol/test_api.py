@@ -1,4 +1,4 @@
-"""Requests and responses of the table, with aiokafka's messages of the same versions as the model."""
+"""Requests and responses of the table, compared with aiokafka's of the same versions."""
 
 from io import BytesIO
 from typing import Any

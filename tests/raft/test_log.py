@@ -56,7 +56,7 @@ class Model:
 
 
 class Driver:
-    """Drives a log and its model like a node and its storage thread do, with asynchronous writes."""
+    """Drives a log and its model like a node and its storage thread, with asynchronous writes."""
 
     def __init__(self) -> None:
         self.storage = MemoryStorage()

@@ -1,4 +1,4 @@
-"""pixy/rpc/incomplete_requests.py: bytes are bounded together, times expire in order, windows open."""
+"""pixy/rpc/incomplete_requests.py: common limit of bytes, order of expiry, windows."""
 
 from collections import Counter
 from types import SimpleNamespace

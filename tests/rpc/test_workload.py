@@ -18,7 +18,7 @@ from tests.rpc.support import NotedReceipt, connected
 
 UNARY, TASK, CHAT = "/test.Echo/Unary", "/test.Echo/Task", "/test.Echo/Chat"
 MESSAGE_S = QUANTUM_S / 10
-"""What a message costs the server in these tests."""
+"""Cost of a message for the server in these tests."""
 SLICE_S_MAX = 3 * QUANTUM_S
 """The credit of a connection, what a turn of the loop has for those without, and the slice that
 goes beyond it.

@@ -1,4 +1,4 @@
-"""Files of stages: the order of pieces, failed writes, the order of what makes a seal durable, removal."""
+"""Files of stages: order of pieces, failed writes, order of the syncs of a seal, removal."""
 
 import errno
 from pathlib import Path

@@ -110,7 +110,7 @@ def write_files(directory: Path, *files: bytes) -> None:
 
 
 class StartOutcome(NamedTuple):
-    """What a start does with a journal: `refused` is the path that it names, "" if it does not."""
+    """Effect of a start on a journal: `refused` is the path that it names, "" if it does not."""
 
     refused: str
     cut: list[tuple[str, int]]

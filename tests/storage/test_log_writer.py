@@ -23,7 +23,7 @@ PROMPT = WriterPace(gather_s=0, sync_after_s=FOREVER, full_disk_retry_s=0)
 
 
 class Bench:
-    """A log writer with partition logs on a recording disk, whose worker runs when the test says so."""
+    """A log writer with partition logs on a recording disk; the test runs its worker."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The log writer with many logs: bounded jobs, rounds of syncs over several of them, bounded open files; and work of others between."""
+"""The log writer with many logs: bounded jobs, syncs and open files, with other work between."""
 
 import asyncio
 import errno

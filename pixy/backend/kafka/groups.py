@@ -491,7 +491,7 @@ class Groups:
         return member
 
     def member(self, group: str, partition: TopicPartition) -> Membership | None:
-        """The member of a group in this process that owns a partition, else any; None without one."""
+        """This process's member of a group that owns a partition, else any; None without one."""
         found = self._members.get(group, [])
         return next((each for each in found if each.owns(partition)), found[0] if found else None)
 

@@ -1,4 +1,4 @@
-"""pixy/api/grpc/requests.py: requests are parsed as by protobuf, in whatever way they are parsed."""
+"""pixy/api/grpc/requests.py: every request is parsed as by protobuf."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""pixy/backend/kafka/client.py: dials that fail, and dials that are given up, on scripted brokers."""
+"""pixy/backend/kafka/client.py: failed and cancelled dials, on scripted brokers."""
 
 import asyncio
 from collections.abc import AsyncIterator

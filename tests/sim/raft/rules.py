@@ -140,7 +140,7 @@ def _sent_before_stored(kind: MessageType) -> Any:
 
 
 class Rule(NamedTuple):
-    """How to disable a rule, and the focus of runs that soon reveal it.
+    """The way to disable a rule, and the focus of runs that soon reveal it.
 
     Attributes:
         seed: a seed that reveals it. Only a hint: others are tried if it does not.
