@@ -70,8 +70,8 @@ _STOP_S = 5.0
 
 _CANCEL_S = 1.0
 
-_MENDED_BY_RESTART = ("pixy.storage.", "pixy.cluster.")
-"""Packages whose faults end the process; see `pixy.faults`."""
+_MENDED_BY_RESTART = ("pixy.storage.", "pixy.staging.", "pixy.cluster.", "pixy.steps")
+"""Packages and modules whose faults end the process; see `pixy.faults`."""
 
 _OTHER_FILES = 128
 """File descriptors of listeners, connections to Kafka, and the interpreter."""

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,8 @@ from pixy.daemon import Daemon, DaemonFault, QuietCollections
 from pixy.errors import PixyError
 from pixy.faults import internal_error
 from pixy.proto import kafkapixy_pb2 as pb
+from pixy.staging import PieceBatches, StageName
+from pixy.steps import run_in_steps
 from tests.fakes.grpc_client import messages_in, open_client
 from tests.fakes.waiting import until
 from tests.sim.loop import VirtualLoop
@@ -105,6 +107,32 @@ async def test_a_bug_in_a_callback_of_storage_ends_the_daemon(
     handled._proxies["default"]._accumulators._empty.set()
     node = handled._proxies["default"]._backend._node  # type: ignore[attr-defined]  # an embedded one
     node._fault(ZeroDivisionError("a bug"))  # otherwise its stop would wait for the journal
+
+
+async def test_a_bug_in_a_callback_of_stages_ends_the_daemon(
+    handled: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    node = handled._proxies["default"]._backend._node  # type: ignore[attr-defined]  # an embedded one
+    monkeypatch.setattr("pixy.staging.stages.resolve", broken)
+    await node.create_topic("t", 1, {})
+    piece = PieceBatches("t", node.metadata.topics["t"].topic_id, 0, b"batches", 1)
+    staging = asyncio.create_task(node.publisher.stage(StageName("sink", "stage"), 0, [piece], None))
+    with pytest.raises(DaemonFault, match="a bug"):
+        await handled.wait()
+    staging.cancel()
+
+
+async def test_a_bug_in_a_later_step_of_a_scan_ends_the_daemon(handled: Daemon) -> None:
+    def broken() -> Iterator[None]:
+        yield
+        raise ZeroDivisionError("a bug")
+
+    run_in_steps(broken())
+    with pytest.raises(DaemonFault, match="a bug"):
+        await handled.wait()
 
 
 async def test_a_bug_in_any_other_callback_is_logged_once_and_counted(
