@@ -44,6 +44,7 @@ from pixy.raft.messages import (
     is_local_thread,
 )
 from pixy.raft.node import RaftNode
+from pixy.raft.proposals import NotAppended
 from pixy.raft.ready import Ready
 from pixy.raft.sizes import NO_LIMIT
 from pixy.raft.status import RaftStatus
@@ -73,6 +74,7 @@ __all__ = [
     "MemoryStorage",
     "Message",
     "MessageType",
+    "NotAppended",
     "ProposalDropped",
     "RaftBug",
     "RaftConfig",

@@ -7,6 +7,7 @@ trusted.
 
 from typing import ClassVar, NoReturn
 
+from pixy.raft.proposals import NotAppended
 from pixy.raft.trace import Trace
 
 __all__ = [
@@ -45,9 +46,17 @@ class MalformedMessage(RaftError):
 
 
 class ProposalDropped(RaftError):
-    """The proposal was dropped; the proposer may retry, here or at the leader."""
+    """A forwarded proposal was dropped; the proposer may retry, here or at the leader.
+
+    Attributes:
+        reason: reason, never `FORWARDED`.
+    """
 
     text = "raft proposal dropped"
+
+    def __init__(self, reason: NotAppended) -> None:
+        super().__init__()
+        self.reason = reason
 
 
 class StepLocalMessage(RaftError):

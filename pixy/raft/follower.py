@@ -1,12 +1,13 @@
 """Follower: appends entries from the leader, forwards requests to it, and restores snapshots."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pixy.log_position import LogPosition
 from pixy.raft import conf_change
 from pixy.raft.config import ReadOnlyOption
-from pixy.raft.errors import ProposalDropped
-from pixy.raft.messages import NONE, Message, MessageType, ReadState, Snapshot, StateType
+from pixy.raft.messages import NONE, Entry, Message, MessageType, ReadState, Snapshot, StateType
+from pixy.raft.proposals import NotAppended
 from pixy.raft.text import describe_conf_state
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "complete_snapshot",
-    "drop_proposal",
     "forget_leader",
     "forward_proposal",
     "forward_read",
@@ -181,26 +181,21 @@ def restore(raft: "Raft", snapshot: Snapshot) -> bool:
 # --- requests for the leader ----------------------------------------------------------------------
 
 
-def forward_proposal(raft: "Raft", m: Message) -> None:
-    """PROP at a follower.
+def forward_proposal(raft: "Raft", entries: Sequence[Entry], proposer: int) -> NotAppended:
+    """Forward a proposal to the leader, if there is one and forwarding is enabled.
 
-    Raises:
-        ProposalDropped: there is no leader, or forwarding is disabled.
+    A candidate knows of no leader.
     """
     if raft.lead == NONE:
-        drop_proposal(raft, m)
+        raft.trace.info("%x no leader at term %d; dropping proposal", raft.id, raft.term)
+        return NotAppended.NO_LEADER
     if raft.config.disable_proposal_forwarding:
         raft.trace.info(
             "%x not forwarding to leader %x at term %d; dropping proposal", raft.id, raft.lead, raft.term
         )
-        raise ProposalDropped
-    raft.send(Message(MessageType.PROP, raft.lead, m.sender, entries=m.entries))
-
-
-def drop_proposal(raft: "Raft", _: Message) -> None:
-    """PROP without a leader. Raises ProposalDropped."""
-    raft.trace.info("%x no leader at term %d; dropping proposal", raft.id, raft.term)
-    raise ProposalDropped
+        return NotAppended.NOT_LEADER
+    raft.send(Message(MessageType.PROP, raft.lead, proposer, entries=entries))
+    return NotAppended.FORWARDED
 
 
 def forward_transfer(raft: "Raft", m: Message) -> None:

@@ -1,10 +1,13 @@
 """Leader: proposals, quorum checks and leadership transfer."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pixy.log_position import LogPosition
 from pixy.raft import replication
-from pixy.raft.errors import ProposalDropped, panic
+from pixy.raft.errors import panic
 from pixy.raft.messages import NONE, ConfChange, Entry, Message, MessageType, RaftEntryType
+from pixy.raft.proposals import NotAppended
 from pixy.raft.text import describe_conf_change, describe_config
 from pixy.raft.wire import decode_conf_change
 
@@ -36,18 +39,17 @@ def check_quorum(raft: "Raft", _: Message) -> None:
 # --- proposals ------------------------------------------------------------------------------------
 
 
-def propose(raft: "Raft", m: Message) -> None:
-    """PROP: append the entries and replicate them.
+def propose(raft: "Raft", entries: Sequence[Entry]) -> LogPosition | NotAppended:
+    """Append all of the entries and replicate them, or none of them.
 
-    Raises:
-        ProposalDropped: this node is no longer a member, is transferring its leadership, or has too
-            many unapplied entries.
+    Returns:
+        Position of the first one, or the reason why nothing was appended.
     """
-    if not m.entries:
+    if not entries:
         panic(raft.trace, "%x stepped empty MsgProp", raft.id)
     if raft.id not in raft.tracker.progress:
         # Removed from the configuration, but leader until another node is elected.
-        raise ProposalDropped
+        return NotAppended.NOT_MEMBER
     if raft.lead_transferee != NONE:
         raft.trace.debug(
             "%x [term %d] transfer leadership to %x is in progress; dropping proposal",
@@ -55,16 +57,20 @@ def propose(raft: "Raft", m: Message) -> None:
             raft.term,
             raft.lead_transferee,
         )
-        raise ProposalDropped
-    entries = list(m.entries)
+        return NotAppended.TRANSFERRING
+    pending_conf_index = raft.pending_conf_index
     if [entry for entry in entries if entry.type]:
         entries = _check_conf_changes(raft, entries)
-    if not raft.append_entries(entries):
-        raise ProposalDropped
+    position = raft.append_entries(entries)
+    if position is None:
+        # There is no such change in the log: it must not hold up the next one.
+        raft.pending_conf_index = pending_conf_index
+        return NotAppended.TOO_MUCH_UNCOMMITTED
     replication.broadcast_append(raft)
+    return position
 
 
-def _check_conf_changes(raft: "Raft", entries: list[Entry]) -> list[Entry]:
+def _check_conf_changes(raft: "Raft", entries: Sequence[Entry]) -> list[Entry]:
     """Replace invalid configuration changes by empty entries."""
     checked = []
     for index, entry in enumerate(entries, raft.log.last_index() + 1):
@@ -127,10 +133,10 @@ def transfer_leader(raft: "Raft", m: Message) -> None:
         )
         return
     if previous != NONE:
-        raft.lead_transferee = NONE
         raft.trace.info(
             "%x [term %d] abort previous transferring leadership to %x", raft.id, raft.term, previous
         )
+        raft.abort_transfer()
     if transferee == raft.id:
         raft.trace.debug("%x is already leader. Ignored transferring leadership to self", raft.id)
         return

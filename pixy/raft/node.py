@@ -12,6 +12,7 @@ limitations of such a group.
 
 from collections.abc import Sequence
 
+from pixy.log_position import LogPosition
 from pixy.raft.config import RaftConfig, RandomSource
 from pixy.raft.errors import RaftError, StepLocalMessage, StepPeerNotFound, panic
 from pixy.raft.follower import complete_snapshot
@@ -30,6 +31,7 @@ from pixy.raft.messages import (
     RaftEntryType,
     Snapshot,
 )
+from pixy.raft.proposals import NotAppended
 from pixy.raft.raft import Raft
 from pixy.raft.ready import (
     Ready,
@@ -193,31 +195,33 @@ class RaftNode:
 
     # --- requests of the application --------------------------------------------------------------
 
-    def propose(self, *payloads: bytes) -> None:
+    def propose(self, *payloads: bytes) -> LogPosition | NotAppended:
         """Propose to append these payloads to the log, adjacent to each other.
 
         They may be lost without notice if the leader that appended them is deposed. Payloads are
         referenced, not copied.
 
-        Raises:
-            ProposalDropped: the proposal was certainly not appended, see
-                `pixy.raft.leader.propose`.
-        """
-        entries = [Entry(data=payload) for payload in payloads]
-        self._raft.step(Message(MessageType.PROP, self._raft.id, self._raft.id, entries=entries))
+        Args:
+            payloads: one entry each, at least one. All of them are appended, or none.
 
-    def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> None:
+        Returns:
+            Position of the first entry if this node leads: the others follow it in the same term.
+            The proposal is committed if the entry that is applied at its index has its term, and
+            lost if it has another. Else the reason why nothing was appended.
+        """
+        return self._raft.propose([Entry(data=payload) for payload in payloads])
+
+    def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> LogPosition | NotAppended:
         """Propose a configuration change. It takes effect when the driver applies it with
         `apply_conf_change`.
 
         A change that is invalid in the current configuration is appended as an empty entry.
 
-        Raises:
-            ProposalDropped: the proposal was not appended.
+        Returns:
+            As `propose`.
         """
         kind = RaftEntryType.CONF_CHANGE if isinstance(change, ConfChange) else RaftEntryType.CONF_CHANGE_V2
-        entry = Entry(type=kind, data=encode_conf_change(change))
-        self._raft.step(Message(MessageType.PROP, self._raft.id, entries=[entry]))
+        return self._raft.propose([Entry(type=kind, data=encode_conf_change(change))])
 
     def apply_conf_change(self, change: ConfChange | ConfChangeV2, index: int) -> ConfState:
         """Apply a committed configuration change; required for every such entry.

@@ -21,8 +21,10 @@ unstable state is stored. A leader's acknowledgement of its own entries and a ca
 itself take the same path, and so do its vote requests.
 """
 
+from collections.abc import Sequence
+
 from pixy.log_position import LogPosition
-from pixy.raft import conf_change, replication
+from pixy.raft import conf_change, follower, leader, replication
 from pixy.raft.config import RaftConfig, RandomSource, check_node_id
 from pixy.raft.errors import ConfChangeError, ProposalDropped, panic
 from pixy.raft.log import RaftLog
@@ -41,6 +43,7 @@ from pixy.raft.messages import (
     StateType,
 )
 from pixy.raft.progress import Inflights, Progress
+from pixy.raft.proposals import NotAppended
 from pixy.raft.read_only import ReadOnly
 from pixy.raft.roles import HANDLERS
 from pixy.raft.sizes import payload_size
@@ -216,9 +219,9 @@ class Raft:
             self.election_elapsed = 0
             if self.config.check_quorum:
                 self.step(Message(MessageType.CHECK_QUORUM, self.id, self.id))
-            if self.state is StateType.LEADER:
+            if self.state is StateType.LEADER and self.lead_transferee != NONE:
                 # Thesis §3.10: a transfer that takes an election timeout has failed.
-                self.lead_transferee = NONE
+                self.abort_transfer()
         if self.state is StateType.LEADER and self.heartbeat_elapsed >= self.config.heartbeat_tick:
             self.heartbeat_elapsed = 0
             self.step(Message(MessageType.BEAT, self.id, self.id))
@@ -229,7 +232,8 @@ class Raft:
         Aborts a leadership transfer, which only ticks could time out; timers restart with the next
         tick.
         """
-        self.lead_transferee = NONE
+        if self.lead_transferee != NONE:
+            self.abort_transfer()
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
 
@@ -237,11 +241,26 @@ class Raft:
         """Process a message. `pixy.raft.node` has checked its sender.
 
         Raises:
-            ProposalDropped: the message is a proposal and was dropped.
+            ProposalDropped: the message is a forwarded proposal and was dropped.
         """
         if message.term != self.term and message.term and not reconcile_terms(self, message):
             return
         self._handlers[message.type](self, message)
+
+    def propose(self, entries: Sequence[Entry], proposer: int = NONE) -> LogPosition | NotAppended:
+        """Append all of the entries as the leader, or forward them to it.
+
+        Args:
+            entries: at least one; term and index are assigned here.
+            proposer: node that has forwarded them, NONE if it is this one.
+
+        Returns:
+            Position of the first entry, which the others follow, or the reason why nothing was
+            appended.
+        """
+        if self.state is StateType.LEADER:
+            return leader.propose(self, entries)
+        return follower.forward_proposal(self, entries, proposer)
 
     # --- roles (Raft §5.1, figure 4) --------------------------------------------------------------
 
@@ -282,7 +301,7 @@ class Raft:
         # There may be a configuration change among the unapplied entries: accept none until they
         # are applied.
         self.pending_conf_index = self.log.last_index()
-        if not self.append_entries([Entry()]):
+        if self.append_entries([Entry()]) is None:
             panic(self.trace, "empty entry was dropped")
         self.trace.info("%x became leader at term %d", self.id, self.term)
 
@@ -344,22 +363,26 @@ class Raft:
 
     # --- the own log ------------------------------------------------------------------------------
 
-    def append_entries(self, proposed: list[Entry]) -> bool:
-        """Append to the leader's log (Raft §5.3); False if too many entries are unapplied."""
+    def append_entries(self, proposed: Sequence[Entry]) -> LogPosition | None:
+        """Append to the leader's log (Raft §5.3).
+
+        Returns:
+            Position of the first entry; None if too many entries are unapplied.
+        """
         size = payload_size(proposed)
         if not self._increase_uncommitted_size(size):
             self.trace.warning(
                 "%x appending new entries to log would exceed uncommitted entry size limit; dropping proposal",
                 self.id,
             )
-            return False
+            return None
         term = self.term
         first = self.log.last_index() + 1
         entries = [Entry(term, index, entry.type, entry.data) for index, entry in enumerate(proposed, first)]
         last = self.log.append(entries)
         # The leader acknowledges its own entries only after they are stored.
         self.messages_after_append.append(Message(MessageType.APP_RESP, self.id, self.id, term, index=last))
-        return True
+        return LogPosition(term, first)
 
     def _increase_uncommitted_size(self, size: int) -> bool:
         limit = self.config.max_uncommitted_size
@@ -407,25 +430,33 @@ class Raft:
 
         The leader then leaves a joint configuration with auto_leave.
         """
-        applied = max(index, self.log.applied)
-        self.log.applied_to(applied)
+        self.log.applied_to(max(index, self.log.applied))
+        self._maybe_leave_joint()
+
+    def abort_transfer(self) -> None:
+        """End a leadership transfer: proposals are taken again."""
+        self.lead_transferee = NONE
+        self._maybe_leave_joint()
+
+    def _maybe_leave_joint(self) -> None:
         config = self.tracker.config
-        if config.auto_leave and applied >= self.pending_conf_index and self.state is StateType.LEADER:
-            # Empty, so it never exceeds the limit of uncommitted entries.
-            leave = Message(MessageType.PROP, self.id, entries=[Entry(type=RaftEntryType.CONF_CHANGE_V2)])
-            try:
-                self.step(leave)
-            except ProposalDropped as error:
-                # A leadership transfer is pending. The next apply retries.
-                self.trace.debug(
-                    "not initiating automatic transition out of joint configuration %s: %s",
-                    describe_config(config),
-                    error,
-                )
-            else:
-                self.trace.info(
-                    "initiating automatic transition out of joint configuration %s", describe_config(config)
-                )
+        if not config.auto_leave or self.state is not StateType.LEADER:
+            return
+        if self.log.applied < self.pending_conf_index:
+            return
+        # Empty, so it never exceeds the limit of uncommitted entries.
+        outcome = self.propose([Entry(type=RaftEntryType.CONF_CHANGE_V2)])
+        if isinstance(outcome, NotAppended):
+            # A leadership transfer is pending. Its end, or the next apply, retries.
+            self.trace.debug(
+                "not initiating automatic transition out of joint configuration %s: %s",
+                describe_config(config),
+                ProposalDropped.text,
+            )
+        else:
+            self.trace.info(
+                "initiating automatic transition out of joint configuration %s", describe_config(config)
+            )
 
     # --- configurations (Raft §6, thesis chapter 4) -----------------------------------------------
 

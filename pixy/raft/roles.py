@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pixy.raft import election, follower, leader, reads, replication, responses
+from pixy.raft.errors import ProposalDropped
 from pixy.raft.messages import Message, MessageType, StateType
+from pixy.raft.proposals import NotAppended
 
 if TYPE_CHECKING:
     from pixy.raft.raft import Raft
@@ -29,8 +31,20 @@ def _applied_entries(raft: "Raft", m: Message) -> None:
     raft.handle_storage_apply_response(m)
 
 
+def _propose(raft: "Raft", m: Message) -> None:
+    """PROP: a proposal that another node has forwarded.
+
+    Raises:
+        ProposalDropped: it was neither appended nor forwarded.
+    """
+    outcome = raft.propose(m.entries, m.sender)
+    if isinstance(outcome, NotAppended) and outcome is not NotAppended.FORWARDED:
+        raise ProposalDropped(outcome)
+
+
 _ANY_ROLE: Mapping[MessageType, Handler] = {
     MessageType.HUP: election.hup,
+    MessageType.PROP: _propose,
     MessageType.VOTE: election.handle_vote_request,
     MessageType.PRE_VOTE: election.handle_vote_request,
     MessageType.STORAGE_APPEND_RESP: _stored_entries,
@@ -41,7 +55,6 @@ _ANY_ROLE: Mapping[MessageType, Handler] = {
 }
 
 _FOLLOWER: Mapping[MessageType, Handler] = {
-    MessageType.PROP: follower.forward_proposal,
     MessageType.APP: follower.handle_leader_message,
     MessageType.HEARTBEAT: follower.handle_leader_message,
     MessageType.SNAP: follower.handle_leader_message,
@@ -61,7 +74,6 @@ _FOLLOWER: Mapping[MessageType, Handler] = {
 }
 
 _CANDIDATE: Mapping[MessageType, Handler] = {
-    MessageType.PROP: follower.drop_proposal,
     MessageType.APP: election.follow_leader,
     MessageType.HEARTBEAT: election.follow_leader,
     MessageType.SNAP: election.follow_leader,
@@ -90,7 +102,6 @@ _PRE_CANDIDATE: Mapping[MessageType, Handler] = {
 _LEADER: Mapping[MessageType, Handler] = {
     MessageType.BEAT: replication.beat,
     MessageType.CHECK_QUORUM: leader.check_quorum,
-    MessageType.PROP: leader.propose,
     MessageType.READ_INDEX: reads.read_index,
     MessageType.APP_RESP: responses.handle_append_response,
     MessageType.HEARTBEAT_RESP: responses.handle_heartbeat_response,

@@ -19,9 +19,11 @@ from pixy.raft import (
     ConfState,
     Entry,
     HardState,
+    LogPosition,
     MemoryStorage,
     Message,
     MessageType,
+    NotAppended,
     ProposalDropped,
     RaftBug,
     RaftConfig,
@@ -334,14 +336,96 @@ def test_a_new_group_begins_with_an_entry_per_member() -> None:
 def test_a_leader_drops_proposals_beyond_the_limit_of_unapplied_entries() -> None:
     one, stored = leader_of_three()
     one.raft.config = replace(CONFIG, max_uncommitted_size=10)
-    one.propose(b"x" * 100)
-    with pytest.raises(ProposalDropped):
-        one.propose(b"x")
-    one.propose(b"")
+    assert one.propose(b"x" * 100) == LogPosition(1, 4)
+    assert one.propose(b"x") is NotAppended.TOO_MUCH_UNCOMMITTED
+    assert one.propose(b"", b"x") is NotAppended.TOO_MUCH_UNCOMMITTED
+    assert one.propose(b"") == LogPosition(1, 5)
     work(one, stored)
     one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=5))
     work(one, stored)
-    one.propose(b"x")
+    assert one.propose(b"x") == LogPosition(1, 6)
+
+
+def test_the_position_of_a_proposal_is_that_of_its_first_entry() -> None:
+    one, stored = leader_of_three()
+    assert one.propose(b"a", b"b") == LogPosition(1, 4)
+    assert one.propose(b"c") == LogPosition(1, 6)
+    work(one, stored)
+    assert [(entry.term, entry.index, entry.data) for entry in stored.entries(4, 7, 2**64)] == [
+        (1, 4, b"a"),
+        (1, 5, b"b"),
+        (1, 6, b"c"),
+    ]
+
+
+def test_a_node_that_does_not_lead_says_why_it_appends_nothing() -> None:
+    stored = storage(1, 2)
+    one = node(stored)
+    assert one.propose(b"data") is NotAppended.NO_LEADER
+    one.campaign()
+    assert one.propose(b"data") is NotAppended.NO_LEADER
+    one.step(Message(MessageType.HEARTBEAT, 1, 2, 1))
+    work(one, stored)
+    assert one.propose(b"data", b"more") is NotAppended.FORWARDED
+    (forwarded,) = work(one, stored)
+    assert (forwarded.to, forwarded.sender, [entry.data for entry in forwarded.entries]) == (
+        2,
+        1,
+        [b"data", b"more"],
+    )
+    one.raft.config = replace(CONFIG, disable_proposal_forwarding=True)
+    assert one.propose(b"data") is NotAppended.NOT_LEADER
+    with pytest.raises(ProposalDropped, match="raft proposal dropped") as raised:
+        one.step(Message(MessageType.PROP, 1, 2, entries=[Entry(data=b"data")]))
+    assert raised.value.reason is NotAppended.NOT_LEADER
+
+
+def test_a_leader_that_removed_itself_takes_no_proposals() -> None:
+    one, _ = leader_of_three()
+    remove = ConfChangeV2((ConfChangeSingle(ConfChangeType.REMOVE_NODE, 1),))
+    one.apply_conf_change(remove, 4)
+    assert one.propose(b"data") is NotAppended.NOT_MEMBER
+
+
+def test_a_dropped_configuration_change_does_not_hold_up_the_next_one() -> None:
+    one, stored = leader_of_three()
+    one.raft.config = replace(CONFIG, max_uncommitted_size=1)
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
+    work(one, stored)
+    assert one.propose(b"data") == LogPosition(1, 4)
+    pending = one.raft.pending_conf_index
+    change = ConfChangeV2((ConfChangeSingle(ConfChangeType.ADD_NODE, 4),))
+    assert one.propose_conf_change(change) is NotAppended.TOO_MUCH_UNCOMMITTED
+    assert one.raft.pending_conf_index == pending
+    one.raft.config = CONFIG
+    assert one.propose_conf_change(change) == LogPosition(1, 5)
+    work(one, stored)
+    assert stored.entries(5, 6, 2**64)[0].type is RaftEntryType.CONF_CHANGE_V2
+
+
+@pytest.mark.parametrize("end", ["timeout", "quiesce", "transfer to itself"])
+def test_a_joint_configuration_is_left_after_a_transfer_that_dropped_the_proposal(end: str) -> None:
+    one, stored = leader_of_three()
+    implicit = replace(JOINT, transition=ConfChangeTransition.JOINT_IMPLICIT)
+    assert one.propose_conf_change(implicit) == LogPosition(1, 4)
+    work(one, stored)
+    one.transfer_leader(3)
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=4))
+    ready = one.ready()
+    one.apply_conf_change(implicit, 4)
+    one.advance()
+    assert one.raft.tracker.config.auto_leave
+    assert one.raft.log.last_index() == 4
+    if end == "timeout":
+        for _ in range(CONFIG.election_tick):
+            one.tick()
+    elif end == "quiesce":
+        one.quiesce()
+    else:
+        one.transfer_leader(1)
+    work(one, stored)
+    assert ready.committed_entries[-1].index == 4
+    assert stored.entries(5, 6, 2**64)[0].type is RaftEntryType.CONF_CHANGE_V2
 
 
 def test_a_failed_snapshot_is_retried_after_a_heartbeat_response() -> None:
@@ -449,10 +533,9 @@ def test_quiescing_a_group_aborts_a_leadership_transfer() -> None:
     one, stored = leader_of_three()
     one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
     one.transfer_leader(2)
-    with pytest.raises(ProposalDropped):
-        one.propose(b"data")
+    assert one.propose(b"data") is NotAppended.TRANSFERRING
     one.quiesce()
-    one.propose(b"data")
+    assert one.propose(b"data") == LogPosition(1, 4)
     assert any(m.type is MessageType.APP for m in work(one, stored))
 
 

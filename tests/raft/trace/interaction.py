@@ -17,9 +17,12 @@ from pixy.raft import (
     ConfChangeV2,
     Entry,
     HardState,
+    LogPosition,
     MemoryStorage,
     Message,
     MessageType,
+    NotAppended,
+    ProposalDropped,
     RaftBug,
     RaftConfig,
     RaftEntryType,
@@ -134,7 +137,7 @@ class InteractionTrace:
                 case, "processing apply thread", self._process_apply
             ),
             "process-ready": lambda case: self._each(case, "handling Ready", self._process_ready),
-            "propose": lambda case: self._node(case).raft_node.propose(_key(case, 1).encode()),
+            "propose": lambda case: _check(self._node(case).raft_node.propose(_key(case, 1).encode())),
             "propose-conf-change": self._propose_conf_change,
             "raft-log": lambda case: self._print_log(self._node(case)),
             "raft-state": self._raft_state,
@@ -266,7 +269,7 @@ class InteractionTrace:
             if len(changes) != 1 or transition is not ConfChangeTransition.AUTO:
                 raise CommandError("v1 conf change can only have one operation and no transition")
             change = ConfChange(changes[0].type, changes[0].node_id)
-        self._node(case).raft_node.propose_conf_change(change)
+        _check(self._node(case).raft_node.propose_conf_change(change))
 
     # --- commands that only read -----------------------------------------------------------------
 
@@ -418,6 +421,12 @@ class InteractionTrace:
     def _drain_apply_work(self, node: _Node) -> None:
         while node.apply_work:
             self._process_apply(node)
+
+
+def _check(outcome: LogPosition | NotAppended) -> None:
+    """Raises ProposalDropped, as etcd's calls do."""
+    if isinstance(outcome, NotAppended) and outcome is not NotAppended.FORWARDED:
+        raise ProposalDropped(outcome)
 
 
 def _is_due(message: Message, node_id: int, kind: MessageType | None, drop: bool) -> bool:

@@ -5,7 +5,19 @@ not grow with the length of a run. The full property follows by induction: two l
 entry, preceded by the same entry, are equal up to there.
 """
 
-from pixy.raft import NONE, Entry, LogPosition, Message, MessageType, RaftNode, StateType, StorageError
+from collections.abc import Sequence
+
+from pixy.raft import (
+    NONE,
+    Entry,
+    LogPosition,
+    Message,
+    MessageType,
+    NotAppended,
+    RaftNode,
+    StateType,
+    StorageError,
+)
 
 __all__ = ["Checks", "RaftFailure"]
 
@@ -27,6 +39,8 @@ class Checks:
         self._entries: dict[LogPosition, tuple[Entry, int]] = {}
         self._applied: dict[int, int] = {}
         self._commit_indexes: dict[int, int] = {}
+        self._proposed: dict[LogPosition, bytes] = {}
+        self._dropped: set[bytes] = set()
 
     def bootstrap(self, position: LogPosition) -> None:
         """The log of the group begins after this position."""
@@ -74,8 +88,25 @@ class Checks:
                 raise RaftFailure(
                     f"state machine safety: {node.raft.id} committed {entry}, another node {other}"
                 )
+            position = LogPosition(entry.term, entry.index)
+            if self._proposed.get(position, entry.data) != entry.data or entry.data in self._dropped:
+                raise RaftFailure(f"proposals: {entry} is not what was answered to its proposer")
             if entry.index > self.last_committed.index:
-                self.last_committed = LogPosition(entry.term, entry.index)
+                self.last_committed = position
+
+    def proposed(self, node_id: int, payloads: Sequence[bytes], outcome: LogPosition | NotAppended) -> None:
+        """Check the answer to a proposal: a position holds its payload or another term's entry, and
+        a dropped proposal is never committed. Each payload is proposed once.
+        """
+        if isinstance(outcome, LogPosition):
+            for index, payload in enumerate(payloads, outcome.index):
+                other = self._proposed.setdefault(LogPosition(outcome.term, index), payload)
+                if other != payload:
+                    raise RaftFailure(
+                        f"proposals: {node_id} gave two of them the position {outcome.term}/{index}"
+                    )
+        elif outcome is not NotAppended.FORWARDED:
+            self._dropped.update(payloads)
 
     def appended(self, node: RaftNode, entries: list[Entry]) -> None:
         """Check entries that a node is about to store."""

@@ -15,6 +15,7 @@ from pixy.raft import (
     LogPosition,
     Message,
     MessageType,
+    NotAppended,
     RaftConfig,
     RaftError,
     RaftNode,
@@ -311,20 +312,18 @@ class Cluster:
             self._payloads += 1
             payloads.append(b"%d " % self._payloads + b"." * self._random.randrange(60))
         if replica.node is not None:
-            try:
-                replica.node.propose(*payloads)
-                self.counts["proposals"] += len(payloads)
-            except RaftError:
-                self.counts["dropped proposals"] += len(payloads)
+            outcome = replica.node.propose(*payloads)
+            self._checks.proposed(replica.id, payloads, outcome)
+            dropped = isinstance(outcome, NotAppended) and outcome is not NotAppended.FORWARDED
+            self.counts["dropped proposals" if dropped else "proposals"] += len(payloads)
+            if isinstance(outcome, NotAppended):
+                self.counts[f"not appended: {outcome.value}"] += 1
             self._stepped(replica, replica.node)
 
     def _change(self, replica: Replica, change: ConfChangeV2) -> None:
         assert replica.node is not None
-        try:
-            replica.node.propose_conf_change(change)
-            self.counts["membership changes"] += 1
-        except RaftError:
-            self.counts["dropped membership changes"] += 1
+        taken = isinstance(replica.node.propose_conf_change(change), LogPosition)
+        self.counts["membership changes" if taken else "dropped membership changes"] += 1
         self._stepped(replica, replica.node)
 
     def _campaign(self, replica: Replica) -> None:

@@ -2,7 +2,7 @@
 violation then, or it is blind.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -10,6 +10,7 @@ from unittest.mock import patch
 from pixy.raft import (
     ConfChangeV2,
     ConfState,
+    Entry,
     LogPosition,
     Message,
     MessageType,
@@ -96,6 +97,15 @@ def _vote_for_all(node: Raft, m: Message) -> None:
 def _read_unconfirmed(node: Raft, m: Message) -> None:
     """Raft §8."""
     reads._answer_read(node, m, node.log.committed)
+
+
+_append_entries = Raft.append_entries
+
+
+def _answer_last_position(self: Raft, proposed: Sequence[Entry]) -> LogPosition | None:
+    """The position of a proposal is that of its first entry."""
+    position = _append_entries(self, proposed)
+    return None if position is None else LogPosition(position.term, self.log.last_index())
 
 
 def _append_without_looking(self: RaftLog, term: int, index: int) -> bool:
@@ -195,6 +205,9 @@ RULES: dict[str, Rule] = {
     ),
     "a read is confirmed by a quorum": Rule(
         Profile.MIXED, [_leader_handler(MessageType.READ_INDEX, _read_unconfirmed)], 10
+    ),
+    "a proposal is at the position that was answered": Rule(
+        Profile.MIXED, [patch.object(Raft, "append_entries", _answer_last_position)]
     ),
     "an append matches the entry before it": Rule(
         Profile.LEADERS, [patch.object(RaftLog, "match_term", _append_without_looking)]
