@@ -7,9 +7,9 @@
     a background job                            nothing: it restarts      `FaultLog.note`
         after a pause
 
-Storage and the state machines (`pixy.storage`, `pixy.cluster`) report their faults themselves, or
-let them pass through one of their callbacks: the disk may by then differ from the answers given,
-and recovery has to decide. Nothing else holds anything that a client was promised, so its faults
+Storage, stages and the state machines (`pixy.storage`, `pixy.staging`, `pixy.cluster`) report their
+faults themselves, or let them pass through one of their callbacks: the disk may by then differ from
+the answers given, and recovery has to decide. Nothing else holds anything that a client was promised, so its faults
 are contained where they occur. Background jobs are the keeper and the commits of a consumer group,
 the fetcher of a partition, and the members, producers and fetchers of a Kafka cluster; callers that
 wait for one of them meanwhile get INTERNAL.
