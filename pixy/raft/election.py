@@ -43,6 +43,10 @@ __all__ = [
 ]
 
 
+_CAST = "%x [logterm: %d, index: %d, vote: %x] cast %s for %x [logterm: %d, index: %d] at term %d"
+_REJECTED = "%x [logterm: %d, index: %d, vote: %x] rejected %s from %x [logterm: %d, index: %d] at term %d"
+
+
 class Campaign(Enum):
     """Kind of a campaign."""
 
@@ -159,9 +163,8 @@ def handle_vote_request(raft: "Raft", m: Message) -> None:
     )
     # Raft §5.4.1: only if the candidate's log is at least as up-to-date.
     granted = may_vote and candidate >= last
-    text = "cast %s for" if granted else "rejected %s from"
     raft.trace.info(
-        f"%x [logterm: %d, index: %d, vote: %x] {text} %x [logterm: %d, index: %d] at term %d",
+        _CAST if granted else _REJECTED,
         raft.id,
         last.term,
         last.index,

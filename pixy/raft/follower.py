@@ -9,6 +9,7 @@ from pixy.raft.config import ReadOnlyOption
 from pixy.raft.messages import NONE, Entry, Message, MessageType, ReadState, Snapshot, StateType
 from pixy.raft.proposals import NotAppended
 from pixy.raft.text import describe_conf_state
+from pixy.raft.trace import Described
 
 if TYPE_CHECKING:
     from pixy.raft.raft import Raft
@@ -120,9 +121,10 @@ def _is_needed(raft: "Raft", snapshot: Snapshot) -> bool:
 def _answer_snapshot(raft: "Raft", leader: int, snapshot: Snapshot) -> bool:
     restored = restore(raft, snapshot)
     raft.trace.info(
-        "%x [commit: %d] " + ("restored" if restored else "ignored") + " snapshot [index: %d, term: %d]",
+        "%x [commit: %d] %s snapshot [index: %d, term: %d]",
         raft.id,
         raft.log.committed,
+        "restored" if restored else "ignored",
         snapshot.index,
         snapshot.term,
     )
@@ -147,7 +149,7 @@ def restore(raft: "Raft", snapshot: Snapshot) -> bool:
         raft.trace.warning(
             "%x attempted to restore snapshot but it is not in the ConfState %s; should never happen",
             raft.id,
-            describe_conf_state(state),
+            Described(describe_conf_state, state),
         )
         return False
     if log.match_term(snapshot.term, snapshot.index):

@@ -9,6 +9,7 @@ from pixy.raft.errors import panic
 from pixy.raft.messages import NONE, ConfChange, Entry, Message, MessageType, RaftEntryType
 from pixy.raft.proposals import NotAppended
 from pixy.raft.text import describe_conf_change, describe_config
+from pixy.raft.trace import Described
 from pixy.raft.wire import decode_conf_change
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ def _check_conf_changes(raft: "Raft", entries: Sequence[Entry]) -> list[Entry]:
                 raft.trace.info(
                     "%x ignoring conf change %s at config %s: %s",
                     raft.id,
-                    describe_conf_change(change),
-                    describe_config(raft.tracker.config),
+                    Described(describe_conf_change, change),
+                    Described(describe_config, raft.tracker.config),
                     refusal,
                 )
                 taken = Entry()

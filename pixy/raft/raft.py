@@ -49,8 +49,8 @@ from pixy.raft.roles import HANDLERS
 from pixy.raft.sizes import payload_size
 from pixy.raft.storage import Storage
 from pixy.raft.terms import reconcile_terms
-from pixy.raft.text import describe_config, message_type_name
-from pixy.raft.trace import Trace
+from pixy.raft.text import describe_config, describe_peers, message_type_name
+from pixy.raft.trace import Described, Trace
 from pixy.raft.tracker import Tracker
 
 __all__ = ["Raft"]
@@ -177,7 +177,7 @@ class Raft:
         self.trace.info(
             "newRaft %x [peers: [%s], term: %d, commit: %d, applied: %d, lastindex: %d, lastterm: %d]",
             self.id,
-            ",".join([f"{node_id:x}" for node_id in self.tracker.voters]),
+            Described(describe_peers, self.tracker.voters),
             self.term,
             self.log.committed,
             self.log.applied,
@@ -450,12 +450,13 @@ class Raft:
             # A leadership transfer is pending. Its end, or the next apply, retries.
             self.trace.debug(
                 "not initiating automatic transition out of joint configuration %s: %s",
-                describe_config(config),
+                Described(describe_config, config),
                 ProposalDropped.text,
             )
         else:
             self.trace.info(
-                "initiating automatic transition out of joint configuration %s", describe_config(config)
+                "initiating automatic transition out of joint configuration %s",
+                Described(describe_config, config),
             )
 
     # --- configurations (Raft §6, thesis chapter 4) -----------------------------------------------
@@ -510,7 +511,8 @@ class Raft:
         return config
 
     def _config_switched(self) -> None:
-        self.trace.info("%x switched to configuration %s", self.id, describe_config(self.tracker.config))
+        config = Described(describe_config, self.tracker.config)
+        self.trace.info("%x switched to configuration %s", self.id, config)
         own = self.tracker.progress.get(self.id)
         self.is_learner = own is not None and own.learner
 

@@ -48,6 +48,7 @@ __all__ = [
     "describe_index",
     "describe_majority",
     "describe_message",
+    "describe_peers",
     "describe_progress_map",
     "describe_read_states",
     "describe_ready",
@@ -146,6 +147,11 @@ def describe_config(config: ConfState) -> str:
     if config.learners_next:
         text += " learners_next=" + _ids(config.learners_next)
     return text + " autoleave" if config.auto_leave else text
+
+
+def describe_peers(voters: Iterable[int]) -> str:
+    """For instance `1,2,3`."""
+    return ",".join([f"{node_id:x}" for node_id in voters])
 
 
 def _ids(ids: Iterable[int]) -> str:

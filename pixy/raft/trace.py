@@ -1,13 +1,17 @@
 """Trace hook of the core.
 
 The methods have the signatures of `logging.Logger`'s, so a logger can be passed as is; the texts
-are etcd's, so its traces can be reproduced. The receiver formats the texts: with `NullTrace` they
-cost one call, and none is on the path of an entry that is replicated without incident.
+are etcd's, so its traces can be reproduced. The receiver formats the texts, and the description of
+an argument (`Described`): with `NullTrace` no text is made, a line costs one call, and none is on
+the path of an entry that is replicated without incident.
 """
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
-__all__ = ["NULL_TRACE", "NullTrace", "Trace"]
+__all__ = ["NULL_TRACE", "Described", "NullTrace", "Trace"]
+
+_Value = TypeVar("_Value")
 
 
 class Trace(Protocol):
@@ -18,6 +22,24 @@ class Trace(Protocol):
     def warning(self, msg: str, *args: object) -> None: ...
     def error(self, msg: str, *args: object) -> None: ...
     def critical(self, msg: str, *args: object) -> None: ...
+
+
+class Described(Generic[_Value]):
+    """Argument of a text, described when the text is formatted.
+
+    Args:
+        describe: returns the description.
+        value: never changed afterwards, because a receiver may format later.
+    """
+
+    __slots__ = ("_describe", "_value")
+
+    def __init__(self, describe: Callable[[_Value], str], value: _Value) -> None:
+        self._describe = describe
+        self._value = value
+
+    def __str__(self) -> str:
+        return self._describe(self._value)
 
 
 class NullTrace:

@@ -3,11 +3,15 @@ progress.
 """
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
 
 import pytest
 
+import pixy.raft
 from tests.sim.raft import RaftFailure, Simulation, run_seed
 from tests.sim.raft.faults import FaultKind, Profile
 from tests.sim.raft.rules import switched_off
@@ -52,6 +56,25 @@ def test_no_safety_property_is_violated_and_every_event_occurs() -> None:
         "reads",
     ):
         assert counts[what] >= 100, what
+
+
+def test_a_run_makes_no_text_for_a_trace_that_nobody_reads() -> None:
+    folder = str(Path(pixy.raft.__file__).parent)
+    made: Counter[str] = Counter()
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(folder):
+            made[code.co_name] += code.co_name == "__str__" or code.co_name.startswith("describe_")
+
+    simulation = Simulation(1)
+    sys.setprofile(called)
+    try:
+        simulation.run()
+    finally:
+        sys.setprofile(None)
+    assert "become_leader" in made
+    assert +made == Counter()
 
 
 def test_a_seed_is_deterministic() -> None:
