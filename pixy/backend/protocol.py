@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 
 from pixy.errors import PixyError
 from pixy.records import OffsetCommit, OffsetRange, TopicPartition
-from pixy.staging import Published, StageSeal
+from pixy.staging import Published, StagedBatches, StagedWrites, StageSeal
 
 __all__ = [
     "AppendDone",
@@ -114,14 +114,6 @@ class FetchResult(NamedTuple):
     high_watermark: int
 
 
-class StagedBatches(NamedTuple):
-    """Whole batches back to back for one partition, and the number of their records."""
-
-    partition: TopicPartition
-    batches: bytes | memoryview
-    records: int
-
-
 class ConsumerMembership(Protocol):
     """The membership of this process in one consumer group."""
 
@@ -132,7 +124,7 @@ class ConsumerMembership(Protocol):
         """Leave the group. The assignment callback is not called again."""
 
 
-class Backend(Protocol):
+class Backend(StagedWrites, Protocol):
     """One cluster."""
 
     async def start(self) -> None:
@@ -296,68 +288,6 @@ class Backend(Protocol):
             UnknownPartition: there is no such partition.
             CorruptData: the stored data to be searched is damaged.
         """
-
-    # --- staged writes ------------------------------------------------------------------------------------------
-
-    async def stage(
-        self,
-        sink_id: str,
-        stage_id: str,
-        piece: int,
-        batches: Sequence[StagedBatches],
-        seal: StageSeal | None = None,
-    ) -> int:
-        """Accept a piece of a stage, seal the stage, or both. The first piece creates the stage.
-
-        A piece is written once, however often it is sent. A sealed stage is complete and durable;
-        an unsealed one is lost with this process.
-
-        Args:
-            piece: its number, from 0 on. Pieces may come in any order; the batches of a partition
-                are in the order of the numbers.
-            batches: validated, each partition once; empty: only `seal`.
-
-        Returns:
-            The size of the stage in bytes.
-
-        Raises:
-            UnknownPartition: there is no such partition.
-            InvalidArgument: a different piece of this number was accepted before.
-            FailedPrecondition: the stage is sealed or published, or `seal` does not match its
-                pieces.
-            ResourceExhausted: a limit on stages is reached.
-            Unavailable: the disk is full.
-        """
-
-    async def publish(
-        self,
-        sink_id: str,
-        epoch: int,
-        query_id: str,
-        stage_ids: Sequence[str],
-        *,
-        reset: bool = False,
-        replaces: str = "",
-    ) -> Published:
-        """Make sealed stages visible, all or none, each exactly once; return once they are visible.
-
-        Batches of a partition become visible in the order of the stages.
-
-        Args:
-            epoch: has no effect unless it is above the last epoch of the sink.
-            query_id: the query of the sink; empty: the sink is for this one publication.
-            reset: take the sink over from another query; its epochs begin anew.
-            replaces: the same, if the sink belongs to this query; empty: no takeover.
-
-        Raises:
-            FailedPrecondition: a stage is missing, unsealed or published, a topic of it is deleted,
-                or the sink belongs to another query. Nothing was published.
-            CorruptData: a stage or a partition is damaged.
-            ResourceExhausted, Unavailable: too many sinks, or too many unfinished publications.
-        """
-
-    async def discard(self, sink_id: str, stage_ids: Sequence[str]) -> None:
-        """Drop stages; published and missing ones are passed over."""
 
     # --- consumer groups ----------------------------------------------------------------------------------------
 

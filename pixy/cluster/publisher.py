@@ -120,7 +120,7 @@ class Publisher:
     ) -> int:
         """Accept a piece of a stage, seal the stage, or both; returns the size of the stage.
 
-        As `Backend.stage`.
+        As `StagedWrites.stage`.
         """
         self._expiry.staged(name)
         if self._state.is_published(name):
@@ -143,7 +143,10 @@ class Publisher:
         reset: bool = False,
         replaces: str = "",
     ) -> Published:
-        """Make stages visible, all or none, and return once they are. As `Backend.publish`."""
+        """Make stages visible, all or none, and return once they are.
+
+        As `StagedWrites.publish`.
+        """
         self.touch(sink_id)
         while (committing := self._committing.get(sink_id)) is not None:
             await asyncio.shield(committing)
@@ -175,7 +178,7 @@ class Publisher:
         return Published(True, epoch)
 
     async def discard(self, sink_id: str, stage_ids: Iterable[str]) -> None:
-        """Drop stages that were not published. As `Backend.discard`."""
+        """Drop stages that were not published. As `StagedWrites.discard`."""
         self.touch(sink_id)
         names = [StageName(sink_id, stage_id) for stage_id in stage_ids]
         stages = [stage for name in names if (stage := self._stages.get(name)) and self._may_go(stage)]

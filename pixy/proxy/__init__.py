@@ -4,7 +4,7 @@ from pixy.proxy.accumulator import ProduceDone
 from pixy.proxy.log import Appended, Log, OffsetPosition, OffsetQuery, PartitionBatches, TopicVersion
 from pixy.proxy.proxy import PartitionOffsets, Proxy
 from pixy.proxy.range_reader import Fetched, Range, RangeReader, RangeState
-from pixy.proxy.staging import StagedWrites
+from pixy.proxy.staging import Staging
 
 __all__ = [
     "Appended",
@@ -19,6 +19,6 @@ __all__ = [
     "Range",
     "RangeReader",
     "RangeState",
-    "StagedWrites",
+    "Staging",
     "TopicVersion",
 ]

@@ -30,7 +30,7 @@ from pixy.errors import (
 )
 from pixy.proxy.accumulator import Accumulators, ProduceDone, headers_bytes
 from pixy.proxy.log import Log
-from pixy.proxy.staging import StagedWrites
+from pixy.proxy.staging import Staging
 from pixy.proxy.topics import TopicCreator
 from pixy.records import Header, check_topic_name, make_partitioner
 
@@ -114,7 +114,7 @@ class Proxy:
         )
         self._topics = TopicCreator(backend, config, on_fault)
         self.log = Log(backend, config, self._topics, clock)
-        self.staging = StagedWrites(backend, config, self.log)
+        self.staging = Staging(backend, config, self.log)
         self._consumers = Consumers(
             backend,
             config.consumer,

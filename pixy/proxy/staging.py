@@ -7,7 +7,7 @@ requests beyond it queue, as many bytes again at most.
 import re
 from collections.abc import Sequence
 
-from pixy.backend import Backend, Published, StagedBatches, StageSeal
+from pixy.backend import Published, StagedBatches, StageSeal
 from pixy.byte_semaphore import ByteSemaphore
 from pixy.config import ProxyConfig
 from pixy.errors import (
@@ -19,8 +19,9 @@ from pixy.errors import (
     UnknownPartition,
 )
 from pixy.proxy.log import Log, PartitionBatches, TopicVersion
+from pixy.staging import StagedWrites
 
-__all__ = ["STAGES_PER_CALL_MAX", "StagedWrites"]
+__all__ = ["STAGES_PER_CALL_MAX", "Staging"]
 
 STAGES_PER_CALL_MAX = 10_000
 """Limit of the stages in one call to publish or discard."""
@@ -29,8 +30,8 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PIECE_MAX = 2**31 - 1
 
 
-class StagedWrites:
-    """Staged writes to one cluster; `Backend.stage` explains them.
+class Staging:
+    """Staged writes to one cluster; `pixy.staging.StagedWrites` explains them.
 
     Args:
         backend: the cluster.
@@ -38,7 +39,7 @@ class StagedWrites:
         log: validates batches and versions.
     """
 
-    def __init__(self, backend: Backend, config: ProxyConfig, log: Log) -> None:
+    def __init__(self, backend: StagedWrites, config: ProxyConfig, log: Log) -> None:
         self._backend = backend
         self._log = log
         self._buffer_bytes = config.producer.buffer_bytes

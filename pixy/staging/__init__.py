@@ -1,5 +1,6 @@
 """Stages: record batches that are durable, and invisible until they are published.
 
+    staged_writes       the interface of their users
     stage_files         the files of a stage on disk, and their recovery
     stage, stages       one stage, and all of a node: pieces, seals, limits, removal
     expiry              the end of stages that nobody publishes
@@ -13,7 +14,7 @@ in a transaction.
 
 from pixy.staging.expiry import StageExpiry
 from pixy.staging.publication_marks import MarkName, mark_name, read_marks, remove_mark, write_mark
-from pixy.staging.sinks import NotNew, Published, Sink, StageName, judge_epoch
+from pixy.staging.sinks import NotNew, Sink, StageName, judge_epoch
 from pixy.staging.stage import Stage, StageSeal, merged_parts
 from pixy.staging.stage_files import (
     STAGE_FILE,
@@ -27,6 +28,7 @@ from pixy.staging.stage_files import (
     stage_directory,
     staged_part,
 )
+from pixy.staging.staged_writes import Published, StagedBatches, StagedWrites
 from pixy.staging.stages import KAFKA_CLUSTER_ID, Stages
 
 __all__ = [
@@ -44,6 +46,8 @@ __all__ = [
     "StageFiles",
     "StageName",
     "StageSeal",
+    "StagedBatches",
+    "StagedWrites",
     "Stages",
     "find_fault",
     "judge_epoch",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pixy.errors import FailedPrecondition
 from pixy.proto.state_pb2 import PublishStages
 
-__all__ = ["NotNew", "Published", "Sink", "StageName", "judge_epoch"]
+__all__ = ["NotNew", "Sink", "StageName", "judge_epoch"]
 
 
 class StageName(NamedTuple):
@@ -28,18 +28,6 @@ class Sink(NamedTuple):
     query_id: str
     last_epoch: int
     active_ms: int
-
-
-class Published(NamedTuple):
-    """The outcome of a publish.
-
-    Attributes:
-        published: False if the epoch was published before.
-        last_epoch: the last epoch that the sink has published.
-    """
-
-    published: bool
-    last_epoch: int
 
 
 class NotNew(NamedTuple):

@@ -197,7 +197,7 @@ class Stages:
     async def stage(
         self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: StageSeal | None
     ) -> int:
-        """Write a piece, or seal a stage, or both; see `Backend.stage`.
+        """Write a piece, or seal a stage, or both; see `StagedWrites.stage`.
 
         Returns:
             Size of the stage in bytes.

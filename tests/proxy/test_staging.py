@@ -10,7 +10,7 @@ from pixy.backend import StagedBatches, StageSeal, TopicPartition
 from pixy.clock import SystemClock
 from pixy.config import ProxyConfig
 from pixy.errors import ShuttingDown, Unavailable
-from pixy.proxy import Log, PartitionBatches, StagedWrites
+from pixy.proxy import Log, PartitionBatches, Staging
 from pixy.proxy.topics import TopicCreator
 from tests.fakes.backend import FakeBackend
 from tests.fakes.batches import batch_of
@@ -37,17 +37,17 @@ class SlowBackend(FakeBackend):
         return await super().stage(sink_id, stage_id, piece, batches, seal)
 
 
-async def make(buffer_bytes: int) -> tuple[StagedWrites, SlowBackend]:
+async def make(buffer_bytes: int) -> tuple[Staging, SlowBackend]:
     backend = SlowBackend()
     await backend.start()
     await backend.create_topic("t", 1)
     config = replace(ProxyConfig(), producer=replace(ProxyConfig().producer, buffer_bytes=buffer_bytes))
     faults: list[BaseException] = []
     log = Log(backend, config, TopicCreator(backend, config, faults.append), SystemClock())
-    return StagedWrites(backend, config, log), backend
+    return Staging(backend, config, log), backend
 
 
-def ask(staging: StagedWrites, piece: int) -> "asyncio.Task[int]":
+def ask(staging: Staging, piece: int) -> "asyncio.Task[int]":
     partitions = [PartitionBatches(T0, batch_of(b"1"))]
     return asyncio.create_task(staging.stage("sink", "stage", piece, partitions, [], None))
 

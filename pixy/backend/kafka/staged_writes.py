@@ -109,7 +109,7 @@ class StagingPlace:
 
 
 class KafkaStagedWrites:
-    """The staged writes of one Kafka cluster; see `Backend.stage`.
+    """The staged writes of one Kafka cluster; see `StagedWrites.stage`.
 
     Args:
         client: the cluster's brokers and metadata.
@@ -244,7 +244,7 @@ class KafkaStagedWrites:
     async def stage(
         self, name: StageName, piece: int, batches: Sequence[StagedBatches], seal: StageSeal | None
     ) -> int:
-        """As `Backend.stage`. The partitions are known."""
+        """As `StagedWrites.stage`. The partitions are known."""
         try:
             stages = await self._open()
         except DataDirectoryError as error:
@@ -269,7 +269,7 @@ class KafkaStagedWrites:
         return PieceBatches(topic, known.topic_id, number, batches.batches, batches.records)
 
     async def discard(self, sink_id: str, stage_ids: Iterable[str]) -> None:
-        """As `Backend.discard`."""
+        """As `StagedWrites.discard`."""
         if self._stages is None or self._expiry is None:
             return
         self._expiry.touch(sink_id)
@@ -304,7 +304,7 @@ class KafkaStagedWrites:
     # --- publishing -----------------------------------------------------------------------------------------------
 
     async def publish(self, command: PublishStages) -> Published:
-        """As `Backend.publish`.
+        """As `StagedWrites.publish`.
 
         A publication that has begun continues even if the caller goes away.
         """
