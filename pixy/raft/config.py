@@ -56,6 +56,9 @@ class RaftConfig:
         defer_vote_requests: with asynchronous writes, request votes only after the own term and
             vote are stored. etcd does so at once; a candidate that then crashes may campaign again
             in the same term with a shorter log, and count the votes granted before.
+        defer_commit_index: store a new commit index with the next entries, snapshot, term or vote, and
+            never by itself, so that it takes no write of its own. etcd stores it at once. The stored
+            one may then lag behind; a restart uses the larger of the stored and the applied index.
         defer_snapshots: restore a leader's snapshot only after the driver has reported its data
             (`snapshot_arrived`), not at once. Until then the node keeps its log, and may vote and
             campaign.
@@ -82,6 +85,7 @@ class RaftConfig:
     read_only: ReadOnlyOption = ReadOnlyOption.SAFE
     async_storage_writes: bool = False
     defer_vote_requests: bool = True
+    defer_commit_index: bool = False
     defer_snapshots: bool = False
     disable_proposal_forwarding: bool = False
     disable_conf_change_validation: bool = False

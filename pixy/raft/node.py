@@ -90,7 +90,8 @@ class RaftNode:
         storage: stable state; written by the driver, read by the core.
         config: options; may be shared by many groups.
         random: source of randomness for election timeouts; may be shared by many groups.
-        applied: index up to which the application has applied the entries in the storage.
+        applied: index up to which the application has applied the entries in the storage. They count
+            as committed, whatever commit index is stored.
         trace: trace sink.
 
     Raises:
@@ -101,6 +102,7 @@ class RaftNode:
     __slots__ = (
         "_announced_snapshot",
         "_apply_unstable",
+        "_defers_commit_index",
         "_previous_hard_state",
         "_previous_soft_state",
         "_raft",
@@ -121,6 +123,7 @@ class RaftNode:
         # With synchronous writes, entries are stored before they are applied. With asynchronous
         # writes, a crash might leave the application ahead of its log.
         self._apply_unstable = not config.async_storage_writes
+        self._defers_commit_index = config.defer_commit_index
         # The awaited snapshot that a Ready has reported.
         self._announced_snapshot: Message | None = None
         self._previous_soft_state = self._raft.soft_state()
@@ -314,16 +317,16 @@ class RaftNode:
         return (
             log.has_next_committed_entries(self._apply_unstable)
             or log.unstable.has_next()
-            or self._hard_state_changed()
+            or self._hard_state_changed(not self._defers_commit_index)
             or raft.lead != self._previous_soft_state.lead
             or raft.state is not self._previous_soft_state.state
             or raft.awaited_snapshot is not self._announced_snapshot
         )
 
-    def _hard_state_changed(self) -> bool:
+    def _hard_state_changed(self, commit_counts: bool) -> bool:
         term, vote, commit = self._previous_hard_state
         raft = self._raft
-        return raft.log.committed != commit or raft.term != term or raft.vote != vote
+        return (commit_counts and raft.log.committed != commit) or raft.term != term or raft.vote != vote
 
     def ready(self) -> Ready:
         """Collect the pending work. It now belongs to the driver and is not returned again.
@@ -338,7 +341,7 @@ class RaftNode:
         soft_state, hard_state, must_sync = None, None, bool(entries)
         if raft.lead != self._previous_soft_state.lead or raft.state is not self._previous_soft_state.state:
             self._previous_soft_state = soft_state = raft.soft_state()
-        if self._hard_state_changed():
+        if self._hard_state_changed(not self._defers_commit_index or log.unstable.has_next()):
             before, hard_state = self._previous_hard_state, raft.hard_state()
             must_sync = must_sync or hard_state.term != before.term or hard_state.vote != before.vote
             self._previous_hard_state = hard_state

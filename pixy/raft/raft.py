@@ -69,8 +69,8 @@ class Raft:
         config: options.
         random: source of randomness for election timeouts.
         trace: trace sink.
-        applied: index up to which the application has applied entries; 0 if unknown, in which case
-            entries are handed out again.
+        applied: index up to which the application has applied entries, which are thus committed; 0
+            if unknown, in which case entries are handed out again.
 
     Raises:
         RaftConfigError: the id is reserved.
@@ -158,7 +158,7 @@ class Raft:
         self.tracker = Tracker(*conf_change.restore(conf_state, self.new_progress))
         self._config_switched()
         if hard_state != HardState():
-            if hard_state.commit < self.log.committed or hard_state.commit > self.log.last_index():
+            if hard_state.commit > self.log.last_index():
                 panic(
                     self.trace,
                     "%x state.commit %d is out of range [%d, %d]",
@@ -167,10 +167,12 @@ class Raft:
                     self.log.committed,
                     self.log.last_index(),
                 )
-            self.log.committed = hard_state.commit
+            self.log.commit_to(hard_state.commit)
             self.term = hard_state.term
             self.vote = hard_state.vote
         if applied > 0:
+            # The stored commit index may lag behind.
+            self.log.commit_to(applied)
             self.log.applied_to(applied)
         self.become_follower(self.term, NONE)
         last = self.log.last_position()

@@ -16,6 +16,9 @@ While entries are being stored, another leader may replace them by others of the
 the storage passes through outdated states: so a response of an earlier term says nothing about the
 current log. A response is attached whenever there is unstable state, even without new entries, so
 that one of the current term always arrives.
+
+A STORAGE_APPEND without entries, snapshot, term, vote and commit index stores nothing, and needs no
+write: its responses are delivered as soon as everything before it is durable.
 """
 
 from collections.abc import Sequence
@@ -53,7 +56,7 @@ class Ready:
         committed_entries: entries to apply; never together with a snapshot.
         messages: messages to send.
         must_sync: True if stored state must be durable before messages are sent; False if only the
-            commit index changed.
+            commit index changed, or nothing.
     """
 
     soft_state: SoftState | None

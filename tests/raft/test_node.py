@@ -181,6 +181,74 @@ def test_a_storage_without_all_committed_entries_is_a_bug() -> None:
         node(stored)
 
 
+def test_applied_entries_that_the_storage_does_not_have_are_a_bug() -> None:
+    stored = storage(1)
+    with pytest.raises(RaftBug, match=r"tocommit\(3\) is out of range \[lastIndex\(2\)\]"):
+        RaftNode(1, stored, CONFIG, Random(1), applied=3)
+
+
+def test_a_restart_takes_the_larger_of_the_stored_and_the_applied_index_as_committed() -> None:
+    stored = storage(1, 2)
+    stored.append([Entry(1, index) for index in range(3, 7)])
+    stored.set_hard_state(HardState(1, 0, 3))
+    for applied, committed in ((2, 3), (3, 3), (5, 5)):
+        one = RaftNode(1, stored, CONFIG, Random(1), applied=applied)
+        assert (one.raft.log.committed, one.raft.log.applied, one.raft.term) == (committed, applied, 1)
+        assert not one.ready().hard_state
+    stored.compact(5)
+    assert RaftNode(1, stored, CONFIG, Random(1), applied=5).raft.log.committed == 5
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_new_commit_index_is_stored_with_the_next_entries(asynchronous: bool) -> None:
+    stored = storage(1)
+    one = node(stored, config=replace(CONFIG, async_storage_writes=asynchronous, defer_commit_index=True))
+    states: list[HardState] = []
+    applied: list[int] = []
+    appended = 0
+
+    def run() -> None:
+        nonlocal appended
+        while one.has_ready():
+            ready = one.ready()
+            work = [m for m in ready.messages if m.type is MessageType.STORAGE_APPEND]
+            appended += len(work) if asynchronous else bool(ready.entries or ready.hard_state)
+            states.extend([ready.hard_state] if ready.hard_state else [])
+            applied.extend([entry.index for entry in ready.committed_entries])
+            stored.append(ready.entries)
+            for message in ready.messages:
+                for response in message.responses:
+                    one.step(response)
+            if not asynchronous:
+                one.advance()
+
+    one.campaign()
+    run()
+    before = appended
+    for index in (4, 5, 6):
+        assert one.propose(b"data") == LogPosition(1, index)
+        run()
+    assert appended - before == 3
+    assert applied == [3, 4, 5, 6]
+    assert one.raft.log.committed == 6
+    assert states == [HardState(1, 1, 2), HardState(1, 1, 3), HardState(1, 1, 4), HardState(1, 1, 5)]
+
+
+def test_a_commit_index_from_the_leader_is_no_work_for_the_storage() -> None:
+    config = replace(CONFIG, async_storage_writes=True, defer_commit_index=True)
+    stored = storage(1, 2)
+    stored.append([Entry(1, 3)])
+    one = node(stored, config=config)
+    one.step(Message(MessageType.HEARTBEAT, 1, 2, 1, commit=2))
+    one.ready()
+    one.step(Message(MessageType.HEARTBEAT, 1, 2, 1, commit=3))
+    assert [m.type for m in one.ready().messages] == [MessageType.HEARTBEAT_RESP, MessageType.STORAGE_APPLY]
+    one.step(Message(MessageType.APP, 1, 2, 1, 1, 3, commit=3))
+    (append,) = one.ready().messages
+    assert (append.term, append.vote, append.commit, append.entries) == (0, 0, 0, [])
+    assert [(m.type, m.index) for m in append.responses] == [(MessageType.APP_RESP, 3)]
+
+
 def test_a_payload_is_never_copied() -> None:
     payload = b"x" * 100
     one, stored = leader_of_three()

@@ -95,6 +95,7 @@ class Cluster:
             disable_proposal_forwarding=random.random() < 0.2,
             step_down_on_removal=random.random() < 0.5,
             defer_snapshots=self._snapshots.random() < 0.5,
+            defer_commit_index=Random(f"{self.seed} commit index").random() < 0.5,
         )
         stores_conf_state = self._snapshots.random() < 0.5
         options = ReplicaOptions(config, random.choice([15, 40, 100]), stores_conf_state)

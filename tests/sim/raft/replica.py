@@ -201,6 +201,10 @@ class Replica:
         node, message = self.node, self.appends.popleft()
         assert node is not None
         state = HardState(message.term, message.vote, message.commit)
+        stored = self.storage.initial_state().hard_state
+        if self.config.defer_commit_index and state != HardState():
+            alone = state[:2] == stored[:2] and not message.entries and message.snapshot is None
+            assert not alone, f"{self.id} stores nothing but the commit index {state.commit}"
         self.storage.write(state if state != HardState() else None, message.snapshot, list(message.entries))
         if message.responses:
             self.storage.sync()
@@ -247,11 +251,13 @@ class Replica:
 
     def _make_snapshot(self) -> None:
         # Applied entries are committed, but the storage may not have them yet, nor the commit
-        # index.
+        # index, unless a restart does without.
         assert self.node is not None
         if self.node.restoring or self._catches_up():
             return
-        stored = min(self.storage.last_index(), self.storage.initial_state()[0].commit)
+        stored = self.storage.last_index()
+        if not self.config.defer_commit_index:
+            stored = min(stored, self.storage.initial_state().hard_state.commit)
         if self.machine.index <= stored and self.storage.term(self.machine.index) == self.node.raft.log.term(
             self.machine.index
         ):

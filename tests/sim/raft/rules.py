@@ -163,13 +163,13 @@ class Rule(NamedTuple):
 
 RULES: dict[str, Rule] = {
     "only entries of the own term are committed by counting": Rule(
-        Profile.LEADERS, [patch.object(Raft, "maybe_commit", _commit_of_any_term)], 23
+        Profile.LEADERS, [patch.object(Raft, "maybe_commit", _commit_of_any_term)], 20
     ),
     "a vote is stored before it is answered": Rule(
-        Profile.ELECTIONS, [_sent_before_stored(MessageType.VOTE_RESP)], 10
+        Profile.ELECTIONS, [_sent_before_stored(MessageType.VOTE_RESP)], 8
     ),
     "a candidate's term is stored before it asks for votes": Rule(
-        Profile.LEADERS, [patch.object(Raft, "_defers_vote_requests", lambda _: False)], 16
+        Profile.LEADERS, [patch.object(Raft, "_defers_vote_requests", lambda _: False)], 281
     ),
     "an append is stored before it is acknowledged": Rule(
         Profile.MIXED, [_sent_before_stored(MessageType.APP_RESP)]
@@ -204,7 +204,7 @@ RULES: dict[str, Rule] = {
         Profile.MEMBERSHIP, [patch.object(Raft, "apply_conf_change", _apply_again)]
     ),
     "a read is confirmed by a quorum": Rule(
-        Profile.MIXED, [_leader_handler(MessageType.READ_INDEX, _read_unconfirmed)], 10
+        Profile.MIXED, [_leader_handler(MessageType.READ_INDEX, _read_unconfirmed)], 13
     ),
     "a proposal is at the position that was answered": Rule(
         Profile.MIXED, [patch.object(Raft, "append_entries", _answer_last_position)]
