@@ -1,4 +1,4 @@
-"""Spark looks for data sources in modules of this kind of name; the one that it finds here is `pixy`."""
+"""Data source `pixy` for Spark, which finds data sources by the names of their modules."""
 
 from pixy.spark.data_source import PixyDataSource as DefaultSource
 

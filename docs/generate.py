@@ -88,7 +88,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in cells)])
 
 
-# --- the commands ----------------------------------------------------------------------------------------------------
+# --- the commands ---------------------------------------------------------------------------------
 
 
 _CLI = """\
@@ -168,7 +168,7 @@ def _command_part(path: str, command: click.Command, shared: Sequence[tuple[str,
     return parts
 
 
-# --- the options -----------------------------------------------------------------------------------------------------
+# --- the options ----------------------------------------------------------------------------------
 
 
 _CONFIGURATION = """\
@@ -269,7 +269,7 @@ def _kinds(kinds: tuple[str, ...]) -> str:
     return kinds[0] if kinds else "no effect"
 
 
-# --- the services ----------------------------------------------------------------------------------------------------
+# --- the services ---------------------------------------------------------------------------------
 
 
 _API = """\
@@ -406,7 +406,7 @@ def _type(proto: _Proto, field: FieldDescriptorProto) -> str:
     return f"{'repeated ' if repeated else ''}[`{name}`](#message-{name.lower()})"
 
 
-# --- all of them -----------------------------------------------------------------------------------------------------
+# --- all of them ----------------------------------------------------------------------------------
 
 
 PAGES: Mapping[str, Callable[[], str]] = {

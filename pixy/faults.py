@@ -9,10 +9,10 @@
 
 Storage, stages and the state machines (`pixy.storage`, `pixy.staging`, `pixy.cluster`) report their
 faults themselves, or let them pass through one of their callbacks: the disk may by then differ from
-the answers given, and recovery has to decide. Nothing else holds anything that a client was promised, so its faults
-are contained where they occur. Background jobs are the keeper and the commits of a consumer group,
-the fetcher of a partition, and the members, producers and fetchers of a Kafka cluster; callers that
-wait for one of them meanwhile get INTERNAL.
+the answers given, and recovery has to decide. Nothing else holds anything that a client was
+promised, so its faults are contained where they occur. Background jobs are the keeper and the
+commits of a consumer group, the fetcher of a partition, and the members, producers and fetchers of
+a Kafka cluster; callers that wait for one of them meanwhile get INTERNAL.
 
 The caller gets an id, and the log has the traceback under that id. The id identifies the place in
 the code, so a fault that occurs ten thousand times a second is one fault in the log: its traceback

@@ -9,6 +9,6 @@ _ENDED = object()
 
 
 def run_in_steps(work: Iterator[object]) -> None:
-    """Run an iterator to its end, one step per turn of the event loop; the first step at once."""
+    """Run an iterator to its end, the first step at once, then one per iteration of the loop."""
     if next(work, _ENDED) is not _ENDED:
         asyncio.get_running_loop().call_soon(run_in_steps, work)

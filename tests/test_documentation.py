@@ -188,7 +188,7 @@ def test_a_broken_link_and_a_long_line_are_detected(tmp_path: Path) -> None:
     assert long_lines("x" * 101 + "\n| " + "y" * 200 + "\n```\n" + "z" * 200 + "\n```\n") == ["x" * 101]
 
 
-# --- docstrings ---------------------------------------------------------------------------------------------
+# --- docstrings -----------------------------------------------------------------------------------
 
 
 RELATIVE = re.compile(r'^ *"""(What|Whether|Who|Which|How|Where|When|Tells)\b', re.MULTILINE)

@@ -31,10 +31,10 @@ __all__ = ["EmbeddedBackend"]
 
 T = TypeVar("T")
 
-_PARTITIONS_PER_TURN = 200
-"""Partitions visited in one turn of the event loop: a topic may have 10 000."""
-_DESCRIBED_PER_TURN = 1000
-_GROUPS_PER_TURN = 1000
+_PARTITIONS_PER_ITERATION = 200
+"""Partitions visited in one iteration of the event loop: a topic may have 10 000."""
+_DESCRIBED_PER_ITERATION = 1000
+_GROUPS_PER_ITERATION = 1000
 
 
 class _Observer(NodeObserver):
@@ -55,7 +55,7 @@ class _Observer(NodeObserver):
         self._assign(self._coordinator.topic_deleted(name))
 
     def _assign(self, steps: Iterator[None]) -> None:
-        """Reassign consumer groups one per turn: there may be thousands."""
+        """Reassign consumer groups one per iteration: there may be thousands."""
         self._assignments.append(steps)
         if len(self._assignments) == 1:
             run_in_steps(self._told())
@@ -112,7 +112,7 @@ class EmbeddedBackend:
         self._stopped = True
         await self._node.stop()
 
-    # --- topics -------------------------------------------------------------------------------------------------
+    # --- topics -----------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicDescription | None:
         topic = self._node.metadata.topics.get(name)
@@ -156,12 +156,12 @@ class EmbeddedBackend:
         await self._node.delete_topic(name, force=force)
 
     async def _make_descriptions(self, partitions: int) -> None:
-        """Make descriptions for this number of partitions in advance, in several turns of the event
-        loop.
+        """Make descriptions for this number of partitions in advance, a part in each iteration of
+        the loop.
         """
         count = min(partitions, PARTITIONS_MAX)
-        while len(self._whole) + _DESCRIBED_PER_TURN < count:
-            self._describe_up_to(len(self._whole) + _DESCRIBED_PER_TURN)
+        while len(self._whole) + _DESCRIBED_PER_ITERATION < count:
+            self._describe_up_to(len(self._whole) + _DESCRIBED_PER_ITERATION)
             await asyncio.sleep(0)
         self._describe_up_to(count)
 
@@ -185,7 +185,7 @@ class EmbeddedBackend:
         topic = self._node.metadata.topics.get(name)
         return 0 if topic is None else len(topic.raft_groups)
 
-    # --- records ------------------------------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
     def append(
         self,
@@ -245,7 +245,7 @@ class EmbeddedBackend:
         for number in range(count):
             log = self._replica(TopicPartition(topic, number)).log
             ranges[number] = OffsetRange(log.begin_offset, log.end_offset)
-            if not (number + 1) % _PARTITIONS_PER_TURN:
+            if not (number + 1) % _PARTITIONS_PER_ITERATION:
                 await asyncio.sleep(0)
         return ranges
 
@@ -301,7 +301,7 @@ class EmbeddedBackend:
             )
         return replica
 
-    # --- staged writes ------------------------------------------------------------------------------------------
+    # --- staged writes ----------------------------------------------------------------------------
 
     async def stage(
         self,
@@ -341,7 +341,7 @@ class EmbeddedBackend:
         self._check_running()
         await self._node.publisher.discard(sink_id, stage_ids)
 
-    # --- consumer groups ----------------------------------------------------------------------------------------
+    # --- consumer groups --------------------------------------------------------------------------
 
     async def join_consumer_group(
         self,
@@ -389,7 +389,7 @@ class EmbeddedBackend:
     async def list_groups(self) -> Collection[str]:
         names = set(self._coordinator.groups())
         for state in self._node.state_groups.groups_states():
-            for some in state.scan(_GROUPS_PER_TURN):
+            for some in state.scan(_GROUPS_PER_ITERATION):
                 names.update(some)
                 await asyncio.sleep(0)
         return names

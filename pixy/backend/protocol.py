@@ -153,7 +153,7 @@ class Backend(StagedWrites, Protocol):
     async def stop(self) -> None:
         """Finish accepted requests, make them durable, release everything. Idempotent."""
 
-    # --- topics -------------------------------------------------------------------------------------------------
+    # --- topics -----------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicDescription | None:
         """The topic in this process's metadata, None if there is none.
@@ -229,7 +229,7 @@ class Backend(StagedWrites, Protocol):
                 the sinks.
         """
 
-    # --- records ------------------------------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
     def append(
         self,
@@ -289,7 +289,7 @@ class Backend(StagedWrites, Protocol):
             CorruptData: the stored data to be searched is damaged.
         """
 
-    # --- consumer groups ----------------------------------------------------------------------------------------
+    # --- consumer groups --------------------------------------------------------------------------
 
     async def join_consumer_group(
         self,

@@ -75,7 +75,7 @@ class Reserve:
         if self._timer is not None:
             self._timer.cancel()
 
-    # --- on the event loop --------------------------------------------------------------------------------------
+    # --- on the event loop ------------------------------------------------------------------------
 
     def _block(self) -> None:
         self.blocked = Unavailable(
@@ -122,7 +122,7 @@ class Reserve:
     def _freed(self, _: None) -> None:
         self._retry()
 
-    # --- on the worker ------------------------------------------------------------------------------------------
+    # --- on the worker ----------------------------------------------------------------------------
 
     def _reserve(self) -> bool:
         """Reserve the space; False when the disk has no room for it."""

@@ -14,8 +14,8 @@ from pixy.storage import LogWriter, Removal
 
 __all__ = ["DroppedTopic", "take_some"]
 
-_DROPPED_PER_TURN = 100
-"""Partitions dropped in one turn of the event loop, and renamed in one job of the writer."""
+_DROPPED_PER_ITERATION = 100
+"""Partitions dropped in one iteration of the event loop, and renamed in one job of the writer."""
 
 
 class DroppedTopic:
@@ -50,10 +50,10 @@ class DroppedTopic:
 
 
 def take_some(replicas: deque[PartitionReplica]) -> list[PartitionReplica]:
-    """Take the next partitions out, as many as one turn of the event loop can free: freeing their
+    """Take the next partitions out, as many as one iteration of the loop can free: freeing their
     memory takes longer than all the rest.
     """
-    return [replicas.popleft() for _ in range(min(_DROPPED_PER_TURN, len(replicas)))]
+    return [replicas.popleft() for _ in range(min(_DROPPED_PER_ITERATION, len(replicas)))]
 
 
 def _retire(replicas: Sequence[PartitionReplica]) -> list[Path]:

@@ -17,7 +17,7 @@ __all__ = ["TERM", "HardStates"]
 TERM = 1
 """The term of a single node."""
 
-_GROUPS_PER_TURN = 200
+_GROUPS_PER_ITERATION = 200
 
 
 class HardStates:
@@ -38,7 +38,7 @@ class HardStates:
         self._stopped = True
 
     def write_all(self, replicas: Iterator[Replica]) -> None:
-        """Write those of many raft groups, some in each turn of the event loop.
+        """Write those of many raft groups, some in each iteration of the event loop.
 
         A replica is taken from the iterator when it is its turn: making it may be the larger part
         of the work.
@@ -46,10 +46,10 @@ class HardStates:
         if self._stopped:
             return
         written = 0
-        for replica in islice(replicas, _GROUPS_PER_TURN):
+        for replica in islice(replicas, _GROUPS_PER_ITERATION):
             self.write(replica)
             written += 1
-        if written == _GROUPS_PER_TURN:
+        if written == _GROUPS_PER_ITERATION:
             asyncio.get_running_loop().call_soon(self.write_all, replicas)
 
     def write(self, replica: Replica) -> None:

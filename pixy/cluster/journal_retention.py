@@ -12,7 +12,7 @@ Order that recovery relies on, of which this module is the owner:
     durable         all of these: the journal keeps the order of its records
     unlink          of the oldest file
 
-Records for many raft groups are written for some of them in each turn of the event loop.
+Records for many raft groups are written for some of them in each iteration of the event loop.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from pixy.storage import Journal, JournalFile
 __all__ = ["JournalRetention"]
 
 _FILES_BEFORE_CHECKPOINT = 4
-_GROUPS_PER_TURN = 200
+_GROUPS_PER_ITERATION = 200
 _FULL_DISK_RETRY_S = 5.0
 
 
@@ -130,7 +130,7 @@ class JournalRetention:
         if self._stopped:
             return
         positions: list[AppliedPosition] = []
-        for replica in replicas[:_GROUPS_PER_TURN]:
+        for replica in replicas[:_GROUPS_PER_ITERATION]:
             if isinstance(replica, PartitionReplica):
                 if replica.deleted:
                     continue
@@ -139,7 +139,7 @@ class JournalRetention:
                     positions.append(replica.position)
             if replica.hard_state_file == oldest.number:
                 self._hard_states.write(replica)
-        rest = replicas[_GROUPS_PER_TURN:]
+        rest = replicas[_GROUPS_PER_ITERATION:]
         if rest:
             self._positions.write(positions)
             asyncio.get_running_loop().call_soon(self._carry_over, oldest, rest)

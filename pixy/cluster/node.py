@@ -125,7 +125,7 @@ class Node:
         self.node_id = 0
         self.observer: NodeObserver = NodeObserver()
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Recover everything, then begin to accept proposals.
@@ -199,7 +199,7 @@ class Node:
             reject(self._first_entry, DataDirectoryError(reason))
         self._on_fault(error)
 
-    # --- what others ask for ------------------------------------------------------------------------------------
+    # --- what others ask for ----------------------------------------------------------------------
 
     @property
     def blocked(self) -> Unavailable | None:
@@ -293,7 +293,7 @@ class Node:
         """Reason why nothing can be made durable at the moment, None if it can."""
         return self._journal.blocked or (self._writer.blocked if self._is_behind() else None)
 
-    # --- propose, commit, apply ---------------------------------------------------------------------------------
+    # --- propose, commit, apply -------------------------------------------------------------------
 
     def _propose(
         self, replica: Replica, entry_type: EntryType, payload: bytearray | bytes, done: Callable[[Any], None]
@@ -375,7 +375,7 @@ class Node:
         if self._stalled() is None:
             self.state_groups.forget_offsets(self._propose_command)
 
-    # --- start --------------------------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------------
 
     def _open_journal(self, recovered: RecoveredNode) -> None:
         directory = self._options.directory / "journal"

@@ -284,7 +284,7 @@ class Partitions:
             raft_group=topic.raft_groups[number],
         )
 
-    # --- start --------------------------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------------
 
     async def restore(
         self, recovered: RecoveredNode, topics: list[Topic], next_raft_group: int, files: Worker

@@ -52,7 +52,7 @@ PUBLICATIONS_MAX = 1000
 
 _ONE_TIME_SINK_S = 3600.0
 """Longest retention of a sink without a query: the time in which its call may be repeated."""
-_SINKS_PER_TURN = 500
+_SINKS_PER_ITERATION = 500
 
 
 class SinksGroup(NamedTuple):
@@ -113,7 +113,7 @@ class Publisher:
         self._stopped = True
         self._roll_forward.stop()
 
-    # --- requests -----------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     async def stage(
         self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: StageSeal | None
@@ -284,7 +284,7 @@ class Publisher:
         """See `RollForward.maybe_finish`."""
         self._roll_forward.maybe_finish()
 
-    # --- expiry -----------------------------------------------------------------------------------------------------
+    # --- expiry -----------------------------------------------------------------------------------
 
     def touch(self, sink_id: str) -> None:
         """Note activity of a sink, which keeps its stages from expiry."""
@@ -302,10 +302,10 @@ class Publisher:
             )
 
     def _expire_sinks(self, before_ms: int, *, one_time: bool) -> Iterator[None]:
-        """Propose the expiry of inactive sinks, `_SINKS_PER_TURN` of them per step."""
+        """Propose the expiry of inactive sinks, `_SINKS_PER_ITERATION` of them per step."""
         sinks = self._state.sinks
         remaining = iter(list(sinks))
-        while (some := list(islice(remaining, _SINKS_PER_TURN))) and not self._stopped:
+        while (some := list(islice(remaining, _SINKS_PER_ITERATION))) and not self._stopped:
             quiet = [
                 sink_id
                 for sink_id in some

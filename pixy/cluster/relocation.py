@@ -17,7 +17,7 @@ __all__ = ["ReadJournal", "Relocation"]
 ReadJournal = Callable[[int, Mapping[int, int]], list[JournalRecord]]
 """Reads from the journal file of a number the entries of raft groups above an index; blocks."""
 
-_ENTRIES_PER_TURN = 200
+_ENTRIES_PER_ITERATION = 200
 
 
 class Relocation:
@@ -84,7 +84,7 @@ class Relocation:
             assert error is not None
             self._on_fault(error)
             return
-        for entry in entries[:_ENTRIES_PER_TURN]:
+        for entry in entries[:_ENTRIES_PER_ITERATION]:
             if entry.raft_group in self._replicas:
                 self._journal.append(
                     RecordKind.RELOCATED_ENTRY,
@@ -95,7 +95,7 @@ class Relocation:
                     entry.payload,
                     _nothing,
                 )
-        rest = entries[_ENTRIES_PER_TURN:]
+        rest = entries[_ENTRIES_PER_ITERATION:]
         if rest:
             asyncio.get_running_loop().call_soon(self._append, then, rest, None)
         else:

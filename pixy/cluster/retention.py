@@ -24,8 +24,8 @@ from pixy.steps import run_in_steps
 
 __all__ = ["Retention"]
 
-_PARTITIONS_PER_TURN = 200
-_GROUPS_PER_TURN = 500
+_PARTITIONS_PER_ITERATION = 200
+_GROUPS_PER_ITERATION = 500
 _TOUCHES = 8
 """Times that a consumer group with members is recorded as active within the time after which its
 offsets expire.
@@ -82,14 +82,14 @@ class Retention:
         self._check_partitions(list(self._partitions), self._time.record_ms())
 
     def _check_partitions(self, partitions: list[PartitionReplica], now_ms: int) -> None:
-        for replica in partitions[:_PARTITIONS_PER_TURN]:
+        for replica in partitions[:_PARTITIONS_PER_ITERATION]:
             if replica.deleted or replica.condition is not PartitionCondition.READY:
                 continue
             offset = replica.log.retained_from(now_ms)
             if offset > replica.log.begin_offset:
                 command = PartitionCommand(set_log_begin_offset=SetLogBeginOffset(offset=offset))
                 self._propose(replica, command.SerializeToString())
-        rest = partitions[_PARTITIONS_PER_TURN:]
+        rest = partitions[_PARTITIONS_PER_ITERATION:]
         if rest:
             self._timer = self._loop.call_soon(self._check_partitions, rest, now_ms)
         else:
@@ -100,7 +100,7 @@ class Retention:
         for replica in self._state_groups:
             machine = replica.machine
             assert isinstance(machine, GroupsState)
-            for groups in machine.scan(_GROUPS_PER_TURN):
+            for groups in machine.scan(_GROUPS_PER_ITERATION):
                 self._decide(replica, machine, groups, now_ms)
                 yield
 

@@ -45,9 +45,9 @@ from pixy.staging import StageName, Stages
 
 __all__ = ["Propose", "RollForward", "RollForwardEvent", "RollForwardState", "next_state"]
 
-_STAGES_PER_TURN = 1000
-"""Stages looked at in one turn of the event loop: 2 or 3 microseconds each, for each partition of
-the publication.
+_STAGES_PER_ITERATION = 1000
+"""Stages visited in one iteration of the loop: 2 or 3 microseconds each, for each partition of the
+publication.
 """
 
 Propose = Callable[[Replica, bytes, Callable[[Any], None]], None]
@@ -179,7 +179,7 @@ class RollForward:
         if len(self._unproposed) == 1:
             self._propose_parts()
 
-    # --- questions ------------------------------------------------------------------------------------------------
+    # --- questions --------------------------------------------------------------------------------
 
     def invisible_of_topic(self, topic_id: bytes) -> set[str]:
         """The sinks whose publications have parts of a topic and are not visible."""
@@ -208,20 +208,20 @@ class RollForward:
             if progress.publication.sink_id == sink_id:
                 await self.wait_visible(progress.publication.number)
 
-    # --- the way --------------------------------------------------------------------------------------------------
+    # --- the way ----------------------------------------------------------------------------------
 
     def _advance(self, progress: _Progress, event: RollForwardEvent) -> None:
         progress.state = next_state(progress.state, event)
 
     def _propose_parts(self) -> None:
-        """Propose the parts to their partitions, some of them in each turn of the loop."""
+        """Propose the parts to their partitions, some of them in each iteration of the loop."""
         looked_at = 0
         while self._unproposed and not self._stopped:
             progress, parts, starting = self._unproposed[0]
             for part in parts:
                 self._propose_part(progress, part, starting=starting)
                 looked_at += len(progress.publication.stage_ids)
-                if looked_at >= _STAGES_PER_TURN:
+                if looked_at >= _STAGES_PER_ITERATION:
                     self._loop.call_soon(self._propose_parts)
                     return
             self._unproposed.popleft()

@@ -137,7 +137,7 @@ class SinksState:
         self._published.update(_stages(publication))
         self._unfinished[publication.sink_id] += 1
 
-    # --- checkpoints --------------------------------------------------------------------------------------------
+    # --- checkpoints ------------------------------------------------------------------------------
 
     def snapshot(self) -> Iterable[tuple[bytes, bytes]]:
         """The whole state as checkpoint records.

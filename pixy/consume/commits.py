@@ -63,7 +63,7 @@ class GroupCommits:
         """True if positions of closed partitions are to be committed."""
         return bool(self._leftover)
 
-    # --- positions ------------------------------------------------------------------------------------------------
+    # --- positions --------------------------------------------------------------------------------
 
     def mark_dirty(self, live: LivePartition) -> None:
         """A live partition has a position to commit."""
@@ -100,7 +100,7 @@ class GroupCommits:
         if live is not None:
             self._dirty.pop(live, None)
 
-    # --- commits --------------------------------------------------------------------------------------------------
+    # --- commits ----------------------------------------------------------------------------------
 
     async def commit(self) -> None:
         """Commit all positions."""

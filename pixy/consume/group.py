@@ -49,8 +49,8 @@ _BACKOFF_MIN = 0.1
 _BACKOFF_MAX = 5.0
 _LAST_COMMIT_S = 5.0
 """Time for the commit before a rebalance, beyond the time for acks."""
-_STARTED_PER_TURN = 100
-"""Partitions made live in one turn of the event loop: a topic may have 10 000."""
+_STARTED_PER_ITERATION = 100
+"""Partitions made live in one iteration of the event loop: a topic may have 10 000."""
 
 _log = structlog.get_logger()
 
@@ -104,7 +104,7 @@ class ConsumerGroup:
     def subscriptions(self) -> Sequence[Subscription]:
         return list(self._subscriptions.values())
 
-    # --- topics ---------------------------------------------------------------------------------------------------
+    # --- topics -----------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, on_quiet: Callable[[], None]) -> Subscription:
         """Begin to consume a topic."""
@@ -193,7 +193,7 @@ class ConsumerGroup:
         if not self._outstanding:
             self._quiet.set()
 
-    # --- the keeper -----------------------------------------------------------------------------------------------
+    # --- the keeper -------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
         failing = ""
@@ -299,12 +299,12 @@ class ConsumerGroup:
             committed = await backend.committed_offsets(self.name, topic)
             ranges = await backend.offset_ranges(topic)
             there = [partition for partition in partitions if partition in ranges]
-            for at in range(0, len(there), _STARTED_PER_TURN):
+            for at in range(0, len(there), _STARTED_PER_ITERATION):
                 if at:
                     await asyncio.sleep(0)
                 if self._rebalances != begun:
                     return
-                part = there[at : at + _STARTED_PER_TURN]
+                part = there[at : at + _STARTED_PER_ITERATION]
                 await self._start_part(subscription, part, topic_id, committed, ranges)
             if self._rebalances != begun:
                 return
@@ -374,7 +374,7 @@ class ConsumerGroup:
         topic, partition = remark.partition
         _log.warning(remark.event, group=self.name, topic=topic, partition=partition, **remark.fields)
 
-    # --- commits --------------------------------------------------------------------------------------------------
+    # --- commits ----------------------------------------------------------------------------------
 
     def mark_dirty(self, partition: LivePartition) -> None:
         """A live partition has a position to commit."""
@@ -427,7 +427,7 @@ class ConsumerGroup:
         if live is not None:
             live.reset(resume(key, commit, served, []), served.end, behind_commit=commit.offset > served.end)
 
-    # --- ending ---------------------------------------------------------------------------------------------------
+    # --- ending -----------------------------------------------------------------------------------
 
     async def stop(self) -> None:
         """Close all subscriptions, commit everything, and leave the group."""

@@ -209,7 +209,7 @@ class PartitionOffers:
             return offer.deadline
         return None
 
-    # --- records in -----------------------------------------------------------------------------------------------
+    # --- records in -------------------------------------------------------------------------------
 
     def feed(self, result: FetchResult) -> None:
         """Take over the result of a fetch at `fetch_offset`.
@@ -355,7 +355,7 @@ class PartitionOffers:
             self.changed = True
             self.notable = True
 
-    # --- records out ----------------------------------------------------------------------------------------------
+    # --- records out ------------------------------------------------------------------------------
 
     def take(self) -> Offer | None:
         """Offer the next record, None if there is none."""
@@ -447,7 +447,7 @@ class PartitionOffers:
         self._refresh()
         return dropped
 
-    # --- acks -----------------------------------------------------------------------------------------------------
+    # --- acks -------------------------------------------------------------------------------------
 
     def ack(self, offset: int, only_if_offered: bool = False) -> bool:
         """Ack one record; False if that had no effect.
@@ -494,7 +494,7 @@ class PartitionOffers:
         if not self._again:
             self._again_order.clear()
 
-    # --- generations ----------------------------------------------------------------------------------------------
+    # --- generations ------------------------------------------------------------------------------
 
     def reset(self, tracker: OffsetTracker, end: int, *, behind_commit: bool = False) -> None:
         """Start over from `tracker`; all earlier offers are void.

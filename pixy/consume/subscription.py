@@ -190,7 +190,7 @@ class Subscription:
         first = self._first
         return first is None or topic_id != first.topic_id or partition >= len(first.partitions)
 
-    # --- requests -------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def consume(
         self,
@@ -242,7 +242,7 @@ class Subscription:
     def _check_partition(self, ack: tuple[int, int]) -> None:
         check_ack(self._environment.backend, self.topic, ack)
 
-    # --- acks that cannot be settled at once ------------------------------------------------------------------------
+    # --- acks that cannot be settled at once ------------------------------------------------------
 
     def _consume_slowly(
         self,
@@ -381,7 +381,7 @@ class Subscription:
             f"group and topic are waiting already"
         )
 
-    # --- partitions -----------------------------------------------------------------------------------------------
+    # --- partitions -------------------------------------------------------------------------------
 
     def add(self, partition: int, tracker: OffsetTracker, end: int, topic_id: bytes) -> LivePartition:
         """Make a partition live."""
@@ -414,7 +414,7 @@ class Subscription:
         for event in self._watchers:
             event.set()
 
-    # --- states ---------------------------------------------------------------------------------------------------
+    # --- states -----------------------------------------------------------------------------------
 
     def _become(self, event: SubscriptionEvent) -> None:
         state = self._state = self._state.after(event)
@@ -442,7 +442,7 @@ class Subscription:
     def mark_dirty(self, partition: LivePartition) -> None:
         self._host.mark_dirty(partition)
 
-    # --- ending ---------------------------------------------------------------------------------------------------
+    # --- ending -----------------------------------------------------------------------------------
 
     def stop_offering(self) -> None:
         """Offer nothing more, and answer waiting requests with `ShuttingDown`.

@@ -244,7 +244,7 @@ class _NodeCheck:
                 "journal", self._directory / "journal", "no journal files: the next start is refused"
             )
 
-    # --- state groups -----------------------------------------------------------------------------------------------
+    # --- state groups -----------------------------------------------------------------------------
 
     def _state_group(
         self, raft_group: int, name: str, machine: MetadataState | GroupsState | SinksState
@@ -304,7 +304,7 @@ class _NodeCheck:
             found = f"no hard state of raft groups {', '.join(missing)}: written by the next start"
             self.report.warn("journal", self._directory / "journal", found)
 
-    # --- partitions -------------------------------------------------------------------------------------------------
+    # --- partitions -------------------------------------------------------------------------------
 
     def _partitions(self, metadata: _StateGroup) -> None:
         assert isinstance(metadata.machine, MetadataState)

@@ -135,7 +135,7 @@ class _PartitionCheck:
                 self._report.warn("index", self._directory / name, "an index without its segment")
         return bases
 
-    # --- the segments that must exist -----------------------------------------------------------------------------
+    # --- the segments that must exist -------------------------------------------------------------
 
     def _without_position(self, bases: list[int]) -> None:
         if not bases:
@@ -214,7 +214,7 @@ class _PartitionCheck:
             found = f"{size} bytes that no entry of the journal speaks of: the partition is not ready"
             self._report.damaged("segment", self._directory, found)
 
-    # --- one segment ------------------------------------------------------------------------------------------------
+    # --- one segment ------------------------------------------------------------------------------
 
     def _segment(self, base: int, size: int, *, synced: bool, cut: bool = False) -> None:
         """Check the first `size` bytes of a segment, which must be whole batches.

@@ -128,7 +128,7 @@ def _dump_identity(disk: Disk, path: Path) -> Iterator[DumpLine]:
         yield DumpLine("partition_identity", _plain(read_partition_identity(disk, path)))
 
 
-# --- journal ----------------------------------------------------------------------------------------------------------
+# --- journal --------------------------------------------------------------------------------------
 
 
 def _dump_journal(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
@@ -199,7 +199,7 @@ def _command(record: JournalRecord) -> Mapping[str, Any]:
     return _plain(PartitionCommand.FromString(payload))
 
 
-# --- record batches ---------------------------------------------------------------------------------------------------
+# --- record batches -------------------------------------------------------------------------------
 
 
 def _dump_segment(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
@@ -289,7 +289,7 @@ def _dump_sink(key: bytes, value: bytes) -> DumpLine:
     return DumpLine("sinks", _plain(SinksRecord.FromString(value)))
 
 
-# --- messages ---------------------------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
 def _plain(message: Message) -> dict[str, Any]:

@@ -51,14 +51,14 @@ from pixy.proxy.produce_answers import ProduceAnswers, ProduceDone
 from pixy.proxy.topic_accumulators import PartitionAccumulator, TopicAccumulators
 from pixy.records import COMPRESSION, HEADER_BYTES, Header, NewRecordFields, Partitioner, build_batch
 
-__all__ = ["Accumulators", "ProduceDone", "headers_bytes"]
+__all__ = ["Accumulators", "headers_bytes"]
 
 log = structlog.get_logger(__name__)
 
 _LINGER_S = 0.002
-_BATCHES_PER_TURN = 64
-_ANSWERS_PER_TURN = 512
-"""Batches sent, and records of a batch answered, in one turn of the event loop: 1 or 2 ms each."""
+_BATCHES_PER_ITERATION = 64
+_ANSWERS_PER_ITERATION = 512
+"""Batches sent, and records of a batch answered, in one iteration of the loop: 1 or 2 ms each."""
 _NEVER = sys.maxsize
 _TOPICS_MIN = 64
 _RECORD_OVERHEAD_BYTES = 36
@@ -209,7 +209,7 @@ class Accumulators:
             log.error("stopped with messages that are not known to be written", messages=messages)
         return messages
 
-    # --- into the buffer ----------------------------------------------------------------------------------------
+    # --- into the buffer --------------------------------------------------------------------------
 
     def _has_room(self, size: int) -> bool:
         return self.buffered < self._records_max and (
@@ -327,7 +327,7 @@ class Accumulators:
         if not self.buffered and not self._waiting:
             self._empty.set()
 
-    # --- out of the buffer --------------------------------------------------------------------------------------
+    # --- out of the buffer ------------------------------------------------------------------------
 
     def _schedule_flush(self) -> None:
         self._flush_scheduled = True
@@ -344,7 +344,7 @@ class Accumulators:
             self._flush_timer = None
         if self._linger_target != _NEVER:
             self._linger_target = max(1, self.buffered)
-        dirty, self._dirty = self._dirty[:_BATCHES_PER_TURN], self._dirty[_BATCHES_PER_TURN:]
+        dirty, self._dirty = self._dirty[:_BATCHES_PER_ITERATION], self._dirty[_BATCHES_PER_ITERATION:]
         for accumulator in dirty:
             if accumulator.dirty:
                 self._flush(accumulator)
@@ -392,10 +392,10 @@ class Accumulators:
 
     def _appended(self, batch: _Batch, base_offset: int, error: PixyError | None) -> None:
         accumulator, dones, waiters, size = batch
-        if len(dones) > _ANSWERS_PER_TURN:
-            rest = _Batch(accumulator, dones[_ANSWERS_PER_TURN:], waiters[_ANSWERS_PER_TURN:], size)
-            self._loop.call_soon(self._appended, rest, base_offset + _ANSWERS_PER_TURN, error)
-            dones, waiters, size = dones[:_ANSWERS_PER_TURN], waiters[:_ANSWERS_PER_TURN], 0
+        if len(dones) > _ANSWERS_PER_ITERATION:
+            rest = _Batch(accumulator, dones[_ANSWERS_PER_ITERATION:], waiters[_ANSWERS_PER_ITERATION:], size)
+            self._loop.call_soon(self._appended, rest, base_offset + _ANSWERS_PER_ITERATION, error)
+            dones, waiters, size = dones[:_ANSWERS_PER_ITERATION], waiters[:_ANSWERS_PER_ITERATION], 0
         else:
             accumulator.in_flight -= 1
         self._in_flight -= len(dones)

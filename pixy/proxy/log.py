@@ -116,7 +116,7 @@ class Log:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    # --- lifecycle ----------------------------------------------------------------------------------------------
+    # --- lifecycle --------------------------------------------------------------------------------
 
     def begin_drain(self) -> None:
         """Accept no more batches."""
@@ -135,7 +135,7 @@ class Log:
             log.error("stopped with batches that are not known to be written", records=self._in_flight)
         return self._in_flight
 
-    # --- topics and offsets -------------------------------------------------------------------------------------
+    # --- topics and offsets -----------------------------------------------------------------------
 
     @property
     def partitioner(self) -> str:
@@ -207,7 +207,7 @@ class Log:
         self._topics.create(name, 0, partial(resolve, created, None), partial(reject, created))
         await created
 
-    # --- reading ------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def fetch_bytes(self, max_bytes: int) -> int:
         """Bytes of batches in one answer, for the `max_bytes` of a client, where 0 means the
@@ -245,7 +245,7 @@ class Log:
             for each in ranges
         )
 
-    # --- writing ------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     async def append(
         self, partitions: Sequence[PartitionBatches], versions: Sequence[TopicVersion]

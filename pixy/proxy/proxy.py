@@ -28,8 +28,9 @@ from pixy.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from pixy.proxy.accumulator import Accumulators, ProduceDone, headers_bytes
+from pixy.proxy.accumulator import Accumulators, headers_bytes
 from pixy.proxy.log import Log
+from pixy.proxy.produce_answers import ProduceDone
 from pixy.proxy.staging import Staging
 from pixy.proxy.topics import TopicCreator
 from pixy.records import Header, check_topic_name, make_partitioner
@@ -125,7 +126,7 @@ class Proxy:
         )
         self._draining = False
 
-    # --- lifecycle ----------------------------------------------------------------------------------------------
+    # --- lifecycle --------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start the backend.
@@ -180,7 +181,7 @@ class Proxy:
             **self._consumers.counts(),
         }
 
-    # --- messages -----------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     def produce(
         self,
@@ -300,7 +301,7 @@ class Proxy:
         self._check(group, topic)
         self._consumers.ack(group, topic, partition, offset, done)
 
-    # --- offsets ------------------------------------------------------------------------------------------------
+    # --- offsets ----------------------------------------------------------------------------------
 
     async def get_offsets(self, group: str, topic: str) -> list[PartitionOffsets]:
         """The offsets of each partition of a topic and the position of a consumer group.
@@ -329,7 +330,7 @@ class Proxy:
             raise InvalidOffset("a partition is listed more than once")
         await self._consumers.set_offsets(group, topic, by_partition)
 
-    # --- topics and consumers -----------------------------------------------------------------------------------
+    # --- topics and consumers ---------------------------------------------------------------------
 
     async def list_topics(self) -> Sequence[TopicDescription]:
         """All topics, sorted by name."""
@@ -408,7 +409,7 @@ class Proxy:
             raise NotConsumed(f"topic {topic} is not consumed by {group}")
         raise UnknownGroup(f"unknown consumer group {group}")
 
-    # --- checks -------------------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     def _check_change(self, topic: str) -> None:
         """Check the name of a topic that is to be changed, and that the drain has not begun."""

@@ -92,7 +92,7 @@ class Call:
         # Cancelled if the call ends before its handler has answered.
         self._work: Cancellable | None = None
 
-    # --- for handlers -----------------------------------------------------------------------------------------------
+    # --- for handlers -----------------------------------------------------------------------------
 
     @property
     def method(self) -> Method:
@@ -152,7 +152,7 @@ class Call:
         if self.running:
             self._abandon(translated)
 
-    # --- for the connection -----------------------------------------------------------------------------------------
+    # --- for the connection -----------------------------------------------------------------------
 
     def received(self, source: bytes, begin: int, end: int, *, ended: bool, windowed: bool) -> None:
         """The request continues with `source` from `begin` to `end`.
@@ -188,7 +188,7 @@ class Call:
         """The deadline has come: end the call in a step of its connection."""
         self._connection.workload.run(self._end_at_deadline)
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _end_at_deadline(self) -> None:
         if self.running:

@@ -143,7 +143,7 @@ class GrpcConnection:
             waits=self.workload.waits,
         )
 
-    # --- answers ----------------------------------------------------------------------------------------------------
+    # --- answers ----------------------------------------------------------------------------------
 
     def forget(self, call: Call) -> None:
         """Remove a call that has ended."""
@@ -208,7 +208,7 @@ class GrpcConnection:
         """See `Flushable`."""
         self.workload.charge(seconds)
 
-    # --- handlers ---------------------------------------------------------------------------------------------------
+    # --- handlers ---------------------------------------------------------------------------------
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a handler in a task, whose steps this connection's workload schedules."""
@@ -239,7 +239,7 @@ class GrpcConnection:
 
         self.workload.do(step)
 
-    # --- requests ---------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def replenish(self, stream_id: int, size: int) -> None:
         """Replenish the client's flow-control windows."""
@@ -251,7 +251,7 @@ class GrpcConnection:
         """See `EventLayer`."""
         return self.incomplete.held_bytes + self._unpacked_bytes
 
-    # --- time -------------------------------------------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------------
 
     def take_new_calls(self) -> list[Call]:
         """See `HasCalls`.
@@ -287,7 +287,7 @@ class GrpcConnection:
                 call.incomplete()
         self.workload.queue(partial(self._end_incomplete, since))
 
-    # --- drain ------------------------------------------------------------------------------------------------------
+    # --- drain ------------------------------------------------------------------------------------
 
     @property
     def drain(self) -> asyncio.Event:
@@ -304,7 +304,7 @@ class GrpcConnection:
         if self._drain is not None:
             self._drain.set()
 
-    # --- the end ----------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def broken(self, bug: Exception) -> None:
         """End the connection: an exception of the core is a bug."""
@@ -336,7 +336,7 @@ class GrpcConnection:
         """See `EventLayer`."""
         self._closed(self)
 
-    # --- events -----------------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def act(self, events: Sequence[Event]) -> None:
         """See `EventLayer`."""

@@ -50,7 +50,7 @@ class IncompleteRequests:
         # Messages larger than the window of a stream; None until there is one.
         self._uploads: Uploads | None = None
 
-    # --- bytes ------------------------------------------------------------------------------------------------------
+    # --- bytes ------------------------------------------------------------------------------------
 
     def hold(self, stream_id: int, size: int) -> None:
         """Set the bytes that a request holds; 0 if it is complete.
@@ -76,7 +76,7 @@ class IncompleteRequests:
         self.held_bytes -= self.held.pop(stream_id, 0)
         self.end_part(stream_id)
 
-    # --- parts of messages ------------------------------------------------------------------------------------------
+    # --- parts of messages ------------------------------------------------------------------------
 
     def receive_part(self, stream_id: int, size: int, part: int) -> None:
         """Take a part of a message that is not complete.
@@ -112,7 +112,7 @@ class IncompleteRequests:
         self._core.replenish_stream(stream_id, withheld)
         self._link.touch()
 
-    # --- time -------------------------------------------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------------
 
     def restart(self, stream_id: int) -> None:
         """Measure the time of a request from now on."""

@@ -188,7 +188,7 @@ class Link(asyncio.BufferedProtocol):
         """The client's address."""
         return self.transport.peer
 
-    # --- for the layer above ----------------------------------------------------------------------------------------
+    # --- for the layer above ----------------------------------------------------------------------
 
     def touch(self) -> None:
         """Schedule a flush, for output of the core that came without the layer above."""
@@ -236,7 +236,7 @@ class Link(asyncio.BufferedProtocol):
             self._phase = _Phase.CLOSING
             self.abort()
 
-    # --- asyncio.BufferedProtocol -----------------------------------------------------------------------------------
+    # --- asyncio.BufferedProtocol -----------------------------------------------------------------
 
     @_contained
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -314,7 +314,7 @@ class Link(asyncio.BufferedProtocol):
             self._phase = _Phase.CLOSED
             self._layer.closed()
 
-    # --- for the workload -------------------------------------------------------------------------------------------
+    # --- for the workload -------------------------------------------------------------------------
 
     def takes_input(self) -> bool:
         """See `Served`."""
@@ -349,7 +349,7 @@ class Link(asyncio.BufferedProtocol):
         if self._phase not in _GONE:
             self.transport.set_reading(self._may_read())
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     @_contained
     def announce_drain(self) -> None:
@@ -420,7 +420,7 @@ class Link(asyncio.BufferedProtocol):
         if self._phase not in _GONE:
             self.transport.abort()
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _write(self, tell_receipts: bool) -> None:
         try:

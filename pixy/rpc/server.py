@@ -152,7 +152,7 @@ class RpcServer:
             async with asyncio.timeout(_CUT_OFF_S):
                 await self._environment.tasks.cancel_all()
 
-    # --- for listeners ----------------------------------------------------------------------------------------------
+    # --- for listeners ----------------------------------------------------------------------------
 
     @property
     def options(self) -> ServerOptions:
@@ -175,7 +175,7 @@ class RpcServer:
         """See `Opener`."""
         self._environment.note(bug)
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _listen(self, listener: Listener) -> None:
         self._listeners.append(listener)

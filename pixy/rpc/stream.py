@@ -69,7 +69,7 @@ class StreamCall(Call):
         """Run the handler."""
         self._work = self._connection.spawn(self._serve(), self.method.name)
 
-    # --- for handlers -----------------------------------------------------------------------------------------------
+    # --- for handlers -----------------------------------------------------------------------------
 
     def __aiter__(self) -> "StreamCall":
         """Iterate over the requests."""
@@ -169,7 +169,7 @@ class StreamCall(Call):
         await connection.link.wait_sendable(size)
         await connection.pause()
 
-    # --- for the connection -----------------------------------------------------------------------------------------
+    # --- for the connection -----------------------------------------------------------------------
 
     def received(self, source: bytes, begin: int, end: int, *, ended: bool, windowed: bool) -> None:
         """See `Call.received`."""
@@ -199,7 +199,7 @@ class StreamCall(Call):
         if self._sending is not None:
             resolve(self._sending, None)
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _take(self) -> bytearray | Unpacker | None:
         before = self._reader.size

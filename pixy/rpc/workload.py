@@ -103,7 +103,7 @@ class Workload:
         # The connection is in the scheduler's queue.
         self._queued = self.held_back = False
 
-    # --- input ------------------------------------------------------------------------------------------------------
+    # --- input ------------------------------------------------------------------------------------
 
     def received(self, chunk: bytes) -> None:
         """Serve bytes from the transport, now or later. They are kept, and must never change."""
@@ -158,7 +158,7 @@ class Workload:
         self._jobs.append(job)
         self._enqueue()
 
-    # --- steps ------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def run(self, step: Callable[[], None]) -> None:
         """Run a step, now or in the connection's next slice."""
@@ -200,7 +200,7 @@ class Workload:
         if self._credit_s <= 0:
             self._scheduler.charge(seconds)
 
-    # --- for the scheduler ------------------------------------------------------------------------------------------
+    # --- for the scheduler ------------------------------------------------------------------------
 
     def run_slice(self) -> bool:
         """See `Schedulable`."""
@@ -223,7 +223,7 @@ class Workload:
             self.held_back = True
             self._served.regulate()
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _has_input(self) -> bool:
         return bool(self._jobs or self._unserved or self._core.pending)

@@ -21,7 +21,7 @@ __all__ = ["StageExpiry"]
 
 log = structlog.get_logger(__name__)
 
-_SINKS_PER_TURN = 200
+_SINKS_PER_ITERATION = 200
 
 
 class StageExpiry:
@@ -64,14 +64,12 @@ class StageExpiry:
                 self._passed_ms.setdefault(stage.name, self._now_ms())
 
     def expire(self) -> None:
-        """Drop what has expired: at once, or with many sinks over the following turns of the event
-        loop.
-        """
+        """Drop expired stages: at once, or with many sinks over the next iterations of the loop."""
         run_in_steps(self._expire(self._now_ms()))
 
     def _expire(self, now_ms: int) -> Iterator[None]:
         for number, sink_id in enumerate(self._stages.sinks(), 1):
-            if not number % _SINKS_PER_TURN:
+            if not number % _SINKS_PER_ITERATION:
                 yield
             quiet = now_ms - self._active_ms.setdefault(sink_id, now_ms) >= self._expiry_ms
             stages = [

@@ -140,7 +140,7 @@ class Stages:
         """Finish requests in progress, and stop."""
         self._worker.stop()
 
-    # --- what there is ------------------------------------------------------------------------------------------
+    # --- what there is ----------------------------------------------------------------------------
 
     def get(self, name: StageName) -> Stage | None:
         """A stage, None if it does not exist."""
@@ -192,7 +192,7 @@ class Stages:
             return None
         return staged_part(self._directory, stage.number, part)
 
-    # --- pieces -------------------------------------------------------------------------------------------------
+    # --- pieces -----------------------------------------------------------------------------------
 
     async def stage(
         self, name: StageName, piece: int, batches: Sequence[PieceBatches], seal: StageSeal | None
@@ -355,7 +355,7 @@ class Stages:
             )
         return size
 
-    # --- removal ------------------------------------------------------------------------------------------------
+    # --- removal ----------------------------------------------------------------------------------
 
     def remove(self, stages: Iterable[Stage], then: Callable[[], None]) -> None:
         """Forget stages at once, and remove their files; `then` is called when they are durably

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_EVICTED_PER_TURN = 1000
+_EVICTED_PER_ITERATION = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class WriterPace:
         sync_after_s: time after which written batches are synced.
         full_disk_retry_s: time between attempts while the disk is full.
         job_logs_max: logs of one job.
-        evicted_bytes_per_turn: memory freed in one turn of the event loop, at least one batch.
+        evicted_bytes_per_iteration: memory freed in one iteration of the loop, at least a batch.
     """
 
     gather_s: float = 0.1
@@ -57,7 +57,7 @@ class WriterPace:
     sync_after_s: float = 5.0
     full_disk_retry_s: float = 0.5
     job_logs_max: int = 200
-    evicted_bytes_per_turn: int = 8 << 20
+    evicted_bytes_per_iteration: int = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class LogWriter:
         for partition_log in self._open:
             partition_log.close()
 
-    # --- on the event loop --------------------------------------------------------------------------------------
+    # --- on the event loop ------------------------------------------------------------------------
 
     def _begin(self) -> None:
         if self._write_timer is not None:
@@ -407,10 +407,10 @@ class LogWriter:
         self._begin()
 
     def _evict(self) -> None:
-        """Evict the oldest batches, some in each turn of the loop, down to the limit."""
+        """Evict the oldest batches, some in each iteration of the loop, down to the limit."""
         tail = self._tail
-        enough = self._tail_bytes - self._pace.evicted_bytes_per_turn
-        for _ in range(_EVICTED_PER_TURN):
+        enough = self._tail_bytes - self._pace.evicted_bytes_per_iteration
+        for _ in range(_EVICTED_PER_ITERATION):
             size = tail[0].evict() if self._tail_bytes > self._tail_cache_bytes and tail else 0
             if not size:
                 self._evicting = False

@@ -98,7 +98,7 @@ def test_the_state_group_of_a_consumer_group_never_changes() -> None:
     assert [groups_index(name, 16) for name in ("orders", "bills", "")] == [10, 15, 0]
 
 
-# --- topics that go, and consumer groups that nobody consumes in ----------------------------------------------------
+# --- topics that go, and consumer groups that nobody consumes in ----------------------------------
 
 
 def groups(state: GroupsState) -> list[str]:

@@ -22,7 +22,7 @@ from tests.fakes.disk import Call, RecordingDisk
 from tests.fakes.waiting import until
 from tests.fakes.worker import InlineWorker
 
-PER_TURN_MAX = 200
+PER_ITERATION_MAX = 200
 MANY = 10_000
 SEGMENTS = 130
 """More than one step removes."""
@@ -78,7 +78,7 @@ def is_tidy(cluster: Cluster) -> bool:
 
 
 async def counts(count: Callable[[], int], end: int) -> list[int]:
-    """Values of a counter in each turn of the loop, until it reaches a target."""
+    """Values of a counter in each iteration of the loop, until it reaches a target."""
     counted = [count()]
     while counted[-1] != end:
         await asyncio.sleep(0)
@@ -86,7 +86,7 @@ async def counts(count: Callable[[], int], end: int) -> list[int]:
     return counted
 
 
-# --- deletion -----------------------------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------
 
 
 async def test_a_deleted_topic_is_removed_in_pieces_off_the_writer_thread(tmp_path: Path) -> None:
@@ -176,11 +176,11 @@ async def test_each_turn_of_a_deletion_drops_few_partitions(tmp_path: Path) -> N
         await counts(lambda: len(replicas), MANY + state_groups)
         deleting = asyncio.ensure_future(cluster.node.delete_topic("topic"))
         counted = await counts(lambda: len(replicas), state_groups)
-        assert max(before - after for before, after in pairwise(counted)) <= PER_TURN_MAX
+        assert max(before - after for before, after in pairwise(counted)) <= PER_ITERATION_MAX
         await deleting
 
 
-# --- growth -------------------------------------------------------------------------------------------------------
+# --- growth ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.no_debug
@@ -195,13 +195,13 @@ async def test_each_turn_of_a_growth_makes_few_partitions_and_all_appear_at_once
         described = await backend.alter_topic("topic", partitions=MANY)
         made = len(replicas) - few
         assert len(described.partitions) == MANY
-        assert made <= 2 * PER_TURN_MAX
+        assert made <= 2 * PER_ITERATION_MAX
         last = TopicPartition("topic", MANY - 1)
         await backend.commit_offsets("group", {last: OffsetCommit(0, "")})
         await cluster.append(b"last", partition=MANY - 1)
         assert cluster.values(partition=MANY - 1) == [b"last"]
         counted = await counts(lambda: len(replicas), few + MANY - 1)
-        assert max(after - before for before, after in pairwise(counted)) <= PER_TURN_MAX
+        assert max(after - before for before, after in pairwise(counted)) <= PER_ITERATION_MAX
         copy = copy_of(cluster.directory, "killed")
     async with Cluster(copy, Sizes(file_bytes=1 << 20)).running() as again:
         assert again.values(partition=MANY - 1) == [b"last"]
@@ -218,7 +218,7 @@ async def test_requests_to_all_partitions_are_answered_over_many_turns(tmp_path:
         while not ranges.done():
             await asyncio.sleep(0)
             counted.append(len(replicas))
-        assert max(after - before for before, after in pairwise(counted)) <= 2 * PER_TURN_MAX
+        assert max(after - before for before, after in pairwise(counted)) <= 2 * PER_ITERATION_MAX
         assert await ranges == dict.fromkeys(range(MANY), OffsetRange(0, 0))
 
 
@@ -246,12 +246,12 @@ async def test_a_topic_deleted_while_it_grows_leaves_nothing(tmp_path: Path) -> 
         assert cluster.values(partition=1) == [b"new"]
 
 
-# --- sinks --------------------------------------------------------------------------------------------------------
+# --- sinks ----------------------------------------------------------------------------------------
 
 
 async def test_a_turn_checks_few_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher_module, "_SINKS_PER_TURN", 10)
-    monkeypatch.setattr(expiry, "_SINKS_PER_TURN", 10)
+    monkeypatch.setattr(publisher_module, "_SINKS_PER_ITERATION", 10)
+    monkeypatch.setattr(expiry, "_SINKS_PER_ITERATION", 10)
     async with Cluster(tmp_path / "data").running() as cluster:
         sinks = cluster.node.state_groups.sinks
         looked = 0

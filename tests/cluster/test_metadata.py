@@ -98,7 +98,7 @@ def test_a_snapshot_shows_the_state_of_its_moment() -> None:
     assert (list(restored.topics), restored.next_raft_group) == (["a"], 1001)
 
 
-# --- changes and deletions ------------------------------------------------------------------------------------------
+# --- changes and deletions ------------------------------------------------------------------------
 
 
 def applied(state: MetadataState, command: bytes) -> Topic:

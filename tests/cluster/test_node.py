@@ -45,7 +45,7 @@ def hard_states(journal: RecoveredJournal) -> dict[int, HardState]:
     return {number: HardState.FromString(group.hard_state) for number, group in groups if group.hard_state}
 
 
-# --- the first start ----------------------------------------------------------------------------------------------
+# --- the first start ------------------------------------------------------------------------------
 
 
 async def test_the_first_start_writes_an_identity_and_a_hard_state_for_every_group(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ async def test_stop_without_start_and_a_second_stop_do_nothing(tmp_path: Path) -
     await cluster.node.stop()
 
 
-# --- restarts -----------------------------------------------------------------------------------------------------
+# --- restarts -------------------------------------------------------------------------------------
 
 
 async def fill(cluster: Cluster) -> None:
@@ -168,7 +168,7 @@ async def test_a_clock_that_steps_backwards_changes_nothing(tmp_path: Path) -> N
         assert again.committed() == {0: 7}
 
 
-# --- the directory ------------------------------------------------------------------------------------------------
+# --- the directory --------------------------------------------------------------------------------
 
 
 async def test_a_data_directory_in_use_is_refused_and_the_owner_undisturbed(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ async def test_a_disk_fault_ends_the_first_start_with_the_reason(tmp_path: Path)
         pass
 
 
-# --- what the journal may forget ----------------------------------------------------------------------------------
+# --- what the journal may forget ------------------------------------------------------------------
 
 
 async def test_journal_files_are_removed_once_everything_in_them_is_durable_elsewhere(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ async def test_an_unsynced_partition_retains_the_journal(tmp_path: Path) -> None
         assert cluster.journal_files()[0] == "00000000000000000001.journal"
 
 
-# --- checkpoints --------------------------------------------------------------------------------------------------
+# --- checkpoints ----------------------------------------------------------------------------------
 
 
 async def test_a_checkpoint_is_written_every_so_many_entries_and_two_are_kept(tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ async def test_a_checkpoint_without_room_is_retried_and_the_journal_stays(tmp_pa
         assert [int(path.name[:20]) for path in cluster.checkpoints("groups-0")] == [15, 20]
 
 
-# --- a full disk, faults ------------------------------------------------------------------------------------------
+# --- a full disk, faults --------------------------------------------------------------------------
 
 
 async def test_a_full_disk_refuses_commands_with_the_reason_and_service_resumes(

@@ -45,7 +45,7 @@ def directories(cluster: Cluster) -> list[str]:
     return sorted(path.name for path in (cluster.directory / "topics").iterdir())
 
 
-# --- topics that go -----------------------------------------------------------------------------------------------
+# --- topics that go -------------------------------------------------------------------------------
 
 
 async def test_a_deleted_topic_is_unknown_at_once_and_its_files_and_offsets_are_removed(
@@ -192,7 +192,7 @@ async def test_files_that_cannot_be_renamed_are_a_fault(tmp_path: Path) -> None:
         await until(lambda: not directories(again))
 
 
-# --- topics that change -------------------------------------------------------------------------------------------
+# --- topics that change ---------------------------------------------------------------------------
 
 
 async def test_a_topic_keeps_its_added_partitions_after_a_kill(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ async def test_a_topic_of_ten_thousand_partitions_can_be_created_used_and_delete
         await until(lambda: not directories(again))
 
 
-# --- partitions that are not ready --------------------------------------------------------------------------------
+# --- partitions that are not ready ----------------------------------------------------------------
 
 
 async def damaged(tmp_path: Path) -> Path:

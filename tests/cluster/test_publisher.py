@@ -380,7 +380,7 @@ async def test_a_file_system_without_links_gets_copies(
 async def test_many_partitions_get_their_parts_over_many_turns_in_the_order_of_publications(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roll_forward, "_STAGES_PER_TURN", 2)
+    monkeypatch.setattr(roll_forward, "_STAGES_PER_ITERATION", 2)
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 9)
         for value, sink in ((b"1", "a"), (b"2", "b")):

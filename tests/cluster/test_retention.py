@@ -53,7 +53,7 @@ async def create(cluster: Cluster, name: str = "topic", partitions: int = 1, **c
     return await cluster.node.create_topic(name, partitions, config)
 
 
-# --- records ------------------------------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 
 async def test_old_records_are_deleted_and_stay_deleted_after_a_kill(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ async def test_checks_repeat_until_the_node_stops(tmp_path: Path) -> None:
 async def test_ten_thousand_partitions_are_checked_over_many_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention_module, "_PARTITIONS_PER_TURN", 4)
+    monkeypatch.setattr(retention_module, "_PARTITIONS_PER_ITERATION", 4)
     async with Cluster(tmp_path / "data").running() as cluster:
         await create(cluster, partitions=30, retention_bytes="0")
         for partition in range(30):
@@ -200,7 +200,7 @@ async def test_nothing_is_proposed_while_the_journal_has_no_room(tmp_path: Path)
         await waiting
 
 
-# --- consumer groups ----------------------------------------------------------------------------------------------
+# --- consumer groups ------------------------------------------------------------------------------
 
 
 async def test_offsets_expire_when_nobody_consumes_for_long(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ async def test_offsets_without_a_retention_bound_stay(tmp_path: Path) -> None:
 async def test_a_turn_checks_a_bounded_number_of_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention_module, "_GROUPS_PER_TURN", 3)
+    monkeypatch.setattr(retention_module, "_GROUPS_PER_ITERATION", 3)
     async with Cluster(tmp_path / "data").running() as cluster:
         await create(cluster)
         for number in range(16):

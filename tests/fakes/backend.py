@@ -490,7 +490,7 @@ class FakeBackend:
             await member.on_revocation(seconds)
         self.groups.assign(group, again=True)
 
-    # ----------------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _check_running(self) -> None:
         if not self._running:

@@ -46,7 +46,7 @@ def wrong(report: Report) -> Found:
     return [(str(each.verdict), each.found) for each in report.findings if each.verdict is not Verdict.OK]
 
 
-# --- the journal --------------------------------------------------------------------------------------------------
+# --- the journal ----------------------------------------------------------------------------------
 
 
 def test_a_whole_journal_is_ok_and_tells_what_every_group_has(tmp_path: Path) -> None:

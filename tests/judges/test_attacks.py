@@ -120,7 +120,7 @@ def test_an_attack_does_not_affect_other_clients(name: str, target_of: Callable[
     check(report, name)
     check_log(daemon)
     assert sum(seen.long_s) <= LONG_SHARE * seen.worked_s, (
-        f"long turns of the loop in ms, of {seen.worked_s:.2f} s: {[round(s * 1000, 1) for s in seen.long_s]}; {report}"
+        f"long iterations of the loop in ms, of {seen.worked_s:.2f} s: {[round(s * 1000, 1) for s in seen.long_s]}; {report}"
     )
 
 

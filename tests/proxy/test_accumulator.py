@@ -10,7 +10,7 @@ import structlog
 from pixy.backend import TopicPartition
 from pixy.config import ProducerConfig
 from pixy.errors import PixyError, Unavailable
-from pixy.proxy.accumulator import ProduceDone
+from pixy.proxy.produce_answers import ProduceDone
 from pixy.records import read_header, read_records
 from tests.fakes.clock import FakeClock
 from tests.fakes.waiting import settle, until

@@ -146,7 +146,7 @@ async def test_data_after_an_early_answer_are_ignored() -> None:
         assert (await client.call(UNARY, value(b"next"))).status == 0
 
 
-# --- resets ---------------------------------------------------------------------------------------------------------
+# --- resets ---------------------------------------------------------------------------------------
 
 
 async def held(echo: EchoServer, calls: int) -> None:

@@ -54,7 +54,7 @@ def frames(written: bytes | bytearray) -> Iterator[int]:
         at += 9 + (head >> 8)
 
 
-# --- input ----------------------------------------------------------------------------------------------------------
+# --- input ----------------------------------------------------------------------------------------
 
 
 async def test_input_beyond_a_slice_is_served_in_later_slices_and_in_order() -> None:
@@ -188,7 +188,7 @@ async def test_nothing_is_served_while_the_transport_is_full_and_everything_afte
         connection.link.connection_lost(None)
 
 
-# --- decompression ---------------------------------------------------------------------------------------------------
+# --- decompression --------------------------------------------------------------------------------
 
 
 async def test_large_messages_are_decompressed_in_several_slices_while_others_are_served() -> None:
@@ -258,7 +258,7 @@ async def test_the_decompression_of_a_message_stops_with_its_call() -> None:
         assert (counters.calls, counters.gone, counters.resets_received) == (2, 1, 1)
 
 
-# --- memory ---------------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 async def test_unread_answers_are_bounded_wherever_they_wait() -> None:
@@ -357,7 +357,7 @@ def big(size: int) -> Any:
     return BytesValue(value=bytes(size))
 
 
-# --- the end --------------------------------------------------------------------------------------------------------
+# --- the end --------------------------------------------------------------------------------------
 
 
 async def read_to_the_end(sock: socket.socket) -> bytes:
@@ -448,7 +448,7 @@ async def test_a_connection_that_is_gone_leaves_nothing_for_the_collector() -> N
             gc.enable()
 
 
-# --- counters -------------------------------------------------------------------------------------------------------
+# --- counters -------------------------------------------------------------------------------------
 
 
 async def test_a_connection_counts_and_the_server_has_the_totals() -> None:

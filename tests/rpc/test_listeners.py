@@ -221,7 +221,7 @@ async def test_a_unix_socket_serves_and_its_file_goes_when_the_server_stops(tmp_
         assert not path.exists()
 
 
-# --- how many -------------------------------------------------------------------------------------------------------
+# --- how many -------------------------------------------------------------------------------------
 
 
 async def connect(address: str) -> socket.socket:
@@ -333,7 +333,7 @@ async def test_accepting_resumes_after_the_system_was_out_of_descriptors(
         assert "Too many open files" in capsys.readouterr().out
 
 
-# --- receipts -------------------------------------------------------------------------------------------------------
+# --- receipts -------------------------------------------------------------------------------------
 
 
 def end_without_tls(writer: asyncio.StreamWriter) -> None:

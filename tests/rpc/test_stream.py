@@ -185,7 +185,7 @@ async def test_a_window_that_was_filled_before_the_handler_waited_is_replenished
         assert values(await client.answer(stream_id)) == [b"first", bytes(150_000)]
 
 
-# --- receipts -------------------------------------------------------------------------------------------------------
+# --- receipts -------------------------------------------------------------------------------------
 
 
 async def test_a_message_that_the_transport_took_is_delivered(echo: EchoServer, client: RawClient) -> None:

@@ -20,8 +20,8 @@ UNARY, TASK, CHAT = "/test.Echo/Unary", "/test.Echo/Task", "/test.Echo/Chat"
 MESSAGE_S = QUANTUM_S / 10
 """Cost of a message for the server in these tests."""
 SLICE_S_MAX = 3 * QUANTUM_S
-"""The credit of a connection, what a turn of the loop has for those without, and the slice that
-goes beyond it.
+"""The credit of a connection, the time of an iteration of the loop for those without credit, and
+the slice that exceeds it.
 """
 
 

@@ -60,7 +60,7 @@ class Bench:
         self.journal.append(RecordKind.ENTRY, 1, raft_group, index, 1, payload, next(self._tokens))
 
     async def flush(self) -> None:
-        """Run one turn of the loop, then the worker's jobs."""
+        """Run one iteration of the loop, then the worker's jobs."""
         await asyncio.sleep(0)
         while self.worker:
             self.worker.step()
@@ -86,7 +86,7 @@ async def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-# --- group commit -------------------------------------------------------------------------------------------------
+# --- group commit ---------------------------------------------------------------------------------
 
 
 async def test_entries_appended_in_one_turn_of_the_loop_share_a_flush(bench: Bench) -> None:
@@ -126,7 +126,7 @@ async def test_one_sync_serves_all_waiting_groups(tmp_path: Path) -> None:
     await bench.journal.stop()
 
 
-# --- telling ------------------------------------------------------------------------------------------------------
+# --- telling --------------------------------------------------------------------------------------
 
 
 async def written(bench: Bench, count: int, payload: bytes = b"payload") -> None:
@@ -139,7 +139,7 @@ async def written(bench: Bench, count: int, payload: bytes = b"payload") -> None
     bench.worker.step()
 
 
-async def test_a_flush_of_many_records_is_acknowledged_in_order_a_piece_per_turn(bench: Bench) -> None:
+async def test_a_flush_of_many_records_is_acknowledged_in_order_a_piece_per_iteration(bench: Bench) -> None:
     await written(bench, 150)
     assert list(map(len, bench.durable)) == [64]
     await asyncio.sleep(0)
@@ -150,7 +150,7 @@ async def test_a_flush_of_many_records_is_acknowledged_in_order_a_piece_per_turn
     await bench.journal.stop()
 
 
-async def test_large_records_are_acknowledged_one_per_turn(bench: Bench) -> None:
+async def test_large_records_are_acknowledged_one_per_iteration(bench: Bench) -> None:
     await written(bench, 3, bytes(64 << 10))
     await bench.journal.drained()
     assert bench.durable == [[1], [2], [3]]
@@ -255,7 +255,7 @@ async def test_a_journal_continues_where_recovery_found_the_end(bench: Bench) ->
     assert len(again.recover().files) == 1
 
 
-# --- order --------------------------------------------------------------------------------------------------------
+# --- order ----------------------------------------------------------------------------------------
 
 
 async def test_a_flush_is_written_only_after_the_previous_one_was_synced(bench: Bench) -> None:
@@ -343,7 +343,7 @@ async def test_a_file_is_kept_for_relocated_and_for_replaced_entries(bench: Benc
     assert bench.journal.files == bench.recover().files == [JournalFile(1, {1000: 3, 1001: 7})]
 
 
-# --- rotation and splitting ---------------------------------------------------------------------------------------
+# --- rotation and splitting -----------------------------------------------------------------------
 
 
 async def test_entries_larger_than_a_file_get_files_of_their_own(tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ async def test_a_split_over_two_files_remembers_the_index_of_each_group_in_both(
             assert remembered.last_index[group] >= index
 
 
-# --- pause and resume ---------------------------------------------------------------------------------------------
+# --- pause and resume -----------------------------------------------------------------------------
 
 
 async def test_no_flush_begins_while_paused_and_resume_starts_it(bench: Bench) -> None:
@@ -495,7 +495,7 @@ async def test_drained_waits_for_entries_appended_when_the_last_flush_became_dur
     await bench.journal.stop()
 
 
-# --- faults -------------------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["write", "sync"])
@@ -561,7 +561,7 @@ async def test_a_bug_in_the_callback_stops_everything_behind_it(bench: Bench) ->
     await bench.journal.stop()
 
 
-# --- a full disk --------------------------------------------------------------------------------------------------
+# --- a full disk ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -614,7 +614,7 @@ async def test_stopping_writes_appended_entries(bench: Bench) -> None:
     assert bench.worker.stopped
 
 
-# --- what is written ahead ------------------------------------------------------------------------------------------
+# --- what is written ahead ------------------------------------------------------------------------
 
 
 @pytest.fixture

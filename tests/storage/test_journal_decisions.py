@@ -98,7 +98,7 @@ def indexes(journal: RecoveredJournal) -> list[int]:
     return [index for _, index, _ in content(journal)]
 
 
-# --- names --------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 def test_absent(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_missing_file(tmp_path: Path) -> None:
     refused(tmp_path, "holds journal files 1 and 3, but not those in between")
 
 
-# --- headers ------------------------------------------------------------------------------------------------------
+# --- headers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_beheaded(tmp_path: Path, first: bytes) -> None:
     assert indexes(taken(tmp_path)) == [4, 5]
 
 
-# --- flushes ------------------------------------------------------------------------------------------------------
+# --- flushes --------------------------------------------------------------------------------------
 
 
 def test_whole(tmp_path: Path) -> None:

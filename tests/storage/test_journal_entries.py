@@ -63,7 +63,7 @@ class History:
         )
         rng.choice(steps)()
 
-    # --- what a node does -----------------------------------------------------------------------------------------
+    # --- what a node does -------------------------------------------------------------------------
 
     def append(self) -> None:
         """Append new entries of several groups in one flush."""
@@ -119,7 +119,7 @@ class History:
         self._path(self._files.pop(0)).unlink()
         self._oldest_may_go = False
 
-    # --- bytes ----------------------------------------------------------------------------------------------------
+    # --- bytes ------------------------------------------------------------------------------------
 
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:020d}.journal"
@@ -148,7 +148,7 @@ class History:
         log = self.logs[found.raft_group]
         return found.index <= len(log) and log[found.index - 1] == found.term
 
-    # --- what must be ---------------------------------------------------------------------------------------------
+    # --- what must be -----------------------------------------------------------------------------
 
     def check(self) -> None:
         journal = recover_journal(RecordingDisk(), self._directory, OWNER)

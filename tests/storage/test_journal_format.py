@@ -139,7 +139,7 @@ def test_the_first_flush_number_is_read_from_behind_the_header() -> None:
     assert first_flush_number(header()) is None
 
 
-# --- what a scan finds --------------------------------------------------------------------------------------------
+# --- what a scan finds ----------------------------------------------------------------------------
 
 
 def test_a_valid_flush_n__taken() -> None:
@@ -205,7 +205,7 @@ def test_a_record_of_an_unknown_kind__refused(kind: int, entry_type: int) -> Non
         scanned(journal_file([[entry(1)], [record(kind, entry_type)]]))
 
 
-# --- every damage -------------------------------------------------------------------------------------------------
+# --- every damage ---------------------------------------------------------------------------------
 
 
 def test_every_truncated_file_gives_a_prefix_of_the_written_data_and_no_corruption() -> None:

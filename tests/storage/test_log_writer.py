@@ -162,7 +162,7 @@ async def test_memory_goes_in_pieces_a_piece_in_each_turn_of_the_loop(tmp_path: 
 async def test_memory_of_large_batches_goes_in_smaller_numbers(
     tmp_path: Path,
 ) -> None:
-    bench = Bench(tmp_path, tail_cache_bytes=0, pace=replace(PROMPT, evicted_bytes_per_turn=3 * ONE))
+    bench = Bench(tmp_path, tail_cache_bytes=0, pace=replace(PROMPT, evicted_bytes_per_iteration=3 * ONE))
     bench.append(count=8)
     await bench.write()
     assert bench.logs[0].read_memory(2, 1) is None
@@ -272,7 +272,7 @@ async def test_a_trickle_that_never_rests_is_synced_after_a_while_too(
     assert bench.synced
 
 
-# --- the tail cache -----------------------------------------------------------------------------------------------
+# --- the tail cache -------------------------------------------------------------------------------
 
 
 async def test_the_oldest_batches_of_all_logs_leave_the_memory_first(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ async def test_batches_of_a_log_that_waits_for_its_sync_are_not_in_memory(tmp_pa
     bench.writer.abandon()
 
 
-# --- a full disk, faults ------------------------------------------------------------------------------------------
+# --- a full disk, faults --------------------------------------------------------------------------
 
 
 async def test_a_full_disk_is_waited_out_and_nothing_is_lost_or_written_twice(bench: Bench) -> None:
@@ -400,7 +400,7 @@ async def test_a_bug_in_a_callback_is_a_fault(bench: Bench) -> None:
     assert [type(fault) for fault in bench.faults] == [ZeroDivisionError]
 
 
-# --- a damaged part of a stage ------------------------------------------------------------------------------------
+# --- a damaged part of a stage --------------------------------------------------------------------
 
 
 async def test_a_log_with_a_damaged_part_is_given_up_and_the_others_go_on(

@@ -159,7 +159,7 @@ def test_a_crash_before_the_old_file_went_leaves_originals_and_copies(tmp_path: 
     assert of_1000(recover(tmp_path)) == EVERYTHING[:3]
 
 
-# --- memory -------------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 def test_payloads_are_copies_so_no_entry_keeps_a_file_alive(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_one_file_at_a_time_is_in_memory_and_of_what_is_applied_nothing_stays(tm
     assert kept < size / 10
 
 
-# --- entries to relocate ------------------------------------------------------------------------------------------
+# --- entries to relocate --------------------------------------------------------------------------
 
 
 def entries_of(directory: Path, number: int, above: Mapping[int, int]) -> Content:
@@ -248,7 +248,7 @@ def test_a_file_that_is_read_for_relocation_ends_where_the_next_one_begins(tmp_p
     assert entries_of(tmp_path, 1, {1000: 0}) == EVERYTHING[:3]
 
 
-# --- every damage -------------------------------------------------------------------------------------------------
+# --- every damage ---------------------------------------------------------------------------------
 
 
 def test_every_truncation_of_the_last_file_gives_a_prefix_or_a_refusal(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_every_flipped_byte_is_refused(tmp_path: Path) -> None:
                 recover(tmp_path)
 
 
-# --- what may not be durable yet ----------------------------------------------------------------------------------
+# --- what may not be durable yet ------------------------------------------------------------------
 
 
 def test_the_last_file_and_the_directory_are_synced_before_anything_relies_on_them(tmp_path: Path) -> None:

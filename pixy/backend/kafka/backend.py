@@ -113,7 +113,7 @@ class KafkaBackend:
         await self._producer.stop()
         await self._client.stop()
 
-    # --- topics ---------------------------------------------------------------------------------------------------
+    # --- topics -----------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicDescription | None:
         known = self._client.metadata.topics.get(name)
@@ -154,7 +154,7 @@ class KafkaBackend:
         finally:
             self._staged.end_deletion(topic_id)
 
-    # --- records --------------------------------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
     def append(
         self,
@@ -231,7 +231,7 @@ class KafkaBackend:
             f"unknown partition {partition.partition} of topic {partition.topic}, which has {count}"
         )
 
-    # --- staged writes --------------------------------------------------------------------------------------------
+    # --- staged writes ----------------------------------------------------------------------------
 
     async def stage(
         self,
@@ -271,7 +271,7 @@ class KafkaBackend:
         self._check_running()
         await self._staged.discard(sink_id, stage_ids)
 
-    # --- consumer groups ------------------------------------------------------------------------------------------
+    # --- consumer groups --------------------------------------------------------------------------
 
     async def join_consumer_group(
         self,

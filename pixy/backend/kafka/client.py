@@ -150,7 +150,7 @@ class KafkaClient:
         closed = [connection.close(reason=CloseReason.SHUTDOWN) for connection in connections]
         await asyncio.gather(*(each for each in closed if each is not None), return_exceptions=True)
 
-    # --- requests -------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     async def send(
         self,
@@ -238,7 +238,7 @@ class KafkaClient:
                     raise
         raise fault
 
-    # --- metadata -------------------------------------------------------------------------------------------------
+    # --- metadata ---------------------------------------------------------------------------------
 
     def request_refresh(self, topics: Iterable[str] = ()) -> None:
         """Note that the metadata is stale, of these topics or at least of the brokers; a refresh
@@ -391,7 +391,7 @@ class KafkaClient:
             if (host, port) not in addresses
         ]
 
-    # --- connections ----------------------------------------------------------------------------------------------
+    # --- connections ------------------------------------------------------------------------------
 
     def _link(self, broker: int | str, purpose: str, client_id: str | None = None) -> _Link:
         link = self._links.get((broker, purpose))

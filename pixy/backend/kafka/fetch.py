@@ -1,6 +1,6 @@
 """Fetches from Kafka: many waiting fetches share few Fetch requests.
 
-A fetch queues in the *lane* of its partition's leader. In each turn of the event loop the queued
+A fetch queues in the *lane* of its partition's leader. In each iteration of the loop the queued
 fetches of a lane are sent together, in one request on a free connection. A lane has `_CONNECTIONS`
 of them, because a broker answers nothing else on a connection while it holds a request without
 data. Fetches of one partition from the same offset share an entry of the request; other offsets go
@@ -175,7 +175,7 @@ class KafkaFetcher:
             reject(waiter.result, ShuttingDown())
         await self._tasks.cancel_all()
 
-    # --- grouping -------------------------------------------------------------------------------------------------
+    # --- grouping ---------------------------------------------------------------------------------
 
     def _queue(self, waiter: _Waiter, delay_s: float = 0.0, in_front: bool = False) -> None:
         """Queue a fetch in the lane of its partition's leader."""
@@ -233,7 +233,7 @@ class KafkaFetcher:
         ends = [waiter.until for entry in entries for waiter in entry.waiters if waiter.until is not None]
         return max(0.0, min([lane.tick, *ends]) - now)
 
-    # --- a request ------------------------------------------------------------------------------------------------
+    # --- a request --------------------------------------------------------------------------------
 
     async def _send(self, leader: int, lane: _Lane, connection: int, entries: _Entries) -> None:
         waiters = [waiter for entry in entries.values() for waiter in entry.waiters]

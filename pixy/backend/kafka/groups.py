@@ -146,7 +146,7 @@ class Membership:
         self._delay: asyncio.TimerHandle | None = None
         self._left = False
 
-    # --- requests -------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Join the group. On return there is an assignment.
@@ -215,7 +215,7 @@ class Membership:
         self._rebalance_due = True
         self._wake.set()
 
-    # --- lifecycle ------------------------------------------------------------------------------------------------
+    # --- lifecycle --------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         joined = True
@@ -337,7 +337,7 @@ class Membership:
             raise _MemberRemoved(str(error))
         raise error
 
-    # --- joining --------------------------------------------------------------------------------------------------
+    # --- joining ----------------------------------------------------------------------------------
 
     async def _join(self) -> bool:
         """Join the group and call `on_assignment`; False if the join has to be repeated at once.

@@ -187,7 +187,7 @@ class Producer:
         if self._topics_changed in self._client.listeners:
             self._client.listeners.remove(self._topics_changed)
 
-    # --- out ------------------------------------------------------------------------------------------------------
+    # --- out --------------------------------------------------------------------------------------
 
     def _make_ready(self, queue: ProduceQueue) -> None:
         if queue.pending and not queue.in_flight:
@@ -314,7 +314,7 @@ class Producer:
             self._producer = ProducerId(answer.producer_id, answer.producer_epoch)
         return self._producer
 
-    # --- answers --------------------------------------------------------------------------------------------------
+    # --- answers ----------------------------------------------------------------------------------
 
     def _answered(self, queue: ProduceQueue, code: int, offset: int, message: str | None) -> None:
         """Handle the result of the first batch."""
@@ -410,7 +410,7 @@ class Producer:
         if not self.buffered_bytes:
             self._empty.set()
 
-    # --- deadlines ------------------------------------------------------------------------------------------------
+    # --- deadlines --------------------------------------------------------------------------------
 
     def _watch(self, deadline: float) -> None:
         """Set the timer for `_expire` to `deadline` or earlier."""
@@ -464,7 +464,7 @@ class Producer:
             )
         return Unavailable(f"{topic}-{number} could not be written within {limit}: {reason}")
 
-    # --- topics come and go ---------------------------------------------------------------------------------------
+    # --- topics come and go -----------------------------------------------------------------------
 
     def _topics_changed(self, names: set[str]) -> None:
         for queue in [each for each in self._queues.values() if each.partition.topic in names]:

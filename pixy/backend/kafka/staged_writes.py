@@ -152,7 +152,7 @@ class KafkaStagedWrites:
         self._deleting: set[bytes] = set()
         self._stopped = False
 
-    # --- life -----------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Recover the stages, and settle unfinished publications once Kafka can be reached.
@@ -239,7 +239,7 @@ class KafkaStagedWrites:
             except Exception as bug:
                 self._on_fault(bug)
 
-    # --- stages ---------------------------------------------------------------------------------------------------
+    # --- stages -----------------------------------------------------------------------------------
 
     async def stage(
         self, name: StageName, piece: int, batches: Sequence[StagedBatches], seal: StageSeal | None
@@ -301,7 +301,7 @@ class KafkaStagedWrites:
         """The deletion has succeeded or failed."""
         self._deleting.discard(topic_id)
 
-    # --- publishing -----------------------------------------------------------------------------------------------
+    # --- publishing -------------------------------------------------------------------------------
 
     async def publish(self, command: PublishStages) -> Published:
         """As `StagedWrites.publish`.
@@ -450,7 +450,7 @@ class KafkaStagedWrites:
         window_bytes = min(STAGES_WINDOW_BYTES, self._options.buffer_bytes)
         await StageSender(producer, self._place.disk, self._worker, window_bytes).send(parts)
 
-    # --- what is not settled --------------------------------------------------------------------------------------
+    # --- what is not settled ----------------------------------------------------------------------
 
     def _marks_of(self, sink_id: str) -> list[int]:
         return [number for number, mark in self._marks.items() if mark.sink_id == sink_id]

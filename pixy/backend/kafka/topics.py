@@ -124,7 +124,7 @@ class Topics:
         self._client.metadata.deleted(name)
         self._client.tell({name})
 
-    # --- changes --------------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------
 
     async def _alter_config(self, name: str, config: Mapping[str, str | None]) -> None:
         changes = [
@@ -173,7 +173,7 @@ class Topics:
                 failure = error  # from a lagging broker
             await attempts.again(failure)
 
-    # --- what is known --------------------------------------------------------------------------------------------
+    # --- what is known ----------------------------------------------------------------------------
 
     async def _with_configs(self, names: Sequence[str]) -> list[TopicDescription]:
         """Descriptions of the topics that exist, with their current options."""
