@@ -191,7 +191,7 @@ def message() -> str:
         ("rpc", "writes the answer, reports delivery"),
         ("api/grpc/kafkapixy", "builds ConsRs"),
         ("consume/dispatcher", "next record to the longest waiter"),
-        ("consume/offers", "tracks deadline and ack"),
+        ("consume/partition_offers", "tracks deadline and ack"),
         ("consume/fetcher", "asks for batches"),
         ("backend/embedded", "wakes the fetch after an append"),
         ("storage/partition_log", "newest batches in memory"),

@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from pixy.consume.offer import Offer
-from pixy.consume.offers import PartitionOffers
+from pixy.consume.partition_offers import PartitionOffers
 from pixy.errors import LongPollTimeout, PixyError, TooManyRequests
 
 __all__ = ["ConsumeDone", "Dispatcher", "PendingRequest", "Source", "Waiter"]

@@ -26,7 +26,7 @@ import structlog
 
 from pixy.backend import TopicPartition
 from pixy.consume.environment import ConsumeEnvironment
-from pixy.consume.offers import PartitionOffers
+from pixy.consume.partition_offers import PartitionOffers
 from pixy.errors import CorruptData, OffsetOutOfRange, PixyError, Unavailable, UnknownPartition
 from pixy.records import Record
 from pixy.retries import Backoff

@@ -14,8 +14,8 @@ from pixy.consume.dispatcher import Dispatcher
 from pixy.consume.environment import ConsumeEnvironment
 from pixy.consume.fetcher import PartitionFetcher
 from pixy.consume.offer import Offer
-from pixy.consume.offers import PartitionOffers
 from pixy.consume.offset_tracker import OffsetTracker
+from pixy.consume.partition_offers import PartitionOffers
 from pixy.consume.timers import Alarm
 from pixy.errors import InvalidAck, PixyError
 

@@ -5,7 +5,7 @@ import pytest
 from pixy.consume import Offer, OffsetTracker
 from pixy.consume.dispatcher import Dispatcher, PendingRequest
 from pixy.consume.offer import OfferLimits
-from pixy.consume.offers import PartitionOffers
+from pixy.consume.partition_offers import PartitionOffers
 from pixy.errors import CorruptData, LongPollTimeout, PixyError, ShuttingDown, TooManyRequests
 from tests.consume.fakes import Answers, fed, make_batch
 

@@ -8,7 +8,7 @@ from pixy.errors import LongPollTimeout, Unavailable, UnpackedTooLarge
 from pixy.records import COMPRESSION, NewRecord, build_batch, patch_batch
 from tests.consume.conftest import MakeWorld
 from tests.consume.fakes import make_batch
-from tests.consume.test_offers import patch_crc
+from tests.consume.test_partition_offers import patch_crc
 from tests.fakes.batches import bomb
 
 

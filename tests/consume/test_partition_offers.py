@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pixy.consume import AckRange, Offer, OffsetTracker
 from pixy.consume.offer import OfferLimits
-from pixy.consume.offers import PartitionOffers
+from pixy.consume.partition_offers import PartitionOffers
 from pixy.consume.voided import NOTHING_VOIDED, VoidedOffsets
 from pixy.errors import AckBeyondEnd, CorruptData
 from pixy.records import NewRecord, build_batch, crc32c

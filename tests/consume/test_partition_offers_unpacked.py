@@ -1,10 +1,10 @@
-"""pixy/consume/offers.py: batches unpacked on a thread keep their place."""
+"""pixy/consume/partition_offers.py: batches unpacked on a thread keep their place."""
 
 from pixy.consume import OffsetTracker
 from pixy.errors import CorruptData
 from pixy.records import COMPRESSION, NewRecord, build_batch, patch_batch, unpack_records
 from tests.consume.fakes import fed, make_batch
-from tests.consume.test_offers import offers_from, take_all
+from tests.consume.test_partition_offers import offers_from, take_all
 
 
 def large_batch(base: int, records: int = 3) -> bytes:
