@@ -147,10 +147,13 @@ class Entry(_message.Message):
     TERM_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     type: Global___EntryType.ValueType
     term: _builtins.int
     index: _builtins.int
     data: _builtins.bytes
+    kind: _builtins.int
+    """Kind of the payload. pixy's own: raftpb has no such field."""
     def __init__(
         self,
         *,
@@ -158,15 +161,18 @@ class Entry(_message.Message):
         term: _builtins.int | None = ...,
         index: _builtins.int | None = ...,
         data: _builtins.bytes | None = ...,
+        kind: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "_index", b"_index", "_term", b"_term", "_type", b"_type", "data", b"data", "index", b"index", "term", b"term", "type", b"type"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "_index", b"_index", "_kind", b"_kind", "_term", b"_term", "_type", b"_type", "data", b"data", "index", b"index", "kind", b"kind", "term", b"term", "type", b"type"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "_index", b"_index", "_term", b"_term", "_type", b"_type", "data", b"data", "index", b"index", "term", b"term", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "_index", b"_index", "_kind", b"_kind", "_term", b"_term", "_type", b"_type", "data", b"data", "index", b"index", "kind", b"kind", "term", b"term", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__data: _TypeAlias = _typing.Literal["data"]  # noqa: Y015
     _WhichOneofArgType__data: _TypeAlias = _typing.Literal["_data", b"_data"]  # noqa: Y015
     _WhichOneofReturnType__index: _TypeAlias = _typing.Literal["index"]  # noqa: Y015
     _WhichOneofArgType__index: _TypeAlias = _typing.Literal["_index", b"_index"]  # noqa: Y015
+    _WhichOneofReturnType__kind: _TypeAlias = _typing.Literal["kind"]  # noqa: Y015
+    _WhichOneofArgType__kind: _TypeAlias = _typing.Literal["_kind", b"_kind"]  # noqa: Y015
     _WhichOneofReturnType__term: _TypeAlias = _typing.Literal["term"]  # noqa: Y015
     _WhichOneofArgType__term: _TypeAlias = _typing.Literal["_term", b"_term"]  # noqa: Y015
     _WhichOneofReturnType__type: _TypeAlias = _typing.Literal["type"]  # noqa: Y015
@@ -175,6 +181,8 @@ class Entry(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__data) -> _WhichOneofReturnType__data | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__index) -> _WhichOneofReturnType__index | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kind) -> _WhichOneofReturnType__kind | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__term) -> _WhichOneofReturnType__term | None: ...
     @_typing.overload

@@ -105,12 +105,22 @@ class StateType(IntEnum):
 
 @dataclass(slots=True)
 class Entry:
-    """A log entry. The leader assigns index and term of a proposal."""
+    """A log entry. The leader assigns index and term of a proposal.
+
+    Args:
+        term: its term.
+        index: its index.
+        type: content of `data` as far as Raft is concerned.
+        data: payload. All entries and messages share the proposer's object.
+        kind: kind of a NORMAL payload, chosen by the application and passed on by the core; below
+            2**32. The empty entries of the core have 0.
+    """
 
     term: int = 0
     index: int = 0
     type: RaftEntryType = RaftEntryType.NORMAL
     data: bytes = b""
+    kind: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,21 +198,22 @@ class RaftNode:
 
     # --- requests of the application --------------------------------------------------------------
 
-    def propose(self, *payloads: bytes) -> LogPosition | NotAppended:
+    def propose(self, *payloads: bytes, kind: int = 0) -> LogPosition | NotAppended:
         """Propose to append these payloads to the log, adjacent to each other.
 
         They may be lost without notice if the leader that appended them is deposed. Payloads are
-        referenced, not copied.
+        referenced, never copied.
 
         Args:
             payloads: one entry each, at least one. All of them are appended, or none.
+            kind: kind of each payload, see `Entry`.
 
         Returns:
             Position of the first entry if this node leads: the others follow it in the same term.
             The proposal is committed if the entry that is applied at its index has its term, and
             lost if it has another. Else the reason why nothing was appended.
         """
-        return self._raft.propose([Entry(data=payload) for payload in payloads])
+        return self._raft.propose([Entry(data=payload, kind=kind) for payload in payloads])
 
     def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> LogPosition | NotAppended:
         """Propose a configuration change. It takes effect when the driver applies it with

@@ -380,7 +380,10 @@ class Raft:
             return None
         term = self.term
         first = self.log.last_index() + 1
-        entries = [Entry(term, index, entry.type, entry.data) for index, entry in enumerate(proposed, first)]
+        entries = [
+            Entry(term, index, entry.type, entry.data, entry.kind)
+            for index, entry in enumerate(proposed, first)
+        ]
         last = self.log.append(entries)
         # The leader acknowledges its own entries only after they are stored.
         self.messages_after_append.append(Message(MessageType.APP_RESP, self.id, self.id, term, index=last))

@@ -13,7 +13,7 @@ __all__ = ["NO_LIMIT", "entries_size", "limit_entries", "payload_size"]
 
 NO_LIMIT = 2**64 - 1
 """No limit."""
-_OVERHEAD_MAX = 40
+_OVERHEAD_MAX = 48
 """Upper bound of the encoding overhead per entry."""
 
 
@@ -28,6 +28,8 @@ def _entry_size(entry: Entry) -> int:
     if entry.data:
         length = len(entry.data)
         size += 1 + (length.bit_length() + 6) // 7 + length
+    if entry.kind:
+        size += 1 + (entry.kind.bit_length() + 6) // 7
     return size
 
 
@@ -42,16 +44,18 @@ def entries_size(entries: Sequence[Entry]) -> int:
     lengths = [len(entry.data) for entry in entries]
     shortest = min(lengths)
     length_size = _varint_size(shortest)
+    kind = first.kind
     uniform = (
         shortest > 0
         and _varint_size(max(lengths)) == length_size
         and _varint_size(last.term) == term_size
         and _varint_size(last.index) == index_size
-        and not [entry for entry in entries if entry.type]
+        and not [entry for entry in entries if entry.type or entry.kind != kind]
     )
     if not uniform:
         return sum([_entry_size(entry) for entry in entries])
-    return sum(lengths) + len(entries) * (3 + term_size + index_size + length_size)
+    kind_size = 1 + _varint_size(kind) if kind else 0
+    return sum(lengths) + len(entries) * (3 + term_size + index_size + length_size + kind_size)
 
 
 def payload_size(entries: Sequence[Entry]) -> int:

@@ -198,8 +198,12 @@ def describe_conf_change(change: ConfChange | ConfChangeV2) -> str:
 
 
 def describe_entry(entry: Entry) -> str:
-    """For instance `2/7 EntryNormal "data"` or `2/8 EntryConfChangeV2 v3 l4`."""
+    """For instance `2/7 EntryNormal "data"`, `2/8 EntryConfChangeV2 v3 l4`, or with a kind `2/9
+    EntryNormal kind:3 "data"`.
+    """
     text = f"{entry.term}/{entry.index} {_ENTRY_TYPE_NAMES[entry.type]}"
+    if entry.kind:
+        text += f" kind:{entry.kind}"
     if entry.type is RaftEntryType.NORMAL:
         return f"{text} {quote(entry.data)}"
     try:

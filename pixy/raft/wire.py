@@ -3,7 +3,9 @@
 Field numbers and types are etcd's raftpb. A field is written if it differs from the value that its
 absence implies; a reader treats absent fields as that value and skips unknown ones. Unknown
 enumeration values raise `MalformedMessage`: a message that is not understood must not be acted
-upon. The generated classes keep such a value, because `raft.proto` is proto3.
+upon. The generated classes keep such a value, because `raft.proto` is proto3. The kind of a payload
+is a number of the application's, and any is passed on; raftpb has no such field, so an entry of
+kind 0 has etcd's bytes.
 
 Configuration changes inside entries are encoded here as well.
 """
@@ -59,6 +61,8 @@ def _put_entry(pb: raft_pb2.Entry, entry: Entry) -> None:
     pb.index = entry.index
     if entry.data:
         pb.data = entry.data
+    if entry.kind:
+        pb.kind = entry.kind
 
 
 def _get_entry(pb: raft_pb2.Entry) -> Entry:
@@ -67,7 +71,7 @@ def _get_entry(pb: raft_pb2.Entry) -> Entry:
         raise MalformedMessage(
             f"entry {pb.term}/{pb.index} has unknown type {pb.type}, expected {_numbers(RaftEntryType)}"
         )
-    return Entry(pb.term, pb.index, kind, pb.data)
+    return Entry(pb.term, pb.index, kind, pb.data, pb.kind)
 
 
 def encode_entry(entry: Entry) -> bytes:

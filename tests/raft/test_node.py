@@ -249,13 +249,39 @@ def test_a_commit_index_from_the_leader_is_no_work_for_the_storage() -> None:
     assert [(m.type, m.index) for m in append.responses] == [(MessageType.APP_RESP, 3)]
 
 
-def test_a_payload_is_never_copied() -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_payload_is_never_copied(asynchronous: bool) -> None:
     payload = b"x" * 100
     one, stored = leader_of_three()
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
+    one.propose(payload, kind=7)
     one.propose(payload)
-    sent = work(one, stored)
-    assert stored.entries(4, 5, 2**64)[0].data is payload
-    assert all(m.entries[0].data is payload for m in sent if m.entries)
+    sent = [m for m in work(one, stored) if m.entries]
+    assert len(sent) == 2
+    seen = stored.entries(4, 6, 2**64)
+    other = node(storage(1, 2, 3), 2, replace(CONFIG, async_storage_writes=asynchronous))
+    other.step(Message(MessageType.APP, 2, 1, 1, 1, 2, [Entry(1, 3)], 2))
+    for message in sent:
+        seen += message.entries
+        other.step(replace(message, commit=5))
+    ready = other.ready()
+    seen += ready.entries[1:]
+    seen += [entry for m in ready.messages for entry in m.entries if entry.index > 3]
+    seen += [entry for entry in ready.committed_entries if entry.index > 3]
+    assert {entry.index: entry.kind for entry in seen} == {4: 7, 5: 0}
+    assert len(seen) == 8
+    assert all(entry.data is payload for entry in seen)
+
+
+def test_the_kind_of_a_payload_is_forwarded_and_appended() -> None:
+    one = node(storage(1, 2))
+    one.step(Message(MessageType.HEARTBEAT, 1, 2, 1))
+    one.propose(b"data", kind=3)
+    (forwarded,) = [m for m in one.ready().messages if m.type is MessageType.PROP]
+    other, stored = leader_of_three()
+    other.step(replace(forwarded, to=1, sender=2))
+    work(other, stored)
+    assert stored.entries(4, 5, 2**64) == [Entry(1, 4, data=b"data", kind=3)]
 
 
 def test_a_read_is_answered_once_a_quorum_has_confirmed_the_leader() -> None:

@@ -150,6 +150,7 @@ def test_names_of_message_types_are_raftpbs() -> None:
 def test_configuration_change_entries_show_the_change() -> None:
     leave = Entry(1, 2, RaftEntryType.CONF_CHANGE_V2)
     assert describe_entry(leave) == "1/2 EntryConfChangeV2"
+    assert describe_entry(Entry(1, 2, data=b"d", kind=3)) == '1/2 EntryNormal kind:3 "d"'
     assert describe_entry(Entry(1, 2, RaftEntryType.CONF_CHANGE)) == "1/2 EntryConfChange v0"
     data = encode_conf_change(ConfChange(ConfChangeType.UPDATE_NODE, 4))
     assert describe_entry(Entry(1, 2, RaftEntryType.CONF_CHANGE, data)) == "1/2 EntryConfChange u4"

@@ -37,7 +37,8 @@ from pixy.raft.wire import (
 
 U64 = st.integers(0, 2**64 - 1)
 IDS = st.lists(U64, max_size=3).map(tuple)
-ENTRIES = st.builds(Entry, U64, U64, st.sampled_from(RaftEntryType), st.binary(max_size=200))
+KINDS = st.sampled_from([0, 0, 1, 127, 128, 2**32 - 1])
+ENTRIES = st.builds(Entry, U64, U64, st.sampled_from(RaftEntryType), st.binary(max_size=200), KINDS)
 SNAPSHOTS = st.builds(
     Snapshot,
     st.integers(1, 2**64 - 1),
@@ -74,6 +75,13 @@ APP_BYTES = bytes.fromhex("0803 1002 1801 2003 2802 30ab02 3a0a") + ENTRY_BYTES 
 def test_an_entry_has_raftpbs_bytes() -> None:
     assert encode_entry(ENTRY) == ENTRY_BYTES
     assert decode_entry(ENTRY_BYTES) == ENTRY
+
+
+def test_the_kind_of_a_payload_is_a_field_that_raftpb_does_not_have() -> None:
+    entry = replace(ENTRY, kind=300)
+    assert encode_entry(entry) == ENTRY_BYTES + bytes.fromhex("78ac02")
+    assert decode_entry(encode_entry(entry)) == entry
+    assert decode_entry(ENTRY_BYTES).kind == 0
 
 
 def test_an_append_has_raftpbs_bytes() -> None:
@@ -143,11 +151,14 @@ def test_the_size_of_an_entry_is_that_of_its_encoding(entry: Entry) -> None:
     st.lists(st.integers(0, 200), min_size=1, max_size=30),
     st.integers(0, 30),
     st.sampled_from([-1, 0, 1]),
+    st.sampled_from([(0,), (7,), (300,), (0, 7)]),
 )
 def test_entries_are_limited_in_size_but_never_to_none(
-    first: int, sizes: list[int], fitting: int, more: int
+    first: int, sizes: list[int], fitting: int, more: int, kinds: tuple[int, ...]
 ) -> None:
-    entries = [Entry(1, first + at, data=b"x" * size) for at, size in enumerate(sizes)]
+    entries = [
+        Entry(1, first + at, data=b"x" * size, kind=kinds[at % len(kinds)]) for at, size in enumerate(sizes)
+    ]
     assert entries_size(entries) == sum([len(encode_entry(entry)) for entry in entries])
     limit = max(entries_size(entries[:fitting]) + more, 0)
     kept = limit_entries(entries, limit)

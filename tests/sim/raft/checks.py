@@ -40,6 +40,7 @@ class Checks:
         self._applied: dict[int, int] = {}
         self._commit_indexes: dict[int, int] = {}
         self._proposed: dict[LogPosition, bytes] = {}
+        self._kinds: dict[bytes, int] = {}
         self._dropped: set[bytes] = set()
 
     def bootstrap(self, position: LogPosition) -> None:
@@ -89,15 +90,22 @@ class Checks:
                     f"state machine safety: {node.raft.id} committed {entry}, another node {other}"
                 )
             position = LogPosition(entry.term, entry.index)
-            if self._proposed.get(position, entry.data) != entry.data or entry.data in self._dropped:
+            if (
+                self._proposed.get(position, entry.data) != entry.data
+                or self._kinds.get(entry.data, 0) != entry.kind
+                or entry.data in self._dropped
+            ):
                 raise RaftFailure(f"proposals: {entry} is not what was answered to its proposer")
             if entry.index > self.last_committed.index:
                 self.last_committed = position
 
-    def proposed(self, node_id: int, payloads: Sequence[bytes], outcome: LogPosition | NotAppended) -> None:
+    def proposed(
+        self, node_id: int, payloads: Sequence[bytes], kind: int, outcome: LogPosition | NotAppended
+    ) -> None:
         """Check the answer to a proposal: a position holds its payload or another term's entry, and
         a dropped proposal is never committed. Each payload is proposed once.
         """
+        self._kinds.update(dict.fromkeys(payloads, kind))
         if isinstance(outcome, LogPosition):
             for index, payload in enumerate(payloads, outcome.index):
                 other = self._proposed.setdefault(LogPosition(outcome.term, index), payload)

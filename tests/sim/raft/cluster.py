@@ -313,8 +313,9 @@ class Cluster:
             self._payloads += 1
             payloads.append(b"%d " % self._payloads + b"." * self._random.randrange(60))
         if replica.node is not None:
-            outcome = replica.node.propose(*payloads)
-            self._checks.proposed(replica.id, payloads, outcome)
+            kind = self._payloads % 3 if self.profile is Profile.MIXED else 0
+            outcome = replica.node.propose(*payloads, kind=kind)
+            self._checks.proposed(replica.id, payloads, kind, outcome)
             dropped = isinstance(outcome, NotAppended) and outcome is not NotAppended.FORWARDED
             self.counts["dropped proposals" if dropped else "proposals"] += len(payloads)
             if isinstance(outcome, NotAppended):
