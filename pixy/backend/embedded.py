@@ -34,7 +34,7 @@ T = TypeVar("T")
 _PARTITIONS_PER_ITERATION = 200
 """Partitions visited in one iteration of the event loop: a topic may have 10 000."""
 _DESCRIBED_PER_ITERATION = 1000
-_GROUPS_PER_ITERATION = 1000
+_GROUPS_PER_ITERATION = 200
 
 
 class _Observer(NodeObserver):

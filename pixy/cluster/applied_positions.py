@@ -58,7 +58,7 @@ class AppliedPositionWriter:
             self.write(positions)
 
     def write(self, positions: list[AppliedPosition], then: Callable[[], None] | None = None) -> None:
-        """Write applied positions; `then` is called once they are durable."""
+        """Write applied positions; `then` is called once they are durable, before `on_durable`."""
         written: list[tuple[PartitionReplica, AppliedPosition]] = []
         for position in positions:
             replica = self._replicas[position.raft_group]

@@ -148,9 +148,9 @@ class JournalRetention:
             self._positions.write(positions, partial(self._unlink, oldest))
 
     def _unlink(self, oldest: JournalFile) -> None:
+        """Remove a file. The durable positions, reported next, lead to the one after it."""
         self._removing = False
         self._journal.forget([oldest])
-        self.maybe_remove()
 
 
 def _is_in(replica: Replica, file: JournalFile) -> bool:
