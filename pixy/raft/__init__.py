@@ -10,6 +10,7 @@ from pixy.raft.config import RaftConfig, RandomSource, ReadOnlyOption
 from pixy.raft.errors import (
     Compacted,
     ConfChangeError,
+    EntriesNotLoaded,
     EntryUnavailable,
     MalformedMessage,
     ProposalDropped,
@@ -65,6 +66,7 @@ __all__ = [
     "ConfChangeType",
     "ConfChangeV2",
     "ConfState",
+    "EntriesNotLoaded",
     "Entry",
     "EntryUnavailable",
     "HardState",

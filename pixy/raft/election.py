@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pixy.log_position import LogPosition
 from pixy.raft import follower, replication
-from pixy.raft.errors import StorageError, panic
+from pixy.raft.errors import EntriesNotLoaded, StorageError, panic
 from pixy.raft.messages import (
     CAMPAIGN_TRANSFER,
     NONE,
@@ -38,6 +38,7 @@ __all__ = [
     "handle_vote_response",
     "hup",
     "ignore_timeout_now",
+    "resume_campaign",
     "start_campaign",
     "timeout_now",
 ]
@@ -88,6 +89,9 @@ def ignore_timeout_now(raft: "Raft", m: Message) -> None:
 def start_campaign(raft: "Raft", campaign: Campaign) -> None:
     """Campaign, unless this node is the leader, is not promotable, or has unapplied configuration
     changes.
+
+    If it has to load entries to know that, it campaigns when they are loaded, unless it has heard
+    from a leader before, or its term has changed.
     """
     if raft.state is StateType.LEADER:
         raft.trace.debug("%x ignoring MsgHup because already leader", raft.id)
@@ -95,7 +99,14 @@ def start_campaign(raft: "Raft", campaign: Campaign) -> None:
     if not raft.promotable():
         raft.trace.warning("%x is unpromotable and can not campaign", raft.id)
         return
-    if _has_unapplied_conf_change(raft):
+    raft.awaiting_campaign = None
+    try:
+        changing = _has_unapplied_conf_change(raft)
+    except EntriesNotLoaded:
+        raft.trace.debug("%x loads unapplied entries before it campaigns at term %d", raft.id, raft.term)
+        raft.awaiting_campaign = campaign
+        return
+    if changing:
         raft.trace.warning(
             "%x cannot campaign at term %d since there are still pending configuration changes to apply",
             raft.id,
@@ -108,19 +119,29 @@ def start_campaign(raft: "Raft", campaign: Campaign) -> None:
 
 def _has_unapplied_conf_change(raft: "Raft") -> bool:
     log = raft.log
-    lo, hi = log.applied + 1, log.committed + 1
+    lo, hi = max(log.applied, raft.no_conf_change_to) + 1, log.committed + 1
     page = raft.config.max_applying_size
     while lo < hi:
         try:
             entries = log.slice(lo, hi, page)
             if not entries:
                 raise StorageError(f"got 0 entries in [{lo}, {hi})")
+        except EntriesNotLoaded:
+            raise
         except StorageError as error:
             panic(raft.trace, "error scanning unapplied entries [%d, %d): %s", lo, hi, error)
         if any(entry.type is not RaftEntryType.NORMAL for entry in entries):
             return True
         lo += len(entries)
+        # Committed entries stay as they are, so none is read twice.
+        raft.no_conf_change_to = lo - 1
     return False
+
+
+def resume_campaign(raft: "Raft") -> None:
+    """Campaign if this node was loading entries before it could."""
+    if raft.awaiting_campaign is not None:
+        start_campaign(raft, raft.awaiting_campaign)
 
 
 def _campaign(raft: "Raft", campaign: Campaign) -> None:

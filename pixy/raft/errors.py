@@ -13,6 +13,7 @@ from pixy.raft.trace import Trace
 __all__ = [
     "Compacted",
     "ConfChangeError",
+    "EntriesNotLoaded",
     "EntryUnavailable",
     "MalformedMessage",
     "ProposalDropped",
@@ -89,6 +90,12 @@ class EntryUnavailable(StorageError):
     """The requested entry does not exist yet."""
 
     text = "requested entry at index is unavailable"
+
+
+class EntriesNotLoaded(StorageError):
+    """The entries are stored but not in memory; the core asks again after `entries_loaded`."""
+
+    text = "requested entries are not in memory"
 
 
 class SnapshotOutOfDate(StorageError):

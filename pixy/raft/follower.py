@@ -29,6 +29,7 @@ def handle_leader_message(raft: "Raft", m: Message) -> None:
     """APP, HEARTBEAT or SNAP of the current term: the sender is the leader."""
     raft.election_elapsed = 0
     raft.lead = m.sender
+    raft.awaiting_campaign = None
     if m.type is MessageType.APP:
         _take_append(raft, m)
     elif m.type is MessageType.HEARTBEAT:

@@ -15,7 +15,7 @@ from pixy.raft.wire import decode_conf_change
 if TYPE_CHECKING:
     from pixy.raft.raft import Raft
 
-__all__ = ["check_quorum", "ignore_from_member", "propose", "transfer_leader"]
+__all__ = ["check_quorum", "ignore_from_member", "propose", "propose_payloads", "transfer_leader"]
 
 
 def ignore_from_member(raft: "Raft", m: Message) -> None:
@@ -48,6 +48,40 @@ def propose(raft: "Raft", entries: Sequence[Entry]) -> LogPosition | NotAppended
     """
     if not entries:
         panic(raft.trace, "%x stepped empty MsgProp", raft.id)
+    reason = _unavailable(raft)
+    if reason is not None:
+        return reason
+    pending_conf_index = raft.pending_conf_index
+    if [entry for entry in entries if entry.type]:
+        entries = _check_conf_changes(raft, entries)
+    term, first = raft.term, raft.log.last_index() + 1
+    outcome = _append(
+        raft,
+        [
+            Entry(term, index, entry.type, entry.data, entry.kind)
+            for index, entry in enumerate(entries, first)
+        ],
+    )
+    if isinstance(outcome, NotAppended):
+        # There is no such change in the log: it must not hold up the next one.
+        raft.pending_conf_index = pending_conf_index
+    return outcome
+
+
+def propose_payloads(raft: "Raft", payloads: Sequence[bytes], kind: int) -> LogPosition | NotAppended:
+    """The same for the payloads of NORMAL entries, one or more: each entry is created once."""
+    reason = _unavailable(raft)
+    if reason is not None:
+        return reason
+    term, first = raft.term, raft.log.last_index() + 1
+    normal = RaftEntryType.NORMAL
+    return _append(
+        raft, [Entry(term, index, normal, payload, kind) for index, payload in enumerate(payloads, first)]
+    )
+
+
+def _unavailable(raft: "Raft") -> NotAppended | None:
+    """Reason to take no proposals at all."""
     if raft.id not in raft.tracker.progress:
         # Removed from the configuration, but leader until another node is elected.
         return NotAppended.NOT_MEMBER
@@ -59,13 +93,12 @@ def propose(raft: "Raft", entries: Sequence[Entry]) -> LogPosition | NotAppended
             raft.lead_transferee,
         )
         return NotAppended.TRANSFERRING
-    pending_conf_index = raft.pending_conf_index
-    if [entry for entry in entries if entry.type]:
-        entries = _check_conf_changes(raft, entries)
+    return None
+
+
+def _append(raft: "Raft", entries: Sequence[Entry]) -> LogPosition | NotAppended:
     position = raft.append_entries(entries)
     if position is None:
-        # There is no such change in the log: it must not hold up the next one.
-        raft.pending_conf_index = pending_conf_index
         return NotAppended.TOO_MUCH_UNCOMMITTED
     replication.broadcast_append(raft)
     return position

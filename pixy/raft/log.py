@@ -5,14 +5,16 @@
 
 Entries up to `applying` were handed out to be applied, entries up to `applied` were acknowledged.
 The size of those in between is bounded (`max_applying_size`): when the bound is reached, or a batch
-had to be cut, nothing is handed out until an acknowledgement arrives. Committed entries are never
-replaced; a leader that asks for it has a bug (Raft §5.4.3, leader completeness).
+had to be cut, nothing is handed out until an acknowledgement arrives. Nor is it while the entries
+are not in memory, until they are loaded. Committed entries are never replaced; a leader that asks
+for it has a bug (Raft §5.4.3, leader completeness).
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from pixy.log_position import LogPosition
-from pixy.raft.errors import Compacted, EntryUnavailable, StorageError, panic
+from pixy.raft.errors import Compacted, EntriesNotLoaded, EntryUnavailable, StorageError, panic
 from pixy.raft.messages import Entry, Snapshot
 from pixy.raft.sizes import NO_LIMIT, entries_size, limit_entries
 from pixy.raft.storage import Storage
@@ -38,6 +40,7 @@ class RaftLog:
         "_trace",
         "applied",
         "applying",
+        "applying_awaits_entries",
         "applying_paused",
         "applying_size",
         "committed",
@@ -57,8 +60,10 @@ class RaftLog:
         # there are none.
         self.applying_size = 0
         self._applying_sizes: list[tuple[int, int]] | None = None
-        # Nothing is handed out until an acknowledgement arrives.
+        # Nothing is handed out until an acknowledgement arrives, or entries are loaded.
         self.applying_paused = False
+        # The entries to hand out next were not in memory.
+        self.applying_awaits_entries = False
 
     def __str__(self) -> str:
         return (
@@ -130,16 +135,18 @@ class RaftLog:
 
         Raises:
             Compacted: `lo` was compacted.
+            EntriesNotLoaded: `lo` is not in memory.
         """
         last = self.last_index()
         return self.slice(lo, last + 1, max_size) if lo <= last else []
 
     def slice(self, lo: int, hi: int, max_size: int) -> list[Entry]:
-        """Entries in [lo, hi), limited to `max_size` encoded bytes, but at least one if there is
-        any.
+        """Entries in [lo, hi), limited to `max_size` encoded bytes and to those in memory, but at
+        least one if there is any.
 
         Raises:
             Compacted: `lo` was compacted.
+            EntriesNotLoaded: `lo` is not in memory.
         """
         self._check_bounds(lo, hi)
         offset = self.unstable.offset
@@ -225,20 +232,29 @@ class RaftLog:
         return self.last_index()
 
     def find_conflict(self, entries: Sequence[Entry]) -> int:
-        """Index of the first entry that the log does not have, 0 if it has all of them."""
-        last = self.last_index()
-        for entry in entries:
-            if entry.index > last:
-                return entry.index
-            if not self.match_term(entry.term, entry.index):
-                self._trace.info(
-                    "found conflict at index %d [existing term: %d, conflicting term: %d]",
-                    entry.index,
-                    self.term_or_zero(entry.index),
-                    entry.term,
-                )
-                return entry.index
-        return 0
+        """Index of the first entry that the log does not have, 0 if it has all of them.
+
+        Two logs with the same entry are equal up to it (Raft §5.3, log matching), so the entries
+        that match come first.
+        """
+        known = min(self.last_index() + 1 - entries[0].index, len(entries))
+        at = 0
+        if known > 0:
+            at = bisect_left(range(known), True, key=lambda at: not self._has(entries[at]))
+        if at == len(entries):
+            return 0
+        entry = entries[at]
+        if at < known:
+            self._trace.info(
+                "found conflict at index %d [existing term: %d, conflicting term: %d]",
+                entry.index,
+                self.term_or_zero(entry.index),
+                entry.term,
+            )
+        return entry.index
+
+    def _has(self, entry: Entry) -> bool:
+        return self.match_term(entry.term, entry.index)
 
     def find_conflict_by_term(self, index: int, term: int) -> LogPosition:
         """The last entry at or below `index` with a term <= `term`: the last one that may match a
@@ -253,8 +269,15 @@ class RaftLog:
                 return LogPosition(0, index)
             if own <= term:
                 return LogPosition(own, index)
-            index -= 1
+            index = self._term_start(index) - 1
         return LogPosition(0, 0)
+
+    def _term_start(self, index: int) -> int:
+        """Index of an entry up to which all entries from there to `index` have one term."""
+        unstable = self.unstable
+        if index >= unstable.offset:
+            return unstable.term_start(index)
+        return index if unstable.snapshot is not None else self.storage.term_start(index)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Replace the log by a snapshot."""
@@ -263,6 +286,8 @@ class RaftLog:
         )
         self.committed = snapshot.index
         self.unstable.restore(snapshot)
+        # What is being loaded is not needed any more.
+        self.entries_loaded()
 
     # --- committing and applying ------------------------------------------------------------------
 
@@ -300,6 +325,9 @@ class RaftLog:
         Args:
             allow_unstable: include entries not known to be stored on this node. They are committed
                 in any case.
+
+        Returns:
+            Nothing if the entries are not in memory: they are handed out after `entries_loaded`.
         """
         if not self.has_next_committed_entries(allow_unstable):
             return []
@@ -317,8 +345,17 @@ class RaftLog:
                 )
         try:
             return self.slice(lo, hi, room)
+        except EntriesNotLoaded:
+            self.applying_paused = self.applying_awaits_entries = True
+            return []
         except StorageError as error:
             panic(self._trace, "unexpected error when getting unapplied entries (%s)", error)
+
+    def entries_loaded(self) -> None:
+        """Hand out entries again that were not in memory."""
+        if self.applying_awaits_entries:
+            self.applying_awaits_entries = False
+            self.applying_paused = self.applying_size >= self._max_applying_size
 
     def _max_appliable_index(self, allow_unstable: bool) -> int:
         return self.committed if allow_unstable else min(self.committed, self.unstable.offset - 1)

@@ -14,8 +14,10 @@ from collections.abc import Sequence
 
 from pixy.log_position import LogPosition
 from pixy.raft.config import RaftConfig, RandomSource
+from pixy.raft.election import resume_campaign
 from pixy.raft.errors import RaftError, StepLocalMessage, StepPeerNotFound, panic
 from pixy.raft.follower import complete_snapshot
+from pixy.raft.leader import propose_payloads
 from pixy.raft.messages import (
     APPLY_THREAD,
     NONE,
@@ -30,6 +32,7 @@ from pixy.raft.messages import (
     MessageType,
     RaftEntryType,
     Snapshot,
+    StateType,
 )
 from pixy.raft.proposals import NotAppended
 from pixy.raft.raft import Raft
@@ -40,6 +43,7 @@ from pixy.raft.ready import (
     storage_apply,
     storage_apply_response,
 )
+from pixy.raft.replication import resume_loaded
 from pixy.raft.status import RaftStatus, status_of
 from pixy.raft.storage import Storage
 from pixy.raft.trace import NULL_TRACE, Trace
@@ -188,6 +192,16 @@ class RaftNode:
         """
         return complete_snapshot(self._raft, snapshot)
 
+    def entries_loaded(self) -> None:
+        """Report that entries the storage had not in memory (`EntriesNotLoaded`) are loaded: whatever
+        waits for entries asks again.
+
+        They must stay in memory until the next `ready`, or be reported again.
+        """
+        self._raft.log.entries_loaded()
+        resume_loaded(self._raft)
+        resume_campaign(self._raft)
+
     def quiesce(self) -> None:
         """Suspend ticks until the group becomes active again.
 
@@ -213,7 +227,10 @@ class RaftNode:
             The proposal is committed if the entry that is applied at its index has its term, and
             lost if it has another. Else the reason why nothing was appended.
         """
-        return self._raft.propose([Entry(data=payload, kind=kind) for payload in payloads])
+        raft = self._raft
+        if raft.state is StateType.LEADER and payloads:
+            return propose_payloads(raft, payloads, kind)
+        return raft.propose([Entry(data=payload, kind=kind) for payload in payloads])
 
     def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> LogPosition | NotAppended:
         """Propose a configuration change. It takes effect when the driver applies it with

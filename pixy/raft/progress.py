@@ -103,6 +103,7 @@ class Progress:
     """
 
     __slots__ = (
+        "awaits_entries",
         "inflights",
         "learner",
         "match",
@@ -129,8 +130,12 @@ class Progress:
         self.state = ProgressState.PROBE
         # Index of the snapshot sent; 0 in all states but SNAPSHOT.
         self.pending_snapshot = 0
-        # PROBE: the single message is in flight. REPLICATE: the window is full.
+        # PROBE: the single message is in flight. REPLICATE: the window is full. Either: the entries to
+        # send are not in memory.
         self.paused = False
+        # The entries to send were not in memory when they were last asked for. A response of the
+        # follower may have ended that pause; then it costs one message more when they are loaded.
+        self.awaits_entries = False
         self.recently_active = recently_active
         # Highest commit index sent. Tells whether another message could advance the follower's.
         self.sent_commit = 0
@@ -156,6 +161,7 @@ class Progress:
         other.state = self.state
         other.pending_snapshot = self.pending_snapshot
         other.paused = self.paused
+        other.awaits_entries = self.awaits_entries
         other.sent_commit = self.sent_commit
         return other
 
@@ -180,6 +186,7 @@ class Progress:
 
     def _reset(self, state: ProgressState) -> None:
         self.paused = False
+        self.awaits_entries = False
         self.pending_snapshot = 0
         self.state = state
         self.inflights.reset()
@@ -198,6 +205,10 @@ class Progress:
             self.paused = self.inflights.full()
         elif count:
             self.paused = True
+
+    def await_entries(self) -> None:
+        """Record that the entries to send are not in memory."""
+        self.paused = self.awaits_entries = True
 
     def can_bump_commit(self, index: int) -> bool:
         """True if sending this commit index could advance the follower's, given the ones sent

@@ -24,7 +24,7 @@ itself take the same path, and so do its vote requests.
 from collections.abc import Sequence
 
 from pixy.log_position import LogPosition
-from pixy.raft import conf_change, follower, leader, replication
+from pixy.raft import conf_change, election, follower, leader, replication
 from pixy.raft.config import RaftConfig, RandomSource, check_node_id
 from pixy.raft.errors import ConfChangeError, ProposalDropped, panic
 from pixy.raft.log import RaftLog
@@ -80,6 +80,7 @@ class Raft:
         "_handlers",
         "_random",
         "awaited_snapshot",
+        "awaiting_campaign",
         "conf_index",
         "config",
         "election_elapsed",
@@ -91,6 +92,7 @@ class Raft:
         "log",
         "messages",
         "messages_after_append",
+        "no_conf_change_to",
         "pending_conf_index",
         "pending_reads",
         "randomized_election_timeout",
@@ -134,6 +136,10 @@ class Raft:
         # Invariant: at or above the index of every unapplied configuration change in the log
         # (leader only).
         self.pending_conf_index = 0
+        # Campaign that waits for the unapplied entries to be loaded, which may have a configuration
+        # change among them; and the index up to which they were found to have none.
+        self.awaiting_campaign: election.Campaign | None = None
+        self.no_conf_change_to = 0
         # Payload of entries that this leader has appended and that are not applied yet.
         self.uncommitted_size = 0
         # Ticks since the last contact with a leader; at a leader, since the last quorum check.
@@ -303,7 +309,7 @@ class Raft:
         # There may be a configuration change among the unapplied entries: accept none until they
         # are applied.
         self.pending_conf_index = self.log.last_index()
-        if self.append_entries([Entry()]) is None:
+        if self.append_entries([Entry(self.term, self.log.last_index() + 1)]) is None:
             panic(self.trace, "empty entry was dropped")
         self.trace.info("%x became leader at term %d", self.id, self.term)
 
@@ -326,6 +332,7 @@ class Raft:
         self.uncommitted_size = 0
         self.read_only = ReadOnly()
         self.tracker.votes = None
+        self.awaiting_campaign = None
         last = self.log.last_index()
         for node_id, pr in self.tracker.progress.items():
             pr.reset(last + 1, last if node_id == self.id else 0)
@@ -365,29 +372,23 @@ class Raft:
 
     # --- the own log ------------------------------------------------------------------------------
 
-    def append_entries(self, proposed: Sequence[Entry]) -> LogPosition | None:
-        """Append to the leader's log (Raft §5.3).
+    def append_entries(self, entries: Sequence[Entry]) -> LogPosition | None:
+        """Append entries of this term, which follow the last one, to the leader's log (Raft §5.3).
 
         Returns:
             Position of the first entry; None if too many entries are unapplied.
         """
-        size = payload_size(proposed)
+        size = payload_size(entries)
         if not self._increase_uncommitted_size(size):
             self.trace.warning(
                 "%x appending new entries to log would exceed uncommitted entry size limit; dropping proposal",
                 self.id,
             )
             return None
-        term = self.term
-        first = self.log.last_index() + 1
-        entries = [
-            Entry(term, index, entry.type, entry.data, entry.kind)
-            for index, entry in enumerate(proposed, first)
-        ]
-        last = self.log.append(entries)
+        term, last = self.term, self.log.append(entries)
         # The leader acknowledges its own entries only after they are stored.
         self.messages_after_append.append(Message(MessageType.APP_RESP, self.id, self.id, term, index=last))
-        return LogPosition(term, first)
+        return LogPosition(term, entries[0].index)
 
     def _increase_uncommitted_size(self, size: int) -> bool:
         limit = self.config.max_uncommitted_size

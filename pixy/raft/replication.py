@@ -6,7 +6,7 @@ follower is served again upon its next response, see `pixy.raft.responses`.
 
 from typing import TYPE_CHECKING
 
-from pixy.raft.errors import SnapshotTemporarilyUnavailable, StorageError
+from pixy.raft.errors import EntriesNotLoaded, SnapshotTemporarilyUnavailable, StorageError
 from pixy.raft.messages import Entry, Message, MessageType
 from pixy.raft.progress import Progress, ProgressState
 from pixy.raft.sizes import payload_size
@@ -20,6 +20,7 @@ __all__ = [
     "broadcast_heartbeat",
     "maybe_send_append",
     "progress_of_sender",
+    "resume_loaded",
     "send_append",
 ]
 
@@ -47,6 +48,8 @@ def send_append(raft: "Raft", to: int) -> None:
 def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
     """Send an append, or a snapshot if entries the follower needs were compacted; False if nothing
     was sent.
+
+    A follower whose entries are not in memory is paused until they are loaded.
     """
     pr = raft.tracker.progress[to]
     if pr.paused or pr.state is ProgressState.SNAPSHOT:
@@ -60,6 +63,9 @@ def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
         # response reveals that.
         if pr.state is not ProgressState.REPLICATE or not pr.inflights.full():
             entries = log.entries(pr.next, raft.config.max_size_per_message)
+    except EntriesNotLoaded:
+        pr.await_entries()
+        return False
     except StorageError:
         return _maybe_send_snapshot(raft, to, pr)
     if not entries and not send_if_empty:
@@ -70,6 +76,15 @@ def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
     pr.sent_entries(len(entries), payload_size(entries) if entries else 0)
     pr.sent_commit = log.committed
     return True
+
+
+def resume_loaded(raft: "Raft") -> None:
+    """Send to all followers that wait for entries to be loaded."""
+    for node_id, pr in raft.tracker.progress.items():
+        if pr.awaits_entries:
+            pr.awaits_entries = pr.paused = False
+            while maybe_send_append(raft, node_id, send_if_empty=False):
+                pass
 
 
 def _maybe_send_snapshot(raft: "Raft", to: int, pr: Progress) -> bool:

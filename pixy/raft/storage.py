@@ -2,11 +2,14 @@
 
 The core only reads; the driver writes (`pixy.raft.ready`). Entries are looked up by index, so a
 storage must know the term of each of its entries and of the one before its first: the *dummy*
-entry, whose data may be gone.
+entry, whose data may be gone. Terms never decrease, so the first index of each term is enough.
+Payloads need not be in memory: `entries` may answer that they have to be loaded first.
 
 `MemoryStorage` is for tests, simulations and benchmarks, and for state that needs no disk.
 """
 
+from bisect import bisect_left
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from pixy.raft.errors import Compacted, EntryUnavailable, RaftBug, SnapshotOutOfDate
@@ -51,12 +54,24 @@ class Storage(Protocol):
             EntryUnavailable: the index is above the last entry.
         """
 
+    def term_start(self, index: int) -> int:
+        """Index of the first entry, or of the dummy, that has the same term as the entry at
+        `index`.
+
+        Raises:
+            Compacted: the index is below the dummy.
+            EntryUnavailable: the index is above the last entry.
+        """
+
     def entries(self, lo: int, hi: int, max_size: int) -> list[Entry]:
-        """Entries in [lo, hi), limited to `max_size` encoded bytes, but at least one.
+        """Entries in [lo, hi), limited to `max_size` encoded bytes, but at least one. May be fewer
+        if only these are in memory.
 
         Raises:
             Compacted: `lo` is not above the dummy.
             EntryUnavailable: there are no entries.
+            EntriesNotLoaded: the entry at `lo` is not in memory. The driver loads the range, or the
+                beginning of it, and calls `RaftNode.entries_loaded`.
         """
 
     def snapshot(self) -> Snapshot:
@@ -100,6 +115,10 @@ class MemoryStorage:
         if at >= len(self._entries):
             raise EntryUnavailable
         return self._entries[at].term
+
+    def term_start(self, index: int) -> int:
+        """Raises Compacted or EntryUnavailable."""
+        return self._entries[0].index + bisect_left(self._entries, self.term(index), key=attrgetter("term"))
 
     def entries(self, lo: int, hi: int, max_size: int) -> list[Entry]:
         """Raises Compacted or EntryUnavailable; RaftBug if `hi` is beyond the end."""

@@ -12,7 +12,9 @@ does not match is ignored.
 A received snapshot waits here as well. The log then begins behind it.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
 
 from pixy.log_position import LogPosition
 from pixy.raft.errors import panic
@@ -55,6 +57,13 @@ class Unstable:
             return snapshot.term if snapshot is not None and snapshot.index == index else None
         at = index - self.offset
         return self.entries[at].term if at < len(self.entries) else None
+
+    def term_start(self, index: int) -> int:
+        """Index of the first entry here that has the same term as the one at `index`, which must be
+        here.
+        """
+        term = self.entries[index - self.offset].term
+        return self.offset + bisect_left(self.entries, term, key=attrgetter("term"))
 
     def next_entries(self) -> list[Entry]:
         """Entries not handed out yet."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pixy.raft import (
     NO_LIMIT,
     Compacted,
+    EntriesNotLoaded,
     Entry,
     EntryUnavailable,
     LogPosition,
@@ -198,14 +199,104 @@ def test_a_limited_read_is_the_longest_prefix_that_fits(
         assert len(got) == len(model.entries) or entries_size(model.entries[: len(got) + 1]) > limit
 
 
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=20), st.integers(0, 22), st.integers(0, 30))
-def test_the_hint_is_the_last_entry_without_a_later_term(steps: list[int], index: int, term: int) -> None:
-    log = RaftLog(MemoryStorage(), NO_LIMIT, NULL_TRACE)
-    terms = [0, *[1 + sum(steps[: at + 1]) for at in range(len(steps))]]
-    log.append([Entry(term, at) for at, term in enumerate(terms) if at])
-    index = min(index, len(steps))
-    expected = max(at for at in range(index + 1) if terms[at] <= term)
-    assert log.find_conflict_by_term(index, term) == (terms[expected], expected)
+STEPS = st.lists(st.integers(0, 2), min_size=1, max_size=20)
+"""Differences between the terms of consecutive entries."""
+
+
+def log_of(terms: list[int], stored: int) -> RaftLog:
+    """A log with these terms from index 1 on, the first ones of which are in the storage."""
+    storage = MemoryStorage()
+    entries = [Entry(term, at) for at, term in enumerate(terms, 1)]
+    storage.append(entries[:stored])
+    log = RaftLog(storage, NO_LIMIT, NULL_TRACE)
+    log.append(entries[stored:])
+    return log
+
+
+def terms_of(steps: list[int]) -> list[int]:
+    return [1 + sum(steps[: at + 1]) for at in range(len(steps))]
+
+
+@given(STEPS, st.integers(0, 22), st.integers(0, 30), st.integers(0, 20), st.integers(0, 20))
+def test_the_hint_is_the_last_entry_without_a_later_term(
+    steps: list[int], index: int, term: int, stored: int, compacted: int
+) -> None:
+    terms = [0, *terms_of(steps)]
+    log = log_of(terms[1:], stored)
+    dummy = min(compacted, stored, len(steps))
+    if dummy:
+        assert isinstance(log.storage, MemoryStorage)
+        log.storage.compact(dummy)
+    index = expected = min(index, len(steps))
+    while expected > dummy and terms[expected] > term:
+        expected -= 1
+    if expected == dummy and terms[expected] > term:
+        expected -= 1  # The term there is not known any more.
+    known = terms[expected] if expected >= dummy else 0
+    if index < dummy:
+        known, expected = 0, index
+    assert log.find_conflict_by_term(index, term) == (known, expected)
+
+
+@given(STEPS, STEPS, st.integers(0, 20), st.integers(0, 20), st.integers(1, 20))
+def test_a_conflict_is_the_first_entry_that_the_log_does_not_have(
+    own: list[int], other: list[int], common: int, stored: int, first: int
+) -> None:
+    common = min(common, len(own), len(other))
+    mine = terms_of(own)
+    # Log matching: where the logs differ once, they have no common entry any more.
+    theirs = [*mine[:common], *[term + 1000 for term in terms_of(other)[common:]]]
+    entries = [Entry(term, at) for at, term in enumerate(theirs, 1)][
+        min(first, common + 1, len(theirs)) - 1 :
+    ]
+    missing = [
+        entry.index for entry in entries if entry.index > len(mine) or mine[entry.index - 1] != entry.term
+    ]
+    assert log_of(mine, stored).find_conflict(entries) == (missing[0] if missing else 0)
+
+
+def test_a_search_for_a_conflict_asks_for_few_terms() -> None:
+    class Counting(MemoryStorage):
+        asked = 0
+
+        def term(self, index: int) -> int:
+            self.asked += 1
+            return super().term(index)
+
+    storage = Counting()
+    storage.append([Entry(1 + at // 100, at) for at in range(1, 1000)])
+    log = RaftLog(storage, NO_LIMIT, NULL_TRACE)
+    assert log.find_conflict_by_term(999, 5) == (5, 499)
+    assert log.find_conflict([Entry(1 + at // 100 + at // 500, at) for at in range(1, 1000)]) == 500
+    assert storage.asked < 40
+
+
+def test_entries_that_are_not_in_memory_are_handed_out_when_they_are_loaded() -> None:
+    class Cold(MemoryStorage):
+        loaded = False
+
+        def entries(self, lo: int, hi: int, max_size: int) -> list[Entry]:
+            if not self.loaded:
+                raise EntriesNotLoaded
+            return super().entries(lo, min(hi, lo + 2), max_size)
+
+    storage = Cold()
+    storage.append([Entry(1, index) for index in range(1, 4)])
+    log = RaftLog(storage, NO_LIMIT, NULL_TRACE)
+    log.append([Entry(1, 4)])
+    log.commit_to(4)
+    assert log.has_next_committed_entries(allow_unstable=True)
+    assert log.next_committed_entries(allow_unstable=True) == []
+    assert not log.has_next_committed_entries(allow_unstable=True)
+    storage.loaded = True
+    log.entries_loaded()
+    for expected in ([1, 2], [3, 4]):
+        entries = log.next_committed_entries(allow_unstable=True)
+        assert [entry.index for entry in entries] == expected
+        log.accept_applying(entries, allow_unstable=True)
+        log.entries_loaded()
+        assert not log.has_next_committed_entries(allow_unstable=True)
+        log.applied_to(entries[-1].index)
 
 
 @pytest.mark.parametrize(("limit", "count"), [(0, 1), (9, 2), (17, 2), (18, 3), (19, 3), (24, 4), (1000, 4)])

@@ -32,6 +32,18 @@ def test_the_term_of_the_dummy_entry_is_available_and_none_below_it() -> None:
         stored.term(7)
 
 
+def test_a_term_starts_at_its_first_entry_or_at_the_dummy() -> None:
+    stored = storage()
+    stored.append([Entry(6, 7), Entry(6, 8), Entry(9, 9)])
+    assert [stored.term_start(index) for index in range(3, 10)] == [3, 4, 5, 6, 6, 6, 9]
+    stored.compact(7)
+    assert [stored.term_start(index) for index in (7, 8, 9)] == [7, 7, 9]
+    with pytest.raises(Compacted):
+        stored.term_start(6)
+    with pytest.raises(EntryUnavailable):
+        stored.term_start(10)
+
+
 def test_entries_are_limited_in_size_but_at_least_one_is_returned() -> None:
     stored = storage()
     assert [entry.index for entry in stored.entries(4, 7, NO_LIMIT)] == [4, 5, 6]

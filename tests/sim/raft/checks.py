@@ -18,6 +18,7 @@ from pixy.raft import (
     StateType,
     StorageError,
 )
+from tests.sim.raft.disk import SimulatedStorage
 
 __all__ = ["Checks", "RaftFailure"]
 
@@ -76,9 +77,13 @@ class Checks:
 
     def _committed(self, node: RaftNode, first: int) -> None:
         log = node.raft.log
-        first = max(first, log.first_index())
+        first, end = max(first, log.first_index()), log.committed + 1
+        offset = min(max(log.unstable.offset, first), end)
+        storage = log.storage
+        assert isinstance(storage, SimulatedStorage)
         try:
-            entries = log.slice(first, log.committed + 1, 2**64 - 1)
+            entries = storage.stored(first, offset) if first < offset else []
+            entries = entries + log.unstable.slice(offset, end) if offset < end else entries
         except StorageError as error:
             raise RaftFailure(
                 f"{node.raft.id} cannot read its committed entries from {first} on: {error}"

@@ -55,6 +55,7 @@ class Cluster:
         self.profile = profile or chosen
         self._network = Random(f"{seed} network")
         self._snapshots = Random(f"{seed} snapshots")
+        self._loads = Random(f"{seed} memory")
         self._delay = self._network.choice(
             [5, 12, 30] if self.profile in (Profile.ELECTIONS, Profile.LEADERS) else [3, 5, 5, 12]
         )
@@ -98,7 +99,8 @@ class Cluster:
             defer_commit_index=Random(f"{self.seed} commit index").random() < 0.5,
         )
         stores_conf_state = self._snapshots.random() < 0.5
-        options = ReplicaOptions(config, random.choice([15, 40, 100]), stores_conf_state)
+        cold = self._loads if self._loads.random() < 0.5 else None
+        options = ReplicaOptions(config, random.choice([15, 40, 100]), stores_conf_state, cold)
         replicas = {
             node_id: Replica(
                 node_id,
@@ -192,10 +194,32 @@ class Cluster:
         self._pump_soon(replica)
 
     def _pump_soon(self, replica: Replica) -> None:
+        self._load_soon(replica)
         key = (replica.id, replica.life)
         if key not in self._pumping and replica.node is not None and replica.node.has_ready():
             self._pumping.add(key)
             self._after(self._random.randrange(3), lambda: self._pump(replica, key))
+
+    def _load_soon(self, replica: Replica) -> None:
+        """Schedule the load of entries that were asked for and are not in memory."""
+        if not replica.storage.wanted or replica.node is None:
+            return
+        life, raft = replica.life, replica.node.raft
+        peers = sum(pr.awaits_entries for pr in raft.tracker.progress.values())
+        self.counts["sends that wait for entries"] += peers
+        self.counts["hand-outs that wait for entries"] += raft.log.applying_awaits_entries
+        self.counts["campaigns that wait for entries"] += raft.awaiting_campaign is not None
+
+        def load(lo: int) -> None:
+            if replica.life == life and replica.node is not None:
+                replica.storage.load(lo)
+                replica.node.entries_loaded()
+                self._stepped(replica, replica.node)
+
+        for lo in sorted(replica.storage.wanted):
+            delay = self._loads.choice([1, 5, 20, 100])
+            self._after(delay, lambda lo=lo: load(lo))  # type: ignore[misc]  # mypy cannot infer the default
+        replica.storage.wanted.clear()
 
     def _pump(self, replica: Replica, key: tuple[int, int]) -> None:
         self._pumping.discard(key)

@@ -2,12 +2,24 @@
 
 A write is atomic, like a flush of the journal: after a crash it is there completely or not at all.
 Writes survive in order: a crash keeps any prefix of the unsynced ones.
+
+A cold storage has no entries in memory, apart from those that were loaded and not read yet. Now and
+then it answers at once, and with fewer entries than were asked for.
 """
 
 from collections.abc import Callable
 from random import Random
 
-from pixy.raft import ConfState, Entry, HardState, InitialState, MemoryStorage, Snapshot
+from pixy.raft import (
+    NO_LIMIT,
+    ConfState,
+    EntriesNotLoaded,
+    Entry,
+    HardState,
+    InitialState,
+    MemoryStorage,
+    Snapshot,
+)
 
 __all__ = ["SimulatedStorage"]
 
@@ -19,10 +31,17 @@ class SimulatedStorage:
 
     Args:
         current: creates the snapshot to send to a follower.
+        cold: source of randomness of a cold storage; None if all entries are in memory.
+
+    Attributes:
+        wanted: first indexes of the ranges to load.
     """
 
-    def __init__(self, current: Callable[[], Snapshot]) -> None:
+    def __init__(self, current: Callable[[], Snapshot], cold: Random | None) -> None:
         self._current = current
+        self._cold = cold
+        self.wanted: set[int] = set()
+        self._loaded: set[int] = set()
         self._live = MemoryStorage()
         self._durable = MemoryStorage()
         self._unsynced: list[Write] = []
@@ -41,13 +60,34 @@ class SimulatedStorage:
     def term(self, index: int) -> int:
         return self._live.term(index)
 
+    def term_start(self, index: int) -> int:
+        return self._live.term_start(index)
+
     def entries(self, lo: int, hi: int, max_size: int) -> list[Entry]:
-        return self._live.entries(lo, hi, max_size)
+        entries = self._live.entries(lo, hi, max_size)
+        if self._cold is None:
+            return entries
+        if lo not in self._loaded and self._cold.random() < 0.7:
+            self.wanted.add(lo)
+            raise EntriesNotLoaded
+        return entries[: self._cold.randrange(len(entries)) + 1] if self._cold.random() < 0.5 else entries
 
     def snapshot(self) -> Snapshot:
         return self._current()
 
     # --- the driver's part -----------------------------------------------------------------------
+
+    def load(self, lo: int) -> None:
+        """Have the entries at `lo` in memory until `evict`."""
+        self._loaded.add(lo)
+
+    def evict(self) -> None:
+        """Forget what was loaded."""
+        self._loaded.clear()
+
+    def stored(self, lo: int, hi: int) -> list[Entry]:
+        """Entries in [lo, hi), in memory or not."""
+        return self._live.entries(lo, hi, NO_LIMIT)
 
     def stored_snapshot(self) -> Snapshot:
         """The snapshot that a restart begins with."""
@@ -99,6 +139,8 @@ class SimulatedStorage:
         for write in self._unsynced[: random.randrange(len(self._unsynced) + 1)]:
             write(self._durable)
         self._unsynced.clear()
+        self.wanted.clear()
+        self._loaded.clear()
         self._live = _copy(self._durable)
 
 

@@ -56,11 +56,13 @@ class ReplicaOptions:
         compact_after: number of applied entries after which a snapshot is created.
         stores_conf_state: store each configuration when it is applied, so that a restart applies
             changes again.
+        cold: source of randomness of a storage that has few entries in memory; None if it has all.
     """
 
     config: RaftConfig
     compact_after: int
     stores_conf_state: bool
+    cold: Random | None
 
 
 class Replica:
@@ -90,7 +92,7 @@ class Replica:
         self.life = 0
         self.appends: deque[Message] = deque()
         self.applies: deque[Message] = deque()
-        self.storage = SimulatedStorage(self._current)
+        self.storage = SimulatedStorage(self._current, options.cold)
         self.machine = _Machine()
         self.reads: dict[bytes, int] = {}
         self._random = random
@@ -154,6 +156,7 @@ class Replica:
             return False
         node.raft.check_invariants()
         ready = node.ready()
+        self.storage.evict()
         self._checks.appended(node, ready.entries)
         if ready.awaited_snapshot is not None:
             self._fetch(self, ready.awaited_snapshot)

@@ -10,6 +10,7 @@ from unittest.mock import patch
 from pixy.raft import (
     ConfChangeV2,
     ConfState,
+    EntriesNotLoaded,
     Entry,
     LogPosition,
     Message,
@@ -108,6 +109,17 @@ def _answer_last_position(self: Raft, proposed: Sequence[Entry]) -> LogPosition 
     return None if position is None else LogPosition(position.term, self.log.last_index())
 
 
+_has_unapplied_conf_change = election._has_unapplied_conf_change
+
+
+def _look_at_entries_in_memory(node: Raft) -> bool:
+    """A campaign waits for the entries that it has to look at."""
+    try:
+        return _has_unapplied_conf_change(node)
+    except EntriesNotLoaded:
+        return False
+
+
 def _append_without_looking(self: RaftLog, term: int, index: int) -> bool:
     """Raft §5.3: the previous entry must match.
 
@@ -166,13 +178,13 @@ RULES: dict[str, Rule] = {
         Profile.LEADERS, [patch.object(Raft, "maybe_commit", _commit_of_any_term)], 20
     ),
     "a vote is stored before it is answered": Rule(
-        Profile.ELECTIONS, [_sent_before_stored(MessageType.VOTE_RESP)], 8
+        Profile.ELECTIONS, [_sent_before_stored(MessageType.VOTE_RESP)], 9
     ),
     "a candidate's term is stored before it asks for votes": Rule(
         Profile.LEADERS, [patch.object(Raft, "_defers_vote_requests", lambda _: False)], 281
     ),
     "an append is stored before it is acknowledged": Rule(
-        Profile.MIXED, [_sent_before_stored(MessageType.APP_RESP)]
+        Profile.MIXED, [_sent_before_stored(MessageType.APP_RESP)], 2
     ),
     "the storage's stale answers are ignored": Rule(
         Profile.LEADERS,
@@ -195,6 +207,7 @@ RULES: dict[str, Rule] = {
             patch.object(Tracker, "committed", _committed_by_incoming),
             patch.object(Tracker, "tally", _elected_by_incoming),
         ],
+        18,
     ),
     "only a log that is complete enough gets votes": Rule(
         Profile.ELECTIONS, [_handlers(MessageType.VOTE, _vote_for_any_log)]
@@ -208,6 +221,14 @@ RULES: dict[str, Rule] = {
     ),
     "a proposal is at the position that was answered": Rule(
         Profile.MIXED, [patch.object(Raft, "append_entries", _answer_last_position)]
+    ),
+    "what waits for entries goes on when they are loaded": Rule(
+        Profile.MIXED, [patch.object(RaftNode, "entries_loaded", lambda _: None)]
+    ),
+    "a campaign waits for unapplied entries": Rule(
+        Profile.MEMBERSHIP,
+        [patch.object(election, "_has_unapplied_conf_change", _look_at_entries_in_memory)],
+        95,
     ),
     "an append matches the entry before it": Rule(
         Profile.LEADERS, [patch.object(RaftLog, "match_term", _append_without_looking)]

@@ -54,6 +54,9 @@ def test_no_safety_property_is_violated_and_every_event_occurs() -> None:
         "refused messages",
         "dropped proposals",
         "reads",
+        "sends that wait for entries",
+        "hand-outs that wait for entries",
+        "campaigns that wait for entries",
     ):
         assert counts[what] >= 100, what
 
