@@ -56,9 +56,10 @@ class RaftConfig:
         defer_vote_requests: with asynchronous writes, request votes only after the own term and
             vote are stored. etcd does so at once; a candidate that then crashes may campaign again
             in the same term with a shorter log, and count the votes granted before.
-        defer_commit_index: store a new commit index with the next entries, snapshot, term or vote, and
-            never by itself, so that it takes no write of its own. etcd stores it at once. The stored
-            one may then lag behind; a restart uses the larger of the stored and the applied index.
+        defer_commit_index: store a new commit index with the next entries, snapshot, term or vote,
+            and never by itself, so that it takes no write of its own. etcd stores it at once. The
+            stored one may then lag behind; a restart uses the larger of the stored and the applied
+            index.
         defer_snapshots: restore a leader's snapshot only after the driver has reported its data
             (`snapshot_arrived`), not at once. Until then the node keeps its log, and may vote and
             campaign.

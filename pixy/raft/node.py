@@ -94,8 +94,8 @@ class RaftNode:
         storage: stable state; written by the driver, read by the core.
         config: options; may be shared by many groups.
         random: source of randomness for election timeouts; may be shared by many groups.
-        applied: index up to which the application has applied the entries in the storage. They count
-            as committed, whatever commit index is stored.
+        applied: index up to which the application has applied the entries in the storage. They
+            count as committed, whatever commit index is stored.
         trace: trace sink.
 
     Raises:
@@ -193,8 +193,8 @@ class RaftNode:
         return complete_snapshot(self._raft, snapshot)
 
     def entries_loaded(self) -> None:
-        """Report that entries the storage had not in memory (`EntriesNotLoaded`) are loaded: whatever
-        waits for entries asks again.
+        """Report that entries are loaded that the storage did not have in memory
+        (`EntriesNotLoaded`): everything that waits for entries asks again.
 
         They must stay in memory until the next `ready`, or be reported again.
         """

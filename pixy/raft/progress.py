@@ -2,8 +2,8 @@
 
 A follower is in one of three states.
 
-    PROBE      the matching index is unknown: one message with entries at most is in flight until a response arrives
-    REPLICATE  entries are sent as they come, `next` advances on sending, a window bounds what is in flight
+    PROBE      the matching index is unknown: at most one message with entries is in flight
+    REPLICATE  entries are sent as they come, `next` advances on sending, a window bounds them
     SNAPSHOT   entries it needs were compacted: nothing is sent until it has restored a snapshot
 
     PROBE -> REPLICATE   it accepted an append
@@ -130,8 +130,8 @@ class Progress:
         self.state = ProgressState.PROBE
         # Index of the snapshot sent; 0 in all states but SNAPSHOT.
         self.pending_snapshot = 0
-        # PROBE: the single message is in flight. REPLICATE: the window is full. Either: the entries to
-        # send are not in memory.
+        # PROBE: the single message is in flight. REPLICATE: the window is full. Either: the entries
+        # to send are not in memory.
         self.paused = False
         # The entries to send were not in memory when they were last asked for. A response of the
         # follower may have ended that pause; then it costs one message more when they are loaded.

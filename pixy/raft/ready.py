@@ -6,9 +6,10 @@ The order is part of the contract (thesis §10.2.1; as in etcd's raft):
                     2. send the messages
                     3. apply the snapshot, then the committed entries
                     4. call `advance`
-    asynchronous    messages to the append thread and to the apply thread are work for them, in the order given; all other
-                    messages may be sent at once. A thread delivers the `responses` of a message when its work is done,
-                    and durable in the case of the append thread.
+    asynchronous    messages to the append thread and to the apply thread are work for them, in the
+                    order given; all other messages may be sent at once. A thread delivers the
+                    `responses` of a message when its work is done, and durable in the case of the
+                    append thread.
 
 The responses of a STORAGE_APPEND are promises to other nodes, and a STORAGE_APPEND_RESP to this
 node itself. The latter names the log's last entry and the term in which the message was created.

@@ -41,7 +41,7 @@ def broadcast_append(raft: "Raft") -> None:
 
 
 def send_append(raft: "Raft", to: int) -> None:
-    """Send new entries to a follower, or an empty append with the commit index if there are none."""
+    """Send new entries to a follower; without any, an empty append with the commit index."""
     maybe_send_append(raft, to, send_if_empty=True)
 
 

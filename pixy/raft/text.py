@@ -122,7 +122,7 @@ def _quote_char(char: str) -> str:
 
 
 def describe_conf_state(state: ConfState) -> str:
-    """For instance `Voters:[1 2] VotersOutgoing:[] Learners:[3] LearnersNext:[] AutoLeave:false`."""
+    """As `Voters:[1 2] VotersOutgoing:[] Learners:[3] LearnersNext:[] AutoLeave:false`."""
     return (
         f"Voters:{_list(state.voters)} VotersOutgoing:{_list(state.voters_outgoing)} Learners:{_list(state.learners)} "
         f"LearnersNext:{_list(state.learners_next)} AutoLeave:{_bool(state.auto_leave)}"

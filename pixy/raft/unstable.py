@@ -85,7 +85,7 @@ class Unstable:
         self.snapshot_in_progress = self.snapshot is not None
 
     def stable_to(self, position: LogPosition) -> None:
-        """Remove entries that are stored, up to this one; ignored if this entry is no longer here."""
+        """Remove stored entries up to this one; ignored if this one is no longer here."""
         term, index = position
         known = self.maybe_term(index)
         if known is None:
@@ -123,7 +123,7 @@ class Unstable:
         self.snapshot_in_progress = False
 
     def truncate_and_append(self, entries: Sequence[Entry]) -> None:
-        """Add consecutive entries, replacing everything from the first one's index on (Raft §5.3)."""
+        """Add consecutive entries; replace everything from the first index on (Raft §5.3)."""
         first = entries[0].index
         end = self.offset + len(self.entries)
         if first == end:

@@ -1,5 +1,5 @@
-"""Entries that the storage has not in memory: everything that reads them waits, and goes on when they
-are loaded.
+"""Entries that the storage does not have in memory: everything that reads them waits until they are
+loaded.
 """
 
 from dataclasses import replace
