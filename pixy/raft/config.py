@@ -61,8 +61,8 @@ class RaftConfig:
             stored one may then lag behind; a restart uses the larger of the stored and the applied
             index.
         defer_snapshots: restore a leader's snapshot only after the driver has reported its data
-            (`snapshot_arrived`), not at once. Until then the node keeps its log, and may vote and
-            campaign.
+            (`snapshot_arrived`, or `snapshot_failed`), not at once. Until then the node keeps its
+            log, and may vote and campaign.
         disable_proposal_forwarding: followers drop proposals instead of forwarding them to the
             leader.
         disable_conf_change_validation: a leader accepts any configuration change; applying an

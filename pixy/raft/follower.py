@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pixy.raft.raft import Raft
 
 __all__ = [
+    "abandon_snapshot",
     "complete_snapshot",
     "forget_leader",
     "forward_proposal",
@@ -84,6 +85,12 @@ def _take_append(raft: "Raft", m: Message) -> None:
 def _take_snapshot(raft: "Raft", m: Message) -> None:
     snapshot = m.snapshot or Snapshot()
     if raft.config.defer_snapshots and _is_needed(raft, snapshot):
+        awaited = raft.awaited_snapshot
+        if awaited is not None and awaited.snapshot is not None and _is_needed(raft, awaited.snapshot):
+            # Its data is on the way. If each later snapshot replaced it, none might ever arrive.
+            if snapshot.index != awaited.snapshot.index:
+                _refuse_snapshot(raft, m.sender, snapshot)
+            return
         raft.awaited_snapshot = m
         raft.trace.info(
             "%x [commit: %d] awaits the data of snapshot [index: %d, term: %d]",
@@ -107,9 +114,36 @@ def complete_snapshot(raft: "Raft", snapshot: Snapshot) -> bool:
     if awaited is None or awaited.snapshot != snapshot:
         return False
     raft.awaited_snapshot = None
-    if raft.state is not StateType.FOLLOWER:
+    if raft.state is StateType.LEADER or not _is_needed(raft, snapshot):
         return False
+    if raft.state is not StateType.FOLLOWER:
+        # Only a log that lacks committed entries needs the snapshot: the campaign is of no use.
+        raft.become_follower(raft.term, NONE)
     return _answer_snapshot(raft, raft.lead or awaited.sender, snapshot)
+
+
+def abandon_snapshot(raft: "Raft", snapshot: Snapshot) -> None:
+    """Await the snapshot no longer, whose data could not be fetched, and tell the leader."""
+    awaited = raft.awaited_snapshot
+    if awaited is None or awaited.snapshot != snapshot:
+        return
+    raft.awaited_snapshot = None
+    if raft.state is StateType.FOLLOWER:
+        _refuse_snapshot(raft, raft.lead or awaited.sender, snapshot)
+
+
+def _refuse_snapshot(raft: "Raft", leader: int, snapshot: Snapshot) -> None:
+    """Tell the leader that it waits for the snapshot in vain."""
+    raft.trace.info(
+        "%x [commit: %d] refused snapshot [index: %d, term: %d] from %x",
+        raft.id,
+        raft.log.committed,
+        snapshot.index,
+        snapshot.term,
+        leader,
+    )
+    last = raft.log.last_index()
+    raft.send(Message(MessageType.APP_RESP, leader, index=snapshot.index, reject=True, reject_hint=last))
 
 
 def _is_needed(raft: "Raft", snapshot: Snapshot) -> bool:

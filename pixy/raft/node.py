@@ -16,7 +16,7 @@ from pixy.log_position import LogPosition
 from pixy.raft.config import RaftConfig, RandomSource
 from pixy.raft.election import resume_campaign
 from pixy.raft.errors import RaftError, StepLocalMessage, StepPeerNotFound, panic
-from pixy.raft.follower import complete_snapshot
+from pixy.raft.follower import abandon_snapshot, complete_snapshot
 from pixy.raft.leader import propose_payloads
 from pixy.raft.messages import (
     APPLY_THREAD,
@@ -43,7 +43,7 @@ from pixy.raft.ready import (
     storage_apply,
     storage_apply_response,
 )
-from pixy.raft.replication import resume_loaded
+from pixy.raft.replication import resume_sending
 from pixy.raft.status import RaftStatus, status_of
 from pixy.raft.storage import Storage
 from pixy.raft.trace import NULL_TRACE, Trace
@@ -192,6 +192,21 @@ class RaftNode:
         """
         return complete_snapshot(self._raft, snapshot)
 
+    def snapshot_failed(self, snapshot: Snapshot) -> None:
+        """Report that the data of the awaited snapshot cannot be fetched: the leader sends another
+        one later.
+
+        Args:
+            snapshot: from the message in `Ready.awaited_snapshot`.
+        """
+        abandon_snapshot(self._raft, snapshot)
+
+    def snapshot_ready(self) -> None:
+        """Report that `Storage.snapshot` has one after `SnapshotTemporarilyUnavailable`: it is sent
+        at once, not after the next heartbeat.
+        """
+        resume_sending(self._raft)
+
     def entries_loaded(self) -> None:
         """Report that entries are loaded that the storage did not have in memory
         (`EntriesNotLoaded`): everything that waits for entries asks again.
@@ -199,7 +214,7 @@ class RaftNode:
         They must stay in memory until the next `ready`, or be reported again.
         """
         self._raft.log.entries_loaded()
-        resume_loaded(self._raft)
+        resume_sending(self._raft)
         resume_campaign(self._raft)
 
     def quiesce(self) -> None:

@@ -103,7 +103,7 @@ class Progress:
     """
 
     __slots__ = (
-        "awaits_entries",
+        "awaits_storage",
         "inflights",
         "learner",
         "match",
@@ -130,12 +130,12 @@ class Progress:
         self.state = ProgressState.PROBE
         # Index of the snapshot sent; 0 in all states but SNAPSHOT.
         self.pending_snapshot = 0
-        # PROBE: the single message is in flight. REPLICATE: the window is full. Either: the entries
-        # to send are not in memory.
+        # PROBE: the single message is in flight. REPLICATE: the window is full. Either: the storage
+        # has to load the entries to send, or to make the snapshot.
         self.paused = False
-        # The entries to send were not in memory when they were last asked for. A response of the
-        # follower may have ended that pause; then it costs one message more when they are loaded.
-        self.awaits_entries = False
+        # The storage had not what was to be sent when it was last asked. A response of the follower
+        # may have ended that pause; then it costs one message more when the storage is ready.
+        self.awaits_storage = False
         self.recently_active = recently_active
         # Highest commit index sent. Tells whether another message could advance the follower's.
         self.sent_commit = 0
@@ -161,7 +161,7 @@ class Progress:
         other.state = self.state
         other.pending_snapshot = self.pending_snapshot
         other.paused = self.paused
-        other.awaits_entries = self.awaits_entries
+        other.awaits_storage = self.awaits_storage
         other.sent_commit = self.sent_commit
         return other
 
@@ -186,7 +186,7 @@ class Progress:
 
     def _reset(self, state: ProgressState) -> None:
         self.paused = False
-        self.awaits_entries = False
+        self.awaits_storage = False
         self.pending_snapshot = 0
         self.state = state
         self.inflights.reset()
@@ -206,9 +206,9 @@ class Progress:
         elif count:
             self.paused = True
 
-    def await_entries(self) -> None:
-        """Record that the entries to send are not in memory."""
-        self.paused = self.awaits_entries = True
+    def await_storage(self) -> None:
+        """Pause until the storage has the entries, or the snapshot, to send."""
+        self.paused = self.awaits_storage = True
 
     def can_bump_commit(self, index: int) -> bool:
         """True if sending this commit index could advance the follower's, given the ones sent

@@ -128,7 +128,8 @@ class Raft:
         self.lead = NONE
         # Invariant: True if this node is a learner of the current configuration.
         self.is_learner = False
-        # The latest snapshot message that waits for its data (`RaftConfig.defer_snapshots`).
+        # Snapshot message that waits for its data (`RaftConfig.defer_snapshots`). Later ones are
+        # refused meanwhile.
         # Invariant: its index is above `log.committed` when it is set; later it may be overtaken.
         self.awaited_snapshot: Message | None = None
         # Target of a leadership transfer, NONE if there is none. Proposals are dropped meanwhile.

@@ -52,8 +52,8 @@ class Ready:
         entries: entries to store; they replace all stored ones from the first one's index on.
         snapshot: snapshot to store in place of the log.
         awaited_snapshot: snapshot message whose data has to be fetched from its sender or any other
-            member that has it, followed by `RaftNode.snapshot_arrived`. Repeated whenever a leader
-            sends it again. Only with `defer_snapshots`.
+            member that has it, followed by `RaftNode.snapshot_arrived` or `snapshot_failed`. Not
+            repeated. Only with `defer_snapshots`.
         committed_entries: entries to apply; never together with a snapshot.
         messages: messages to send.
         must_sync: True if stored state must be durable before messages are sent; False if only the

@@ -20,7 +20,7 @@ __all__ = [
     "broadcast_heartbeat",
     "maybe_send_append",
     "progress_of_sender",
-    "resume_loaded",
+    "resume_sending",
     "send_append",
 ]
 
@@ -49,7 +49,8 @@ def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
     """Send an append, or a snapshot if entries the follower needs were compacted; False if nothing
     was sent.
 
-    A follower whose entries are not in memory is paused until they are loaded.
+    A follower whose entries are not in memory, or whose snapshot is not ready, is paused until the
+    driver reports them.
     """
     pr = raft.tracker.progress[to]
     if pr.paused or pr.state is ProgressState.SNAPSHOT:
@@ -64,7 +65,7 @@ def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
         if pr.state is not ProgressState.REPLICATE or not pr.inflights.full():
             entries = log.entries(pr.next, raft.config.max_size_per_message)
     except EntriesNotLoaded:
-        pr.await_entries()
+        pr.await_storage()
         return False
     except StorageError:
         return _maybe_send_snapshot(raft, to, pr)
@@ -78,11 +79,11 @@ def maybe_send_append(raft: "Raft", to: int, *, send_if_empty: bool) -> bool:
     return True
 
 
-def resume_loaded(raft: "Raft") -> None:
-    """Send to all followers that wait for entries to be loaded."""
+def resume_sending(raft: "Raft") -> None:
+    """Send to all followers that wait for the storage."""
     for node_id, pr in raft.tracker.progress.items():
-        if pr.awaits_entries:
-            pr.awaits_entries = pr.paused = False
+        if pr.awaits_storage:
+            pr.awaits_storage = pr.paused = False
             while maybe_send_append(raft, node_id, send_if_empty=False):
                 pass
 
@@ -98,6 +99,7 @@ def _maybe_send_snapshot(raft: "Raft", to: int, pr: Progress) -> bool:
         raft.trace.debug(
             "%x failed to send snapshot to %x because snapshot is temporarily unavailable", raft.id, to
         )
+        pr.await_storage()
         return False
     assert snapshot.index > 0, "need non-empty snapshot"
     raft.trace.debug(

@@ -27,7 +27,10 @@ def handle_append_response(raft: "Raft", m: Message) -> None:
     if pr is None:
         return
     pr.recently_active = True
-    if m.reject:
+    if m.reject and pr.state is ProgressState.SNAPSHOT and m.index == pr.pending_snapshot:
+        # It has not got the data, or fetches that of another snapshot (`defer_snapshots`).
+        handle_snapshot_status(raft, Message(MessageType.SNAP_STATUS, raft.id, m.sender, reject=True))
+    elif m.reject:
         _take_rejection(raft, m, pr)
     elif pr.maybe_update(m.index) or (pr.match == m.index and pr.state is ProgressState.PROBE):
         _take_acknowledgement(raft, m, pr)

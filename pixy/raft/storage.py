@@ -78,7 +78,8 @@ class Storage(Protocol):
         """The latest snapshot, at or above the dummy.
 
         Raises:
-            SnapshotTemporarilyUnavailable: it is being created.
+            SnapshotTemporarilyUnavailable: it is being created. The driver calls
+                `RaftNode.snapshot_ready` when it is, or the core asks again after a heartbeat.
         """
 
 

@@ -34,6 +34,7 @@ from pixy.raft import (
     ReadOnlyOption,
     ReadState,
     Snapshot,
+    SnapshotTemporarilyUnavailable,
     SoftState,
     StateType,
     StepLocalMessage,
@@ -591,11 +592,103 @@ def test_the_response_goes_to_the_leader_at_the_time_the_data_arrives() -> None:
     assert one.raft.messages_after_append == [Message(MessageType.APP_RESP, 3, 1, 2, index=9)]
 
 
-def test_a_snapshot_that_is_sent_again_is_awaited_again() -> None:
-    one, _ = awaiting()
+LATER = replace(SNAPSHOT, index=12)
+
+
+def test_the_data_on_the_way_is_awaited_whatever_is_sent_meanwhile() -> None:
+    one, stored = awaiting()
     one.step(Message(MessageType.SNAP, 1, 2, 1, snapshot=SNAPSHOT))
+    assert not one.has_ready()
+    one.step(Message(MessageType.SNAP, 1, 2, 1, snapshot=LATER))
+    assert [(m.type, m.index, m.reject, m.reject_hint) for m in work(one, stored)] == [
+        (MessageType.APP_RESP, 12, True, 2)
+    ]
+    assert one.snapshot_arrived(SNAPSHOT)
+
+
+def test_a_later_snapshot_is_awaited_once_the_data_cannot_be_fetched() -> None:
+    one, stored = awaiting()
+    one.step(Message(MessageType.HEARTBEAT, 1, 3, 2))
+    work(one, stored)
+    one.snapshot_failed(LATER)
+    assert not one.has_ready()
+    one.snapshot_failed(SNAPSHOT)
+    assert [(m.to, m.index, m.reject) for m in work(one, stored)] == [(3, 9, True)]
+    assert not one.snapshot_arrived(SNAPSHOT)
+    one.step(Message(MessageType.SNAP, 1, 3, 2, snapshot=LATER))
     ready = one.ready()
     assert ready.awaited_snapshot is not None
+    assert ready.awaited_snapshot.snapshot == LATER
+
+
+def test_a_later_snapshot_is_awaited_once_the_first_is_not_needed() -> None:
+    one, stored = awaiting()
+    entries = [Entry(1, index) for index in range(3, 10)]
+    one.step(Message(MessageType.APP, 1, 2, 1, 1, 2, entries, 9))
+    work(one, stored)
+    one.step(Message(MessageType.SNAP, 1, 2, 1, snapshot=LATER))
+    awaited = one.ready().awaited_snapshot
+    assert awaited is not None
+    assert awaited.snapshot == LATER
+
+
+@pytest.mark.parametrize("pre_vote", [False, True])
+def test_a_candidate_restores_the_snapshot_whose_data_arrives(pre_vote: bool) -> None:
+    one, stored = awaiting()
+    one.raft.config = replace(HOLDING, pre_vote=pre_vote)
+    one.campaign()
+    work(one, stored)
+    term, vote = one.raft.term, one.raft.vote
+    assert one.snapshot_arrived(SNAPSHOT)
+    assert (one.raft.state, one.raft.term, one.raft.vote) == (StateType.FOLLOWER, term, vote)
+    ready = one.ready()
+    assert ready.snapshot == SNAPSHOT
+
+
+def leader_with_a_snapshot_in_flight() -> tuple[RaftNode, MemoryStorage]:
+    one, stored = leader_of_three()
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=3))
+    work(one, stored)
+    stored.create_snapshot(3, None, b"")
+    stored.compact(3)
+    one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=2, reject=True))
+    assert any(m.type is MessageType.SNAP for m in work(one, stored))
+    return one, stored
+
+
+def test_a_refused_snapshot_is_followed_by_another_after_a_heartbeat_response() -> None:
+    one, stored = leader_with_a_snapshot_in_flight()
+    one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=2, reject=True))
+    assert one.raft.tracker.progress[3].pending_snapshot == 3
+    one.step(Message(MessageType.APP_RESP, 1, 3, 1, index=3, reject=True))
+    assert str(one.raft.tracker.progress[3]) == "StateProbe match=0 next=1 paused"
+    assert work(one, stored) == []
+    one.step(Message(MessageType.HEARTBEAT_RESP, 1, 3, 1))
+    assert [m.type for m in work(one, stored)] == [MessageType.SNAP]
+
+
+def test_a_snapshot_is_sent_as_soon_as_it_is_ready() -> None:
+    class Storage(MemoryStorage):
+        ready = False
+
+        def snapshot(self) -> Snapshot:
+            if not self.ready:
+                raise SnapshotTemporarilyUnavailable
+            return super().snapshot()
+
+    stored = Storage()
+    stored.apply_snapshot(Snapshot(2, 1, ConfState((1, 2))))
+    one = node(stored)
+    one.campaign()
+    work(one, stored)
+    one.step(Message(MessageType.VOTE_RESP, 1, 2, 1))
+    work(one, stored)
+    one.step(Message(MessageType.APP_RESP, 1, 2, 1, index=2, reject=True))
+    assert work(one, stored) == []
+    assert str(one.raft.tracker.progress[2]) == "StateProbe match=0 next=1 paused"
+    stored.ready = True
+    one.snapshot_ready()
+    assert [m.type for m in work(one, stored)] == [MessageType.SNAP]
 
 
 def test_data_that_arrives_too_late_is_not_needed() -> None:

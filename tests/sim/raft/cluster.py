@@ -201,11 +201,19 @@ class Cluster:
             self._after(self._random.randrange(3), lambda: self._pump(replica, key))
 
     def _load_soon(self, replica: Replica) -> None:
-        """Schedule the load of entries that were asked for and are not in memory."""
-        if not replica.storage.wanted or replica.node is None:
+        """Schedule the load of entries that were asked for and are not in memory, and the creation
+        of a snapshot.
+        """
+        if replica.node is None:
             return
         life, raft = replica.life, replica.node.raft
-        peers = sum(pr.awaits_entries for pr in raft.tracker.progress.values())
+        if replica.storage.wants_snapshot:
+            replica.storage.wants_snapshot = False
+            self.counts["snapshots that are not ready"] += 1
+            self._after(self._loads.choice([1, 20, 100]), lambda: self._snapshot_created(replica, life))
+        if not replica.storage.wanted:
+            return
+        peers = sum(pr.awaits_storage for pr in raft.tracker.progress.values())
         self.counts["sends that wait for entries"] += peers
         self.counts["hand-outs that wait for entries"] += raft.log.applying_awaits_entries
         self.counts["campaigns that wait for entries"] += raft.awaiting_campaign is not None
@@ -220,6 +228,12 @@ class Cluster:
             delay = self._loads.choice([1, 5, 20, 100])
             self._after(delay, lambda lo=lo: load(lo))  # type: ignore[misc]  # mypy cannot infer the default
         replica.storage.wanted.clear()
+
+    def _snapshot_created(self, replica: Replica, life: int) -> None:
+        if replica.life == life and replica.node is not None:
+            replica.storage.create_snapshot()
+            replica.node.snapshot_ready()
+            self._stepped(replica, replica.node)
 
     def _pump(self, replica: Replica, key: tuple[int, int]) -> None:
         self._pumping.discard(key)
@@ -282,7 +296,8 @@ class Cluster:
             self.counts["refused messages"] += 1
         if message.type is MessageType.SNAP:
             self.counts["snapshots"] += 1
-            self._report_snapshot(message, failed=False)
+            if replica.node.raft.awaited_snapshot is not message:
+                self._report_snapshot(message, failed=False)
         self._stepped(replica, replica.node)
 
     def _lost(self, message: Message) -> None:
@@ -291,19 +306,23 @@ class Cluster:
             self._report_snapshot(message, failed=True)
 
     def _fetch(self, replica: Replica, message: Message) -> None:
-        """Bring the data of an awaited snapshot to a node, or never do."""
+        """Bring the data of an awaited snapshot to a node, or fail."""
         life, snapshot = replica.life, message.snapshot
         assert snapshot is not None
-        if not self._healed and self._snapshots.random() < 0.3:
-            self.counts["snapshots whose data does not come"] += 1
-            return
+        failed = not self._healed and self._snapshots.random() < 0.3
 
-        def arrive() -> None:
-            if replica.life == life and replica.node is not None:
-                self.counts["snapshots whose data comes"] += replica.node.snapshot_arrived(snapshot)
+        def end() -> None:
+            alive = replica.life == life and replica.node is not None
+            if alive and replica.node is not None:
+                if failed:
+                    self.counts["snapshots whose data does not come"] += 1
+                    replica.node.snapshot_failed(snapshot)
+                else:
+                    self.counts["snapshots whose data comes"] += replica.node.snapshot_arrived(snapshot)
                 self._stepped(replica, replica.node)
+            self._report_snapshot(message, failed=failed or not alive)
 
-        self._after(self._snapshots.randrange(1, 200), arrive)
+        self._after(self._snapshots.randrange(1, 200), end)
 
     def _report_snapshot(self, message: Message, *, failed: bool) -> None:
         """Report the outcome of a snapshot to the driver, if it is still alive."""

@@ -4,7 +4,8 @@ A write is atomic, like a flush of the journal: after a crash it is there comple
 Writes survive in order: a crash keeps any prefix of the unsynced ones.
 
 A cold storage has no entries in memory, apart from those that were loaded and not read yet. Now and
-then it answers at once, and with fewer entries than were asked for.
+then it answers at once, and with fewer entries than were asked for. It takes time to create a
+snapshot.
 """
 
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from pixy.raft import (
     InitialState,
     MemoryStorage,
     Snapshot,
+    SnapshotTemporarilyUnavailable,
 )
 
 __all__ = ["SimulatedStorage"]
@@ -35,12 +37,15 @@ class SimulatedStorage:
 
     Attributes:
         wanted: first indexes of the ranges to load.
+        wants_snapshot: True if a snapshot is to be created.
     """
 
     def __init__(self, current: Callable[[], Snapshot], cold: Random | None) -> None:
         self._current = current
         self._cold = cold
         self.wanted: set[int] = set()
+        self.wants_snapshot = False
+        self._snapshot_ready = False
         self._loaded: set[int] = set()
         self._live = MemoryStorage()
         self._durable = MemoryStorage()
@@ -73,6 +78,10 @@ class SimulatedStorage:
         return entries[: self._cold.randrange(len(entries)) + 1] if self._cold.random() < 0.5 else entries
 
     def snapshot(self) -> Snapshot:
+        if self._cold is not None and not self._snapshot_ready:
+            self.wants_snapshot = True
+            raise SnapshotTemporarilyUnavailable
+        self._snapshot_ready = False
         return self._current()
 
     # --- the driver's part -----------------------------------------------------------------------
@@ -80,6 +89,10 @@ class SimulatedStorage:
     def load(self, lo: int) -> None:
         """Have the entries at `lo` in memory until `evict`."""
         self._loaded.add(lo)
+
+    def create_snapshot(self) -> None:
+        """Return the next snapshot that is asked for."""
+        self._snapshot_ready = True
 
     def evict(self) -> None:
         """Forget what was loaded."""
@@ -141,6 +154,7 @@ class SimulatedStorage:
         self._unsynced.clear()
         self.wanted.clear()
         self._loaded.clear()
+        self.wants_snapshot = self._snapshot_ready = False
         self._live = _copy(self._durable)
 
 

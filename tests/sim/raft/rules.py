@@ -181,7 +181,7 @@ RULES: dict[str, Rule] = {
         Profile.ELECTIONS, [_sent_before_stored(MessageType.VOTE_RESP)], 9
     ),
     "a candidate's term is stored before it asks for votes": Rule(
-        Profile.LEADERS, [patch.object(Raft, "_defers_vote_requests", lambda _: False)], 281
+        Profile.LEADERS, [patch.object(Raft, "_defers_vote_requests", lambda _: False)], 641
     ),
     "an append is stored before it is acknowledged": Rule(
         Profile.MIXED, [_sent_before_stored(MessageType.APP_RESP)], 2
@@ -225,10 +225,13 @@ RULES: dict[str, Rule] = {
     "what waits for entries goes on when they are loaded": Rule(
         Profile.MIXED, [patch.object(RaftNode, "entries_loaded", lambda _: None)]
     ),
+    "a snapshot whose data does not come is awaited no longer": Rule(
+        Profile.LEADERS, [patch.object(RaftNode, "snapshot_failed", lambda *_: None)], 35
+    ),
     "a campaign waits for unapplied entries": Rule(
         Profile.MEMBERSHIP,
         [patch.object(election, "_has_unapplied_conf_change", _look_at_entries_in_memory)],
-        95,
+        68,
     ),
     "an append matches the entry before it": Rule(
         Profile.LEADERS, [patch.object(RaftLog, "match_term", _append_without_looking)]

@@ -54,6 +54,7 @@ def test_no_safety_property_is_violated_and_every_event_occurs() -> None:
         "refused messages",
         "dropped proposals",
         "reads",
+        "snapshots that are not ready",
         "sends that wait for entries",
         "hand-outs that wait for entries",
         "campaigns that wait for entries",
