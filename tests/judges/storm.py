@@ -129,6 +129,7 @@ _MAKES: Mapping[str, Make] = {
     ),
     "ListTopics": lambda rng: pb.ListTopicRq(with_partitions=rng.random() < 0.5),
     "ListConsumers": lambda rng: pb.ListConsumersRq(topic=rng.choice(TOPICS)),
+    "ListGroups": lambda rng: topics_pb.ListGroupsRequest(),
     "GetTopicMetadata": lambda rng: pb.GetTopicMetadataRq(topic=rng.choice(TOPICS), with_partitions=True),
     "DescribeTopics": lambda rng: log_pb.DescribeTopicsRequest(
         topics=[rng.choice(TOPICS)], create_missing=rng.random() < 0.5
