@@ -5,9 +5,10 @@ Every broker is also a controller. It listens on 127.0.0.1, on ports that were f
 was created, and keeps them and its data over restarts. A broker is stopped only by its process id;
 if `setpriv` exists, the kernel ends it when the test process dies.
 
-Timeouts are a tenth of Kafka's, so that a killed broker is detected after two seconds. Records of
-any age are kept, because many tests have timestamps of 1970. Topics are created by whoever asks for
-them (Kafka's default): a test notices a read that creates one.
+Timeouts are a tenth of Kafka's, so that a killed broker is detected after two seconds. Nobody takes
+over from a lone broker: it keeps its session while the machine is too busy for heartbeats. Records
+of any age are kept, because many tests have timestamps of 1970. Topics are created by whoever asks
+for them (Kafka's default): a test notices a read that creates one.
 """
 
 import os
@@ -34,6 +35,7 @@ _STOP_SECONDS_MAX = 120.0
 _ASK_EVERY_S = 0.05
 _QUICK_START = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _METADATA, _METADATA_VERSION = 3, 1
+_SESSION_MS, _LONE_SESSION_MS = 2000, 30_000
 
 _SERVER_PROPERTIES = """\
 process.roles=broker,controller
@@ -44,7 +46,7 @@ advertised.listeners=PLAINTEXT://{host}:{port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
 log.dirs={data}
-broker.session.timeout.ms=2000
+broker.session.timeout.ms={session_ms}
 broker.heartbeat.interval.ms=200
 controller.quorum.election.timeout.ms=500
 controller.quorum.fetch.timeout.ms=1000
@@ -264,6 +266,7 @@ class KafkaCluster:
             port=broker.port,
             controller_port=broker.controller_port,
             data=broker.folder / "data",
+            session_ms=_SESSION_MS if count > 1 else _LONE_SESSION_MS,
             replicas=count,
             in_sync=min(count, 2),
         )
