@@ -16,6 +16,7 @@ import pytest
 
 from pixy.proto import pixy_log_pb2 as pb
 from pixy.proto.pixy_log_pb2_grpc import LogStub
+from pixy.staging import MarkName, mark_name
 from tests.fakes.waiting import until
 from tests.integration.conftest import MakeDaemon
 from tests.integration.daemon import Daemon, proxy_config
@@ -63,6 +64,8 @@ async def wait_settled(daemon: Daemon) -> None:
     """
 
     async def settled() -> bool:
-        return not list((daemon.folder / "data" / "default" / "kafka" / "publishing").iterdir())
+        marks = (daemon.folder / "data" / "default" / "kafka" / "publishing").iterdir()
+        # A `.part` was being written when the daemon died; it stays until its number is used again.
+        return all(mark_name(mark.name) is MarkName.UNFINISHED for mark in marks)
 
     await until(settled)

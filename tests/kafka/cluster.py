@@ -35,7 +35,7 @@ _STOP_SECONDS_MAX = 120.0
 _ASK_EVERY_S = 0.05
 _QUICK_START = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _METADATA, _METADATA_VERSION = 3, 1
-_SESSION_MS, _LONE_SESSION_MS = 2000, 30_000
+_SESSION_MS, _LONE_SESSION_MS = 2000, 9000
 
 _SERVER_PROPERTIES = """\
 process.roles=broker,controller
