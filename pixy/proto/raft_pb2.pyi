@@ -148,12 +148,18 @@ class Entry(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
     type: Global___EntryType.ValueType
     term: _builtins.int
     index: _builtins.int
     data: _builtins.bytes
     kind: _builtins.int
-    """Kind of the payload. pixy's own: raftpb has no such field."""
+    """Kind of the payload, and identity of its proposal. pixy's own: raftpb has no such fields."""
+    node_id: _builtins.int
+    incarnation: _builtins.int
+    sequence: _builtins.int
     def __init__(
         self,
         *,
@@ -162,17 +168,26 @@ class Entry(_message.Message):
         index: _builtins.int | None = ...,
         data: _builtins.bytes | None = ...,
         kind: _builtins.int | None = ...,
+        node_id: _builtins.int | None = ...,
+        incarnation: _builtins.int | None = ...,
+        sequence: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "_index", b"_index", "_kind", b"_kind", "_term", b"_term", "_type", b"_type", "data", b"data", "index", b"index", "kind", b"kind", "term", b"term", "type", b"type"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "_incarnation", b"_incarnation", "_index", b"_index", "_kind", b"_kind", "_node_id", b"_node_id", "_sequence", b"_sequence", "_term", b"_term", "_type", b"_type", "data", b"data", "incarnation", b"incarnation", "index", b"index", "kind", b"kind", "node_id", b"node_id", "sequence", b"sequence", "term", b"term", "type", b"type"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "_index", b"_index", "_kind", b"_kind", "_term", b"_term", "_type", b"_type", "data", b"data", "index", b"index", "kind", b"kind", "term", b"term", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "_incarnation", b"_incarnation", "_index", b"_index", "_kind", b"_kind", "_node_id", b"_node_id", "_sequence", b"_sequence", "_term", b"_term", "_type", b"_type", "data", b"data", "incarnation", b"incarnation", "index", b"index", "kind", b"kind", "node_id", b"node_id", "sequence", b"sequence", "term", b"term", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__data: _TypeAlias = _typing.Literal["data"]  # noqa: Y015
     _WhichOneofArgType__data: _TypeAlias = _typing.Literal["_data", b"_data"]  # noqa: Y015
+    _WhichOneofReturnType__incarnation: _TypeAlias = _typing.Literal["incarnation"]  # noqa: Y015
+    _WhichOneofArgType__incarnation: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation"]  # noqa: Y015
     _WhichOneofReturnType__index: _TypeAlias = _typing.Literal["index"]  # noqa: Y015
     _WhichOneofArgType__index: _TypeAlias = _typing.Literal["_index", b"_index"]  # noqa: Y015
     _WhichOneofReturnType__kind: _TypeAlias = _typing.Literal["kind"]  # noqa: Y015
     _WhichOneofArgType__kind: _TypeAlias = _typing.Literal["_kind", b"_kind"]  # noqa: Y015
+    _WhichOneofReturnType__node_id: _TypeAlias = _typing.Literal["node_id"]  # noqa: Y015
+    _WhichOneofArgType__node_id: _TypeAlias = _typing.Literal["_node_id", b"_node_id"]  # noqa: Y015
+    _WhichOneofReturnType__sequence: _TypeAlias = _typing.Literal["sequence"]  # noqa: Y015
+    _WhichOneofArgType__sequence: _TypeAlias = _typing.Literal["_sequence", b"_sequence"]  # noqa: Y015
     _WhichOneofReturnType__term: _TypeAlias = _typing.Literal["term"]  # noqa: Y015
     _WhichOneofArgType__term: _TypeAlias = _typing.Literal["_term", b"_term"]  # noqa: Y015
     _WhichOneofReturnType__type: _TypeAlias = _typing.Literal["type"]  # noqa: Y015
@@ -180,9 +195,15 @@ class Entry(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__data) -> _WhichOneofReturnType__data | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__incarnation) -> _WhichOneofReturnType__incarnation | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__index) -> _WhichOneofReturnType__index | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kind) -> _WhichOneofReturnType__kind | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__node_id) -> _WhichOneofReturnType__node_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sequence) -> _WhichOneofReturnType__sequence | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__term) -> _WhichOneofReturnType__term | None: ...
     @_typing.overload

@@ -46,7 +46,7 @@ from pixy.raft.messages import (
 )
 from pixy.raft.node import RaftNode
 from pixy.raft.proposals import NotAppended
-from pixy.raft.ready import Ready
+from pixy.raft.ready import Ready, StorageAppend, Work
 from pixy.raft.sizes import NO_LIMIT
 from pixy.raft.status import RaftStatus
 from pixy.raft.storage import InitialState, MemoryStorage, Storage
@@ -97,7 +97,9 @@ __all__ = [
     "StepLocalMessage",
     "StepPeerNotFound",
     "Storage",
+    "StorageAppend",
     "StorageError",
     "Trace",
+    "Work",
     "is_local_thread",
 ]

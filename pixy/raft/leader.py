@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pixy.log_position import LogPosition
+from pixy.proposal_id import ProposalId
 from pixy.raft import replication
 from pixy.raft.errors import panic
 from pixy.raft.messages import NONE, ConfChange, Entry, Message, MessageType, RaftEntryType
@@ -58,7 +59,7 @@ def propose(raft: "Raft", entries: Sequence[Entry]) -> LogPosition | NotAppended
     outcome = _append(
         raft,
         [
-            Entry(term, index, entry.type, entry.data, entry.kind)
+            Entry(term, index, entry.type, entry.data, entry.kind, entry.proposal)
             for index, entry in enumerate(entries, first)
         ],
     )
@@ -68,15 +69,23 @@ def propose(raft: "Raft", entries: Sequence[Entry]) -> LogPosition | NotAppended
     return outcome
 
 
-def propose_payloads(raft: "Raft", payloads: Sequence[bytes], kind: int) -> LogPosition | NotAppended:
+def propose_payloads(
+    raft: "Raft", payloads: Sequence[bytes], kind: int, proposal: ProposalId | None
+) -> LogPosition | NotAppended:
     """The same for the payloads of NORMAL entries, one or more: each entry is created once."""
     reason = _unavailable(raft)
     if reason is not None:
         return reason
     term, first = raft.term, raft.log.last_index() + 1
     normal = RaftEntryType.NORMAL
+    if len(payloads) == 1:
+        return _append(raft, [Entry(term, first, normal, payloads[0], kind, proposal)])
     return _append(
-        raft, [Entry(term, index, normal, payload, kind) for index, payload in enumerate(payloads, first)]
+        raft,
+        [
+            Entry(term, index, normal, payload, kind, proposal)
+            for index, payload in enumerate(payloads, first)
+        ],
     )
 
 

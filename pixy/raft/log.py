@@ -291,12 +291,12 @@ class RaftLog:
 
     # --- committing and applying ------------------------------------------------------------------
 
-    def maybe_commit(self, position: LogPosition) -> bool:
-        """Commit up to an entry of the leader's own term (Raft §5.4.2); False if it was committed
-        already.
+    def maybe_commit(self, term: int, index: int) -> bool:
+        """Commit up to the entry at `index` if it has the leader's own term (Raft §5.4.2); False if
+        it was committed already.
         """
-        if position.term and position.index > self.committed and self.match_term(*position):
-            self.commit_to(position.index)
+        if term and index > self.committed and self.match_term(term, index):
+            self.commit_to(index)
             return True
         return False
 

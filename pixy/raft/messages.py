@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from pixy.proposal_id import ProposalId
+
 __all__ = [
     "APPEND_THREAD",
     "APPLY_THREAD",
@@ -114,6 +116,7 @@ class Entry:
         data: payload. All entries and messages share the proposer's object.
         kind: kind of a NORMAL payload, chosen by the application and passed on by the core; below
             2**32. The empty entries of the core have 0.
+        proposal: identity of the proposal, given by the application and passed on by the core.
     """
 
     term: int = 0
@@ -121,6 +124,7 @@ class Entry:
     type: RaftEntryType = RaftEntryType.NORMAL
     data: bytes = b""
     kind: int = 0
+    proposal: ProposalId | None = None
 
 
 @dataclass(frozen=True, slots=True)

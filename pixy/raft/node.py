@@ -13,6 +13,7 @@ limitations of such a group.
 from collections.abc import Sequence
 
 from pixy.log_position import LogPosition
+from pixy.proposal_id import ProposalId
 from pixy.raft.config import RaftConfig, RandomSource
 from pixy.raft.election import resume_campaign
 from pixy.raft.errors import RaftError, StepLocalMessage, StepPeerNotFound, panic
@@ -31,17 +32,21 @@ from pixy.raft.messages import (
     Message,
     MessageType,
     RaftEntryType,
+    ReadState,
     Snapshot,
+    SoftState,
     StateType,
 )
 from pixy.raft.proposals import NotAppended
 from pixy.raft.raft import Raft
 from pixy.raft.ready import (
     Ready,
-    storage_append,
-    storage_append_response,
-    storage_apply,
-    storage_apply_response,
+    StorageAppend,
+    Work,
+    append_message,
+    append_response,
+    apply_message,
+    apply_response,
 )
 from pixy.raft.replication import resume_sending
 from pixy.raft.status import RaftStatus, status_of
@@ -227,7 +232,9 @@ class RaftNode:
 
     # --- requests of the application --------------------------------------------------------------
 
-    def propose(self, *payloads: bytes, kind: int = 0) -> LogPosition | NotAppended:
+    def propose(
+        self, *payloads: bytes, kind: int = 0, proposal: ProposalId | None = None
+    ) -> LogPosition | NotAppended:
         """Propose to append these payloads to the log, adjacent to each other.
 
         They may be lost without notice if the leader that appended them is deposed. Payloads are
@@ -236,6 +243,7 @@ class RaftNode:
         Args:
             payloads: one entry each, at least one. All of them are appended, or none.
             kind: kind of each payload, see `Entry`.
+            proposal: identity of each payload's proposal, see `Entry`.
 
         Returns:
             Position of the first entry if this node leads: the others follow it in the same term.
@@ -244,8 +252,8 @@ class RaftNode:
         """
         raft = self._raft
         if raft.state is StateType.LEADER and payloads:
-            return propose_payloads(raft, payloads, kind)
-        return raft.propose([Entry(data=payload, kind=kind) for payload in payloads])
+            return propose_payloads(raft, payloads, kind, proposal)
+        return raft.propose([Entry(data=payload, kind=kind, proposal=proposal) for payload in payloads])
 
     def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> LogPosition | NotAppended:
         """Propose a configuration change. It takes effect when the driver applies it with
@@ -351,15 +359,62 @@ class RaftNode:
             log.has_next_committed_entries(self._apply_unstable)
             or log.unstable.has_next()
             or self._hard_state_changed(not self._defers_commit_index)
-            or raft.lead != self._previous_soft_state.lead
-            or raft.state is not self._previous_soft_state.state
+            or self._soft_state_changed()
             or raft.awaited_snapshot is not self._announced_snapshot
         )
 
     def _hard_state_changed(self, commit_counts: bool) -> bool:
         term, vote, commit = self._previous_hard_state
         raft = self._raft
-        return (commit_counts and raft.log.committed != commit) or raft.term != term or raft.vote != vote
+        return raft.term != term or raft.vote != vote or (commit_counts and raft.log.committed != commit)
+
+    def _soft_state_changed(self) -> bool:
+        lead, state = self._previous_soft_state
+        return self._raft.state is not state or self._raft.lead != lead
+
+    def work(self) -> Work | None:
+        """Take the pending work in the form for a driver that stores and applies by itself, None if
+        there is none. Only with asynchronous writes, and not together with `ready`.
+        """
+        raft = self._raft
+        append = self._take_append()
+        committed = self._take_committed()
+        if not (append or committed or raft.messages or raft.read_states or self._soft_state_changed()) and (
+            raft.awaited_snapshot is self._announced_snapshot
+        ):
+            return None
+        messages, raft.messages = raft.messages, []
+        read_states: Sequence[ReadState] = ()
+        if raft.read_states:
+            read_states, raft.read_states = raft.read_states, []
+        return Work(
+            append, committed, messages, self._take_soft_state(), read_states, self._take_awaited_snapshot()
+        )
+
+    def stored(self, append: StorageAppend) -> list[Message]:
+        """Acknowledge that a write of `work` is durable, after all earlier ones.
+
+        Returns:
+            Messages to send to other nodes, promises that the write has made true.
+        """
+        raft, others = self._raft, []
+        for message in append.responses:
+            if message.to != raft.id:
+                others.append(message)
+            elif message.sender in raft.tracker.progress:  # it may have been removed meanwhile
+                raft.step(message)
+        if append.term == raft.term and append.snapshot is None:
+            if append.last is not None:
+                raft.log.unstable.stable_to(append.last)
+        else:
+            response = append_response(raft.id, append)
+            if response is not None:
+                raft.step(response)
+        return others
+
+    def applied(self, entries: Sequence[Entry]) -> None:
+        """Acknowledge that committed entries of `work` are applied."""
+        self._raft.entries_applied(entries)
 
     def ready(self) -> Ready:
         """Collect the pending work. It now belongs to the driver and is not returned again.
@@ -369,59 +424,83 @@ class RaftNode:
                 only).
         """
         raft = self._raft
-        log = raft.log
-        entries = log.unstable.next_entries()
-        soft_state, hard_state, must_sync = None, None, bool(entries)
-        if raft.lead != self._previous_soft_state.lead or raft.state is not self._previous_soft_state.state:
-            self._previous_soft_state = soft_state = raft.soft_state()
-        if self._hard_state_changed(not self._defers_commit_index or log.unstable.has_next()):
-            before, hard_state = self._previous_hard_state, raft.hard_state()
-            must_sync = must_sync or hard_state.term != before.term or hard_state.vote != before.vote
-            self._previous_hard_state = hard_state
+        before = self._previous_hard_state
+        append = self._take_append() or StorageAppend(raft.term, [], None, None, None, [])
+        state = append.hard_state
         ready = Ready(
-            soft_state,
-            hard_state,
+            self._take_soft_state(),
+            state,
             raft.read_states,
-            entries,
-            log.unstable.next_snapshot(),
-            log.next_committed_entries(self._apply_unstable),
+            append.entries,
+            append.snapshot,
+            self._take_committed(),
             raft.messages,
-            must_sync,
-            raft.awaited_snapshot if raft.awaited_snapshot is not self._announced_snapshot else None,
+            bool(append.entries) or (state is not None and state[:2] != before[:2]),
+            self._take_awaited_snapshot(),
         )
-        self._announced_snapshot = raft.awaited_snapshot
-        if self._apply_unstable:
-            self._hold_back_own_messages(ready)
-        else:
-            self._hand_out_storage_work(ready)
+        raft.messages = []
         if ready.read_states:
             raft.read_states = []
-        raft.messages = []
-        raft.messages_after_append = []
-        log.unstable.accept_in_progress()
-        if ready.committed_entries:
-            log.accept_applying(ready.committed_entries, self._apply_unstable)
+        if self._apply_unstable:
+            self._hold_back_own_messages(ready, append)
+        else:
+            if append.responses or not append.is_empty:
+                ready.messages.append(append_message(raft.id, append))
+            if ready.committed_entries:
+                ready.messages.append(apply_message(raft.id, ready.committed_entries))
         return ready
 
-    def _hand_out_storage_work(self, ready: Ready) -> None:
-        append = storage_append(self._raft, ready)
-        if append is not None:
-            ready.messages.append(append)
-        if ready.committed_entries:
-            ready.messages.append(storage_apply(self._raft, ready))
+    def _take_append(self) -> StorageAppend | None:
+        raft = self._raft
+        unstable = raft.log.unstable
+        has_next = unstable.has_next()
+        hard_state = None
+        if self._hard_state_changed(has_next or not self._defers_commit_index):
+            self._previous_hard_state = hard_state = raft.hard_state()
+        responses = raft.messages_after_append
+        if not (has_next or responses or hard_state):
+            return None
+        raft.messages_after_append = []
+        snapshot = unstable.next_snapshot()
+        last = None
+        if unstable.entries:
+            newest = unstable.entries[-1]
+            last = LogPosition(newest.term, newest.index)
+        append = StorageAppend(raft.term, unstable.next_entries(), hard_state, snapshot, last, responses)
+        unstable.accept_in_progress()
+        return append
 
-    def _hold_back_own_messages(self, ready: Ready) -> None:
+    def _take_committed(self) -> list[Entry]:
+        entries = self._raft.log.next_committed_entries(self._apply_unstable)
+        if entries:
+            self._raft.log.accept_applying(entries, self._apply_unstable)
+        return entries
+
+    def _take_soft_state(self) -> SoftState | None:
+        if not self._soft_state_changed():
+            return None
+        self._previous_soft_state = state = self._raft.soft_state()
+        return state
+
+    def _take_awaited_snapshot(self) -> Message | None:
+        awaited = self._raft.awaited_snapshot
+        if awaited is self._announced_snapshot:
+            return None
+        self._announced_snapshot = awaited
+        return awaited
+
+    def _hold_back_own_messages(self, ready: Ready, append: StorageAppend) -> None:
         raft = self._raft
         if self._steps_on_advance is not None:
             panic(raft.trace, "two accepted Ready structs without call to Advance")
         own: list[Message] = []
-        for message in raft.messages_after_append:
+        for message in append.responses:
             (own if message.to == raft.id else ready.messages).append(message)
-        stored = storage_append_response(raft, ready)
+        stored = append_response(raft.id, append)
         if stored is not None:
             own.append(stored)
         if ready.committed_entries:
-            own.append(storage_apply_response(raft, ready.committed_entries))
+            own.append(apply_response(raft.id, ready.committed_entries))
         self._steps_on_advance = own
 
     def advance(self) -> None:

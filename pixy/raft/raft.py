@@ -56,6 +56,7 @@ from pixy.raft.tracker import Tracker
 __all__ = ["Raft"]
 
 _VOTES = (MessageType.VOTE, MessageType.VOTE_RESP, MessageType.PRE_VOTE, MessageType.PRE_VOTE_RESP)
+_APP_RESP = MessageType.APP_RESP
 _AFTER_APPEND = (MessageType.APP_RESP, MessageType.VOTE_RESP, MessageType.PRE_VOTE_RESP)
 _WITHOUT_TERM = (MessageType.PROP, MessageType.READ_INDEX)
 
@@ -379,21 +380,21 @@ class Raft:
         Returns:
             Position of the first entry; None if too many entries are unapplied.
         """
-        size = payload_size(entries)
-        if not self._increase_uncommitted_size(size):
+        if self.config.max_uncommitted_size and not self._increase_uncommitted_size(payload_size(entries)):
             self.trace.warning(
                 "%x appending new entries to log would exceed uncommitted entry size limit; dropping proposal",
                 self.id,
             )
             return None
-        term, last = self.term, self.log.append(entries)
+        self.log.unstable.extend(entries)
         # The leader acknowledges its own entries only after they are stored.
-        self.messages_after_append.append(Message(MessageType.APP_RESP, self.id, self.id, term, index=last))
+        own, term = self.id, self.term
+        self.messages_after_append.append(Message(_APP_RESP, own, own, term, 0, entries[-1].index))
         return LogPosition(term, entries[0].index)
 
     def _increase_uncommitted_size(self, size: int) -> bool:
         limit = self.config.max_uncommitted_size
-        if limit and self.uncommitted_size > 0 and size > 0 and self.uncommitted_size + size > limit:
+        if self.uncommitted_size > 0 and size > 0 and self.uncommitted_size + size > limit:
             # A large proposal is never refused for good, because an empty tail accepts anything.
             # Empty entries always pass: elections and leaving a joint configuration need them.
             return False
@@ -405,7 +406,7 @@ class Raft:
         §5.4.2).
         """
         committed = self.tracker.committed()
-        return committed > self.log.committed and self.log.maybe_commit(LogPosition(self.term, committed))
+        return committed > self.log.committed and self.log.maybe_commit(self.term, committed)
 
     def committed_in_own_term(self) -> bool:
         """True if this leader has committed an entry of its own term, and thus knows the commit
@@ -423,9 +424,13 @@ class Raft:
     def handle_storage_apply_response(self, m: Message) -> None:
         """STORAGE_APPLY_RESP: entries are applied."""
         if m.entries:
-            self.applied_to(m.entries[-1].index)
-            if self.uncommitted_size:
-                self.uncommitted_size = max(0, self.uncommitted_size - payload_size(m.entries))
+            self.entries_applied(m.entries)
+
+    def entries_applied(self, entries: Sequence[Entry]) -> None:
+        """Entries are applied."""
+        self.applied_to(entries[-1].index)
+        if self.uncommitted_size:
+            self.uncommitted_size = max(0, self.uncommitted_size - payload_size(entries))
 
     def applied_snapshot(self, snapshot: Snapshot) -> None:
         """The snapshot is stored and restored by the application."""

@@ -13,7 +13,7 @@ __all__ = ["NO_LIMIT", "entries_size", "limit_entries", "payload_size"]
 
 NO_LIMIT = 2**64 - 1
 """No limit."""
-_OVERHEAD_MAX = 48
+_OVERHEAD_MAX = 72
 """Upper bound of the encoding overhead per entry."""
 
 
@@ -30,6 +30,8 @@ def _entry_size(entry: Entry) -> int:
         size += 1 + (length.bit_length() + 6) // 7 + length
     if entry.kind:
         size += 1 + (entry.kind.bit_length() + 6) // 7
+    if entry.proposal is not None:
+        size += sum([2 + _varint_size(number) for number in entry.proposal])
     return size
 
 
@@ -50,7 +52,7 @@ def entries_size(entries: Sequence[Entry]) -> int:
         and _varint_size(max(lengths)) == length_size
         and _varint_size(last.term) == term_size
         and _varint_size(last.index) == index_size
-        and not [entry for entry in entries if entry.type or entry.kind != kind]
+        and not [entry for entry in entries if entry.type or entry.kind != kind or entry.proposal]
     )
     if not uniform:
         return sum([_entry_size(entry) for entry in entries])

@@ -41,6 +41,8 @@ class Tracker:
         config = self.config
         if config.voters_outgoing or not config.voters:
             return joint_committed_index(config.voters, config.voters_outgoing, self._match)
+        if len(config.voters) == 1:
+            return progress[config.voters[0]].match
         indexes = sorted([progress[voter].match for voter in config.voters])
         return indexes[(len(indexes) - 1) // 2]
 

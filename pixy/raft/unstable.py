@@ -122,6 +122,11 @@ class Unstable:
         self.snapshot = snapshot
         self.snapshot_in_progress = False
 
+    def extend(self, entries: Sequence[Entry]) -> None:
+        """Add entries that follow the last one of the log."""
+        assert entries[0].index == self.offset + len(self.entries)
+        self.entries.extend(entries)
+
     def truncate_and_append(self, entries: Sequence[Entry]) -> None:
         """Add consecutive entries; replace everything from the first index on (Raft §5.3)."""
         first = entries[0].index

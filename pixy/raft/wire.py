@@ -4,8 +4,8 @@ Field numbers and types are etcd's raftpb. A field is written if it differs from
 absence implies; a reader treats absent fields as that value and skips unknown ones. Unknown
 enumeration values raise `MalformedMessage`: a message that is not understood must not be acted
 upon. The generated classes keep such a value, because `raft.proto` is proto3. The kind of a payload
-is a number of the application's, and any is passed on; raftpb has no such field, so an entry of
-kind 0 has etcd's bytes.
+is a number of the application's, and any is passed on. raftpb has no fields for kind and identity
+of a proposal, so an entry without them has etcd's bytes.
 
 Configuration changes inside entries are encoded here as well.
 """
@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
+from pixy.proposal_id import ProposalId
 from pixy.proto import raft_pb2
 from pixy.raft.errors import MalformedMessage
 from pixy.raft.messages import (
@@ -63,6 +64,8 @@ def _put_entry(pb: raft_pb2.Entry, entry: Entry) -> None:
         pb.data = entry.data
     if entry.kind:
         pb.kind = entry.kind
+    if entry.proposal is not None:
+        pb.node_id, pb.incarnation, pb.sequence = entry.proposal
 
 
 def _get_entry(pb: raft_pb2.Entry) -> Entry:
@@ -71,7 +74,8 @@ def _get_entry(pb: raft_pb2.Entry) -> Entry:
         raise MalformedMessage(
             f"entry {pb.term}/{pb.index} has unknown type {pb.type}, expected {_numbers(RaftEntryType)}"
         )
-    return Entry(pb.term, pb.index, kind, pb.data, pb.kind)
+    proposal = ProposalId(pb.node_id, pb.incarnation, pb.sequence) if pb.node_id else None
+    return Entry(pb.term, pb.index, kind, pb.data, pb.kind, proposal)
 
 
 def encode_entry(entry: Entry) -> bytes:

@@ -337,6 +337,6 @@ def test_replacing_a_committed_entry_is_a_bug() -> None:
 def test_only_an_entry_of_the_own_term_commits() -> None:
     log = RaftLog(MemoryStorage(), NO_LIMIT, NULL_TRACE)
     log.append([Entry(1, 1), Entry(2, 2)])
-    assert not log.maybe_commit(LogPosition(2, 1))
-    assert log.maybe_commit(LogPosition(2, 2))
+    assert not log.maybe_commit(2, 1)
+    assert log.maybe_commit(2, 2)
     assert log.committed == 2

@@ -783,7 +783,7 @@ def test_a_lease_outlives_its_quorum_by_nearly_two_election_timeouts_without_clo
     assert ticks == 2 * timeout
 
 
-def test_the_core_depends_on_protobuf_and_the_type_of_positions_only() -> None:
+def test_the_core_depends_on_protobuf_and_the_types_of_positions_and_proposals_only() -> None:
     code = (
         "import sys\n"
         "before = set(sys.modules)\n"
@@ -793,7 +793,10 @@ def test_the_core_depends_on_protobuf_and_the_type_of_positions_only() -> None:
         "print(*sorted(name for name in new if name.startswith('pixy.') and not name.startswith('pixy.raft.')))"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.splitlines() == ["google pixy", "pixy.log_position pixy.proto pixy.proto.raft_pb2 pixy.raft"]
+    assert told.splitlines() == [
+        "google pixy",
+        "pixy.log_position pixy.proposal_id pixy.proto pixy.proto.raft_pb2 pixy.raft",
+    ]
 
 
 def test_a_follower_without_a_leader_campaigns_between_one_and_two_election_timeouts() -> None:

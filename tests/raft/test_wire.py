@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pixy.proposal_id import ProposalId
 from pixy.raft import (
     ConfChange,
     ConfChangeSingle,
@@ -38,7 +39,11 @@ from pixy.raft.wire import (
 U64 = st.integers(0, 2**64 - 1)
 IDS = st.lists(U64, max_size=3).map(tuple)
 KINDS = st.sampled_from([0, 0, 1, 127, 128, 2**32 - 1])
-ENTRIES = st.builds(Entry, U64, U64, st.sampled_from(RaftEntryType), st.binary(max_size=200), KINDS)
+U32 = st.integers(1, 2**32 - 1)
+PROPOSALS = st.none() | st.builds(ProposalId, U32, U32, U64)
+ENTRIES = st.builds(
+    Entry, U64, U64, st.sampled_from(RaftEntryType), st.binary(max_size=200), KINDS, PROPOSALS
+)
 SNAPSHOTS = st.builds(
     Snapshot,
     st.integers(1, 2**64 - 1),
@@ -77,11 +82,12 @@ def test_an_entry_has_raftpbs_bytes() -> None:
     assert decode_entry(ENTRY_BYTES) == ENTRY
 
 
-def test_the_kind_of_a_payload_is_a_field_that_raftpb_does_not_have() -> None:
-    entry = replace(ENTRY, kind=300)
-    assert encode_entry(entry) == ENTRY_BYTES + bytes.fromhex("78ac02")
+def test_kind_and_identity_of_a_proposal_are_fields_that_raftpb_does_not_have() -> None:
+    entry = replace(ENTRY, kind=300, proposal=ProposalId(2, 3, 300))
+    assert encode_entry(entry) == ENTRY_BYTES + bytes.fromhex("78ac02 800102 880103 9001ac02")
     assert decode_entry(encode_entry(entry)) == entry
     assert decode_entry(ENTRY_BYTES).kind == 0
+    assert decode_entry(ENTRY_BYTES).proposal is None
 
 
 def test_an_append_has_raftpbs_bytes() -> None:
@@ -152,12 +158,25 @@ def test_the_size_of_an_entry_is_that_of_its_encoding(entry: Entry) -> None:
     st.integers(0, 30),
     st.sampled_from([-1, 0, 1]),
     st.sampled_from([(0,), (7,), (300,), (0, 7)]),
+    st.sampled_from([(None,), (ProposalId(1, 2, 3),), (None, ProposalId(300, 2**32 - 1, 2**64 - 1))]),
 )
 def test_entries_are_limited_in_size_but_never_to_none(
-    first: int, sizes: list[int], fitting: int, more: int, kinds: tuple[int, ...]
+    first: int,
+    sizes: list[int],
+    fitting: int,
+    more: int,
+    kinds: tuple[int, ...],
+    proposals: tuple[ProposalId | None, ...],
 ) -> None:
     entries = [
-        Entry(1, first + at, data=b"x" * size, kind=kinds[at % len(kinds)]) for at, size in enumerate(sizes)
+        Entry(
+            1,
+            first + at,
+            data=b"x" * size,
+            kind=kinds[at % len(kinds)],
+            proposal=proposals[at % len(proposals)],
+        )
+        for at, size in enumerate(sizes)
     ]
     assert entries_size(entries) == sum([len(encode_entry(entry)) for entry in entries])
     limit = max(entries_size(entries[:fitting]) + more, 0)

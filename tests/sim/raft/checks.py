@@ -7,6 +7,7 @@ entry, preceded by the same entry, are equal up to there.
 
 from collections.abc import Sequence
 
+from pixy.proposal_id import ProposalId
 from pixy.raft import (
     NONE,
     Entry,
@@ -41,7 +42,7 @@ class Checks:
         self._applied: dict[int, int] = {}
         self._commit_indexes: dict[int, int] = {}
         self._proposed: dict[LogPosition, bytes] = {}
-        self._kinds: dict[bytes, int] = {}
+        self._labels: dict[bytes, tuple[int, ProposalId | None]] = {}
         self._dropped: set[bytes] = set()
 
     def bootstrap(self, position: LogPosition) -> None:
@@ -97,7 +98,7 @@ class Checks:
             position = LogPosition(entry.term, entry.index)
             if (
                 self._proposed.get(position, entry.data) != entry.data
-                or self._kinds.get(entry.data, 0) != entry.kind
+                or self._labels.get(entry.data, (0, None)) != (entry.kind, entry.proposal)
                 or entry.data in self._dropped
             ):
                 raise RaftFailure(f"proposals: {entry} is not what was answered to its proposer")
@@ -105,12 +106,17 @@ class Checks:
                 self.last_committed = position
 
     def proposed(
-        self, node_id: int, payloads: Sequence[bytes], kind: int, outcome: LogPosition | NotAppended
+        self,
+        node_id: int,
+        payloads: Sequence[bytes],
+        kind: int,
+        proposal: ProposalId | None,
+        outcome: LogPosition | NotAppended,
     ) -> None:
         """Check the answer to a proposal: a position holds its payload or another term's entry, and
         a dropped proposal is never committed. Each payload is proposed once.
         """
-        self._kinds.update(dict.fromkeys(payloads, kind))
+        self._labels.update(dict.fromkeys(payloads, (kind, proposal)))
         if isinstance(outcome, LogPosition):
             for index, payload in enumerate(payloads, outcome.index):
                 other = self._proposed.setdefault(LogPosition(outcome.term, index), payload)

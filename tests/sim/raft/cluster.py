@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
 
+from pixy.proposal_id import ProposalId
 from pixy.raft import (
     ConfChangeV2,
     ConfState,
@@ -100,7 +101,8 @@ class Cluster:
         )
         stores_conf_state = self._snapshots.random() < 0.5
         cold = self._loads if self._loads.random() < 0.5 else None
-        options = ReplicaOptions(config, random.choice([15, 40, 100]), stores_conf_state, cold)
+        takes_work = config.async_storage_writes and Random(f"{self.seed} work form").random() < 0.5
+        options = ReplicaOptions(config, takes_work, random.choice([15, 40, 100]), stores_conf_state, cold)
         replicas = {
             node_id: Replica(
                 node_id,
@@ -356,9 +358,11 @@ class Cluster:
             self._payloads += 1
             payloads.append(b"%d " % self._payloads + b"." * self._random.randrange(60))
         if replica.node is not None:
-            kind = self._payloads % 3 if self.profile is Profile.MIXED else 0
-            outcome = replica.node.propose(*payloads, kind=kind)
-            self._checks.proposed(replica.id, payloads, kind, outcome)
+            mixed = self.profile is Profile.MIXED
+            kind = self._payloads % 3 if mixed else 0
+            proposal = ProposalId(replica.id, replica.life, self._payloads) if mixed else None
+            outcome = replica.node.propose(*payloads, kind=kind, proposal=proposal)
+            self._checks.proposed(replica.id, payloads, kind, proposal, outcome)
             dropped = isinstance(outcome, NotAppended) and outcome is not NotAppended.FORWARDED
             self.counts["dropped proposals" if dropped else "proposals"] += len(payloads)
             if isinstance(outcome, NotAppended):

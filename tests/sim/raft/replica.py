@@ -21,6 +21,8 @@ from pixy.raft import (
     SnapshotTemporarilyUnavailable,
     StateType,
     StepPeerNotFound,
+    StorageAppend,
+    Work,
 )
 from pixy.raft.wire import decode_conf_change
 from tests.sim.raft.checks import Checks
@@ -53,6 +55,7 @@ class ReplicaOptions:
     Args:
         config: options of its Raft node; with asynchronous storage writes its work waits in
             `appends` and `applies`.
+        takes_work: take asynchronous work as `Work`, not as messages to the storage threads.
         compact_after: number of applied entries after which a snapshot is created.
         stores_conf_state: store each configuration when it is applied, so that a restart applies
             changes again.
@@ -60,6 +63,7 @@ class ReplicaOptions:
     """
 
     config: RaftConfig
+    takes_work: bool
     compact_after: int
     stores_conf_state: bool
     cold: Random | None
@@ -90,8 +94,8 @@ class Replica:
         self.config = options.config
         self.node: RaftNode | None = None
         self.life = 0
-        self.appends: deque[Message] = deque()
-        self.applies: deque[Message] = deque()
+        self.appends: deque[Message | StorageAppend] = deque()
+        self.applies: deque[Message | list[Entry]] = deque()
         self.storage = SimulatedStorage(self._current, options.cold)
         self.machine = _Machine()
         self.reads: dict[bytes, int] = {}
@@ -99,6 +103,7 @@ class Replica:
         self._checks = checks
         self._send = send
         self._compact_after = options.compact_after
+        self._takes_work = options.takes_work
         self._stores_conf_state = options.stores_conf_state
         self._fetch = fetch
 
@@ -155,18 +160,32 @@ class Replica:
         if node is None or not node.has_ready():
             return False
         node.raft.check_invariants()
-        ready = node.ready()
+        ready = node.work() if self._takes_work else node.ready()
         self.storage.evict()
-        self._checks.appended(node, ready.entries)
+        if ready is None:
+            return False
         if ready.awaited_snapshot is not None:
             self._fetch(self, ready.awaited_snapshot)
         for state in ready.read_states:
             self._checks.read(self.id, self.reads.pop(state.context, 0), state.read_index)
+        if isinstance(ready, Work):
+            self._queue(node, ready)
+            return True
+        self._checks.appended(node, ready.entries)
         if self.config.async_storage_writes:
             self._sort(ready.messages)
         else:
             self._work_synchronously(node, ready, crash_before_sending)
         return True
+
+    def _queue(self, node: RaftNode, work: Work) -> None:
+        if work.append is not None:
+            self._checks.appended(node, work.append.entries)
+            self.appends.append(work.append)
+        if work.committed_entries:
+            self.applies.append(work.committed_entries)
+        for message in work.messages:
+            self._send(message)
 
     def _sort(self, messages: list[Message]) -> None:
         for message in messages:
@@ -201,26 +220,44 @@ class Replica:
             self._finish_append()
 
     def _finish_append(self) -> None:
-        node, message = self.node, self.appends.popleft()
+        node, append = self.node, self.appends.popleft()
         assert node is not None
-        state = HardState(message.term, message.vote, message.commit)
-        stored = self.storage.initial_state().hard_state
-        if self.config.defer_commit_index and state != HardState():
-            alone = state[:2] == stored[:2] and not message.entries and message.snapshot is None
-            assert not alone, f"{self.id} stores nothing but the commit index {state.commit}"
-        self.storage.write(state if state != HardState() else None, message.snapshot, list(message.entries))
-        if message.responses:
+        if isinstance(append, StorageAppend):
+            self._store(append.hard_state, append.snapshot, append.entries)
             self.storage.sync()
-        if message.snapshot is not None and message.snapshot.index > self.machine.index:
-            self._load(message.snapshot)
-        self._respond(node, message)
+            for response in append.responses:
+                if response.to == self.id:
+                    self._checks.sent(response)
+            for message in node.stored(append):
+                self._send(message)
+            self._checks.stepped(node)
+            return
+        state = HardState(append.term, append.vote, append.commit)
+        self._store(state if state != HardState() else None, append.snapshot, list(append.entries))
+        if append.responses:
+            self.storage.sync()
+        self._respond(node, append)
+
+    def _store(self, state: HardState | None, snapshot: Snapshot | None, entries: list[Entry]) -> None:
+        stored = self.storage.initial_state().hard_state
+        if self.config.defer_commit_index and state is not None:
+            alone = state[:2] == stored[:2] and not entries and snapshot is None
+            assert not alone, f"{self.id} stores nothing but the commit index {state.commit}"
+        self.storage.write(state, snapshot, entries)
+        if snapshot is not None and snapshot.index > self.machine.index:
+            self._load(snapshot)
 
     def finish_apply(self) -> None:
         """Complete the oldest work of the apply thread."""
-        node, message = self.node, self.applies.popleft()
+        node, work = self.node, self.applies.popleft()
         assert node is not None
-        self._apply(node, list(message.entries))
-        self._respond(node, message)
+        if isinstance(work, Message):
+            self._apply(node, list(work.entries))
+            self._respond(node, work)
+            return
+        self._apply(node, work)
+        node.applied(work)
+        self._checks.stepped(node)
 
     def _respond(self, node: RaftNode, message: Message) -> None:
         for response in message.responses:

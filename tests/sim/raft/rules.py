@@ -38,7 +38,7 @@ def _commit_of_any_term(self: Raft) -> bool:
     """Raft §5.4.2."""
     committed = self.tracker.committed()
     return committed > self.log.committed and self.log.maybe_commit(
-        LogPosition(self.log.term_or_zero(committed), committed)
+        self.log.term_or_zero(committed), committed
     )
 
 
