@@ -181,7 +181,7 @@ RULES: dict[str, Rule] = {
         Profile.ELECTIONS, [_sent_before_stored(MessageType.VOTE_RESP)], 9
     ),
     "a candidate's term is stored before it asks for votes": Rule(
-        Profile.LEADERS, [patch.object(Raft, "_defers_vote_requests", lambda _: False)], 641
+        Profile.LEADERS, [patch.object(Raft, "_defers_vote_requests", lambda _: False)], 2664
     ),
     "an append is stored before it is acknowledged": Rule(
         Profile.MIXED, [_sent_before_stored(MessageType.APP_RESP)], 2
