@@ -5,24 +5,13 @@ segment is unlinked after an applied position that begins behind it is durable.
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
-from pixy.cluster.replica import PartitionReplica, Replica
-from pixy.log_position import LogPosition
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.replica import Mark, PartitionReplica
 from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions
 from pixy.storage import Journal, RecordKind, SyncedLog
 
-__all__ = ["AppliedPositionWriter", "Mark"]
-
-
-class Mark(NamedTuple):
-    """Progress of a partition, returned by the log writer once its segments are synced up to
-    `applied`; `publication` is the last one in them.
-    """
-
-    replica: PartitionReplica
-    applied: LogPosition
-    publication: int
+__all__ = ["AppliedPositionWriter"]
 
 
 class AppliedPositionWriter:
@@ -30,7 +19,7 @@ class AppliedPositionWriter:
 
     Args:
         journal: the node's journal.
-        replicas: every raft group of the node by id; grows with new topics.
+        groups: every raft group of the node by id; grows with new topics.
         drop_segments: removes the segments of a partition below an offset.
         on_durable: called whenever applied positions have become durable.
     """
@@ -38,12 +27,12 @@ class AppliedPositionWriter:
     def __init__(
         self,
         journal: Journal,
-        replicas: Mapping[int, Replica],
+        groups: Mapping[int, RaftGroup],
         drop_segments: Callable[[PartitionReplica, int], None],
         on_durable: Callable[[], None],
     ) -> None:
         self._journal = journal
-        self._replicas = replicas
+        self._groups = groups
         self._drop_segments = drop_segments
         self._on_durable = on_durable
 
@@ -59,29 +48,30 @@ class AppliedPositionWriter:
 
     def write(self, positions: list[AppliedPosition], then: Callable[[], None] | None = None) -> None:
         """Write applied positions; `then` is called once they are durable, before `on_durable`."""
-        written: list[tuple[PartitionReplica, AppliedPosition]] = []
+        written: list[tuple[RaftGroup, AppliedPosition]] = []
         for position in positions:
-            replica = self._replicas[position.raft_group]
-            assert isinstance(replica, PartitionReplica)
-            replica.position = position
-            written.append((replica, position))
+            group = self._groups[position.raft_group]
+            group.position = position
+            written.append((group, position))
 
         def durable() -> None:
-            for replica, position in written:
-                self._position_durable(replica, position)
+            for group, position in written:
+                self._position_durable(group, position)
             if then is not None:
                 then()
             self._on_durable()
 
         payload = AppliedPositions(positions=positions).SerializeToString()
-        self._journal.append(RecordKind.APPLIED_POSITIONS, 0, 0, 0, 0, payload, durable)
+        self._journal.append(((RecordKind.APPLIED_POSITIONS, 0, 0, 0, 0, 0, None, payload),), durable)
 
-    def _position_durable(self, replica: PartitionReplica, position: AppliedPosition) -> None:
-        replica.durable_index = max(replica.durable_index, position.index)
-        replica.durable_publication = max(replica.durable_publication, position.publication)
-        replica.position_file = self._journal.files[-1].number
-        if replica.log.has_segments_below(position.log_begin_offset):
-            self._drop_segments(replica, position.log_begin_offset)
+    def _position_durable(self, group: RaftGroup, position: AppliedPosition) -> None:
+        group.durable_index = max(group.durable_index, position.index)
+        group.position_file = self._journal.files[-1].number
+        replica = group.application
+        if isinstance(replica, PartitionReplica):
+            replica.durable_publication = max(replica.durable_publication, position.publication)
+            if replica.log.has_segments_below(position.log_begin_offset):
+                self._drop_segments(replica, position.log_begin_offset)
 
 
 def _applied_position(mark: Mark, entry: SyncedLog) -> AppliedPosition:
@@ -94,4 +84,5 @@ def _applied_position(mark: Mark, entry: SyncedLog) -> AppliedPosition:
         segment_base_offset=entry.position.segment_base_offset,
         segment_bytes=entry.position.segment_bytes,
         publication=mark.publication,
+        rows=mark.rows.encoded(),
     )

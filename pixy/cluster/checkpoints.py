@@ -26,7 +26,8 @@ class Checkpoints:
         storage: thresholds of entries and bytes.
         clock: time of checkpoints.
         files: the thread that writes them.
-        propose_empty: proposes an empty entry to a state group, and calls back when it is applied.
+        propose_empty: proposes an empty entry to a state group, and calls back when it is applied,
+            or will not be.
         on_written: called when a checkpoint is durable.
         on_full: called when the disk has no room for one.
         on_fault: called with any other error of one.
@@ -37,7 +38,7 @@ class Checkpoints:
         storage: StorageConfig,
         clock: Clock,
         files: Worker,
-        propose_empty: Callable[[StateReplica, Callable[[], None]], None],
+        propose_empty: Callable[[StateReplica, Callable[[bool], None]], None],
         on_written: Callable[[], None],
         on_full: Callable[[], None],
         on_fault: Callable[[BaseException], None],
@@ -65,23 +66,35 @@ class Checkpoints:
             self.write(replica)
 
     def write(self, replica: StateReplica) -> None:
-        """Write a checkpoint of a state group, unless that is under way."""
-        if replica.checkpointing:
+        """Write a checkpoint of a state group, unless that is under way or would be no new one."""
+        group = replica.group
+        if replica.checkpointing or group.storage.conf_index > group.applied_index:
             return
-        replica.checkpointing = True
-        if replica.checkpoints and replica.checkpoints[-1].end_offset == replica.applied.index:
+        if not replica.checkpoints or replica.checkpoints[-1].end_offset < group.applied_index:
+            replica.checkpointing = True
+            self._begin(replica)
+        elif group.decides:
             # Two checkpoints must differ, so that the journal can be cut below the older: an empty
             # entry makes the difference.
-            self._propose_empty(replica, partial(self._begin, replica))
-        else:
+            replica.checkpointing = True
+            self._propose_empty(replica, partial(self._begin_behind_empty, replica))
+
+    def _begin_behind_empty(self, replica: StateReplica, applied: bool) -> None:
+        if applied:
             self._begin(replica)
+        else:
+            replica.checkpointing = False
 
     def _begin(self, replica: StateReplica) -> None:
-        id = CheckpointId(replica.applied.term, replica.applied.index)
+        applied = replica.group.applied
         replica.entries_since = replica.bytes_since = 0
-        records = replica.machine.snapshot()
         self._files.submit(
-            partial(replica.store.write, id, records, self._clock.wall_ms()),
+            partial(
+                replica.store.write,
+                CheckpointId(applied.term, applied.index),
+                replica.checkpoint_records(),
+                self._clock.wall_ms(),
+            ),
             partial(self._written, replica),
         )
 

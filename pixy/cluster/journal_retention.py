@@ -2,13 +2,15 @@
 
 A journal file is retained until every raft group has its records elsewhere: a partition in synced
 segments with an applied position, a state group in the older of two checkpoints. A state group that
-holds back the oldest of several files is made to write a checkpoint, and the entries of damaged
-partitions are relocated.
+holds back the oldest of several files is made to write a checkpoint. Groups that cannot go on, for
+lack of a quorum or because their files are damaged, have their entries relocated. The newest
+`journal.retain_bytes` stay for followers that lag.
 
 Order that recovery relies on, of which this module is the owner:
 
-    relocation      entries of damaged partitions that only the oldest file has
-    carry-over      hard states and applied positions that only the oldest file has
+    relocation      entries of such groups that only the oldest file has
+    carry-over      hard states, log resets, applied positions and the incarnation that only the
+                    oldest file has
     durable         all of these: the journal keeps the order of its records
     unlink          of the oldest file
 
@@ -17,22 +19,42 @@ Records for many raft groups are written for some of them in each iteration of t
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from pixy.cluster.applied_positions import AppliedPositionWriter
 from pixy.cluster.checkpoints import Checkpoints
-from pixy.cluster.hard_states import HardStates
-from pixy.cluster.partition_condition import PartitionCondition
-from pixy.cluster.relocation import Relocation
-from pixy.cluster.replica import PartitionReplica, Replica, StateReplica
+from pixy.cluster.hard_states import carry_over
+from pixy.cluster.incarnation import Incarnation
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.relocation import Relocation, is_stuck
+from pixy.cluster.replica import StateReplica
+from pixy.config import JournalConfig
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.storage import Journal, JournalFile
 
-__all__ = ["JournalRetention"]
+__all__ = ["JournalRetention", "RetentionParts"]
 
 _FILES_BEFORE_CHECKPOINT = 4
 _GROUPS_PER_ITERATION = 200
 _FULL_DISK_RETRY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionParts:
+    """Writers of the records that outlive a journal file.
+
+    Attributes:
+        positions: writes applied positions again.
+        checkpoints: lets state groups do without the oldest file.
+        relocation: lets groups that are stuck do without it.
+        incarnation: the node's incarnation.
+    """
+
+    positions: AppliedPositionWriter
+    checkpoints: Checkpoints
+    relocation: Relocation
+    incarnation: Incarnation
 
 
 class JournalRetention:
@@ -40,27 +62,23 @@ class JournalRetention:
 
     Args:
         journal: the node's journal.
-        replicas: every raft group of the node by id; grows with new topics.
-        hard_states, positions: write again what only the oldest file has.
-        checkpoints: lets state groups do without the oldest file.
-        relocation: lets damaged partitions do without it.
+        groups: every raft group of the node by id; grows with new topics.
+        parts: see `RetentionParts`.
+        config: size of a file, and the bytes that stay while a group has members elsewhere.
     """
 
     def __init__(
         self,
         journal: Journal,
-        replicas: Mapping[int, Replica],
-        hard_states: HardStates,
-        positions: AppliedPositionWriter,
-        checkpoints: Checkpoints,
-        relocation: Relocation,
+        groups: Mapping[int, RaftGroup],
+        parts: RetentionParts,
+        config: JournalConfig,
     ) -> None:
         self._journal = journal
-        self._replicas = replicas
-        self._hard_states = hard_states
-        self._positions = positions
-        self._checkpoints = checkpoints
-        self._relocation = relocation
+        self._groups = groups
+        self._parts = parts
+        self._retain_bytes = config.retain_bytes
+        self._file_bytes = config.file_bytes
         # The oldest file is about to be removed: its records are being written again.
         self._removing = False
         self._retry: asyncio.TimerHandle | None = None
@@ -69,9 +87,8 @@ class JournalRetention:
     def stop(self) -> None:
         """Remove no further file, and write nothing for it."""
         self._stopped = True
-        self._hard_states.stop()
-        self._checkpoints.stop()
-        self._relocation.stop()
+        self._parts.checkpoints.stop()
+        self._parts.relocation.stop()
         if self._retry is not None:
             self._retry.cancel()
 
@@ -98,62 +115,64 @@ class JournalRetention:
         if len(files) < 2:
             return
         oldest = files[0]
-        needed_by = [
-            replica
-            for raft_group, index in oldest.last_index.items()
-            if (replica := self._replicas.get(raft_group)) is not None and replica.durable_index < index
-        ]
+        present = [(group, span) for id, span in oldest.spans.items() if (group := self._groups.get(id))]
+        needed_by = [group for group, span in present if group.durable_index < span[1]]
         if not needed_by:
-            self._removing = True
-            self._begin_carry_over(oldest)
-        elif len(files) > _FILES_BEFORE_CHECKPOINT:
-            for replica in needed_by:
-                if isinstance(replica, StateReplica):
-                    self._checkpoints.write(replica)
-            stuck = [
-                replica
-                for replica in needed_by
-                if isinstance(replica, PartitionReplica)
-                and replica.condition is PartitionCondition.UNWRITABLE
-            ]
-            if len(stuck) == len(needed_by) and self._relocation.is_worth(_FILES_BEFORE_CHECKPOINT):
+            if not self._is_retained(oldest):
                 self._removing = True
-                self._relocation.begin(oldest, stuck, partial(self._begin_carry_over, oldest))
+                self._begin_carry_over(oldest)
+        elif len(files) > _FILES_BEFORE_CHECKPOINT:
+            for group in needed_by:
+                if isinstance(group.application, StateReplica):
+                    self._parts.checkpoints.write(group.application)
+            if all(is_stuck(group) for group in needed_by) and self._parts.relocation.is_worth(
+                _FILES_BEFORE_CHECKPOINT
+            ):
+                self._removing = True
+                self._parts.relocation.begin(oldest, needed_by, partial(self._begin_carry_over, oldest))
 
-    def _begin_carry_over(self, oldest: JournalFile) -> None:
-        self._carry_over(oldest, [each for each in self._replicas.values() if _is_in(each, oldest)])
+    def _is_retained(self, oldest: JournalFile) -> bool:
+        """True if followers may need the entries of a file that nobody needs here."""
+        newer = (len(self._journal.files) - 1) * self._file_bytes
+        return newer < self._retain_bytes and any(
+            group.has_peers for id in oldest.spans if (group := self._groups.get(id)) is not None
+        )
 
-    def _carry_over(self, oldest: JournalFile, replicas: list[Replica]) -> None:
-        """Write again the hard states and applied positions that only the oldest file has, then
-        unlink it.
+    def _begin_carry_over(self, oldest: JournalFile, relocated: bool = True) -> None:
+        if relocated:
+            self._carry_over(oldest, list(self._groups.values()))
+        else:
+            self._removing = False
+
+    def _carry_over(self, oldest: JournalFile, groups: list[RaftGroup]) -> None:
+        """Write again the hard states, log resets and applied positions that only the oldest file
+        has, then unlink it.
         """
         if self._stopped:
             return
         positions: list[AppliedPosition] = []
-        for replica in replicas[:_GROUPS_PER_ITERATION]:
-            if isinstance(replica, PartitionReplica):
-                if replica.deleted:
-                    continue
-                if replica.position_file == oldest.number:
-                    assert replica.position is not None
-                    positions.append(replica.position)
-            if replica.hard_state_file == oldest.number:
-                self._hard_states.write(replica)
-        rest = replicas[_GROUPS_PER_ITERATION:]
+        for group in groups[:_GROUPS_PER_ITERATION]:
+            if group.raft_group not in self._groups:
+                continue
+            if group.position_file == oldest.number:
+                assert group.position is not None
+                positions.append(group.position)
+            carry_over(self._journal, group, oldest.number)
+            span = oldest.spans.get(group.raft_group)
+            if span is not None:
+                # Followers cannot have these entries from here on.
+                group.storage.compact(min(span[1], group.durable_index))
+        rest = groups[_GROUPS_PER_ITERATION:]
         if rest:
-            self._positions.write(positions)
+            self._parts.positions.write(positions)
             asyncio.get_running_loop().call_soon(self._carry_over, oldest, rest)
-        else:
-            # Also without positions: when this record is durable, so is everything before it.
-            self._positions.write(positions, partial(self._unlink, oldest))
+            return
+        if self._parts.incarnation.file == oldest.number:
+            self._parts.incarnation.write()
+        # Also without positions: when this record is durable, so is everything before it.
+        self._parts.positions.write(positions, partial(self._unlink, oldest))
 
     def _unlink(self, oldest: JournalFile) -> None:
         """Remove a file. The durable positions, reported next, lead to the one after it."""
         self._removing = False
         self._journal.forget([oldest])
-
-
-def _is_in(replica: Replica, file: JournalFile) -> bool:
-    """True if a file has the newest hard state or applied position of a raft group."""
-    in_position = isinstance(replica, PartitionReplica) and replica.position_file == file.number
-    return in_position or replica.hard_state_file == file.number

@@ -13,7 +13,7 @@ serve. The finder of the damage decides what becomes of the log (`partition_cond
 
 A topic may have 10 000 partitions, and comes and goes in one entry: at once for every caller, some
 partitions at a time in the background. A partition of a new topic is made when it is first asked
-for, or when its hard state is written. The partitions of a deleted topic share one flag, and their
+for, its raft group at the first use. The partitions of a deleted topic share one flag, and their
 directories are renamed later (`dropped_topic`).
 """
 
@@ -25,18 +25,22 @@ from pathlib import Path
 
 import structlog
 
-from pixy.cluster.applied_positions import Mark
+from pixy.cluster.driver import Driver
 from pixy.cluster.dropped_topic import DroppedTopic, take_some
+from pixy.cluster.group_recovery import recovered_group
 from pixy.cluster.metadata import Topic
 from pixy.cluster.partition_condition import PartitionCondition
 from pixy.cluster.partition_recovery import PartitionRecovery
+from pixy.cluster.proposer_rows import ProposerRows
+from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.recovery import DataDirectory, RecoveredNode
-from pixy.cluster.replica import PartitionReplica, Replica
+from pixy.cluster.replica import Mark, PartitionReplica
 from pixy.cluster.topic_config import log_options
 from pixy.config import StorageConfig
 from pixy.errors import CorruptData, DataDirectoryError, UnknownPartition
 from pixy.log_position import LogPosition
-from pixy.proto.state_pb2 import PartitionCommand, PartitionIdentity, PublishParts
+from pixy.proto.state_pb2 import HardState, PartitionCommand, PartitionIdentity, PublishParts
+from pixy.raft import ConfState, Entry
 from pixy.records import TopicPartition
 from pixy.staging import StageName
 from pixy.storage import (
@@ -61,6 +65,7 @@ __all__ = ["Partitions"]
 log = structlog.get_logger(__name__)
 
 _UNWRITABLE = PartitionCondition.UNWRITABLE
+_RECORD_BATCH = EntryType.RECORD_BATCH
 
 FindPart = Callable[[StageName, bytes, int], StagedPart | None]
 """Finds a sealed stage's part by stage, topic id and partition; None if there is no such part."""
@@ -72,7 +77,7 @@ class Partitions:
     Args:
         directory: the node's data directory.
         storage: options for topics that have none of their own.
-        replicas: every raft group of the node; kept up to date with the partitions.
+        driver: of their raft groups.
         writer: moves applied batches to segments.
         upkeep: removes files and looks after indexes in the background.
         find_part: see `FindPart`.
@@ -83,7 +88,7 @@ class Partitions:
         self,
         directory: DataDirectory,
         storage: StorageConfig,
-        replicas: dict[int, Replica],
+        driver: Driver,
         writer: LogWriter,
         upkeep: Upkeep,
         *,
@@ -94,7 +99,9 @@ class Partitions:
         self._topics = directory.path / "topics"
         self._cluster_id = directory.cluster_id
         self._storage = storage
-        self._replicas = replicas
+        self._driver = driver
+        # Partitions begin with this node as their only voter.
+        self._voters = ConfState((driver.node_id,))
         self._writer = writer
         self._upkeep = upkeep
         self._removal = Removal(self._disk, self._topics, upkeep)
@@ -125,13 +132,8 @@ class Partitions:
         of_topic = self._by_topic.get(topic)
         return () if of_topic is None else of_topic.damaged
 
-    def put_topic(self, topic: Topic) -> Iterator[PartitionReplica]:
-        """Add a topic, or apply a change of it.
-
-        Returns:
-            Its new partitions; each is made when the iterator reaches it, unless it was asked for
-            before.
-        """
+    def put_topic(self, topic: Topic) -> None:
+        """Add a topic, or apply a change of it."""
         options = log_options(self._storage, topic.config)
         of_topic = self._by_topic.get(topic.name)
         if of_topic is None:
@@ -140,13 +142,12 @@ class Partitions:
             if dropped is not None:
                 dropped.retire_all()
             of_topic = self._by_topic[topic.name] = _TopicPartitions(topic, TopicLogs(options))
-        return self._made(of_topic, of_topic.put(topic, options))
+        of_topic.put(topic, options)
 
-    def _made(self, of_topic: "_TopicPartitions", numbers: range) -> Iterator[PartitionReplica]:
-        for number in numbers:
-            if of_topic.logs.deleted:
-                return
-            yield of_topic.replicas[number] or self._make(of_topic, number)
+    def _make_all(self) -> Iterator[PartitionReplica]:
+        for of_topic in self._by_topic.values():
+            for number, replica in enumerate(of_topic.replicas):
+                yield replica or self._make(of_topic, number)
 
     def _make(self, of_topic: "_TopicPartitions", number: int) -> PartitionReplica:
         topic = of_topic.topic
@@ -155,8 +156,16 @@ class Partitions:
         replica = PartitionReplica(
             topic.raft_groups[number], TopicPartition(topic.name, number), partition_log
         )
-        self._replicas[replica.raft_group] = of_topic.replicas[number] = replica
+        of_topic.replicas[number] = replica
         return replica
+
+    def group_of(self, replica: PartitionReplica) -> RaftGroup:
+        """The raft group of a partition, opened at its first use; a deleted topic has no more uses."""
+        group = replica.group
+        if group is None:
+            group = replica.group = self._driver.group(replica.raft_group, self._voters)
+            self._driver.bind(group, replica, self.apply)
+        return group
 
     def drop_topic(self, topic: Topic, then: Callable[[], None]) -> None:
         """Delete the partitions of a topic: unknown at once, their files removed later.
@@ -180,7 +189,9 @@ class Partitions:
 
     def _forget(self, replicas: deque[PartitionReplica], then: Callable[[], None]) -> None:
         for replica in take_some(replicas):
-            del self._replicas[replica.raft_group]
+            if replica.group is not None:
+                error = UnknownPartition(f"topic {replica.partition.topic} was deleted")
+                self._driver.remove(replica.group, error)
             replica.wake()
         if replicas:
             asyncio.get_running_loop().call_soon(self._forget, replicas, then)
@@ -191,34 +202,25 @@ class Partitions:
         """Remove the segments of a partition below the log begin of a durable applied position."""
         self._writer.run(partial(replica.log.drop_segments, log_begin_offset), self._removal.remove_files)
 
-    def apply(
-        self,
-        replica: PartitionReplica,
-        position: LogPosition,
-        entry_type: EntryType,
-        payload: bytearray | bytes,
-    ) -> int | UnknownPartition | None:
+    def apply(self, replica: PartitionReplica, entry: Entry) -> int | UnknownPartition | None:
         """Apply a committed entry; returns the base offset of a record batch, or the error of a
         deleted topic.
         """
         if replica.log.topic.deleted:
             return UnknownPartition(f"topic {replica.partition.topic} was deleted")
-        replica.applied = position
-        if entry_type is EntryType.RECORD_BATCH:
-            assert isinstance(payload, bytearray)
-            base_offset = replica.log.append(payload, position.term)
+        batch = entry.data
+        if entry.kind == _RECORD_BATCH:
+            base_offset = replica.log.append(batch)
             if replica.condition is _UNWRITABLE:
-                replica.stuck_bytes += len(payload)
+                replica.stuck_bytes += len(batch)
             else:
-                self._writer.mark_dirty(
-                    replica.log, Mark(replica, position, replica.publication), len(payload)
-                )
+                self._writer.mark_dirty(replica.log, replica.mark, len(batch))
             replica.wake()
             return base_offset
-        if entry_type is EntryType.COMMAND:
-            self._run_command(replica, position, PartitionCommand.FromString(bytes(payload)))
+        if entry.kind == EntryType.COMMAND:
+            self._run_command(replica, entry.term, PartitionCommand.FromString(bytes(batch)))
         if replica.condition is not _UNWRITABLE:
-            self._writer.mark_changed(replica.log, Mark(replica, position, replica.publication))
+            self._writer.mark_changed(replica.log, replica.mark)
         return None
 
     def log_damaged(self, damaged: DamagedLog) -> None:
@@ -247,24 +249,22 @@ class Partitions:
             replica.wake()
             self._on_readiness(topic)
 
-    def _run_command(
-        self, replica: PartitionReplica, position: LogPosition, command: PartitionCommand
-    ) -> None:
+    def _run_command(self, replica: PartitionReplica, term: int, command: PartitionCommand) -> None:
         match command.WhichOneof("command"):
             case "set_log_begin_offset":
                 if replica.log.move_begin(command.set_log_begin_offset.offset):
                     replica.wake()
             case "publish_parts":
-                self._publish(replica, position, command.publish_parts)
+                self._publish(replica, term, command.publish_parts)
             case other:
                 raise AssertionError(f"partition command {other} is not known")
 
-    def _publish(self, replica: PartitionReplica, position: LogPosition, command: PublishParts) -> None:
+    def _publish(self, replica: PartitionReplica, term: int, command: PublishParts) -> None:
         if command.publication <= replica.publication:
             return  # proposed again by a start that did not find it applied
         for part in self._published(replica, command):
             assert part is not None
-            replica.log.append_part(part, position.term)
+            replica.log.append_part(part, term)
         replica.publication = command.publication
         replica.wake()
 
@@ -302,7 +302,7 @@ class Partitions:
         }
         known = KnownPartitions(live, self._cluster_id, next_raft_group)
         # Entries that are missing from the journal are found before any file is touched.
-        restoring = [PartitionRecovery(replica, recovered) for replica in self]
+        restoring = [PartitionRecovery(replica, recovered) for replica in self._make_all()]
         for each in restoring:
             for command in each.publications:
                 each.parts += self._published(each.replica, command)
@@ -316,8 +316,8 @@ class Partitions:
             return retired, files
 
         retired, left = await run_on(files, open_logs)
-        for each in restoring:
-            self._restore(each, recovered)
+        restored = [self._restore(each, recovered) for each in restoring]
+        await self._driver.catch_up([group for group in restored if group is not None])
         self._removal.remove_directories(retired)
         self._removal.remove_files(left)
         self._repair_indexes(iter([each.replica.log for each in restoring if each.replica.log.has_indexes()]))
@@ -337,24 +337,31 @@ class Partitions:
 
         self._upkeep.add(log.find_torn_indexes(), found)
 
-    def _restore(self, restoring: PartitionRecovery, recovered: RecoveredNode) -> None:
+    def _restore(self, restoring: PartitionRecovery, recovered: RecoveredNode) -> RaftGroup | None:
+        """Restore one partition; returns its raft group if it has entries to be applied again."""
         replica, position = restoring.replica, restoring.position
-        group = recovered.group(replica.raft_group)
-        if position is not None:
-            replica.applied = LogPosition(position.term, position.index)
-            replica.durable_index = position.index
-            replica.position, replica.position_file = position, group.applied_file
-            replica.publication = replica.durable_publication = position.publication
-        replica.hard_state_file = group.hard_state_file
-        replica.last = replica.applied
         if restoring.damage is not None:
             self._worsen(replica, PartitionCondition.UNWRITABLE, restoring.damage)
-        for entry in restoring.tail:
-            replica.last = LogPosition(entry.term, entry.index)
-            if restoring.damage is None:
-                self.apply(replica, replica.last, entry.entry_type, bytearray(entry.payload))
-            else:
-                replica.stuck_bytes += len(entry.payload)
+        if replica.raft_group not in recovered.journal.groups:
+            return None
+        applied = LogPosition(0, 0)
+        if position is not None:
+            applied = LogPosition(position.term, position.index)
+            replica.publication = replica.durable_publication = position.publication
+            replica.rows = ProposerRows(position.rows)
+        replica.group = group = recovered_group(
+            replica.raft_group,
+            recovered.group(replica.raft_group),
+            applied,
+            restoring.tail,
+            HardState(voters=self._voters.voters),
+        )
+        self._driver.add(group)
+        if restoring.damage is not None:
+            replica.stuck_bytes = group.storage.memory_bytes(applied.index)
+            return None
+        self._driver.bind(group, replica, self.apply)
+        return group if group.has_tail else None
 
 
 def _nothing(_: object) -> None:
@@ -372,10 +379,8 @@ class _TopicPartitions:
         self.damaged: list[int] = []
         self.replicas: list[PartitionReplica | None] = []
 
-    def put(self, topic: Topic, options: LogOptions) -> range:
-        """Apply a change of the topic; returns the numbers of its new partitions."""
+    def put(self, topic: Topic, options: LogOptions) -> None:
+        """Apply a change of the topic."""
         self.topic = topic
         self.logs.options = options
-        before, count = len(self.replicas), len(topic.raft_groups)
-        self.replicas += [None] * (count - before)
-        return range(before, count)
+        self.replicas += [None] * (len(topic.raft_groups) - len(self.replicas))

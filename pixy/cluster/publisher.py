@@ -22,7 +22,8 @@ import structlog
 
 from pixy.cluster.metadata import MetadataState, Topic
 from pixy.cluster.partitions import Partitions
-from pixy.cluster.replica import Replica
+from pixy.cluster.proposals import Repeated
+from pixy.cluster.replica import StateReplica
 from pixy.cluster.roll_forward import Propose, RollForward
 from pixy.cluster.sinks import Publication, SinksState
 from pixy.config import StagingConfig
@@ -59,7 +60,7 @@ class SinksGroup(NamedTuple):
     """The raft group `sinks`: its state machine and its replica."""
 
     state: SinksState
-    replica: Replica
+    replica: StateReplica
 
 
 class Publisher:
@@ -173,6 +174,8 @@ class Publisher:
             return await self._answer_again(sink_id, result)
         if isinstance(result, PixyError):
             raise result
+        if isinstance(result, Repeated):
+            return await self._answer_again(sink_id, NotNew(epoch))
         assert isinstance(result, Publication)
         await self._roll_forward.wait_visible(result.number)
         return Published(True, epoch)

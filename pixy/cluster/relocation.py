@@ -1,51 +1,78 @@
-"""Relocation: entries of damaged partitions are written again at the end of the journal.
+"""Relocation: entries of raft groups that cannot go on are written again at the end of the journal.
 
-A damaged partition cannot apply its entries, so no journal file with one of them could ever go.
-Once the journal is large in comparison, the entries that only the oldest file has are written
-again, under a kind of their own: a relocated entry never truncates its raft group.
+A damaged partition cannot apply its entries, a group without a quorum cannot commit them, so no
+journal file with one of them could ever go. Once the journal is large in comparison, the entries
+that only the oldest file has are written again, under a kind of their own: a relocated entry never
+truncates its raft group.
+
+Only entries that are in the group's log are relocated, judged when they are written: another leader
+may have replaced them since they were read.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from pixy.cluster.replica import PartitionReplica, Replica
-from pixy.storage import Journal, JournalFile, JournalRecord, RecordKind, Worker
+from pixy.cluster.partition_condition import PartitionCondition
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.log_position import LogPosition
+from pixy.storage import (
+    EntryRange,
+    FilePart,
+    Journal,
+    JournalFile,
+    JournalReader,
+    JournalRecord,
+    RecordKind,
+    Worker,
+)
 
-__all__ = ["ReadJournal", "Relocation"]
-
-ReadJournal = Callable[[int, Mapping[int, int]], list[JournalRecord]]
-"""Reads from the journal file of a number the entries of raft groups above an index; blocks."""
+__all__ = ["Relocation", "is_stuck"]
 
 _ENTRIES_PER_ITERATION = 200
+_VERSION_WITH_OFFSETS = 2
+
+
+def is_stuck(group: RaftGroup) -> bool:
+    """True if nothing that this node does can make the journal dispensable for the group."""
+    application = group.application
+    if isinstance(application, PartitionReplica):
+        unwritable = application.condition is PartitionCondition.UNWRITABLE
+        return unwritable or group.durable_index >= group.applied_index
+    if isinstance(application, StateReplica):
+        checkpoints = application.checkpoints
+        newest = checkpoints[-1].end_offset if checkpoints else 0
+        return not group.decides and not application.checkpointing and newest == group.applied_index
+    return True
 
 
 class Relocation:
-    """Writes the entries of damaged partitions again.
+    """Writes the entries of groups that are stuck again.
 
     Args:
         journal: the node's journal.
-        replicas: every raft group of the node by id; grows with new topics.
+        groups: every raft group of the node by id; grows with new topics.
         file_bytes: size of a journal file.
         files: the thread that reads them.
-        read_journal: see `ReadJournal`.
+        reader: reads the journal on that thread.
         on_fault: called with the error of a read.
     """
 
     def __init__(
         self,
         journal: Journal,
-        replicas: Mapping[int, Replica],
+        groups: Mapping[int, RaftGroup],
         file_bytes: int,
         files: Worker,
-        read_journal: ReadJournal,
+        reader: JournalReader,
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._journal = journal
-        self._replicas = replicas
+        self._groups = groups
         self._file_bytes = file_bytes
         self._files = files
-        self._read_journal = read_journal
+        self._reader = reader
         self._on_fault = on_fault
         self._stopped = False
 
@@ -58,25 +85,26 @@ class Relocation:
 
         With less, entries would be relocated again and again.
         """
-        stuck_bytes = sum(
-            replica.stuck_bytes
-            for replica in self._replicas.values()
-            if isinstance(replica, PartitionReplica)
-        )
+        stuck_bytes = sum(_stuck_bytes(group) for group in self._groups.values() if is_stuck(group))
         stuck_files = stuck_bytes // self._file_bytes + 1
         return len(self._journal.files) > files_kept + 2 * stuck_files
 
     def begin(
-        self, oldest: JournalFile, needed_by: Iterable[PartitionReplica], then: Callable[[], None]
+        self, oldest: JournalFile, needed_by: Sequence[RaftGroup], then: Callable[[bool], None]
     ) -> None:
-        """Write again the entries that only the oldest file has; call `then` when all are in the
-        journal's order.
+        """Write again the entries that only the oldest file has; `then` is called when all are in
+        the journal's order, with False if that cannot be.
         """
-        after = {replica.raft_group: replica.durable_index for replica in needed_by}
-        self._files.submit(partial(self._read_journal, oldest.number, after), partial(self._append, then))
+        wanted = []
+        for group in needed_by:
+            lo, hi = group.durable_index + 1, group.storage.last_index() + 1
+            wanted.append(EntryRange(group.raft_group, lo, hi, group.storage.term_runs()))
+        begin = min(oldest.spans[each.raft_group][2] for each in wanted)
+        part = FilePart(oldest.number, begin, oldest.end)
+        self._files.submit(partial(self._reader.entries_of_file, part, wanted), partial(self._append, then))
 
     def _append(
-        self, then: Callable[[], None], entries: list[JournalRecord] | None, error: BaseException | None
+        self, then: Callable[[bool], None], entries: list[JournalRecord] | None, error: BaseException | None
     ) -> None:
         if self._stopped:
             return
@@ -85,21 +113,40 @@ class Relocation:
             self._on_fault(error)
             return
         for entry in entries[:_ENTRIES_PER_ITERATION]:
-            if entry.raft_group in self._replicas:
-                self._journal.append(
-                    RecordKind.RELOCATED_ENTRY,
-                    entry.entry_type,
-                    entry.raft_group,
-                    entry.index,
-                    entry.term,
-                    entry.payload,
-                    _nothing,
-                )
+            group = self._groups.get(entry.raft_group)
+            if group is None or not group.has_entry(LogPosition(entry.term, entry.index)):
+                continue
+            known = group.storage.in_memory(entry.index)
+            if known is None and entry.version < _VERSION_WITH_OFFSETS:
+                # A batch without its offset. The next start gives it one, and has it in memory.
+                then(False)
+                return
+            self._relocate(entry, entry.payload if known is None else known.data)
         rest = entries[_ENTRIES_PER_ITERATION:]
         if rest:
             asyncio.get_running_loop().call_soon(self._append, then, rest, None)
         else:
-            then()
+            then(True)
+
+    def _relocate(self, entry: JournalRecord, payload: bytes | bytearray | memoryview) -> None:
+        record = (
+            RecordKind.RELOCATED_ENTRY,
+            entry.entry_type,
+            entry.raft_group,
+            entry.index,
+            entry.term,
+            entry.commit,
+            entry.proposal,
+            payload,
+        )
+        self._journal.append((record,), _nothing)
+
+
+def _stuck_bytes(group: RaftGroup) -> int:
+    """Bytes of a group's entries in the journal that have to be relocated."""
+    application = group.application
+    stuck = application.stuck_bytes if isinstance(application, PartitionReplica) else 0
+    return stuck or group.storage.memory_bytes(group.durable_index)
 
 
 def _nothing() -> None:

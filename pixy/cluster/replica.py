@@ -1,21 +1,28 @@
-"""State of each raft group on a node.
+"""Applications of a node's raft groups: partitions, and state machines in memory.
 
-Small, because a node may have ten thousand groups, most of them idle.
+Small, because a node may have ten thousand of them, most of them idle.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
+from pixy.cluster.group_states import checkpoint_record, split_checkpoint
 from pixy.cluster.partition_condition import PartitionCondition
+from pixy.cluster.proposer_rows import ProposerRows, RowsSnapshot
+from pixy.cluster.raft_group import RaftGroup
 from pixy.errors import CorruptData
 from pixy.futures import resolve
 from pixy.log_position import LogPosition
-from pixy.proto.state_pb2 import AppliedPosition
-from pixy.records import TopicPartition
+from pixy.proto.state_pb2 import HardState, PartitionCommand
+from pixy.raft import Entry
+from pixy.records import TopicPartition, next_offset, patch_batch
 from pixy.storage import CheckpointId, CheckpointStore, EntryType, PartitionLog
 
-__all__ = ["PartitionReplica", "Proposal", "Replica", "StateMachine", "StateReplica"]
+__all__ = ["Mark", "PartitionReplica", "Replica", "StateMachine", "StateReplica"]
+
+_RECORD_BATCH = EntryType.RECORD_BATCH
 
 
 class StateMachine(Protocol):
@@ -34,73 +41,109 @@ class StateMachine(Protocol):
         """Replace the whole state by a snapshot's records."""
 
 
-class Replica:
-    """One raft group on this node.
+class Mark(NamedTuple):
+    """State of a partition, returned by the log writer once its segments are synced up to
+    `applied`.
 
-    Attributes:
-        raft_group: its id.
-        last: newest entry, proposed or recovered. Invariant: indexes of a group have no gaps.
-        applied: newest applied entry. Invariant: applied <= last.
-        durable_index: newest entry that the journal need not keep any more, with all before it.
-        hard_state_file: number of the journal file that holds its newest hard state, 0 for none.
+    `publication` is the last one in them, `rows` are the results of the proposals.
     """
 
-    __slots__ = ("applied", "durable_index", "hard_state_file", "last", "raft_group")
-
-    def __init__(self, raft_group: int) -> None:
-        self.raft_group = raft_group
-        self.last = LogPosition(0, 0)
-        self.applied = LogPosition(0, 0)
-        self.durable_index = 0
-        self.hard_state_file = 0
+    replica: "PartitionReplica"
+    applied: LogPosition
+    publication: int
+    rows: RowsSnapshot
 
 
-class PartitionReplica(Replica):
+class PartitionReplica:
     """A partition: applying an entry appends its record batch to the partition log.
 
     Attributes:
+        raft_group: id of its raft group.
+        group: the raft group; None before its first use.
         partition: its topic and number.
         log: the applied records.
-        position: newest applied position given to the journal, None if there is none.
-        position_file: number of the journal file that holds it, 0 while it is not durable.
+        rows: results of the last proposals.
         waiters: fetches that wait for the next append, None if there are none.
         condition: its condition. Invariant: it only becomes worse.
         fault: the damage that made it unready, None while it is ready.
         stuck_bytes: approximate size of its entries in the journal while it is unwritable, else 0.
         publication: number of the newest applied publication, 0 for none. Invariant: ascending.
         durable_publication: `publication` as of a durable applied position. Invariant: ascending.
+        proposed_end, proposed_publication: end offset and publication behind the entries that are
+            proposed and not applied; meaningful while this node leads.
     """
 
     __slots__ = (
         "condition",
         "durable_publication",
         "fault",
+        "group",
         "log",
         "partition",
-        "position",
-        "position_file",
+        "proposed_end",
+        "proposed_publication",
         "publication",
+        "raft_group",
+        "rows",
         "stuck_bytes",
         "waiters",
     )
 
     def __init__(self, raft_group: int, partition: TopicPartition, log: PartitionLog) -> None:
-        super().__init__(raft_group)
+        self.raft_group = raft_group
+        self.group: RaftGroup | None = None
         self.partition = partition
         self.log = log
-        self.position: AppliedPosition | None = None
-        self.position_file = 0
+        self.rows = ProposerRows()
         self.waiters: set[asyncio.Future[None]] | None = None
         self.condition = PartitionCondition.READY
         self.fault: CorruptData | None = None
         self.stuck_bytes = 0
         self.publication = 0
         self.durable_publication = 0
+        self.proposed_end = 0
+        self.proposed_publication = 0
 
     @property
     def deleted(self) -> bool:
         """True when its topic was deleted."""
         return self.log.topic.deleted
+
+    def lead(self, tail: Sequence[Entry]) -> None:
+        """As `Application`."""
+        self.proposed_end, self.proposed_publication = self.log.end_offset, self.publication
+        for entry in tail:
+            self.follow(entry)
+
+    def follow(self, entry: Entry) -> None:
+        """Count the records of an entry that is proposed and not applied."""
+        if entry.kind == _RECORD_BATCH:
+            self.proposed_end = next_offset(entry.data)
+        else:
+            self._count_command(entry.kind, entry.data)
+
+    def stamp(self, kind: EntryType, payload: bytes | bytearray, term: int) -> bytes | bytearray:
+        """As `Application`: a batch gets its base offset, and the term as its leader epoch."""
+        if kind is _RECORD_BATCH:
+            assert isinstance(payload, bytearray)
+            self.proposed_end = patch_batch(payload, self.proposed_end, term)
+        else:
+            self._count_command(kind, payload)
+        return payload
+
+    def _count_command(self, kind: int, payload: bytes | bytearray) -> None:
+        """Count the records of a published stage."""
+        if kind == EntryType.COMMAND:
+            command = PartitionCommand.FromString(bytes(payload))
+            published = command.publish_parts
+            if published.publication > self.proposed_publication:
+                self.proposed_publication = published.publication
+                self.proposed_end += sum([part.records for part in published.parts])
+
+    def mark(self) -> Mark:
+        """Its state, for the log writer."""
+        assert self.group is not None
+        return Mark(self, self.group.applied, self.publication, self.rows.snapshot())
 
     def wake(self) -> None:
         """Wake the waiting fetches."""
@@ -109,53 +152,80 @@ class PartitionReplica(Replica):
             resolve(waiter, None)
 
 
-class StateReplica(Replica):
+class StateReplica:
     """A state group: applying an entry changes a state machine in memory.
 
-    Attributes:
+    Args:
+        group: its raft group.
         name: `metadata`, `groups-<n>` or `sinks`.
         machine: the state machine.
         store: its checkpoints.
+
+    Attributes:
+        rows: results of the last proposals.
         checkpoints: the valid ones, oldest first.
         entries_since, bytes_since: applied since the newest checkpoint.
         checkpointing: True while a checkpoint is being written.
     """
 
-    __slots__ = ("bytes_since", "checkpointing", "checkpoints", "entries_since", "machine", "name", "store")
+    __slots__ = (
+        "bytes_since",
+        "checkpointing",
+        "checkpoints",
+        "entries_since",
+        "group",
+        "machine",
+        "name",
+        "rows",
+        "store",
+    )
 
-    def __init__(self, raft_group: int, name: str, machine: StateMachine, store: CheckpointStore) -> None:
-        super().__init__(raft_group)
+    def __init__(self, group: RaftGroup, name: str, machine: StateMachine, store: CheckpointStore) -> None:
+        self.group = group
         self.name = name
         self.machine = machine
         self.store = store
+        self.rows = ProposerRows()
         self.checkpoints: list[CheckpointId] = []
         self.entries_since = 0
         self.bytes_since = 0
         self.checkpointing = False
 
-    def apply(self, position: LogPosition, entry_type: EntryType, payload: bytes) -> Any:
+    def lead(self, tail: Sequence[Entry]) -> None:
+        """As `Application`: commands depend on the applied state alone."""
+
+    def stamp(self, kind: EntryType, payload: bytes | bytearray, term: int) -> bytes | bytearray:
+        """As `Application`."""
+        return payload
+
+    def apply(self, entry: Entry) -> Any:
         """Apply one committed entry; returns the result of its command."""
-        self.applied = position
         self.entries_since += 1
-        self.bytes_since += len(payload)
-        return self.machine.apply(payload) if entry_type is EntryType.COMMAND else None
+        self.bytes_since += len(entry.data)
+        return self.machine.apply(bytes(entry.data)) if entry.kind == EntryType.COMMAND else None
+
+    def checkpoint_records(self) -> Iterable[tuple[bytes, bytes]]:
+        """Records of a checkpoint of the applied state.
+
+        May be consumed on another thread while entries are applied.
+        """
+        state = checkpoint_record(self.rows.snapshot(), self.group.storage)
+        return chain([state], self.machine.snapshot())
+
+    def restore(self, records: Iterable[tuple[bytes, bytes]]) -> HardState:
+        """Replace the state by that of a checkpoint; returns the configuration in it, without
+        voters if it has none.
+        """
+        group_state, others = split_checkpoint(records)
+        self.rows = ProposerRows(group_state.rows)
+        self.machine.restore(others)
+        return group_state.configuration
 
     def set_checkpoints(self, checkpoints: list[CheckpointId]) -> None:
         """Set the checkpoints on disk; the journal is needed from the second newest on."""
         self.checkpoints = checkpoints
         if len(checkpoints) > 1:
-            self.durable_index = checkpoints[-2].end_offset
+            self.group.durable_index = checkpoints[-2].end_offset
 
 
-class Proposal(NamedTuple):
-    """An entry between `propose` and `applied`.
-
-    `done` gets the result of applying it: the offset of the first record, the result of the
-    command, or a `PixyError`.
-    """
-
-    replica: Replica
-    position: LogPosition
-    entry_type: EntryType
-    payload: bytearray | bytes
-    done: Callable[[Any], None]
+Replica = PartitionReplica | StateReplica

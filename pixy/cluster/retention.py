@@ -1,8 +1,9 @@
 """Retention of records, by age and size, and expiry of the offsets of consumer groups that have had
 no members for long.
 
-A periodic check decides and proposes: a partition's new log begin offset is an entry of its raft
-group, and the expiry of a consumer group's offsets is an entry of its state group. Segments below
+A periodic check decides and proposes, where the raft group concerned is led: a partition's new log
+begin offset is an entry of its raft group, and the expiry of a consumer group's offsets is an entry
+of its state group. Segments below
 the new begin go in these steps: `storage.retention` decides, the entry is applied, the applied
 position is durable, `PartitionLog` renames the files, `storage.removal` unlinks them.
 
@@ -83,7 +84,10 @@ class Retention:
 
     def _check_partitions(self, partitions: list[PartitionReplica], now_ms: int) -> None:
         for replica in partitions[:_PARTITIONS_PER_ITERATION]:
-            if replica.deleted or replica.condition is not PartitionCondition.READY:
+            group = replica.group
+            if group is None or not group.decides or replica.deleted:
+                continue
+            if replica.condition is not PartitionCondition.READY:
                 continue
             offset = replica.log.retained_from(now_ms)
             if offset > replica.log.begin_offset:
@@ -98,6 +102,8 @@ class Retention:
     def _check_groups(self, now_ms: int) -> Iterator[None]:
         """Check all consumer groups, some per step."""
         for replica in self._state_groups:
+            if not replica.group.decides:
+                continue
             machine = replica.machine
             assert isinstance(machine, GroupsState)
             for groups in machine.scan(_GROUPS_PER_ITERATION):

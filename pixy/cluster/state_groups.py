@@ -9,15 +9,20 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from pixy.cluster.driver import Driver
+from pixy.cluster.group_recovery import entry_of, recovered_group
+from pixy.cluster.group_states import split_checkpoint
 from pixy.cluster.groups import FIRST_GROUPS_GROUP, GroupsState, groups_index
 from pixy.cluster.metadata import METADATA_GROUP, MetadataState
+from pixy.cluster.proposer_rows import ProposerRows
+from pixy.cluster.raft_group import Apply
 from pixy.cluster.recovery import RecoveredNode
-from pixy.cluster.replica import Replica, StateMachine, StateReplica
+from pixy.cluster.replica import StateMachine, StateReplica
 from pixy.cluster.sinks import SINKS_GROUP, SinksState
 from pixy.errors import CorruptData
 from pixy.log_position import LogPosition
-from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand
-from pixy.storage import CheckpointStore, Disk, Worker, run_on
+from pixy.proto.state_pb2 import ForgetTopics, GroupsCommand, GroupStateRecord, HardState
+from pixy.storage import CheckpointStore, Disk, RecoveredGroup, Worker, run_on
 
 __all__ = ["GROUPS_COUNT", "StateGroups", "check_journal_reaches"]
 
@@ -42,12 +47,24 @@ def check_journal_reaches(name: str, checkpoint: int, last: int) -> None:
         )
 
 
+def check_reset(name: str, applied: LogPosition, found: RecoveredGroup) -> None:
+    """Check that a state group has the data of its newest log reset.
+
+    Raises:
+        CorruptData: no checkpoint reaches the reset.
+    """
+    if found.reset is not None and found.reset.position.index > applied.index:
+        raise CorruptData(
+            f"the log of {name} begins behind entry {found.reset.position.index}, but its newest checkpoint goes up to entry "
+            f"{applied.index}: checkpoints are missing"
+        )
+
+
 class StateGroups:
     """The state groups of one node.
 
     Args:
         disk, directory: the node's data directory.
-        replicas: every raft group of the node; state groups are added to it.
 
     Attributes:
         metadata, sinks: state machines; empty before `restore`.
@@ -58,10 +75,13 @@ class StateGroups:
     metadata_replica: StateReplica
     sinks_replica: StateReplica
 
-    def __init__(self, disk: Disk, directory: Path, replicas: dict[int, Replica]) -> None:
+    def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._directory = directory
-        self._replicas = replicas
+        self._driver: Driver
+        self._apply: Apply
+        # Configuration of a group that was never written.
+        self._alone: HardState
         self.metadata = MetadataState()
         self.sinks = SinksState()
         self.groups: list[StateReplica] = []
@@ -86,7 +106,7 @@ class StateGroups:
         """Note a deleted topic, whose offsets are to be forgotten."""
         self._deleted_topic_ids.append(topic_id)
 
-    def forget_offsets(self, propose: Callable[[Replica, bytes], None]) -> None:
+    def forget_offsets(self, propose: Callable[[StateReplica, bytes], None]) -> None:
         """Propose to forget the offsets in topics that were deleted since the last call."""
         if self._deleted_topic_ids:
             command = GroupsCommand(forget_topics=ForgetTopics(topic_ids=self._deleted_topic_ids))
@@ -102,13 +122,18 @@ class StateGroups:
             known |= state.topic_ids()
         return sorted(known - live)
 
-    async def restore(self, recovered: RecoveredNode, files: Worker) -> None:
-        """Restore every state group.
+    async def restore(self, recovered: RecoveredNode, files: Worker, driver: Driver, apply: Apply) -> None:
+        """Restore every state group. Their entries are applied by `apply`.
+
+        Metadata comes first, with everything that was committed: what the others, and partitions,
+        are judged by must be current.
 
         Raises:
             DataDirectoryError, CorruptData: a file cannot be used, or entries are missing from the
                 journal.
         """
+        self._driver, self._apply = driver, apply
+        self._alone = HardState(voters=[driver.node_id])
         self.metadata_replica = await self._restore(
             recovered, files, METADATA_GROUP, "metadata", self.metadata
         )
@@ -128,18 +153,32 @@ class StateGroups:
     async def _restore(
         self, recovered: RecoveredNode, files: Worker, raft_group: int, name: str, machine: StateMachine
     ) -> StateReplica:
+        """Restore one state group, with everything that was committed applied."""
         store = CheckpointStore(self._disk, self._directory / "state" / name)
-        replica = StateReplica(raft_group, name, machine, store)
-        self._replicas[raft_group] = replica
         checkpoint, ids = await run_on(files, store.load)
+        applied = LogPosition(0, 0)
+        rows = GroupStateRecord()
+        records: list[tuple[bytes, bytes]] = []
         if checkpoint is not None:
-            machine.restore(checkpoint.records)
-            replica.applied = LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
+            applied = LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
+            rows, records = split_checkpoint(checkpoint.records)
+        configuration = rows.configuration if rows.configuration.voters else self._alone
+        found = recovered.group(raft_group)
+        check_reset(name, applied, found)
+        tail = [entry_of(record) for record in found.entries_after(applied.index)]
+        group = recovered_group(raft_group, found, applied, tail, configuration)
+        replica = StateReplica(group, name, machine, store)
+        replica.rows = ProposerRows(rows.rows)
+        if checkpoint is not None:
+            machine.restore(records)
         replica.set_checkpoints(ids)
-        entries = recovered.group(raft_group).entries
-        check_journal_reaches(name, replica.applied.index, entries[-1].index if entries else 0)
-        for entry in recovered.group(raft_group).entries_after(replica.applied.index):
-            replica.apply(LogPosition(entry.term, entry.index), entry.entry_type, bytes(entry.payload))
-        replica.last = replica.applied
-        replica.hard_state_file = recovered.group(raft_group).hard_state_file
+        installing = checkpoint is not None and group.has_peers and applied.index > found.end
+        if not installing:
+            check_journal_reaches(name, applied.index, found.end)
+        self._driver.add(group)
+        if installing:
+            self._driver.finish_install(group)
+        self._driver.bind(group, replica, self._apply)
+        if group.has_tail:
+            await self._driver.catch_up([group])
         return replica

@@ -382,6 +382,12 @@ class JournalConfig:
         "time of recovery.",
         minimum=_MIB,
     )
+    retain_bytes: int = _bytes(
+        256 * _MIB,
+        "Newest bytes of the journal that are kept for replicas on other nodes that lag. Without "
+        "other nodes nothing is kept for them.",
+        minimum=0,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,8 @@ class RaftConfig:
             leader refuse votes (thesis §6.2, §4.2.3).
         read_only: method that makes reads linearizable.
         async_storage_writes: storage work is handed out as messages and acknowledged by messages.
+        takes_work: with asynchronous writes, storage work is handed out by `RaftNode.work` instead,
+            without messages.
         defer_vote_requests: with asynchronous writes, request votes only after the own term and
             vote are stored. etcd does so at once; a candidate that then crashes may campaign again
             in the same term with a shorter log, and count the votes granted before.
@@ -85,6 +87,7 @@ class RaftConfig:
     check_quorum: bool = False
     read_only: ReadOnlyOption = ReadOnlyOption.SAFE
     async_storage_writes: bool = False
+    takes_work: bool = False
     defer_vote_requests: bool = True
     defer_commit_index: bool = False
     defer_snapshots: bool = False
@@ -101,6 +104,8 @@ class RaftConfig:
             raise RaftConfigError("max inflight messages must be greater than 0")
         if 0 < self.max_inflight_bytes < self.max_size_per_message:
             raise RaftConfigError("max inflight bytes must be >= max message size")
+        if self.takes_work and not self.async_storage_writes:
+            raise RaftConfigError("work can be taken with AsyncStorageWrites only")
         if self.read_only is ReadOnlyOption.LEASE_BASED and not self.check_quorum:
             raise RaftConfigError("CheckQuorum must be enabled when ReadOnlyOption is ReadOnlyLeaseBased")
 

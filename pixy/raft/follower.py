@@ -261,7 +261,7 @@ def handle_read_index_response(raft: "Raft", m: Message) -> None:
             len(m.entries),
         )
         return
-    raft.read_states.append(ReadState(m.index, m.entries[0].data))
+    raft.read_states.append(ReadState(m.index, bytes(m.entries[0].data)))
 
 
 def forget_leader(raft: "Raft", _: Message) -> None:

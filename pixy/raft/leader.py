@@ -70,7 +70,7 @@ def propose(raft: "Raft", entries: Sequence[Entry]) -> LogPosition | NotAppended
 
 
 def propose_payloads(
-    raft: "Raft", payloads: Sequence[bytes], kind: int, proposal: ProposalId | None
+    raft: "Raft", payloads: Sequence[bytes | bytearray], kind: int, proposal: ProposalId | None
 ) -> LogPosition | NotAppended:
     """The same for the payloads of NORMAL entries, one or more: each entry is created once."""
     reason = _unavailable(raft)

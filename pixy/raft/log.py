@@ -351,6 +351,29 @@ class RaftLog:
         except StorageError as error:
             panic(self._trace, "unexpected error when getting unapplied entries (%s)", error)
 
+    def take_stable_committed(self) -> list[Entry]:
+        """Hand out all committed entries that are stored and in memory: as `next_committed_entries`
+        and `accept_applying`, without a limit of size.
+        """
+        unstable = self.unstable
+        lo, hi = self.applying + 1, min(self.committed, unstable.offset - 1) + 1
+        if lo >= hi or self.applying_paused or unstable.snapshot is not None:
+            return []
+        if self._max_applying_size < NO_LIMIT:
+            entries = self.next_committed_entries(False)
+            if entries:
+                self.accept_applying(entries, False)
+            return entries
+        try:
+            entries = self.storage.entries(lo, hi, NO_LIMIT)
+        except EntriesNotLoaded:
+            self.applying_paused = self.applying_awaits_entries = True
+            return []
+        except StorageError as error:
+            panic(self._trace, "unexpected error when getting unapplied entries (%s)", error)
+        self.applying = entries[-1].index
+        return entries
+
     def entries_loaded(self) -> None:
         """Hand out entries again that were not in memory."""
         if self.applying_awaits_entries:

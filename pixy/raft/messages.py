@@ -122,7 +122,7 @@ class Entry:
     term: int = 0
     index: int = 0
     type: RaftEntryType = RaftEntryType.NORMAL
-    data: bytes = b""
+    data: bytes | bytearray = b""
     kind: int = 0
     proposal: ProposalId | None = None
 

@@ -32,7 +32,6 @@ from pixy.raft.messages import (
     Message,
     MessageType,
     RaftEntryType,
-    ReadState,
     Snapshot,
     SoftState,
     StateType,
@@ -48,7 +47,7 @@ from pixy.raft.ready import (
     apply_message,
     apply_response,
 )
-from pixy.raft.replication import resume_sending
+from pixy.raft.replication import broadcast_append, resume_sending
 from pixy.raft.status import RaftStatus, status_of
 from pixy.raft.storage import Storage
 from pixy.raft.trace import NULL_TRACE, Trace
@@ -233,7 +232,7 @@ class RaftNode:
     # --- requests of the application --------------------------------------------------------------
 
     def propose(
-        self, *payloads: bytes, kind: int = 0, proposal: ProposalId | None = None
+        self, *payloads: bytes | bytearray, kind: int = 0, proposal: ProposalId | None = None
     ) -> LogPosition | NotAppended:
         """Propose to append these payloads to the log, adjacent to each other.
 
@@ -374,47 +373,101 @@ class RaftNode:
 
     def work(self) -> Work | None:
         """Take the pending work in the form for a driver that stores and applies by itself, None if
-        there is none. Only with asynchronous writes, and not together with `ready`.
+        there is none. Only with `takes_work`.
         """
         raft = self._raft
-        append = self._take_append()
-        committed = self._take_committed()
-        if not (append or committed or raft.messages or raft.read_states or self._soft_state_changed()) and (
-            raft.awaited_snapshot is self._announced_snapshot
+        unstable = raft.log.unstable
+        term, vote, _ = self._previous_hard_state
+        append = None
+        if (
+            unstable.offset + len(unstable.entries) > unstable.offset_in_progress
+            or raft.messages_after_append
+            or raft.term != term
+            or raft.vote != vote
+            or (unstable.snapshot is not None and not unstable.snapshot_in_progress)
         ):
-            return None
-        messages, raft.messages = raft.messages, []
-        read_states: Sequence[ReadState] = ()
-        if raft.read_states:
-            read_states, raft.read_states = raft.read_states, []
-        return Work(
-            append, committed, messages, self._take_soft_state(), read_states, self._take_awaited_snapshot()
-        )
+            append = self._take_work_append()
+        committed = raft.log.take_stable_committed()
+        messages = raft.messages
+        if messages:
+            raft.messages = []
+        soft_state = self._take_soft_state()
+        read_states = raft.read_states
+        if read_states:
+            raft.read_states = []
+        awaited = self._take_awaited_snapshot()
+        if append or committed or messages or soft_state or read_states or awaited:
+            return Work(append, committed, messages, soft_state, read_states, awaited)
+        return None
 
-    def stored(self, append: StorageAppend) -> list[Message]:
+    def _take_work_append(self) -> StorageAppend:
+        raft = self._raft
+        unstable = raft.log.unstable
+        hard_state = None
+        if (raft.term, raft.vote) != self._previous_hard_state[:2]:
+            self._previous_hard_state = hard_state = raft.hard_state()
+        responses: Sequence[Message] = ()
+        if raft.messages_after_append:
+            responses, raft.messages_after_append = raft.messages_after_append, []
+        entries, last = unstable.entries, None
+        if entries:
+            newest = entries[-1]
+            last = LogPosition(newest.term, newest.index)
+            entries = unstable.next_entries()
+        append = StorageAppend(raft.term, entries, hard_state, unstable.next_snapshot(), last, responses)
+        unstable.accept_in_progress()
+        return append
+
+    def stored(self, append: StorageAppend) -> Sequence[Message]:
         """Acknowledge that a write of `work` is durable, after all earlier ones.
 
         Returns:
             Messages to send to other nodes, promises that the write has made true.
         """
-        raft, others = self._raft, []
-        for message in append.responses:
-            if message.to != raft.id:
-                others.append(message)
-            elif message.sender in raft.tracker.progress:  # it may have been removed meanwhile
-                raft.step(message)
-        if append.term == raft.term and append.snapshot is None:
-            if append.last is not None:
-                raft.log.unstable.stable_to(append.last)
-        else:
+        raft = self._raft
+        others: Sequence[Message] = ()
+        if append.responses:
+            others = [message for message in append.responses if message.to != raft.id]
+            for message in append.responses:
+                # It may have been removed meanwhile.
+                if message.to == raft.id and raft.id in raft.tracker.progress:
+                    raft.step(message)
+        last = append.last
+        if append.term != raft.term or append.snapshot is not None:
             response = append_response(raft.id, append)
             if response is not None:
                 raft.step(response)
+        elif last is not None:
+            raft.log.unstable.stable_to(last)
+        if last is not None and append.term == raft.term and raft.state is StateType.LEADER:
+            raft.own_entries_stored(last.index)
         return others
+
+    def append_payload(self, payload: bytes | bytearray, kind: int, proposal: ProposalId | None) -> int:
+        """Append a payload as the leader that takes proposals; returns its index.
+
+        As `propose` with one payload, with fewer questions: the driver knows that this node leads,
+        is a member, and transfers its leadership to nobody.
+        """
+        raft = self._raft
+        assert raft.state is StateType.LEADER, "only a leader appends"
+        assert raft.lead_transferee == NONE, "the leadership is being transferred"
+        unstable = raft.log.unstable
+        index = unstable.offset + len(unstable.entries)
+        unstable.entries.append(Entry(raft.term, index, RaftEntryType.NORMAL, payload, kind, proposal))
+        if len(raft.tracker.progress) > 1:
+            broadcast_append(raft)
+        return index
 
     def applied(self, entries: Sequence[Entry]) -> None:
         """Acknowledge that committed entries of `work` are applied."""
-        self._raft.entries_applied(entries)
+        raft, index = self._raft, entries[-1].index
+        log = raft.log
+        if raft.uncommitted_size or log.applying_size or raft.tracker.config.auto_leave:
+            raft.entries_applied(entries)
+        elif index > log.applied:
+            assert index <= log.committed, str(log)
+            log.applied = index
 
     def ready(self) -> Ready:
         """Collect the pending work. It now belongs to the driver and is not returned again.
@@ -477,7 +530,8 @@ class RaftNode:
         return entries
 
     def _take_soft_state(self) -> SoftState | None:
-        if not self._soft_state_changed():
+        lead, state = self._previous_soft_state
+        if self._raft.state is state and self._raft.lead == lead:
             return None
         self._previous_soft_state = state = self._raft.soft_state()
         return state

@@ -24,7 +24,7 @@ itself take the same path, and so do its vote requests.
 from collections.abc import Sequence
 
 from pixy.log_position import LogPosition
-from pixy.raft import conf_change, election, follower, leader, replication
+from pixy.raft import conf_change, election, follower, leader, reads, replication
 from pixy.raft.config import RaftConfig, RandomSource, check_node_id
 from pixy.raft.errors import ConfChangeError, ProposalDropped, panic
 from pixy.raft.log import RaftLog
@@ -85,6 +85,7 @@ class Raft:
         "conf_index",
         "config",
         "election_elapsed",
+        "first_own_index",
         "heartbeat_elapsed",
         "id",
         "is_learner",
@@ -142,6 +143,8 @@ class Raft:
         # change among them; and the index up to which they were found to have none.
         self.awaiting_campaign: election.Campaign | None = None
         self.no_conf_change_to = 0
+        # The first entry of this leader's term; all behind it are of that term. 0 unless it leads.
+        self.first_own_index = 0
         # Payload of entries that this leader has appended and that are not applied yet.
         self.uncommitted_size = 0
         # Ticks since the last contact with a leader; at a leader, since the last quorum check.
@@ -311,6 +314,7 @@ class Raft:
         # There may be a configuration change among the unapplied entries: accept none until they
         # are applied.
         self.pending_conf_index = self.log.last_index()
+        self.first_own_index = self.pending_conf_index + 1
         if self.append_entries([Entry(self.term, self.log.last_index() + 1)]) is None:
             panic(self.trace, "empty entry was dropped")
         self.trace.info("%x became leader at term %d", self.id, self.term)
@@ -331,6 +335,7 @@ class Raft:
             self.config.election_tick
         )
         self.pending_conf_index = 0
+        self.first_own_index = 0
         self.uncommitted_size = 0
         self.read_only = ReadOnly()
         self.tracker.votes = None
@@ -387,10 +392,25 @@ class Raft:
             )
             return None
         self.log.unstable.extend(entries)
-        # The leader acknowledges its own entries only after they are stored.
         own, term = self.id, self.term
-        self.messages_after_append.append(Message(_APP_RESP, own, own, term, 0, entries[-1].index))
+        if not self.config.takes_work:
+            # The leader acknowledges its own entries only after they are stored.
+            self.messages_after_append.append(Message(_APP_RESP, own, own, term, 0, entries[-1].index))
         return LogPosition(term, entries[0].index)
+
+    def own_entries_stored(self, index: int) -> None:
+        """This leader's own log is stored up to `index`, in its present term."""
+        own = self.tracker.progress.get(self.id)
+        if own is None or index <= own.match:
+            return
+        own.match = index
+        if own.next <= index:
+            own.next = index + 1
+        if index > self.log.committed and self.maybe_commit():
+            if self.pending_reads:
+                reads.release_pending_reads(self)
+            if len(self.tracker.progress) > 1:
+                replication.broadcast_append(self)
 
     def _increase_uncommitted_size(self, size: int) -> bool:
         limit = self.config.max_uncommitted_size
@@ -405,8 +425,11 @@ class Raft:
         """Commit entries stored by a quorum, if the last one is of the current term (Raft §5.3,
         §5.4.2).
         """
-        committed = self.tracker.committed()
-        return committed > self.log.committed and self.log.maybe_commit(self.term, committed)
+        committed, log = self.tracker.committed(), self.log
+        if committed <= log.committed or committed < self.first_own_index:
+            return False
+        log.commit_to(committed)
+        return True
 
     def committed_in_own_term(self) -> bool:
         """True if this leader has committed an entry of its own term, and thus knows the commit
@@ -533,6 +556,7 @@ class Raft:
         self.log.check_invariants()
         self.tracker.check_invariants()
         assert self.state is not StateType.LEADER or self.lead == self.id
+        assert (self.first_own_index > 0) == (self.state is StateType.LEADER)
         assert self.state is not StateType.CANDIDATE or (self.vote == self.id and self.lead == NONE)
         assert self.state is StateType.LEADER or self.lead_transferee == NONE
         assert self.is_learner == (self.id in self.tracker.config.learners)

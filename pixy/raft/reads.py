@@ -62,6 +62,6 @@ def handle_read_confirmation(raft: "Raft", m: Message) -> None:
 
 def _answer_read(raft: "Raft", m: Message, index: int) -> None:
     if m.sender in (NONE, raft.id):
-        raft.read_states.append(ReadState(index, m.entries[0].data))
+        raft.read_states.append(ReadState(index, bytes(m.entries[0].data)))
     else:
         raft.send(Message(MessageType.READ_INDEX_RESP, m.sender, index=index, entries=m.entries))

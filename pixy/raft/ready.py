@@ -11,9 +11,10 @@ The order is part of the contract (thesis §10.2.1; as in etcd's raft):
                     `responses` of a message when its work is done, and durable in the case of the
                     append thread.
 
-A driver that has both threads in its own hands takes `Work` instead of a `Ready`: the same
-asynchronous work as a `StorageAppend` and a list of entries, acknowledged by `RaftNode.stored` and
-`RaftNode.applied`. No message is made for it, which halves the cost of a proposal.
+A driver that has both threads in its own hands takes `Work` instead of a `Ready` (`takes_work`): the
+same asynchronous work as a `StorageAppend` and a list of entries, acknowledged by `RaftNode.stored`
+and `RaftNode.applied`. No message is made for it, not even for a leader's acknowledgement of its own
+entries, which follows from `StorageAppend.last`. That is a third of the cost of a proposal.
 
 The responses of a `StorageAppend` are promises to other nodes, and acknowledgements of this node to
 itself. It also names the log's last entry and the term in which it was handed out. While entries
@@ -60,7 +61,8 @@ class StorageAppend:
     Args:
         term: term of the node at the time.
         entries: entries to store; they replace all stored ones from the first one's index on.
-        hard_state: state to store, if changed.
+        hard_state: state to store, if changed. In `Work` the commit index alone is no change: a
+            driver stores the one that it finds with the entries.
         snapshot: snapshot to store in place of the log.
         last: last entry that is not known to be stored, None if there is none.
         responses: messages to be delivered once the write is durable.
@@ -71,7 +73,7 @@ class StorageAppend:
     hard_state: HardState | None
     snapshot: Snapshot | None
     last: LogPosition | None
-    responses: list[Message]
+    responses: Sequence[Message]
 
     @property
     def is_empty(self) -> bool:
@@ -95,7 +97,7 @@ class Work:
 
     append: StorageAppend | None
     committed_entries: list[Entry]
-    messages: list[Message]
+    messages: Sequence[Message]
     soft_state: SoftState | None
     read_states: Sequence[ReadState]
     awaited_snapshot: Message | None

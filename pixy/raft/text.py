@@ -205,7 +205,7 @@ def describe_entry(entry: Entry) -> str:
     if entry.kind:
         text += f" kind:{entry.kind}"
     if entry.type is RaftEntryType.NORMAL:
-        return f"{text} {quote(entry.data)}"
+        return f"{text} {quote(bytes(entry.data))}"
     try:
         change = decode_conf_change(entry)
     except MalformedMessage as error:

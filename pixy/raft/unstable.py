@@ -104,7 +104,7 @@ class Unstable:
             )
             return
         # A new list, which releases the memory of a burst.
-        self.entries = self.entries[index + 1 - self.offset :]
+        self.entries = [] if index == self.entries[-1].index else self.entries[index + 1 - self.offset :]
         self.offset = index + 1
         self.offset_in_progress = max(self.offset_in_progress, self.offset)
 

@@ -61,7 +61,7 @@ def _put_entry(pb: raft_pb2.Entry, entry: Entry) -> None:
     pb.term = entry.term
     pb.index = entry.index
     if entry.data:
-        pb.data = entry.data
+        pb.data = bytes(entry.data)
     if entry.kind:
         pb.kind = entry.kind
     if entry.proposal is not None:
@@ -263,10 +263,10 @@ def decode_conf_change(entry: Entry) -> ConfChange | ConfChangeV2:
     """
     try:
         if entry.type is RaftEntryType.CONF_CHANGE:
-            v1 = raft_pb2.ConfChange.FromString(entry.data)
+            v1 = raft_pb2.ConfChange.FromString(bytes(entry.data))
             return ConfChange(ConfChangeType(v1.type), v1.node_id, v1.context, v1.id)
         if entry.type is RaftEntryType.CONF_CHANGE_V2:
-            v2 = raft_pb2.ConfChangeV2.FromString(entry.data)
+            v2 = raft_pb2.ConfChangeV2.FromString(bytes(entry.data))
             changes = tuple([ConfChangeSingle(ConfChangeType(one.type), one.node_id) for one in v2.changes])
             return ConfChangeV2(changes, ConfChangeTransition(v2.transition), v2.context)
     except (DecodeError, ValueError) as error:  # ValueError: unknown enumeration value

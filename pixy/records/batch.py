@@ -18,7 +18,7 @@
     57    4     number of records           yes
     61    ...   records                     yes
 
-All numbers are big-endian. Base offset and leader epoch are assigned when a batch is applied. The
+All numbers are big-endian. Base offset and leader epoch are assigned when a batch is proposed. The
 CRC does not cover them, so a batch is patched in place without touching its records.
 """
 
@@ -43,6 +43,7 @@ __all__ = [
     "batch_crc",
     "check_batch",
     "mark_control",
+    "next_offset",
     "patch_batch",
     "patch_producer",
     "read_header",
@@ -138,6 +139,13 @@ def patch_batch(batch: bytearray | memoryview, base_offset: int, leader_epoch: i
     # Every produced batch passes here: read a single field, not all thirteen.
     last_offset_delta: int = _LAST_OFFSET_DELTA.unpack_from(batch, _LAST_OFFSET_DELTA_AT)[0]
     return base_offset + last_offset_delta + 1
+
+
+def next_offset(batch: Buffer) -> int:
+    """Offset after the last record of a batch, of which at least 27 bytes are available."""
+    base: int = _BASE_OFFSET.unpack_from(batch)[0]
+    last_offset_delta: int = _LAST_OFFSET_DELTA.unpack_from(batch, _LAST_OFFSET_DELTA_AT)[0]
+    return base + last_offset_delta + 1
 
 
 def patch_producer(

@@ -16,7 +16,8 @@ __all__ = ["Appended", "LogTail", "Unwritten"]
 _TRIM = 64
 """Number of evicted batches at which the lists are trimmed."""
 
-Appended = bytearray | StagedPart
+Batch = bytes | bytearray
+Appended = Batch | StagedPart
 
 
 class Unwritten(NamedTuple):
@@ -53,7 +54,7 @@ class LogTail:
         self._staged_bytes = 0
         self.parts: list[StagedPart] = []
 
-    def append(self, batch: bytearray, base_offset: int) -> None:
+    def append(self, batch: Batch, base_offset: int) -> None:
         """Add the next batch."""
         self._bases.append(base_offset)
         self._batches.append(batch)
@@ -96,7 +97,7 @@ class LogTail:
     @property
     def memory_bytes(self) -> int:
         """Bytes of all batches in memory, written to a segment or not."""
-        return sum(len(batch) for batch in self._batches if isinstance(batch, bytearray))
+        return sum(len(batch) for batch in self._batches if isinstance(batch, (bytes, bytearray)))
 
     def unwritten(self, end_offset: int) -> Unwritten:
         """Batches and parts that are in no segment; the log ends at `end_offset`."""
@@ -126,7 +127,7 @@ class LogTail:
         if self._evicted >= self._unwritten_at:
             return 0
         batch = self._batches[self._evicted]
-        assert isinstance(batch, bytearray)
+        assert isinstance(batch, (bytes, bytearray))
         self._drop()
         return len(batch)
 

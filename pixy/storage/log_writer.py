@@ -80,7 +80,7 @@ class LogWriterOptions:
 class SyncedLog(NamedTuple):
     """Partition log whose segments are durable up to `end_offset`.
 
-    `mark` is the last one that `mark_dirty` was given before.
+    `mark` is the log's state at that time, see `LogWriter.mark_dirty`.
     """
 
     log: PartitionLog
@@ -100,7 +100,7 @@ class DamagedLog(NamedTuple):
 class _Save(NamedTuple):
     """One log on its way to stable storage: written by one job, synced by the same or a later one.
 
-    `mark` is the log's newest one when its `unwritten` batches were taken. These leave the record
+    `mark` is the log's state when its `unwritten` batches were taken. These leave the record
     once they are written, so that a log that waits for its sync keeps none of them in memory.
     """
 
@@ -197,8 +197,8 @@ class LogWriter:
         self._on_full = on_full
         self._on_fault = on_fault
         self._loop = asyncio.get_running_loop()
-        # Logs with unwritten batches, each with its newest mark.
-        self._dirty: dict[PartitionLog, object] = {}
+        # Logs with unwritten batches or another change, each with its mark.
+        self._dirty: dict[PartitionLog, Callable[[], object]] = {}
         # Logs that are written, or in the running job, and not to be synced by it.
         self._unsynced: dict[PartitionLog, _Save] = {}
         self._unsynced_bytes = 0
@@ -224,14 +224,19 @@ class LogWriter:
         self.blocked: Unavailable | None = None
         self.unwritten_bytes = 0
 
-    def mark_dirty(self, partition_log: PartitionLog, mark: object, size: int) -> None:
-        """Record an appended batch of `size` bytes; `mark` is the caller's label of its state."""
+    def mark_dirty(self, partition_log: PartitionLog, mark: Callable[[], object], size: int) -> None:
+        """Record an appended batch of `size` bytes.
+
+        Args:
+            mark: returns the caller's label of the log's state. Called when batches are taken out
+                of memory, on the event loop, so that both are of the same state.
+        """
         self._tail.append(partition_log)
         self._tail_bytes += size
         self.unwritten_bytes += size
         self.mark_changed(partition_log, mark)
 
-    def mark_changed(self, partition_log: PartitionLog, mark: object) -> None:
+    def mark_changed(self, partition_log: PartitionLog, mark: Callable[[], object]) -> None:
         """Record any other change, to be reported after the next sync."""
         self._dirty[partition_log] = mark
         self._idle.clear()
@@ -295,7 +300,7 @@ class LogWriter:
         if self._running or self._broken:
             return
         self._maybe_begin_round()
-        to_write = [_Save(log, self._dirty.pop(log), log.unwritten()) for log in self._first(self._dirty)]
+        to_write = [_Save(log, self._dirty.pop(log)(), log.unwritten()) for log in self._first(self._dirty)]
         for save in to_write:
             self._unsynced[save.log] = save
         to_sync = [self._unsynced.pop(log) for log in self._first(self._unsynced)[: self._to_sync]]

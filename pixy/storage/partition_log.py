@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from pixy.errors import CorruptData, OffsetOutOfRange, StorageFault
 from pixy.proto.state_pb2 import AppliedPosition, PartitionIdentity
-from pixy.records import patch_batch
+from pixy.records import base_offset, next_offset
 from pixy.storage.disk import Disk
 from pixy.storage.log_segments import LogSegments, RebuiltIndexes, TopicLogs
 from pixy.storage.log_tail import Appended, LogTail, Unwritten
@@ -110,14 +110,15 @@ class PartitionLog:
 
     # --- on the event loop ------------------------------------------------------------------------
 
-    def append(self, batch: bytearray, leader_epoch: int) -> int:
-        """Append a committed batch: write the next offset and `leader_epoch` into its header.
+    def append(self, batch: bytes | bytearray) -> int:
+        """Append a committed batch, whose header has the next offset.
 
         Returns:
             The offset of its first record.
         """
         base = self.end_offset
-        self.end_offset = patch_batch(batch, base, leader_epoch)
+        assert base_offset(batch) == base, f"batch at {base_offset(batch)} behind a log that ends at {base}"
+        self.end_offset = next_offset(batch)
         if not self._given_up:
             self._tail.append(batch, base)
         return base

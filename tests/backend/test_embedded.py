@@ -96,7 +96,7 @@ class Embedded:
 
     async def write(self) -> None:
         """Write everything to the segments."""
-        await self.node._writer.flush()
+        await self.node._log.writer.flush()
 
 
 def values(result: FetchResult) -> list[bytes | None]:
@@ -206,7 +206,7 @@ async def test_reading_a_damaged_staged_batch_makes_its_partition_not_ready(
     seal = StageSeal(1, crc32c(crcs[0].to_bytes(4, "big")))
     await cold.append(b"before")
     await cold.backend.stage("sink", "stage", 0, [StagedBatches(TOPIC, b"".join(batches), 2)], seal)
-    writer = cold.node._writer
+    writer = cold.node._log.writer
     thread, waiting = writer._worker, StepWorker()
     if not written:
         writer._worker = waiting
@@ -315,9 +315,9 @@ async def test_a_fetch_below_the_moved_begin_is_out_of_range_and_damages_nothing
     await asyncio.sleep(0)
     cold.node._retention.stop()
     cold.node._retention._check()
-    await cold.node._journal.drained()
+    await cold.node._log.journal.drained()
     await cold.write()
-    await cold.node._journal.drained()
+    await cold.node._log.journal.drained()
     await run_on(cold.workers["pixy-writer"], lambda: None)
     assert len(list((cold.directory / "topics" / "topic-0").glob("*.log"))) == 1
     busy.set()

@@ -151,14 +151,14 @@ class Cluster:
 
     async def sync(self) -> None:
         """Write and sync all segments, and let the journal release files accordingly."""
-        await self.node._writer.flush()
+        await self.node._log.writer.flush()
         await self.settle()
 
     async def settle(self) -> None:
         """Wait until all work in progress has ended."""
         for _ in range(30):
             await asyncio.sleep(0)
-            await self.node._journal.drained()
+            await self.node._log.journal.drained()
 
     def journal_files(self) -> list[str]:
         return sorted(path.name for path in (self.directory / "journal").iterdir())

@@ -146,7 +146,7 @@ async def test_a_node_limits_reads_only_while_its_journal_is_written(tmp_path: P
             await asyncio.sleep(0)
         assert not read.done(), "a second of reading was done at once, while the journal was written"
         read.cancel()
-        cluster.node._journal.flushed_at -= 1.0
+        cluster.node._log.journal.flushed_at -= 1.0
         unpaced = asyncio.create_task(cluster.node.read(lambda: "records"))
         await until(unpaced.done)
         assert unpaced.result() == "records"

@@ -171,11 +171,15 @@ async def test_a_deletion_killed_anywhere_is_finished_in_the_background_of_the_n
 async def test_each_turn_of_a_deletion_drops_few_partitions(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", Sizes(file_bytes=1 << 20)).running() as cluster:
         await cluster.create_topic("topic", MANY)
-        replicas = cluster.node._replicas
-        state_groups = len(replicas) - len(list(cluster.node._partitions))
-        await counts(lambda: len(replicas), MANY + state_groups)
+        groups = cluster.node._log.driver.groups
+        state_groups = len(groups)
+        for number in range(MANY):
+            replica = cluster.node.partition(TopicPartition("topic", number))
+            assert replica is not None
+            cluster.node._partitions.group_of(replica)
+        assert len(groups) == MANY + state_groups
         deleting = asyncio.ensure_future(cluster.node.delete_topic("topic"))
-        counted = await counts(lambda: len(replicas), state_groups)
+        counted = await counts(lambda: len(groups), state_groups)
         assert max(before - after for before, after in pairwise(counted)) <= PER_ITERATION_MAX
         await deleting
 
@@ -184,24 +188,18 @@ async def test_each_turn_of_a_deletion_drops_few_partitions(tmp_path: Path) -> N
 
 
 @pytest.mark.no_debug
-async def test_each_turn_of_a_growth_makes_few_partitions_and_all_appear_at_once(
-    tmp_path: Path,
-) -> None:
+async def test_a_growth_makes_no_partitions_and_all_appear_at_once(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data", Sizes(file_bytes=1 << 20)).running() as cluster:
         backend = EmbeddedBackend(cluster.node)
         await cluster.create_topic("topic", 1)
-        replicas = cluster.node._replicas
-        few = len(replicas)
         described = await backend.alter_topic("topic", partitions=MANY)
-        made = len(replicas) - few
         assert len(described.partitions) == MANY
-        assert made <= 2 * PER_ITERATION_MAX
+        assert list(cluster.node._partitions) == [], "each is made at its first use"
         last = TopicPartition("topic", MANY - 1)
         await backend.commit_offsets("group", {last: OffsetCommit(0, "")})
         await cluster.append(b"last", partition=MANY - 1)
         assert cluster.values(partition=MANY - 1) == [b"last"]
-        counted = await counts(lambda: len(replicas), few + MANY - 1)
-        assert max(after - before for before, after in pairwise(counted)) <= PER_ITERATION_MAX
+        assert len(list(cluster.node._partitions)) == 1
         copy = copy_of(cluster.directory, "killed")
     async with Cluster(copy, Sizes(file_bytes=1 << 20)).running() as again:
         assert again.values(partition=MANY - 1) == [b"last"]
@@ -212,12 +210,11 @@ async def test_requests_to_all_partitions_are_answered_over_many_turns(tmp_path:
     async with Cluster(tmp_path / "data", Sizes(file_bytes=1 << 20)).running() as cluster:
         backend = EmbeddedBackend(cluster.node)
         await cluster.create_topic("topic", MANY)
-        replicas = cluster.node._replicas
         ranges = asyncio.ensure_future(backend.offset_ranges("topic"))
-        counted = [len(replicas)]
+        counted = [0]
         while not ranges.done():
             await asyncio.sleep(0)
-            counted.append(len(replicas))
+            counted.append(len(list(cluster.node._partitions)))
         assert max(after - before for before, after in pairwise(counted)) <= 2 * PER_ITERATION_MAX
         assert await ranges == dict.fromkeys(range(MANY), OffsetRange(0, 0))
 
@@ -234,12 +231,13 @@ async def test_many_partitions_are_described_over_many_turns_before_they_appear(
 
 async def test_a_topic_deleted_while_it_grows_leaves_nothing(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
-        before = set(cluster.node._replicas)
+        groups = cluster.node._log.driver.groups
+        before = set(groups)
         creating = asyncio.ensure_future(cluster.node.create_topic("topic", 1000, {}))
         deleting = asyncio.ensure_future(cluster.node.delete_topic("topic"))
         await asyncio.gather(creating, deleting)
         await cluster.settle()
-        assert set(cluster.node._replicas) == before
+        assert set(groups) == before
         assert cluster.node.partition(TopicPartition("topic", 0)) is None
         await cluster.create_topic("topic", 2)
         await cluster.append(b"new", partition=1)

@@ -20,7 +20,7 @@ from pixy.errors import (
     Unavailable,
 )
 from pixy.proto.state_pb2 import HardState
-from pixy.records import TopicPartition
+from pixy.records import TopicPartition, read_header
 from pixy.storage import RealDisk, RecoveredJournal, recover_journal
 from pixy.storage import journal as journal_module
 from tests.cluster.nodes import Cluster, Sizes, copy_of, prompt_writer
@@ -33,7 +33,7 @@ PATIENCE = 10
 def journal_of(cluster: Cluster) -> RecoveredJournal:
     """Contents of the journal, recovered from a copy of it."""
     copy = copy_of(cluster.directory, cluster.directory.name + "-journal")
-    identity = cluster.node._journal._owner
+    identity = cluster.node._log.journal._owner
     try:
         return recover_journal(RealDisk(), copy / "journal", identity)
     finally:
@@ -48,14 +48,17 @@ def hard_states(journal: RecoveredJournal) -> dict[int, HardState]:
 # --- the first start ------------------------------------------------------------------------------
 
 
-async def test_the_first_start_writes_an_identity_and_a_hard_state_for_every_group(tmp_path: Path) -> None:
+async def test_the_first_use_of_a_group_writes_its_hard_state_and_configuration(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic("topic", 2)
         await cluster.settle()
         assert (tmp_path / "data" / "identity").exists()
         assert (cluster.node.node_id, cluster.node.metadata.groups_count) == (1, 1)
+        assert set(hard_states(journal_of(cluster))) == {1}
+        await cluster.append(b"value", partition=1)
+        await cluster.commit(1)
         states = hard_states(journal_of(cluster))
-        assert set(states) == {1, 2, 900, 1000, 1001}
+        assert set(states) == {1, 2, 1001}
         for state in states.values():
             assert (state.term, state.vote, list(state.voters)) == (1, 1, [1])
 
@@ -138,20 +141,31 @@ async def test_many_restarts_change_nothing(tmp_path: Path) -> None:
                 await again.sync()
 
 
-async def test_a_topic_whose_hard_states_a_crash_left_out_gets_them(tmp_path: Path) -> None:
+async def test_a_topic_whose_creation_was_not_answered_can_be_used_after_a_crash(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.settle()
         creating = asyncio.create_task(cluster.create_topic("topic", 3))
         await until(lambda: "topic" in cluster.node.metadata.topics)
         copy = copy_of(cluster.directory, "killed")
-        assert set(
-            hard_states(recover_journal(RealDisk(), copy / "journal", cluster.node._journal._owner))
-        ) == {1, 2, 900}
         await creating
     async with Cluster(copy).running() as again:
         await again.append(b"value", partition=2)
-        await again.settle()
-        assert set(hard_states(journal_of(again))) == {1, 2, 900, 1000, 1001, 1002}
+        assert again.values(partition=2) == [b"value"]
+
+
+async def test_each_start_raises_incarnation_and_the_terms_of_used_groups(tmp_path: Path) -> None:
+    for start in range(1, 4):
+        async with Cluster(tmp_path / "data").running() as cluster:
+            if start == 1:
+                await cluster.create_topic()
+            await cluster.append(b"%d" % start)
+            journal = journal_of(cluster)
+            assert journal.incarnation == start
+            assert hard_states(journal)[1000].term == start
+            replica = cluster.node.partition(TopicPartition("topic", 0))
+            assert replica is not None
+            [batch] = (replica.log.read_memory(start - 1, 1) or replica.log.read(start - 1, 1)).batches
+            assert read_header(batch).leader_epoch == start
 
 
 async def test_a_clock_that_steps_backwards_changes_nothing(tmp_path: Path) -> None:
@@ -214,7 +228,7 @@ async def test_a_missing_journal_is_refused_and_the_segments_stay(tmp_path: Path
 @pytest.mark.parametrize(
     ("checkpoint_entries", "reason"),
     [
-        (1, "checkpoint of metadata goes up to entry 2, but the journal ends at entry 0"),
+        (1, "checkpoint of metadata goes up to entry 3, but the journal ends at entry 0"),
         (100, "the journal has records of raft group 1000, but the entry that created it is missing"),
     ],
 )
@@ -225,7 +239,7 @@ async def test_missing_entries_are_reported_before_anything_is_truncated(
         tmp_path / "data", Sizes(file_bytes=1500, checkpoint_entries=checkpoint_entries)
     ).running() as cluster:
         await fill(cluster)
-        cluster.node._writer._begin()
+        cluster.node._log.writer._begin()
         await cluster.settle()
         assert sorted((cluster.directory / "topics").rglob("*.log"))
         copy = copy_of(cluster.directory, "killed")
@@ -243,7 +257,7 @@ async def test_missing_entries_of_a_partition_are_reported_before_anything_is_tr
 ) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await fill(cluster)
-        cluster.node._writer._begin()
+        cluster.node._log.writer._begin()
         await cluster.settle()
         copy = copy_of(cluster.directory, "killed")
 
@@ -302,10 +316,11 @@ async def test_journal_files_are_removed_once_everything_in_them_is_durable_else
         assert cluster.journal_files()[0] > "00000000000000000005.journal"
         journal = journal_of(cluster)
         # Positions that only the removed files had were carried over.
-        assert set(hard_states(journal)) == {1, 2, 900, 1000, 1001}
+        assert set(hard_states(journal)) == {1, 1000, 1001}
+        assert journal.incarnation == 1
         idle = journal.groups[1001].applied
         assert idle is not None
-        assert (idle.index, idle.end_offset) == (1, 1)
+        assert (idle.index, idle.end_offset) == (2, 1)
         copy = copy_of(cluster.directory, "killed")
     for directory in (copy, tmp_path / "data"):
         async with Cluster(directory).running() as again:
@@ -371,7 +386,7 @@ async def test_an_idle_state_group_that_pins_the_journal_gets_two_checkpoints_by
         await cluster.sync()
         await cluster.settle()
         await cluster.sync()
-        for name, ends in (("metadata", [2, 3]), ("groups-0", [1, 2])):
+        for name, ends in (("metadata", [3, 4]), ("groups-0", [2, 3])):
             assert [int(path.name[:20]) for path in cluster.checkpoints(name)] == ends
         assert cluster.journal_files()[0] > "00000000000000000005.journal"
         copy = copy_of(cluster.directory, "killed")
@@ -418,11 +433,11 @@ async def test_with_a_damaged_newest_checkpoint_the_older_one_and_the_journal_ar
 async def test_a_failed_sync_of_a_checkpoint_or_its_directory_is_a_fault(
     tmp_path: Path, call: str, ending: str
 ) -> None:
-    cluster = Cluster(tmp_path / "data", Sizes(checkpoint_entries=3))
-    await cluster.node.start()  # the first entry
+    cluster = Cluster(tmp_path / "data", Sizes(checkpoint_entries=4))
+    await cluster.node.start()  # the first two entries
     cluster.disk.fail(call, ending, errno.EIO)
-    await cluster.create_topic("second")
     await cluster.create_topic("third")
+    await cluster.create_topic("fourth")
     await until(lambda: bool(cluster.faults))
     assert [type(fault) for fault in cluster.faults] == [OSError]
     await cluster.node.stop()
@@ -560,7 +575,7 @@ async def test_unsynced_logs_use_a_quarter_of_the_open_file_limit(
 ) -> None:
     monkeypatch.setattr(RecordingDisk, "open_file_limit", lambda _: limit)
     async with Cluster(tmp_path).running() as cluster:
-        assert cluster.node._writer._sync_logs == logs
+        assert cluster.node._log.writer._sync_logs == logs
 
 
 async def test_too_much_unwritten_data_pauses_the_journal_until_it_is_written(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def tear(rng: Random, cluster: Cluster, copy: Path) -> None:
     """Remove from a copy what a power failure may remove: bytes of the flush in progress, and
     unsynced bytes of segments.
     """
-    if cluster.node._journal._flushing:
+    if cluster.node._log.journal._flushing:
         # Written but not acknowledged: perhaps only some of its sectors are on the disk.
         flush = cluster.disk.did("write", ".journal")[-1]
         path = copy / "journal" / flush.name
@@ -151,7 +151,7 @@ def tear(rng: Random, cluster: Cluster, copy: Path) -> None:
             data[begin:behind] = bytes(behind - begin)
         path.write_bytes(data)
     for replica in cluster.node._partitions:
-        synced = replica.position
+        synced = None if replica.group is None else replica.group.position
         for path in sorted(
             (copy / "topics" / f"{replica.partition.topic}-{replica.partition.partition}").glob("*.log")
         ):

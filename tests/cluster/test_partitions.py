@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from pixy.cluster import NodeObserver, PartitionReplica
-from pixy.cluster.applied_positions import Mark
 from pixy.cluster.partition_condition import PartitionCondition
 from pixy.errors import CorruptData, DataDirectoryError, TopicExists, UnknownPartition, UnknownTopic
 from pixy.records import TopicPartition
@@ -155,7 +154,7 @@ async def test_a_deletion_during_a_write_of_the_partition_is_safe(tmp_path: Path
         for _ in range(5):
             await cluster.append(LARGE)
             await cluster.append(LARGE, topic="other")
-        cluster.node._writer._begin()  # a job is queued on the worker
+        cluster.node._log.writer._begin()  # a job is queued on the worker
         await cluster.node.delete_topic("topic")
         await cluster.create_topic("topic", 3)
         await cluster.append(b"new")
@@ -370,11 +369,12 @@ async def test_the_first_reason_counts_and_is_logged_once(tmp_path: Path) -> Non
 async def test_the_condition_of_a_partition_only_becomes_worse(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
+        await cluster.append(b"value")
         damaged = replica(cluster)
         conditions = [damaged.condition]
         cluster.node.set_fault(damaged, CorruptData("read"))
         conditions.append(damaged.condition)
-        given_up = DamagedLog(Mark(damaged, damaged.applied, 0), CorruptData("written"), 0)
+        given_up = DamagedLog(damaged.mark(), CorruptData("written"), 0)
         cluster.node._partitions.log_damaged(given_up)
         conditions.append(damaged.condition)
         cluster.node.set_fault(damaged, CorruptData("read"))

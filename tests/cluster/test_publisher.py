@@ -195,7 +195,7 @@ async def test_a_damaged_part_makes_its_partition_not_ready_and_loses_nothing(
         await cluster.sync()
         pieces = piece_of(cluster, b"1" * 100, b"2"), piece_of(cluster, b"3", partition=1)
         await stage(cluster, "a", *pieces)
-        writer = cluster.node._writer
+        writer = cluster.node._log.writer
         thread, writer._worker = writer._worker, StepWorker()
         await publish(cluster, 0, "a")
         await cluster.append(b"behind")
@@ -280,7 +280,7 @@ async def test_a_topic_may_be_deleted_before_its_part_is_written(tmp_path: Path,
     async with Cluster(tmp_path / "data").running() as cluster:
         await cluster.create_topic()
         await stage(cluster, "a", piece_of(cluster, b"1"))
-        writer = cluster.node._writer
+        writer = cluster.node._log.writer
         thread, writer._worker = writer._worker, StepWorker()
         await publish(cluster, 0, "a")
         await writer._worker.wait()

@@ -8,6 +8,8 @@ import pytest
 
 from pixy.cluster import NodeObserver, PartitionReplica, Topic
 from pixy.cluster import retention as retention_module
+from pixy.cluster.proposals import Done
+from pixy.cluster.raft_group import RaftGroup
 from pixy.cluster.replica import Replica
 from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import GroupsCommand
@@ -84,7 +86,7 @@ async def test_a_kill_between_the_decision_and_the_removal_changes_nothing(tmp_p
         await cluster.append(*[VALUE] * 9)
         await cluster.sync()
         cluster.node._retention._check()
-        await cluster.node._journal.drained()
+        await cluster.node._log.journal.drained()
         assert (replica(cluster).log.begin_offset, bases(cluster)) == (6, [0, 3, 6])
         copy = copy_of(cluster.directory, "killed")
     async with Cluster(copy).running() as again:
@@ -192,10 +194,13 @@ async def test_nothing_is_proposed_while_the_journal_has_no_room(tmp_path: Path)
         await cluster.sync()
         full(cluster.disk, "allocate", ".journal")
         waiting = cluster.append_nowait(b"x" * 40_000)
-        await until(lambda: cluster.node._journal.blocked is not None)
-        last = replica(cluster).last
+        await until(lambda: cluster.node._log.journal.blocked is not None)
+        group = cluster.node._partitions.group_of(replica(cluster))
+        proposals = group.proposals
+        assert proposals is not None
+        assert len(proposals) == 1
         cluster.node._retention._check()
-        assert replica(cluster).last == last
+        assert len(proposals) == 1
         cluster.disk.heal()
         await waiting
 
@@ -244,13 +249,14 @@ async def test_the_activity_of_a_group_is_recorded_only_occasionally(tmp_path: P
         await create(cluster)
         await cluster.commit(1, "living")
         cluster.node.observer = Members("living")
-        before = cluster.node.state_groups.groups[0].last.index
+        storage = cluster.node.state_groups.groups[0].group.storage
+        before = storage.last_index()
         for _ in range(24 * 60):  # a day, minute by minute
             cluster.clock.advance(60)
             cluster.node._retention.stop()
             cluster.node._retention._check()
-            await cluster.node._journal.drained()
-        assert 20 <= cluster.node.state_groups.groups[0].last.index - before <= 24
+            await cluster.node._log.journal.drained()
+        assert 20 <= storage.last_index() - before <= 24
         assert cluster.committed("living") == {0: 1}
 
 
@@ -274,15 +280,14 @@ async def test_a_turn_checks_a_bounded_number_of_groups(
         cluster.node.observer = Members("g0", "g1", "g2", "g3")
         cluster.clock.advance(8 * DAY)
         named: list[tuple[int, int]] = []
-        append = cluster.node._journal.append
+        propose = cluster.node._log.driver.propose
 
-        def watched(kind: int, entry_type: int, *rest: object) -> None:
-            if entry_type == EntryType.COMMAND:
-                command = GroupsCommand.FromString(rest[3])  # type: ignore[arg-type]  # a payload
-                named.append((len(command.touch_groups.groups), len(command.expire_groups.groups)))
-            append(kind, entry_type, *rest)  # type: ignore[arg-type]
+        def watched(group: RaftGroup, kind: EntryType, payload: bytes, done: Done) -> None:
+            command = GroupsCommand.FromString(payload)
+            named.append((len(command.touch_groups.groups), len(command.expire_groups.groups)))
+            propose(group, kind, payload, done)
 
-        monkeypatch.setattr(cluster.node._journal, "append", watched)
+        monkeypatch.setattr(cluster.node._log.driver, "propose", watched)
         cluster.node._retention._check()
         turns = []
         for _ in range(7):

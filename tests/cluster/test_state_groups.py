@@ -6,14 +6,20 @@ import pytest
 
 from pixy.cluster.groups import FIRST_GROUPS_GROUP
 from pixy.cluster.metadata import METADATA_GROUP
-from pixy.cluster.recovery import RecoveredNode, recover_node
-from pixy.cluster.replica import Replica
+from pixy.cluster.node_log import LogHooks, NodeLog
+from pixy.cluster.node_options import NodeOptions
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.recovery import recover_node
+from pixy.cluster.replica import StateReplica
 from pixy.cluster.sinks import SINKS_GROUP
 from pixy.cluster.state_groups import StateGroups
+from pixy.config import JournalConfig, StorageConfig
 from pixy.errors import CorruptData
+from pixy.raft import Entry
 from pixy.storage import RecoveredGroup
 from tests.cluster.nodes import Cluster, Sizes
 from tests.cluster.staging import finished, piece_of, publish, stage
+from tests.fakes.clock import FakeClock
 from tests.fakes.disk import RecordingDisk
 from tests.fakes.worker import InlineWorker
 
@@ -32,11 +38,32 @@ async def made(directory: Path, checkpoint_entries: int) -> None:
         await finished(cluster)
 
 
-def recovered_in(directory: Path) -> tuple[RecordingDisk, RecoveredNode]:
+async def restored(directory: Path, also: int = 0) -> tuple[StateGroups, NodeLog]:
+    """The state groups of a directory, with everything in the journal applied, and their log.
+
+    Args:
+        also: another raft group that the journal has.
+    """
     disk = RecordingDisk()
     recovered = recover_node(disk, directory, bytes)
     recovered.lock.close()
-    return disk, recovered
+    if also:
+        recovered.journal.groups[also] = RecoveredGroup(also)
+    options = NodeOptions(directory, JournalConfig(), StorageConfig(), bytes, InlineWorker)
+    hooks = LogHooks(_unused, lambda: None, _unused, lambda: None, _unused)
+    log = NodeLog(disk, FakeClock(), options, recovered, InlineWorker(), hooks)
+    state = StateGroups(disk, directory)
+    await state.restore(recovered, InlineWorker(), log.driver, StateReplica.apply)
+    return state, log
+
+
+def _unused(*_: object) -> None:
+    raise AssertionError("only entries are applied")
+
+
+def apply(group: RaftGroup, entry: Entry) -> object:
+    assert isinstance(group.application, StateReplica)
+    return group.application.apply(entry)
 
 
 @pytest.mark.parametrize("checkpoint_entries", [1000, 2, 1])
@@ -44,26 +71,21 @@ async def test_a_checkpoint_and_the_journal_after_it_are_the_whole_state(
     tmp_path: Path, checkpoint_entries: int
 ) -> None:
     await made(tmp_path, checkpoint_entries)
-    disk, recovered = recovered_in(tmp_path)
-    replicas: dict[int, Replica] = {}
-    state = StateGroups(disk, tmp_path, replicas)
-    await state.restore(recovered, InlineWorker())
-    assert sorted(replicas) == [METADATA_GROUP, FIRST_GROUPS_GROUP, SINKS_GROUP]
+    state, log = await restored(tmp_path)
+    assert sorted(log.driver.groups) == [METADATA_GROUP, FIRST_GROUPS_GROUP, SINKS_GROUP]
     assert [len(topic.raft_groups) for topic in state.metadata.topics.values()] == [2, 1]
     topic_id = state.metadata.topics["topic"].topic_id
     committed = state.offsets_of("group").committed("group", topic_id)
     assert {partition: commit.offset for partition, commit in committed.items()} == {0: 3}
     assert state.sinks.sinks["sink"].last_epoch == 7
-    for replica in replicas.values():
-        assert replica.last == replica.applied
-        assert replica.hard_state_file
+    for group in log.driver.groups.values():
+        assert not group.has_tail
+        assert group.hard_state_file
 
 
 async def test_deleted_topics_with_offsets_are_found(tmp_path: Path) -> None:
     await made(tmp_path, 1000)
-    disk, recovered = recovered_in(tmp_path)
-    state = StateGroups(disk, tmp_path, {})
-    await state.restore(recovered, InlineWorker())
+    state, _ = await restored(tmp_path)
     assert state.deleted_topic_ids() == []
     # As if the process ended between the deletion and its commands to the other groups.
     gone = state.metadata.topics.pop("gone")
@@ -72,7 +94,5 @@ async def test_deleted_topics_with_offsets_are_found(tmp_path: Path) -> None:
 
 async def test_a_raft_group_that_was_never_created_is_refused(tmp_path: Path) -> None:
     await made(tmp_path, 1000)
-    disk, recovered = recovered_in(tmp_path)
-    recovered.journal.groups[1003] = RecoveredGroup()
     with pytest.raises(CorruptData, match="raft group 1003, but the entry that created it is missing"):
-        await StateGroups(disk, tmp_path, {}).restore(recovered, InlineWorker())
+        await restored(tmp_path, also=1003)

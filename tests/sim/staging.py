@@ -39,8 +39,8 @@ class ObservedNode(Node):
         super().__init__(world.disk, world.clock, options, on_fault)
         self._world = world
 
-    async def _write_missing_entries(self) -> None:
-        await super()._write_missing_entries()
+    async def _write_first_entry(self) -> None:
+        await super()._write_first_entry()
         # The next step rolls publications forward, so the state found by the start is recorded
         # first.
         model = self._world.model

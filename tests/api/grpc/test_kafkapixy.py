@@ -217,7 +217,7 @@ async def test_a_damaged_segment_is_internal_with_file_and_byte(
     served: ServedNode, stub: KafkaPixyAsyncStub, tmp_path: Path
 ) -> None:
     await stub.Produce(pb.ProdRq(topic="t", message=b"x" * 1000))
-    await served.backend._node._writer.flush()
+    await served.backend._node._log.writer.flush()
     (segment,) = (tmp_path / "data" / "topics" / "t-0").glob("*.log")
     damaged = bytearray(segment.read_bytes())
     damaged[500] ^= 1

@@ -98,7 +98,7 @@ class Checks:
             position = LogPosition(entry.term, entry.index)
             if (
                 self._proposed.get(position, entry.data) != entry.data
-                or self._labels.get(entry.data, (0, None)) != (entry.kind, entry.proposal)
+                or self._labels.get(bytes(entry.data), (0, None)) != (entry.kind, entry.proposal)
                 or entry.data in self._dropped
             ):
                 raise RaftFailure(f"proposals: {entry} is not what was answered to its proposer")

@@ -7,10 +7,12 @@ randomness comes from the seed. Faults are in `trouble`, requirements in `simula
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from pixy.proposal_id import ProposalId
 from pixy.raft import (
+    NONE,
     ConfChangeV2,
     ConfState,
     LogPosition,
@@ -21,6 +23,7 @@ from pixy.raft import (
     RaftError,
     RaftNode,
     Snapshot,
+    StateType,
 )
 from pixy.raft.text import describe_message
 from tests.sim.raft.checks import Checks
@@ -102,7 +105,8 @@ class Cluster:
         stores_conf_state = self._snapshots.random() < 0.5
         cold = self._loads if self._loads.random() < 0.5 else None
         takes_work = config.async_storage_writes and Random(f"{self.seed} work form").random() < 0.5
-        options = ReplicaOptions(config, takes_work, random.choice([15, 40, 100]), stores_conf_state, cold)
+        config = replace(config, takes_work=takes_work)
+        options = ReplicaOptions(config, random.choice([15, 40, 100]), stores_conf_state, cold)
         replicas = {
             node_id: Replica(
                 node_id,
@@ -361,13 +365,27 @@ class Cluster:
             mixed = self.profile is Profile.MIXED
             kind = self._payloads % 3 if mixed else 0
             proposal = ProposalId(replica.id, replica.life, self._payloads) if mixed else None
-            outcome = replica.node.propose(*payloads, kind=kind, proposal=proposal)
+            if len(payloads) == 1 and self._may_append(replica.node):
+                index = replica.node.append_payload(payloads[0], kind, proposal)
+                outcome: LogPosition | NotAppended = LogPosition(replica.node.raft.term, index)
+            else:
+                outcome = replica.node.propose(*payloads, kind=kind, proposal=proposal)
             self._checks.proposed(replica.id, payloads, kind, proposal, outcome)
             dropped = isinstance(outcome, NotAppended) and outcome is not NotAppended.FORWARDED
             self.counts["dropped proposals" if dropped else "proposals"] += len(payloads)
             if isinstance(outcome, NotAppended):
                 self.counts[f"not appended: {outcome.value}"] += 1
             self._stepped(replica, replica.node)
+
+    def _may_append(self, node: RaftNode) -> bool:
+        """True if a driver may append payloads at this node without asking."""
+        raft = node.raft
+        return (
+            raft.config.takes_work
+            and raft.state is StateType.LEADER
+            and raft.lead_transferee == NONE
+            and raft.id in raft.tracker.progress
+        )
 
     def _change(self, replica: Replica, change: ConfChangeV2) -> None:
         assert replica.node is not None

@@ -55,7 +55,6 @@ class ReplicaOptions:
     Args:
         config: options of its Raft node; with asynchronous storage writes its work waits in
             `appends` and `applies`.
-        takes_work: take asynchronous work as `Work`, not as messages to the storage threads.
         compact_after: number of applied entries after which a snapshot is created.
         stores_conf_state: store each configuration when it is applied, so that a restart applies
             changes again.
@@ -63,7 +62,6 @@ class ReplicaOptions:
     """
 
     config: RaftConfig
-    takes_work: bool
     compact_after: int
     stores_conf_state: bool
     cold: Random | None
@@ -103,7 +101,6 @@ class Replica:
         self._checks = checks
         self._send = send
         self._compact_after = options.compact_after
-        self._takes_work = options.takes_work
         self._stores_conf_state = options.stores_conf_state
         self._fetch = fetch
 
@@ -160,7 +157,7 @@ class Replica:
         if node is None or not node.has_ready():
             return False
         node.raft.check_invariants()
-        ready = node.work() if self._takes_work else node.ready()
+        ready = node.work() if self.config.takes_work else node.ready()
         self.storage.evict()
         if ready is None:
             return False

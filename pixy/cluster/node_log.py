@@ -1,0 +1,265 @@
+"""The log of a node: its journal, the driver of its raft groups, and the writer of its segments.
+
+Everything between a proposal and stable storage that needs no knowledge of topics. A node owns one,
+and tells it what entries mean (`LogHooks.apply`).
+
+Back-pressure is in front: record batches are proposed while the entries that are not applied, and
+the applied batches that are in no segment, are at most `journal.max_unapplied_bytes`. Beyond that
+they wait, each raft group by itself. Commands never wait for it, and the journal never does: votes,
+offsets and retention must pass.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from pixy.clock import Clock
+from pixy.cluster.applied_positions import AppliedPositionWriter
+from pixy.cluster.checkpoints import Checkpoints
+from pixy.cluster.driver import RAFT_CONFIG, Driver, DriverHooks, DriverOptions
+from pixy.cluster.entry_loading import EntryLoading
+from pixy.cluster.incarnation import Incarnation
+from pixy.cluster.journal_retention import JournalRetention, RetentionParts
+from pixy.cluster.node_options import NodeOptions, unsynced_logs_max
+from pixy.cluster.raft_group import RaftGroup
+from pixy.cluster.recovery import RecoveredNode
+from pixy.cluster.relocation import Relocation
+from pixy.cluster.replica import PartitionReplica, StateReplica
+from pixy.errors import PixyError, Unavailable
+from pixy.proposal_id import ProposalId
+from pixy.raft import Message, RaftConfig, RandomSource, Snapshot
+from pixy.storage import (
+    DamagedLog,
+    Disk,
+    EntryType,
+    Journal,
+    JournalOptions,
+    JournalReader,
+    LogWriter,
+    LogWriterOptions,
+    Worker,
+)
+
+__all__ = ["LogHooks", "LogPeers", "NodeLog"]
+
+
+def _no_peer(*_: object) -> None:
+    """A group with this node alone sends nothing, and is sent nothing."""
+    raise AssertionError("a node without peers has messages for one")
+
+
+@dataclass(frozen=True, slots=True)
+class LogPeers:
+    """The other nodes of a cluster.
+
+    Attributes:
+        send, fetch, forward: see `DriverHooks`.
+        random: source of randomness for election timeouts.
+        config: options of the Raft core.
+    """
+
+    send: Callable[[int, Sequence[tuple[int, Message]]], None] = _no_peer
+    fetch: Callable[[RaftGroup, Message], None] = _no_peer
+    forward: Callable[[RaftGroup, EntryType, bytes | bytearray, ProposalId], None] | None = None
+    random: RandomSource = field(default_factory=Random)
+    config: RaftConfig = RAFT_CONFIG
+
+
+@dataclass(frozen=True, slots=True)
+class LogHooks:
+    """What the log asks of its node.
+
+    Attributes:
+        restore: see `DriverHooks`.
+        drop_segments: removes the segments of a partition below an offset.
+        on_positions: called when applied positions have become durable.
+        on_damaged: called with a partition whose segments cannot be written any more.
+        on_full: called when the disk is full.
+        on_fault: called with the error when nothing can be made durable any more.
+    """
+
+    drop_segments: Callable[[PartitionReplica, int], None]
+    on_positions: Callable[[], None]
+    on_damaged: Callable[[DamagedLog], None]
+    on_full: Callable[[], None]
+    on_fault: Callable[[BaseException], None]
+    restore: Callable[[RaftGroup, Snapshot], None] = _no_peer
+
+
+class NodeLog:
+    """Journal, raft groups and segments of one node.
+
+    Args:
+        disk, clock: the disk and the clock that it runs on.
+        options: configuration of the node.
+        recovered: contents of its data directory.
+        files: the thread for reads of files.
+        hooks: see `LogHooks`.
+        peers: see `LogPeers`.
+
+    Attributes:
+        journal, driver, writer, checkpoints, retention: its parts.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        options: NodeOptions,
+        recovered: RecoveredNode,
+        files: Worker,
+        hooks: LogHooks,
+        peers: LogPeers = LogPeers(),
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._options = options
+        self._files = files
+        self._hooks = hooks
+        self._stopping = False
+        directory = options.directory / "journal"
+        owner = (recovered.identity.cluster_id, recovered.identity.node_id)
+        self._reader = JournalReader(disk, directory, owner)
+        self.journal = Journal(
+            disk,
+            options.worker("pixy-journal", background=False),
+            JournalOptions(
+                directory,
+                owner,
+                options.journal.file_bytes,
+                at=recovered.journal.at,
+                files=recovered.journal.files,
+            ),
+            on_durable=self._durable,
+            on_fault=hooks.on_fault,
+            on_full=hooks.on_full,
+        )
+        self.incarnation = Incarnation(self.journal, recovered.journal.incarnation)
+        self.driver = self._make_driver(recovered.identity.node_id, peers)
+        self._positions = AppliedPositionWriter(
+            self.journal, self.driver.groups, hooks.drop_segments, self._on_positions
+        )
+        self.writer = self._make_writer()
+        self.checkpoints = self._make_checkpoints()
+        self.retention = self._make_retention()
+
+    def _durable(self, tokens: list[Any]) -> None:
+        self.driver.durable(tokens)
+
+    def _make_driver(self, node_id: int, peers: LogPeers) -> Driver:
+        loading = EntryLoading(self.journal, self._reader, self._files)
+        return Driver(
+            self.journal,
+            DriverHooks(
+                has_room=self.has_room,
+                fault=self._hooks.on_fault,
+                load=loading.load,
+                send=peers.send,
+                fetch=peers.fetch,
+                restore=self._hooks.restore,
+                forward=peers.forward,
+            ),
+            DriverOptions(node_id, self.incarnation.number, peers.random, config=peers.config),
+        )
+
+    def _make_writer(self) -> LogWriter:
+        options = self._options
+        return LogWriter(
+            options.worker("pixy-writer", background=True),
+            LogWriterOptions(
+                tail_cache_bytes=options.storage.tail_cache_bytes,
+                sync_bytes=options.journal.max_unapplied_bytes // 2,
+                sync_logs=unsynced_logs_max(self._disk.open_file_limit()),
+                pace=options.writer_pace,
+            ),
+            on_synced=self._positions.synced,
+            on_progress=self._on_progress,
+            on_damaged=self._hooks.on_damaged,
+            on_full=self._hooks.on_full,
+            on_fault=self._hooks.on_fault,
+        )
+
+    def _make_checkpoints(self) -> Checkpoints:
+        return Checkpoints(
+            self._options.storage,
+            self._clock,
+            self._files,
+            self._propose_empty,
+            on_written=self._on_checkpoint,
+            on_full=self._on_full_checkpoint,
+            on_fault=self._hooks.on_fault,
+        )
+
+    def _make_retention(self) -> JournalRetention:
+        groups, config = self.driver.groups, self._options.journal
+        relocation = Relocation(
+            self.journal, groups, config.file_bytes, self._files, self._reader, self._hooks.on_fault
+        )
+        parts = RetentionParts(self._positions, self.checkpoints, relocation, self.incarnation)
+        return JournalRetention(self.journal, groups, parts, config)
+
+    # --- what the node asks for -------------------------------------------------------------------
+
+    @property
+    def blocked(self) -> Unavailable | None:
+        """Reason why records cannot be written at the moment, None if they can."""
+        return self.journal.blocked or self.writer.blocked
+
+    @property
+    def stalled(self) -> Unavailable | None:
+        """Reason why nothing can be made durable at the moment, None if it can."""
+        return self.journal.blocked
+
+    def has_room(self) -> bool:
+        """True if record batches may be proposed, see the module."""
+        waiting = self.driver.unapplied_bytes + self.writer.unwritten_bytes
+        return self._stopping or waiting <= self._options.journal.max_unapplied_bytes
+
+    async def stop(self) -> None:
+        """Make everything durable that was accepted. No proposal may follow.
+
+        Entries that cannot be written, on a full disk, are left to the next start.
+        """
+        self._stopping = True
+        self.retention.stop()
+        # Accepted entries are written, whether or not segments have room.
+        self.driver.resume()
+        await self.journal.drained()
+        await self.writer.stop()
+        await self.journal.stop()
+        self.driver.stop()
+
+    def give_up(self, fault: BaseException) -> None:
+        """Answer nothing more, after a fault."""
+        self.retention.stop()
+        self.driver.stop(fault)
+        self.journal.give_up()
+
+    def abandon(self) -> None:
+        """Stop the threads without further writes."""
+        self.writer.abandon()
+        self.journal.abandon()
+
+    # --- between the parts ------------------------------------------------------------------------
+
+    def _propose_empty(self, replica: StateReplica, done: Callable[[bool], None]) -> None:
+        def applied(result: object) -> None:
+            done(not isinstance(result, PixyError))
+
+        self.driver.propose(replica.group, EntryType.EMPTY, b"", applied)
+
+    def _on_positions(self) -> None:
+        self.retention.maybe_remove()
+        self._hooks.on_positions()
+
+    def _on_checkpoint(self) -> None:
+        self.retention.maybe_remove()
+
+    def _on_full_checkpoint(self) -> None:
+        self._hooks.on_full()
+        self.retention.retry_later()
+
+    def _on_progress(self) -> None:
+        if self.has_room():
+            self.driver.resume()

@@ -1,0 +1,175 @@
+"""Results of the last proposals of each node to a raft group: they make retries harmless.
+
+A node gives each proposal a sequence, and sends it again with the same sequence until it knows the
+outcome. It has at most `WINDOW` of them under way: the newest is less than `WINDOW` above the
+oldest without an outcome. So a group that keeps the results of the last `WINDOW` sequences of each
+node can tell for every proposal that is sent again whether it was applied:
+
+    incarnation      sequence                        the proposal is
+    ---------------  ------------------------------  ---------------------------------------------
+    below the row's  any                             refused: its process has ended
+    the row's        at least WINDOW below the last  refused: nobody waits for it any more
+    the row's        kept                            a repetition: answered with the kept result
+    the row's        any other                       new
+    above the row's  any                             new; the row starts over when it is applied
+
+Rows are part of the group's state: they change when an entry is applied, and go with applied
+positions and checkpoints. Nothing here depends on a clock; a row ends when its node is forgotten.
+"""
+
+from array import array
+from collections.abc import Iterable
+from enum import Enum, auto
+from typing import NamedTuple
+
+from pixy import errors
+from pixy.errors import PixyError
+from pixy.proposal_id import ProposalId
+from pixy.proto.state_pb2 import ProposerRow
+
+__all__ = ["WINDOW", "Novelty", "ProposerRows", "RowsSnapshot"]
+
+WINDOW = 8
+"""Sequences that a node may have under way in one raft group."""
+
+
+class Novelty(Enum):
+    """Judgement of a proposal without a kept result."""
+
+    NEW = auto()
+    OUTDATED = auto()
+
+
+class RowsSnapshot(NamedTuple):
+    """Rows as of some entry, cheap to take."""
+
+    rows: "tuple[_Row, ...]"
+
+    def encoded(self) -> list[ProposerRow]:
+        """The rows as messages, for applied positions and checkpoints."""
+        return [row.encoded() for row in self.rows]
+
+
+class _Row:
+    """The last results of one node.
+
+    Invariant: slot `sequence % WINDOW` has the result of the highest applied sequence of that
+    remainder, or 0; `errors` has the sequences whose result is an error.
+    """
+
+    __slots__ = ("errors", "incarnation", "last", "node_id", "sequences", "values")
+
+    def __init__(self, node_id: int, incarnation: int) -> None:
+        self.node_id = node_id
+        self.incarnation = incarnation
+        self.last = 0
+        self.sequences = array("q", bytes(8 * WINDOW))
+        self.values = array("q", bytes(8 * WINDOW))
+        self.errors: dict[int, PixyError] | None = None
+
+    def record(self, sequence: int, result: object) -> None:
+        slot = sequence % WINDOW
+        if sequence < self.sequences[slot]:
+            return  # outdated: its proposer waits for it no longer
+        if self.errors and self.sequences[slot] in self.errors:
+            # Replaced, not changed: a copy may have it.
+            self.errors = {at: error for at, error in self.errors.items() if at != self.sequences[slot]}
+        self.sequences[slot] = sequence
+        self.values[slot] = result if isinstance(result, int) else 0
+        self.last = max(self.last, sequence)
+        if isinstance(result, PixyError):
+            self.errors = {**(self.errors or {}), sequence: result}
+
+    def copy(self) -> "_Row":
+        other = _Row.__new__(_Row)
+        other.node_id, other.incarnation, other.last = self.node_id, self.incarnation, self.last
+        other.sequences, other.values, other.errors = self.sequences[:], self.values[:], self.errors
+        return other
+
+    def encoded(self) -> ProposerRow:
+        oldest = self.last - WINDOW
+        kept = sorted([sequence for sequence in self.sequences if sequence and sequence > oldest])
+        failed = self.errors or {}
+        texts = [_text(failed.get(sequence)) for sequence in kept]
+        while texts and not texts[-1]:
+            texts.pop()
+        return ProposerRow(
+            node_id=self.node_id,
+            incarnation=self.incarnation,
+            sequences=kept,
+            values=[self.values[sequence % WINDOW] for sequence in kept],
+            errors=texts,
+        )
+
+
+class ProposerRows:
+    """The rows of one raft group."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Iterable[ProposerRow] = ()) -> None:
+        self._rows = [_decoded(row) for row in rows]
+
+    def _row(self, node_id: int) -> _Row | None:
+        for row in self._rows:
+            if row.node_id == node_id:
+                return row
+        return None
+
+    def judge(self, proposal: ProposalId) -> int | PixyError | Novelty:
+        """The result of a proposal if it was applied; else whether it may be proposed.
+
+        The result of a command that has none is 0, as that of a batch at offset 0.
+        """
+        node_id, incarnation, sequence = proposal
+        row = self._row(node_id)
+        if row is None or incarnation > row.incarnation:
+            return Novelty.NEW
+        if incarnation < row.incarnation or sequence <= row.last - WINDOW:
+            return Novelty.OUTDATED
+        slot = sequence % WINDOW
+        if row.sequences[slot] != sequence:
+            return Novelty.NEW
+        error = None if row.errors is None else row.errors.get(sequence)
+        return row.values[slot] if error is None else error
+
+    def record(self, proposal: ProposalId, result: object) -> None:
+        """Record the result of an applied proposal: an offset or number, an error, or nothing."""
+        node_id, incarnation, sequence = proposal
+        for row in self._rows:
+            if row.node_id == node_id:
+                break
+        else:
+            row = _Row(node_id, incarnation)
+            self._rows.append(row)
+        if row.incarnation != incarnation:
+            assert incarnation > row.incarnation, f"{proposal} after incarnation {row.incarnation}"
+            self._rows[self._rows.index(row)] = row = _Row(node_id, incarnation)
+        row.record(sequence, result)
+
+    def forget(self, node_id: int) -> None:
+        """Drop the row of a node that was removed from the cluster for good."""
+        self._rows = [row for row in self._rows if row.node_id != node_id]
+
+    def snapshot(self) -> RowsSnapshot:
+        """The rows as they are."""
+        return RowsSnapshot(tuple([row.copy() for row in self._rows]))
+
+
+def _text(error: PixyError | None) -> str:
+    return "" if error is None else f"{type(error).__name__}:{error}"
+
+
+def _error(text: str) -> PixyError:
+    name, _, reason = text.partition(":")
+    known = getattr(errors, name, PixyError)
+    # Classes with arguments of their own are never the result of a command.
+    return known(reason) if known.__init__ is PixyError.__init__ else PixyError(reason)
+
+
+def _decoded(message: ProposerRow) -> _Row:
+    row = _Row(message.node_id, message.incarnation)
+    texts = [*message.errors, *[""] * len(message.sequences)]
+    for sequence, value, text in zip(message.sequences, message.values, texts, strict=False):
+        row.record(sequence, _error(text) if text else value)
+    return row

@@ -1,0 +1,189 @@
+"""One raft group on this node: consensus, and what the journal has of it.
+
+A group is opened by what the journal has of it, whether or not the node knows what the group is
+for. It votes, and takes entries, from then on; its entries are applied once the driver has been
+told whose they are. The Raft core itself is made at the first use: most of ten thousand groups are
+idle.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from pixy.cluster.proposals import Proposals
+from pixy.cluster.proposer_rows import ProposerRows
+from pixy.cluster.raft_storage import RaftStorage
+from pixy.errors import PixyError
+from pixy.log_position import LogPosition
+from pixy.proposal_id import ProposalId
+from pixy.proto.state_pb2 import AppliedPosition
+from pixy.raft import NONE, Entry, RaftNode
+from pixy.storage import EntryType
+
+__all__ = ["Application", "Apply", "GroupRead", "RaftGroup"]
+
+_NO_IDS: set[ProposalId] = set()
+"""Shared by all groups without any: most of ten thousand. Never changed."""
+
+
+class Application(Protocol):
+    """The state that the entries of a raft group change.
+
+    Attributes:
+        rows: results of the last proposals. Invariant: as of the last applied entry.
+    """
+
+    rows: ProposerRows
+
+    def lead(self, tail: Sequence[Entry]) -> None:
+        """Prepare to propose behind `tail`, the entries that are not applied yet."""
+
+    def stamp(self, kind: EntryType, payload: bytes | bytearray, term: int) -> bytes | bytearray:
+        """Make the payload of the next entry final; changes it in place where it can."""
+
+
+Apply = Callable[[Any, Entry], Any]
+"""Applies a committed entry to the application of its group; returns its result for the proposer."""
+
+
+class RaftGroup:
+    """One raft group.
+
+    Args:
+        raft_group: its id.
+        storage: its log, hard state and configuration.
+
+    Attributes:
+        node: the Raft core; None before the first use.
+        application, apply: the state that its entries change, and how; None while it is not known.
+        held: committed entries that wait for the application, None if there are none.
+        applied_index, applied_term: the last applied entry.
+        proposals: proposals of this node; None before the first one.
+        leads: True while this node leads it, and proposals are taken.
+        term: term of its leadership.
+        tail_ids: identities of unapplied entries that were appended in an earlier term, or for
+            other nodes.
+        writing: number of its writes that are not durable.
+        durable_index: newest entry that the journal need not keep any more, with all before it.
+        hard_state_file, reset_file, position_file: numbers of the journal files that hold its
+            newest hard state, log reset and applied position, 0 for none.
+        position: newest applied position given to the journal, None if there is none.
+        reads: reads that wait for a leader or for its confirmation, by context; and those that wait
+            for an entry to be applied, by its index. None if there are none.
+        removed: answer to proposals once the group is removed for good, None before.
+        driving: True while the driver works off its work.
+        has_work: True if the core has to be asked for work.
+        loading: True while entries are being loaded for a follower.
+    """
+
+    __slots__ = (
+        "application",
+        "applied_index",
+        "applied_term",
+        "apply",
+        "driving",
+        "durable_index",
+        "hard_state_file",
+        "has_work",
+        "held",
+        "leads",
+        "loading",
+        "node",
+        "position",
+        "position_file",
+        "proposals",
+        "raft_group",
+        "reads",
+        "removed",
+        "reset_file",
+        "storage",
+        "tail_ids",
+        "term",
+        "writing",
+    )
+
+    def __init__(self, raft_group: int, storage: RaftStorage) -> None:
+        self.raft_group = raft_group
+        self.storage = storage
+        self.node: RaftNode | None = None
+        self.application: Application | None = None
+        self.held: list[Entry] | None = None
+        self.apply: Apply
+        self.applied_term, self.applied_index = storage.start
+        self.proposals: Proposals | None = None
+        self.leads = False
+        self.term = 0
+        self.tail_ids = _NO_IDS
+        self.writing = 0
+        self.durable_index = 0
+        self.hard_state_file = 0
+        self.reset_file = 0
+        self.position: AppliedPosition | None = None
+        self.position_file = 0
+        self.reads: list[GroupRead] | None = None
+        self.removed: PixyError | None = None
+        self.driving = False
+        self.has_work = False
+        self.loading = False
+
+    @property
+    def applied(self) -> LogPosition:
+        """The last applied entry."""
+        return LogPosition(self.applied_term, self.applied_index)
+
+    @property
+    def has_tail(self) -> bool:
+        """True if there are entries that are not applied."""
+        return self.applied_index < self.storage.last_index()
+
+    @property
+    def has_peers(self) -> bool:
+        """True if other nodes are members."""
+        state = self.storage.conf_state
+        return len(state.voters) + len(state.learners) + len(state.voters_outgoing) > 1
+
+    @property
+    def leader(self) -> int:
+        """The leader as far as this node knows, 0 for none."""
+        return NONE if self.node is None else self.node.raft.lead
+
+    @property
+    def decides(self) -> bool:
+        """True if this node decides for the group: it leads, or nobody else could."""
+        return self.leads or not self.has_peers
+
+    def has_entry(self, position: LogPosition) -> bool:
+        """True if an entry is in the group's log."""
+        if self.node is not None:
+            return self.node.raft.log.match_term(*position)
+        storage = self.storage
+        return storage.start.index < position.index <= storage.last_index() and (
+            storage.term(position.index) == position.term
+        )
+
+    @property
+    def rows(self) -> ProposerRows:
+        """Results of the last proposals."""
+        assert self.application is not None
+        return self.application.rows
+
+    def stamp(self, kind: EntryType, payload: bytes | bytearray) -> bytes | bytearray:
+        """See `Application`."""
+        assert self.application is not None
+        return self.application.stamp(kind, payload, self.term)
+
+
+class GroupRead:
+    """A linearizable read.
+
+    Attributes:
+        done: called when it may be served from the applied state.
+        context: of its request to the core; empty while there was none in this term.
+        index: entry that must be applied first, 0 while unknown.
+    """
+
+    __slots__ = ("context", "done", "index")
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self.done = done
+        self.context = b""
+        self.index = 0
