@@ -88,14 +88,33 @@ class HardState(_message.Message):
     VOTE_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
     VOTERS_FIELD_NUMBER: _builtins.int
+    LEARNERS_FIELD_NUMBER: _builtins.int
+    VOTERS_OUTGOING_FIELD_NUMBER: _builtins.int
+    LEARNERS_NEXT_FIELD_NUMBER: _builtins.int
+    AUTO_LEAVE_FIELD_NUMBER: _builtins.int
+    CONF_INDEX_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     vote: _builtins.int
     """Node voted for in that term, 0 for none."""
     commit: _builtins.int
     """Highest index known to be committed."""
+    auto_leave: _builtins.bool
+    """The leader leaves the joint configuration by itself."""
+    conf_index: _builtins.int
+    """Index of the last configuration change that is included."""
     @_builtins.property
     def voters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ids of the voters."""
+        """Ids of the voters; in a joint configuration those of the incoming half."""
+
+    @_builtins.property
+    def learners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def voters_outgoing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Outgoing half of a joint configuration, else empty."""
+
+    @_builtins.property
+    def learners_next(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Voters of the outgoing half that become learners when it is left."""
 
     def __init__(
         self,
@@ -104,10 +123,15 @@ class HardState(_message.Message):
         vote: _builtins.int = ...,
         commit: _builtins.int = ...,
         voters: _abc.Iterable[_builtins.int] | None = ...,
+        learners: _abc.Iterable[_builtins.int] | None = ...,
+        voters_outgoing: _abc.Iterable[_builtins.int] | None = ...,
+        learners_next: _abc.Iterable[_builtins.int] | None = ...,
+        auto_leave: _builtins.bool = ...,
+        conf_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "term", b"term", "vote", b"vote", "voters", b"voters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["auto_leave", b"auto_leave", "commit", b"commit", "conf_index", b"conf_index", "learners", b"learners", "learners_next", b"learners_next", "term", b"term", "vote", b"vote", "voters", b"voters", "voters_outgoing", b"voters_outgoing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -129,6 +153,7 @@ class AppliedPosition(_message.Message):
     SEGMENT_BASE_OFFSET_FIELD_NUMBER: _builtins.int
     SEGMENT_BYTES_FIELD_NUMBER: _builtins.int
     PUBLICATION_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     index: _builtins.int
     """Last applied entry."""
@@ -141,6 +166,10 @@ class AppliedPosition(_message.Message):
     segment_bytes: _builtins.int
     publication: _builtins.int
     """Number of the last applied publication, 0 for none."""
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProposerRow]:
+        """Results of the last proposals, a row for each proposing node."""
+
     def __init__(
         self,
         *,
@@ -152,14 +181,54 @@ class AppliedPosition(_message.Message):
         segment_base_offset: _builtins.int = ...,
         segment_bytes: _builtins.int = ...,
         publication: _builtins.int = ...,
+        rows: _abc.Iterable[Global___ProposerRow] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "index", b"index", "log_begin_offset", b"log_begin_offset", "publication", b"publication", "raft_group", b"raft_group", "segment_base_offset", b"segment_base_offset", "segment_bytes", b"segment_bytes", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "index", b"index", "log_begin_offset", b"log_begin_offset", "publication", b"publication", "raft_group", b"raft_group", "rows", b"rows", "segment_base_offset", b"segment_base_offset", "segment_bytes", b"segment_bytes", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AppliedPosition: _TypeAlias = AppliedPosition  # noqa: Y015
+
+@_typing.final
+class ProposerRow(_message.Message):
+    """Results of the last proposals of one node to a raft group, as parallel lists."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SEQUENCES_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    incarnation: _builtins.int
+    """Number of the node's start; a higher one replaces the row."""
+    @_builtins.property
+    def sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty for a success; may be shorter than the other lists."""
+
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+        sequences: _abc.Iterable[_builtins.int] | None = ...,
+        values: _abc.Iterable[_builtins.int] | None = ...,
+        errors: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "incarnation", b"incarnation", "node_id", b"node_id", "sequences", b"sequences", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposerRow: _TypeAlias = ProposerRow  # noqa: Y015
 
 @_typing.final
 class AppliedPositions(_message.Message):
@@ -870,6 +939,42 @@ class StagePart(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StagePart: _TypeAlias = StagePart  # noqa: Y015
+
+@_typing.final
+class StagedPiece(_message.Message):
+    """Entry of a partition's raft group for a piece of a stage, whose bytes are in a file of `staging`
+    on each replica. Takes no offset.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    STAGE_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    CRC_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    stage_id: _builtins.str
+    number: _builtins.int
+    length: _builtins.int
+    crc: _builtins.int
+    """CRC-32C of the bytes."""
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+        stage_id: _builtins.str = ...,
+        number: _builtins.int = ...,
+        length: _builtins.int = ...,
+        crc: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc", b"crc", "length", b"length", "number", b"number", "sink_id", b"sink_id", "stage_id", b"stage_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StagedPiece: _TypeAlias = StagedPiece  # noqa: Y015
 
 @_typing.final
 class GroupsCommand(_message.Message):
