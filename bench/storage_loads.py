@@ -94,7 +94,7 @@ async def flush(folder: str, count: int, record_bytes: int, seconds_max: float) 
                 answer.set_result(time.perf_counter())
 
             started = time.perf_counter()
-            journal.append(RecordKind.ENTRY, 1, 1000, index, 1, payload, done)
+            journal.append([(RecordKind.ENTRY, 1, 1000, index, 1, 0, None, payload)], done)
             trips.append(await answer - started)
             bare.append(writes.write(same))
             if time.perf_counter() > end:

@@ -74,7 +74,7 @@ class AppliedPositionWriter:
             self._on_durable()
 
         payload = AppliedPositions(positions=positions).SerializeToString()
-        self._journal.append(RecordKind.APPLIED_POSITIONS, 0, 0, 0, 0, payload, durable)
+        self._journal.append([(RecordKind.APPLIED_POSITIONS, 0, 0, 0, 0, 0, None, payload)], durable)
 
     def _position_durable(self, replica: PartitionReplica, position: AppliedPosition) -> None:
         replica.durable_index = max(replica.durable_index, position.index)

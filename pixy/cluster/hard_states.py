@@ -59,6 +59,7 @@ class HardStates:
             replica.hard_state_file = self._journal.files[-1].number
 
         state = HardState(term=TERM, vote=self._node_id, commit=replica.applied.index, voters=[self._node_id])
+        payload = state.SerializeToString()
         self._journal.append(
-            RecordKind.HARD_STATE, 0, replica.raft_group, 0, TERM, state.SerializeToString(), durable
+            [(RecordKind.HARD_STATE, 0, replica.raft_group, 0, TERM, 0, None, payload)], durable
         )

@@ -100,8 +100,8 @@ class JournalRetention:
         oldest = files[0]
         needed_by = [
             replica
-            for raft_group, index in oldest.last_index.items()
-            if (replica := self._replicas.get(raft_group)) is not None and replica.durable_index < index
+            for raft_group, (_, highest, _) in oldest.spans.items()
+            if (replica := self._replicas.get(raft_group)) is not None and replica.durable_index < highest
         ]
         if not needed_by:
             self._removing = True

@@ -34,7 +34,7 @@ from pixy.cluster.node_time import NodeTime
 from pixy.cluster.partitions import Partitions
 from pixy.cluster.publisher import Publisher, SinksGroup
 from pixy.cluster.recovery import DataDirectory, RecoveredNode, recover_node
-from pixy.cluster.relocation import ReadJournal, Relocation
+from pixy.cluster.relocation import Relocation
 from pixy.cluster.replica import PartitionReplica, Proposal, Replica, StateReplica
 from pixy.cluster.retention import Retention
 from pixy.cluster.sinks import Publication
@@ -54,12 +54,12 @@ from pixy.storage import (
     File,
     Journal,
     JournalOptions,
+    JournalReader,
     LogWriter,
     LogWriterOptions,
     RecordKind,
     Upkeep,
     Worker,
-    read_entries,
     run_on,
 )
 
@@ -300,15 +300,17 @@ class Node:
     ) -> None:
         position = replica.last = LogPosition(TERM, replica.last.index + 1)
         try:
-            self._journal.append(
+            record = (
                 RecordKind.ENTRY,
                 entry_type,
                 replica.raft_group,
                 position.index,
                 position.term,
+                replica.applied.index,
+                None,
                 payload,
-                Proposal(replica, position, entry_type, payload, done),
             )
+            self._journal.append((record,), Proposal(replica, position, entry_type, payload, done))
         except Exception as bug:
             # The log of the group has a gap that the proposer cannot know of.
             self._fault(bug)
@@ -400,7 +402,7 @@ class Node:
             self._options.storage.cold_read_bytes_per_second,
             lambda: self._loop.time() - self._journal.flushed_at < _WRITING_S,
         )
-        self._open_journal_retention(partial(read_entries, self._disk, directory, owner))
+        self._open_journal_retention(JournalReader(self._disk, directory, owner))
         self._writer = LogWriter(
             self._options.worker("pixy-writer", background=True),
             LogWriterOptions(
@@ -417,7 +419,7 @@ class Node:
         )
         self._open_files(recovered)
 
-    def _open_journal_retention(self, read_journal: ReadJournal) -> None:
+    def _open_journal_retention(self, reader: JournalReader) -> None:
         self._positions = AppliedPositionWriter(
             self._journal, self._replicas, self._drop_segments, self._on_positions
         )
@@ -432,7 +434,7 @@ class Node:
             on_fault=self._fault,
         )
         size = self._options.journal.file_bytes
-        relocation = Relocation(self._journal, self._replicas, size, self._files, read_journal, self._fault)
+        relocation = Relocation(self._journal, self._replicas, size, self._files, reader, self._fault)
         self._journal_retention = JournalRetention(
             self._journal, self._replicas, self._hard_states, self._positions, self._checkpoints, relocation
         )

@@ -40,7 +40,7 @@ class RecoveredNode:
 
     def group(self, raft_group: int) -> RecoveredGroup:
         """Records of one raft group in the journal, perhaps none."""
-        return self.journal.groups.get(raft_group) or RecoveredGroup()
+        return self.journal.groups.get(raft_group) or RecoveredGroup(raft_group)
 
 
 def recover_node(disk: Disk, directory: Path, random_bytes: Callable[[int], bytes]) -> RecoveredNode:

@@ -9,13 +9,20 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+from pixy.cluster.hard_states import TERM
 from pixy.cluster.replica import PartitionReplica, Replica
-from pixy.storage import Journal, JournalFile, JournalRecord, RecordKind, Worker
+from pixy.storage import (
+    EntryRange,
+    FilePart,
+    Journal,
+    JournalFile,
+    JournalReader,
+    JournalRecord,
+    RecordKind,
+    Worker,
+)
 
-__all__ = ["ReadJournal", "Relocation"]
-
-ReadJournal = Callable[[int, Mapping[int, int]], list[JournalRecord]]
-"""Reads from the journal file of a number the entries of raft groups above an index; blocks."""
+__all__ = ["Relocation"]
 
 _ENTRIES_PER_ITERATION = 200
 
@@ -28,7 +35,7 @@ class Relocation:
         replicas: every raft group of the node by id; grows with new topics.
         file_bytes: size of a journal file.
         files: the thread that reads them.
-        read_journal: see `ReadJournal`.
+        reader: reads the journal on that thread.
         on_fault: called with the error of a read.
     """
 
@@ -38,14 +45,14 @@ class Relocation:
         replicas: Mapping[int, Replica],
         file_bytes: int,
         files: Worker,
-        read_journal: ReadJournal,
+        reader: JournalReader,
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._journal = journal
         self._replicas = replicas
         self._file_bytes = file_bytes
         self._files = files
-        self._read_journal = read_journal
+        self._reader = reader
         self._on_fault = on_fault
         self._stopped = False
 
@@ -72,8 +79,13 @@ class Relocation:
         """Write again the entries that only the oldest file has; call `then` when all are in the
         journal's order.
         """
-        after = {replica.raft_group: replica.durable_index for replica in needed_by}
-        self._files.submit(partial(self._read_journal, oldest.number, after), partial(self._append, then))
+        wanted = [
+            EntryRange(each.raft_group, each.durable_index + 1, each.last.index + 1, [(1, TERM)])
+            for each in needed_by
+        ]
+        begin = min(oldest.spans[each.raft_group][2] for each in wanted)
+        part = FilePart(oldest.number, begin, oldest.end)
+        self._files.submit(partial(self._reader.entries_of_file, part, wanted), partial(self._append, then))
 
     def _append(
         self, then: Callable[[], None], entries: list[JournalRecord] | None, error: BaseException | None
@@ -86,15 +98,17 @@ class Relocation:
             return
         for entry in entries[:_ENTRIES_PER_ITERATION]:
             if entry.raft_group in self._replicas:
-                self._journal.append(
+                record = (
                     RecordKind.RELOCATED_ENTRY,
                     entry.entry_type,
                     entry.raft_group,
                     entry.index,
                     entry.term,
+                    entry.commit,
+                    entry.proposal,
                     entry.payload,
-                    _nothing,
                 )
+                self._journal.append((record,), _nothing)
         rest = entries[_ENTRIES_PER_ITERATION:]
         if rest:
             asyncio.get_running_loop().call_soon(self._append, then, rest, None)

@@ -136,8 +136,7 @@ class StateGroups:
             machine.restore(checkpoint.records)
             replica.applied = LogPosition(checkpoint.id.epoch, checkpoint.id.end_offset)
         replica.set_checkpoints(ids)
-        entries = recovered.group(raft_group).entries
-        check_journal_reaches(name, replica.applied.index, entries[-1].index if entries else 0)
+        check_journal_reaches(name, replica.applied.index, recovered.group(raft_group).end)
         for entry in recovered.group(raft_group).entries_after(replica.applied.index):
             replica.apply(LogPosition(entry.term, entry.index), entry.entry_type, bytes(entry.payload))
         replica.last = replica.applied

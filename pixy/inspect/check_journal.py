@@ -24,9 +24,12 @@ from pixy.inspect.report import Report
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.records import check_batch, read_header
 from pixy.storage import (
+    FORMAT_VERSION,
     Disk,
     EntryType,
+    JournalFile,
     JournalScan,
+    LogReset,
     RecordPlace,
     RefusedStart,
     ScannedFile,
@@ -65,19 +68,24 @@ class CheckedGroup:
         entries: entries behind `applied`, or all of them if that is None, in order.
         applied: newest applied position of a partition.
         hard_state: True if there is one.
+        reset: newest reset of its log, None if there is none.
+        end: index of the last entry that the journal knows of, included in a reset or not.
     """
 
     entries: list[CheckedEntry] = field(default_factory=list)
     applied: AppliedPosition | None = None
     hard_state: bool = False
+    reset: LogReset | None = None
+    end: int = 0
 
     def entries_after(self, raft_group: int, index: int) -> list[CheckedEntry]:
         """The entries behind `index`, up to which the group is applied.
 
         Raises:
-            CorruptData: there is a hole, or terms go back.
+            CorruptData: there is a hole, terms go back, or the log was reset behind `index`.
         """
-        return entries_after(raft_group, self.entries, index)
+        reset = None if self.reset is None else self.reset.position
+        return entries_after(raft_group, self.entries, index, reset)
 
 
 @dataclass(slots=True)
@@ -124,16 +132,20 @@ def check_journal(
     report.bytes += scan.bytes_read
     groups = {
         raft_group: CheckedGroup(
-            [entry for _, entry in group.entries], group.applied, group.hard_state is not None
+            [entry for _, entry in group.entries],
+            group.applied,
+            group.hard_state is not None,
+            group.reset,
+            group.end,
         )
-        for raft_group, group in scan.groups.items()
+        for raft_group, group in scan.records.groups.items()
     }
     return CheckedJournal(len(scan.files), groups, scan.whole)
 
 
-def _checked_entry(_file_number: int, view: memoryview, place: RecordPlace) -> CheckedEntry:
+def _checked_entry(file: JournalFile, view: memoryview, place: RecordPlace) -> CheckedEntry:
     """Summary of an entry; raises CorruptData if it is no valid record batch, but should be."""
-    record = journal_record(view, place)
+    record = journal_record(view, place, file.version)
     offsets, command = 0, b""
     if record.entry_type is EntryType.RECORD_BATCH:
         try:
@@ -150,7 +162,8 @@ def _summary(file: ScannedFile) -> str:
     flushes = "no flush"
     if file.next_flush > file.first_flush:
         flushes = f"flushes {file.first_flush} to {file.next_flush - 1}"
-    return f"{flushes}, {file.records} records, {file.end} of {file.file_bytes} bytes"
+    version = f"format version {file.version}, " if file.version < FORMAT_VERSION else ""
+    return f"{version}{flushes}, {file.records} records, {file.end} of {file.file_bytes} bytes"
 
 
 def _advice(damage: RefusedStart) -> str:

@@ -257,8 +257,7 @@ class _NodeCheck:
                 machine.restore(checkpoint.records)
                 index = checkpoint.id.end_offset
             if self._journal.whole:
-                known = self._journal.group(raft_group).entries
-                check_journal_reaches(name, index, known[-1].index if known else 0)
+                check_journal_reaches(name, index, self._journal.group(raft_group).end)
             entries = self._entries_after(name, raft_group, index)
             group.whole &= entries is not None
             for entry in entries or ():

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError, Message
 
 from pixy.cluster import FIRST_GROUPS_GROUP, FIRST_PARTITION_GROUP, METADATA_GROUP, SINKS_GROUP
 from pixy.errors import CorruptData, DataDirectoryError
+from pixy.proto.raft_pb2 import ConfChange, ConfChangeV2
 from pixy.proto.state_pb2 import (
     AppliedPositions,
     ClusterRecord,
@@ -27,6 +28,7 @@ from pixy.proto.state_pb2 import (
     SinkRecord,
     SinksCommand,
     SinksRecord,
+    StagedPiece,
     TopicRecord,
 )
 from pixy.records import COMPRESSION, BatchHeader, check_batch, read_header, read_records
@@ -36,6 +38,7 @@ from pixy.storage import (
     EntryType,
     JournalRecord,
     RecordKind,
+    check_entry_payload,
     find_later_flush,
     first_flush_number,
     journal_record,
@@ -55,6 +58,11 @@ _IDENTITIES = ("identity", STAGE_FILE)
 _HEADER_BYTES = 64
 _GROUP_KEY = b"group\0"
 _CODECS = {number: name for name, number in COMPRESSION.items()}
+_MESSAGES: Mapping[EntryType, type[ConfChange | ConfChangeV2 | StagedPiece]] = {
+    EntryType.CONF_CHANGE: ConfChange,
+    EntryType.CONF_CHANGE_V2: ConfChangeV2,
+    EntryType.STAGED_PIECE: StagedPiece,
+}
 
 
 class DumpLine(NamedTuple):
@@ -152,14 +160,14 @@ def _dump_journal(disk: Disk, path: Path, records: bool) -> Iterator[DumpLine]:
     )
     at, number = _HEADER_BYTES, first_flush_number(view)
     number = 1 if number is None else number
-    while not isinstance(flush := read_flush(view, at, header.file_number, number), str):
+    while not isinstance(flush := read_flush(view, at, header, number), str):
         fields = {"number": number, "byte": at, "bytes": flush.end - at, "records": len(flush.records)}
         yield DumpLine("flush", fields)
         for place in flush.records:
-            yield from _dump_record(journal_record(view, place), records)
+            yield from _dump_record(journal_record(view, place, header.version), records)
         at, number = flush.end, number + 1
     if flush:
-        later = find_later_flush(view, at, header.file_number, number)
+        later = find_later_flush(view, at, header, number)
         follows = "no later flush follows" if later is None else f"a later flush follows at byte {later}"
         raise CorruptData(f"corrupt at byte {at}: {flush}; {follows}")
 
@@ -171,21 +179,47 @@ def _dump_record(record: JournalRecord, records: bool) -> Iterator[DumpLine]:
         "term": record.term,
         "bytes": len(record.payload),
     }
-    if record.kind is RecordKind.APPLIED_POSITIONS:
-        for position in AppliedPositions.FromString(bytes(record.payload)).positions:
-            yield DumpLine("applied_position", _plain(position))
-    elif record.kind is RecordKind.HARD_STATE:
-        yield DumpLine("hard_state", place | _plain(HardState.FromString(bytes(record.payload))))
-    else:
-        place["type"] = record.entry_type.name.lower()
-        if record.entry_type is EntryType.COMMAND:
-            place |= _command(record)
-        elif record.entry_type is EntryType.RECORD_BATCH:
-            check_batch(record.payload)
-            place |= {"records": read_header(record.payload).records}
-        yield DumpLine(record.kind.name.lower(), place)
-        if records and record.entry_type is EntryType.RECORD_BATCH:
-            yield from _dump_records(record.payload)
+    match record.kind:
+        case RecordKind.APPLIED_POSITIONS:
+            for position in AppliedPositions.FromString(bytes(record.payload)).positions:
+                yield DumpLine("applied_position", _plain(position))
+        case RecordKind.HARD_STATE:
+            yield DumpLine("hard_state", place | _plain_state(record))
+        case RecordKind.LOG_RESET | RecordKind.RELOCATED_LOG_RESET:
+            # The state has a term of its own.
+            state = {"configuration": _plain_state(record)}
+            yield DumpLine(record.kind.name.lower(), place | state)
+        case RecordKind.INCARNATION:
+            yield DumpLine("incarnation", {"number": record.index})
+        case _:
+            yield DumpLine(record.kind.name.lower(), place | _entry(record))
+            if records and record.entry_type is EntryType.RECORD_BATCH:
+                yield from _dump_records(record.payload)
+
+
+def _plain_state(record: JournalRecord) -> dict[str, Any]:
+    return _plain(HardState.FromString(bytes(record.payload)))
+
+
+def _entry(record: JournalRecord) -> dict[str, Any]:
+    """Fields that only entries have, original or relocated."""
+    payload = bytes(record.payload)
+    fields: dict[str, Any] = {}
+    if record.version > 1:
+        fields["commit"] = record.commit
+    if record.proposal is not None:
+        fields["proposal"] = record.proposal._asdict()
+    fields["type"] = record.entry_type.name.lower()
+    match record.entry_type:
+        case EntryType.COMMAND:
+            fields |= _command(record)
+        case EntryType.RECORD_BATCH:
+            check_batch(payload)
+            fields |= {"records": read_header(payload).records}
+        case EntryType.CONF_CHANGE | EntryType.CONF_CHANGE_V2 | EntryType.STAGED_PIECE:
+            check_entry_payload(record.raft_group, record.index, record.entry_type, payload)
+            fields[fields["type"]] = _plain(_MESSAGES[record.entry_type].FromString(payload))
+    return fields
 
 
 def _command(record: JournalRecord) -> Mapping[str, Any]:

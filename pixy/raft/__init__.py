@@ -51,6 +51,7 @@ from pixy.raft.sizes import NO_LIMIT
 from pixy.raft.status import RaftStatus
 from pixy.raft.storage import InitialState, MemoryStorage, Storage
 from pixy.raft.trace import NULL_TRACE, Trace
+from pixy.raft.wire import decode_conf_change
 
 __all__ = [
     "APPEND_THREAD",
@@ -101,5 +102,6 @@ __all__ = [
     "StorageError",
     "Trace",
     "Work",
+    "decode_conf_change",
     "is_local_thread",
 ]

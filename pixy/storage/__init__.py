@@ -12,19 +12,24 @@ from pixy.storage.identity import (
     write_stage_record,
 )
 from pixy.storage.index import INDEX_INTERVAL_BYTES, OffsetIndex, TimeIndex
-from pixy.storage.journal import Journal, JournalFile, JournalOptions, JournalPosition, journal_path
+from pixy.storage.journal import Journal, JournalOptions
 from pixy.storage.journal_entries import entries_after
+from pixy.storage.journal_files import FilePart, JournalFile, JournalPosition, Span, journal_path, parts_with
 from pixy.storage.journal_format import (
+    FORMAT_VERSION,
     EntryType,
     JournalRecord,
     RecordKind,
     RecordPlace,
+    UnitRecord,
     find_later_flush,
     first_flush_number,
     journal_record,
     read_file_header,
     read_flush,
 )
+from pixy.storage.journal_groups import LogReset, check_entry_payload
+from pixy.storage.journal_reader import EntriesRead, EntryRange, JournalReader
 from pixy.storage.journal_scan import JournalScan, RefusedStart, ScannedFile, TornTail, UnfinishedFile
 from pixy.storage.log_segments import RebuiltIndexes, TopicLogs
 from pixy.storage.log_writer import DamagedLog, LogWriter, LogWriterOptions, SyncedLog, WriterPace
@@ -36,16 +41,18 @@ from pixy.storage.partition_directory import (
     sort_partition_directories,
 )
 from pixy.storage.partition_log import PartitionLog, SyncedPosition
-from pixy.storage.recovery import RecoveredGroup, RecoveredJournal, read_entries, recover_journal
+from pixy.storage.recovery import RecoveredGroup, RecoveredJournal, recover_journal
 from pixy.storage.removal import Removal
 from pixy.storage.retention import LogOptions
 from pixy.storage.scan import scan_batches
 from pixy.storage.segment import RETIRED, Chunk, segment_path
 from pixy.storage.staged_part import StagedPart
+from pixy.storage.term_runs import TermRun
 from pixy.storage.upkeep import Upkeep
 from pixy.storage.worker import MakeWorker, ThreadWorker, Worker, run_on
 
 __all__ = [
+    "FORMAT_VERSION",
     "INDEX_INTERVAL_BYTES",
     "RETIRED",
     "Checkpoint",
@@ -55,16 +62,21 @@ __all__ = [
     "DamagedLog",
     "DirectoryKind",
     "Disk",
+    "EntriesRead",
+    "EntryRange",
     "EntryType",
     "File",
+    "FilePart",
     "Journal",
     "JournalFile",
     "JournalOptions",
     "JournalPosition",
+    "JournalReader",
     "JournalRecord",
     "JournalScan",
     "KnownPartitions",
     "LogOptions",
+    "LogReset",
     "LogWriter",
     "LogWriterOptions",
     "MakeWorker",
@@ -80,17 +92,21 @@ __all__ = [
     "RefusedStart",
     "Removal",
     "ScannedFile",
+    "Span",
     "StagedPart",
     "SyncedLog",
     "SyncedPosition",
+    "TermRun",
     "ThreadWorker",
     "TimeIndex",
     "TopicLogs",
     "TornTail",
     "UnfinishedFile",
+    "UnitRecord",
     "Upkeep",
     "Worker",
     "WriterPace",
+    "check_entry_payload",
     "entries_after",
     "find_later_flush",
     "first_flush_number",
@@ -99,8 +115,8 @@ __all__ = [
     "journal_record",
     "judge_partition_directory",
     "load_identity",
+    "parts_with",
     "read_checkpoint",
-    "read_entries",
     "read_file_header",
     "read_flush",
     "read_identity",

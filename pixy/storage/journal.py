@@ -1,15 +1,18 @@
 """The journal: the write-ahead log of every raft group of one node.
 
-Records are gathered on the event loop and written by one worker, one flush at a time: records
-appended during a flush go into the next one, so one sync serves all groups and all callers (group
-commit). There is no timer: a flush begins at the end of the loop iteration in which the first
-record is appended. `File.write_durably` writes and syncs it, `direct_writes` if it is large.
+Records are appended in *units*, gathered on the event loop and written by one worker, one flush at
+a time: units appended during a flush go into the next one, so one sync serves all groups and all
+callers (group commit). There is no timer: a flush begins at the end of the loop iteration in which
+the first unit is appended. `File.write_durably` writes and syncs it, `direct_writes` if it is
+large. A unit is never split over two flushes. A torn flush is cut as a whole, so a crash leaves a
+unit whole, or nothing of it.
 
 Recovery relies on this order: flush n+1 is written only after flush n was synced; a file is synced
 before its successor is created; a file exists durably (file and directory synced) before its first
-flush; a file is durably removed before the next one is removed.
+flush; a file is durably removed before the next one is removed. All records of a file have its
+format version: if the newest file is of an older one, the next flush begins a new file.
 
-The records of a durable flush are reported in pieces, one per iteration of the event loop, so that
+The units of a durable flush are reported in pieces, one per iteration of the event loop, so that
 other tasks do not wait for all answers. Meanwhile the next flush is written; it is reported, and
 the one after it begins, when the previous one is reported completely.
 
@@ -29,116 +32,49 @@ every client during each sync.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pixy.errors import Unavailable
-from pixy.storage.disk import Buffer, Disk, File, is_disk_full
+from pixy.records import crc32c
+from pixy.storage.disk import Disk, File, is_disk_full
+from pixy.storage.gathered_units import GatheredUnits
+from pixy.storage.journal_files import EMPTY_JOURNAL, JournalFile, JournalPosition, journal_path
 from pixy.storage.journal_format import (
+    ENTRY_KINDS,
     FILE_HEADER_BYTES,
     FLUSH_FRAME_BYTES,
+    FORMAT_VERSION,
     RECORD_HEAD_BYTES,
-    RecordKind,
+    UnitRecord,
     file_header,
     flush_frame,
-    record_head,
+    pack_identified,
+    pack_start,
+    pack_unidentified,
 )
 from pixy.storage.worker import Worker
 
-__all__ = ["EMPTY_JOURNAL", "Journal", "JournalFile", "JournalOptions", "JournalPosition", "journal_path"]
+__all__ = ["Journal", "JournalOptions"]
 
-_ENTRIES = (RecordKind.ENTRY, RecordKind.RELOCATED_ENTRY)
 _FULL_DISK_RETRY_S = 0.5
 _FLUSH_BYTES_MAX = 4 << 20
-"""A larger flush gains no throughput and delays all its callers."""
+"""A flush of this size takes no further unit: it would gain no throughput and delay its callers."""
 _AHEAD_BYTES = 256 << 10
 """Stretch that its first flush fills up with zeros. See the module."""
 _ZEROS = memoryview(bytes(_AHEAD_BYTES))
-_TOLD_RECORDS_MAX = 64
-_TOLD_BYTES_MAX = 64 << 10
-"""Limits of the records reported per loop iteration, at least one. Their callbacks take 1 or 2 ms.
-"""
-
-
-def journal_path(directory: Path, file_number: int) -> Path:
-    """Path of a journal file."""
-    return directory / f"{file_number:020d}.journal"
-
-
-class JournalPosition(NamedTuple):
-    """Position of the next flush. `file_number` 0: there is no file yet."""
-
-    file_number: int
-    position: int
-    flush_number: int
-
-
-EMPTY_JOURNAL = JournalPosition(file_number=0, position=0, flush_number=1)
-
-
-@dataclass(slots=True)
-class JournalFile:
-    """Bookkeeping of one journal file.
-
-    Invariant: `last_index` has every raft group with an entry in the file, relocated ones included,
-    with the highest index there. So a file is retained for a group whose entries were copied into
-    it, and for entries replaced since.
-    """
-
-    number: int
-    last_index: dict[int, int] = field(default_factory=dict)
-
-    def add(self, last_index: Mapping[int, int]) -> None:
-        """Record entries in the file: the highest index of each raft group among them."""
-        for raft_group, index in last_index.items():
-            if index > self.last_index.get(raft_group, 0):
-                self.last_index[raft_group] = index
-
-
-@dataclass(slots=True)
-class _Gathered:
-    """Content of one flush.
-
-    Invariants: `buffers` has a head and a payload per token; `bytes` is their size; `last_index` is
-    as in `JournalFile`, but after a split may have entries of the other part, which only retains a
-    file longer than needed.
-    """
-
-    buffers: list[Buffer] = field(default_factory=list)
-    tokens: list[Any] = field(default_factory=list)
-    bytes: int = 0
-    last_index: dict[int, int] = field(default_factory=dict)
-
-    def split(self, size_max: int) -> "tuple[_Gathered, _Gathered]":
-        """The records that fit into `size_max` bytes, at least one, and the rest."""
-        size = records = 0
-        for records in range(1, len(self.tokens) + 1):
-            size += RECORD_HEAD_BYTES + len(self.buffers[2 * records - 1])
-            if records == len(self.tokens):
-                break
-            if size + RECORD_HEAD_BYTES + len(self.buffers[2 * records + 1]) > size_max:
-                break
-        first = _Gathered(self.buffers[: 2 * records], self.tokens[:records], size, self.last_index)
-        rest = _Gathered(
-            self.buffers[2 * records :], self.tokens[records:], self.bytes - size, dict(self.last_index)
-        )
-        return first, rest
-
-    def piece(self, first: int) -> int:
-        """End of the records from `first` on that are reported in one iteration."""
-        size = 0
-        for end in range(first + 1, min(first + _TOLD_RECORDS_MAX, len(self.tokens)) + 1):
-            size += len(self.buffers[2 * end - 1])
-            if size >= _TOLD_BYTES_MAX:
-                return end
-        return min(first + _TOLD_RECORDS_MAX, len(self.tokens))
 
 
 class _Written(NamedTuple):
+    """A durable flush: the files begun for it, its number, and its bytes in the last file."""
+
     files: list[int]
+    flush_number: int
     position: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +103,15 @@ class Journal:
         disk: the file system.
         worker: the journal thread, owned by the journal from here on.
         options: its files.
-        on_durable: called with the tokens of records, in order; never with tokens of two flushes at
+        on_durable: called with the tokens of units, in order; never with tokens of two flushes at
             once.
         on_fault: called with the error when nothing can be made durable any more.
         on_full: called when the disk is full.
 
     Attributes:
-        files: its files, oldest first.
+        files: its files, oldest first, with the flushes that are reported or being reported.
         blocked: reason why nothing can be written now; None otherwise.
+        flush_number: number of the newest durable flush, 0 for none.
         flushed_at: end of the last flush, in the loop's time.
     """
 
@@ -203,48 +140,82 @@ class Journal:
         self._size = 0
         # All blocks of the file up to here were written before; 0 if unknown.
         self._written_to = 0
+        # The newest file was found by recovery, and can be continued.
+        self._continues = not options.files or options.files[-1].version == FORMAT_VERSION
         self._at = options.at
-        self._gathered = _Gathered()
-        self._flushing = False
+        # Units of the next flushes, and of the one behind them.
+        self._full: deque[GatheredUnits] = deque()
+        self._gathered = GatheredUnits()
+        self._flushing: GatheredUnits | None = None
         self._scheduled = False
-        # The flush being reported, and the number of its records reported; the flush written
-        # meanwhile. Invariant: `files` ends with the file of the first of them.
-        self._telling: _Gathered | None = None
-        self._told = 0
-        self._finished: tuple[_Written, _Gathered] | None = None
+        # The flush being reported; the flush written meanwhile, None as its result if it had no
+        # record. Invariant: `files` ends with the file of the first of them.
+        self._telling: GatheredUnits | None = None
+        self._finished: tuple[_Written | None, GatheredUnits] | None = None
         self._paused = False
         self._broken = False
         self._retry: asyncio.TimerHandle | None = None
-        # Set while nothing is gathered, in flight or to be reported, and while gathered records
-        # wait for disk space.
+        # Set while nothing is gathered, in flight or to be reported, and while gathered units wait
+        # for disk space.
         self._idle = asyncio.Event()
         self._idle.set()
         self.files: list[JournalFile] = list(options.files)
         self.blocked: Unavailable | None = None
+        self.flush_number = options.at.flush_number - 1
         self.flushed_at = float("-inf")
 
-    def append(
-        self, kind: int, entry_type: int, raft_group: int, index: int, term: int, payload: Buffer, token: Any
-    ) -> None:
-        """Add a record to the next flush. `payload` must not change until `on_durable` is called
-        with `token`.
+    @property
+    def oldest_unsynced_at(self) -> float | None:
+        """Loop time at which the oldest unit was appended that is not durable yet; None if there is
+        none.
+        """
+        oldest = self._flushing or (self._full[0] if self._full else self._gathered)
+        return oldest.since if oldest.tokens else None
 
-        An entry is relocated by appending the result of `read_entries` with the kind
+    def append(self, records: Sequence[UnitRecord], token: Any) -> None:
+        """Add a unit to the next flush: records that a crash leaves all, or none of them.
+
+        The payloads must not change until `on_durable` is called with `token`. A unit without
+        records writes nothing; its token is reported when everything before it is durable.
+
+        An entry is relocated by appending what `JournalReader` has read, with the kind
         RELOCATED_ENTRY. Once that is durable, the group no longer needs the entry's old file. Only
         entries currently in the group's Raft log may be relocated.
         """
         gathered = self._gathered
-        gathered.buffers.append(record_head(kind, entry_type, raft_group, index, term, payload))
-        gathered.buffers.append(payload)
-        gathered.bytes += RECORD_HEAD_BYTES + len(payload)
-        gathered.tokens.append(token)
-        if kind in _ENTRIES and index > gathered.last_index.get(raft_group, 0):
-            gathered.last_index[raft_group] = index
-        if self._may_schedule():
-            if self._paused:
-                self._idle.clear()
+        if not gathered.tokens:
+            gathered.since = self._loop.time()
+        elif gathered.bytes >= _FLUSH_BYTES_MAX:
+            self._full.append(gathered)
+            gathered = self._gathered = GatheredUnits(since=self._loop.time())
+        if len(records) == 1:
+            # As `GatheredUnits.add` does it; each call and loop would take a twentieth of the time.
+            kind, entry_type, raft_group, index, term, commit, proposal, payload = records[0]
+            if proposal is None:
+                rest = pack_unidentified(kind, entry_type, 0, raft_group, index, term, commit)
             else:
-                self._schedule()
+                node, start, number = proposal
+                rest = pack_identified(
+                    kind, entry_type, 0, raft_group, index, term, commit, node, start, number
+                )
+            size = len(payload)
+            gathered.buffers.append(pack_start(size, crc32c(payload, crc32c(rest))) + rest)
+            gathered.buffers.append(payload)
+            gathered.bytes += RECORD_HEAD_BYTES + size
+            if kind in ENTRY_KINDS:
+                highest = gathered.highest
+                known = highest.get(raft_group)
+                if known is None:
+                    gathered.lowest[raft_group] = highest[raft_group] = index
+                elif index > known:
+                    highest[raft_group] = index
+                else:
+                    gathered.note(raft_group, index)
+        else:
+            gathered.add(records)
+        gathered.tokens.append(token)
+        if self._flushing is None and not self._scheduled and self._finished is None:
+            self._schedule()
 
     def pause(self) -> None:
         """Start no further flush until `resume`."""
@@ -253,26 +224,27 @@ class Journal:
     def resume(self) -> None:
         """Start flushes again after `pause`."""
         self._paused = False
-        if self._gathered.tokens and self._may_schedule():
+        busy = self._scheduled or self._flushing is not None or self._finished is not None
+        if self._has_units() and not busy:
             self._schedule()
 
     async def drained(self) -> None:
-        """Wait until all appended records are durable, or cannot become so: the journal is broken
-        or the disk is full.
+        """Wait until all appended units are durable, or cannot become so: the journal is broken or
+        the disk is full.
         """
         while not (self._idle.is_set() or self._broken):
             await self._idle.wait()
 
     async def stop(self) -> None:
-        """Write the appended records, then stop the worker. Nothing may be appended afterwards.
+        """Write the appended units, then stop the worker. Nothing may be appended afterwards.
 
-        On a full disk, records waiting for space are given up: they were not acknowledged.
+        On a full disk, units waiting for space are given up: they were not acknowledged.
         """
         await self.drained()
         self.abandon()
 
     def give_up(self) -> None:
-        """Report no more records as durable, and release the waiters of `drained`."""
+        """Report no more units as durable, and release the waiters of `drained`."""
         self._broken = True
         self._idle.set()
 
@@ -298,30 +270,33 @@ class Journal:
 
     # --- on the event loop ------------------------------------------------------------------------
 
-    def _may_schedule(self) -> bool:
-        return not (self._scheduled or self._flushing or self._finished)
+    def _has_units(self) -> bool:
+        return bool(self._full or self._gathered.tokens)
 
     def _schedule(self) -> None:
-        self._scheduled = True
         self._idle.clear()
-        self._loop.call_soon(self._begin_flush)
+        if not self._paused:
+            self._scheduled = True
+            self._loop.call_soon(self._begin_flush)
 
     def _begin_flush(self) -> None:
         self._scheduled = False
         if self._broken or self._paused:
             return
-        gathered, rest = self._gathered, None
-        if gathered.bytes > _FLUSH_BYTES_MAX:
-            gathered, rest = gathered.split(_FLUSH_BYTES_MAX)
-        self._gathered = _Gathered() if rest is None else rest
-        self._flushing = True
+        if self._full:
+            gathered = self._full.popleft()
+        else:
+            gathered, self._gathered = self._gathered, GatheredUnits()
+        self._flushing = gathered
         self._idle.clear()
-        self._submit(gathered)
+        if gathered.buffers:
+            self._submit(gathered)
+        else:
+            self._flushed(None, gathered)
 
-    def _submit(self, gathered: "_Gathered") -> None:
+    def _submit(self, gathered: GatheredUnits) -> None:
         def done(written: _Written | None, error: BaseException | None) -> None:
             if error is None:
-                assert written is not None
                 self._flushed(written, gathered)
             elif isinstance(error, _DiskFullError):
                 self.blocked = Unavailable(f"the disk is full: {error}")
@@ -335,37 +310,40 @@ class Journal:
         self._retry = None
         self._worker.submit(lambda: self._write(gathered), done)
 
-    def _flushed(self, written: _Written, gathered: "_Gathered") -> None:
+    def _flushed(self, written: _Written | None, gathered: GatheredUnits) -> None:
         if self._broken:
             return
-        self.blocked = None
-        self._flushing = False
-        self.flushed_at = self._loop.time()
+        self._flushing = None
+        if written is not None:
+            self.blocked = None
+            self.flush_number = written.flush_number
+            self.flushed_at = self._loop.time()
         if self._telling is None:
             self._begin_telling(written, gathered)
             self._tell()
         else:
             self._finished = (written, gathered)
 
-    def _begin_telling(self, written: _Written, gathered: "_Gathered") -> None:
-        self.files.extend(JournalFile(number) for number in written.files)
-        self.files[-1].add(gathered.last_index)
-        self._telling, self._told = gathered, 0
-        if self._gathered.tokens and not self._paused and not self._scheduled:
+    def _begin_telling(self, written: _Written | None, gathered: GatheredUnits) -> None:
+        if written is not None:
+            self.files.extend(JournalFile(number) for number in written.files)
+            self.files[-1].add(gathered.lowest, gathered.highest, written.position)
+            self.files[-1].end = written.end
+        self._telling = gathered
+        if self._has_units() and not self._paused and not self._scheduled:
             self._begin_flush()
 
     def _tell(self) -> None:
         gathered = self._telling
         if self._broken or gathered is None:
             return
-        first, self._told = self._told, gathered.piece(self._told)
         try:
-            self._on_durable(gathered.tokens[first : self._told])
+            self._on_durable(gathered.next_tokens())
         except Exception as error:
             # A bug. The rest of the flush was not applied, so nothing after it may be.
             self._break(error)
             return
-        if self._told < len(gathered.tokens):
+        if gathered.told < len(gathered.tokens):
             self._loop.call_soon(self._tell)
         else:
             self._end_telling()
@@ -376,7 +354,9 @@ class Journal:
             finished, self._finished = self._finished, None
             self._begin_telling(*finished)
             self._loop.call_soon(self._tell)
-        elif self._retry is not None or not (self._flushing or self._scheduled or self._gathered.tokens):
+        elif self._retry is not None or (
+            self._flushing is None and not self._scheduled and not self._has_units()
+        ):
             self._idle.set()
 
     def _break(self, error: BaseException) -> None:
@@ -387,11 +367,11 @@ class Journal:
 
     # --- on the worker ----------------------------------------------------------------------------
 
-    def _write(self, gathered: "_Gathered") -> _Written:
+    def _write(self, gathered: GatheredUnits) -> _Written:
         number, position, flush_number = self._at
         needed = FLUSH_FRAME_BYTES + gathered.bytes
         new_files: list[int] = []
-        if self._file is None and number:
+        if self._file is None and number and self._continues:
             self._file = self._disk.open(journal_path(self._directory, number))
             self._size = self._file.size()
         fits = position + needed <= self._size
@@ -404,13 +384,12 @@ class Journal:
         elif not fits:
             self._grow(self._file, position + needed)
         assert self._file is not None
-        frame = flush_frame(
-            self._owner[0], flush_number, number, position, gathered.bytes, len(gathered.tokens)
-        )
+        count = len(gathered.buffers) // 2
+        frame = flush_frame(self._owner[0], flush_number, number, position, gathered.bytes, count)
         ahead = self._zeros_ahead(position + needed, needed)
         self._file.write_durably([frame, *gathered.buffers, ahead], position)
         self._at = JournalPosition(number, position + needed, flush_number + 1)
-        return _Written(new_files, position + needed)
+        return _Written(new_files, flush_number, position, position + needed)
 
     def _zeros_ahead(self, end: int, needed: int) -> memoryview:
         """Zeros to write after a flush of `needed` bytes that ends at `end`."""

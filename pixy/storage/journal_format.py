@@ -4,7 +4,7 @@ All numbers are little-endian. A file begins with a header of 64 bytes:
 
     byte  size  field
     0     8     magic "PIXYJRNL"
-    8     4     format version, 1
+    8     4     format version, 2; of all records in the file
     12    4     CRC-32C of bytes 0..11, then of bytes 16..63
     16    8     file number; files are numbered from 1 without holes
     24    16    cluster id
@@ -22,17 +22,27 @@ its records.
     32    4     bytes of records that follow
     36    4     number of records that follow
 
-A record is a head of 36 bytes and its payload:
+A record is a head of 60 bytes and its payload:
 
     0     4     length of the payload
     4     4     CRC-32C of bytes 8..end of the payload
     8     1     kind (`RecordKind`)
-    9     1     type of the entry (`EntryType`) for the kinds ENTRY and RELOCATED_ENTRY, else 0
+    9     1     type of the entry (`EntryType`), original or relocated; of other kinds 0
     10    2     zeros
     12    8     raft group
     20    8     index
     28    8     term
-    36          payload
+    36    8     of an entry: commit index of its raft group that was known when it was written
+    44    4     of an entry: node id of its proposal (`ProposalId`); zeros from here on: it has none
+    48    4     of an entry: incarnation of its proposal
+    52    8     of an entry: sequence of its proposal
+    60          payload
+
+Bytes 36..59 of other kinds are zeros. The commit index rides with the entries, so it never needs a
+record or a flush of its own.
+
+Version 1 is read and no longer written. Its heads have 36 bytes, the first 36 of these, and it
+knows the kinds up to RELOCATED_ENTRY and the types up to COMMAND.
 
 The cluster id in the frame's checksum is a secret of the node: a message of a client never contains
 a valid frame.
@@ -52,9 +62,11 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from pixy.errors import CorruptData, DataDirectoryError
+from pixy.proposal_id import ProposalId
 from pixy.records import crc32c
 
 __all__ = [
+    "ENTRY_KINDS",
     "FILE_HEADER_BYTES",
     "FLUSH_FRAME_BYTES",
     "FORMAT_VERSION",
@@ -66,13 +78,18 @@ __all__ = [
     "JournalRecord",
     "RecordKind",
     "RecordPlace",
+    "UnitRecord",
     "file_header",
     "find_later_flush",
     "first_flush_number",
     "flush_frame",
     "flush_number_at",
+    "head_bytes",
     "is_zero",
     "journal_record",
+    "pack_identified",
+    "pack_start",
+    "pack_unidentified",
     "read_file_header",
     "read_flush",
     "read_flush_frame",
@@ -80,10 +97,12 @@ __all__ = [
     "record_head",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version of new files."""
 FILE_HEADER_BYTES = 64
 FLUSH_FRAME_BYTES = 40
-RECORD_HEAD_BYTES = 36
+RECORD_HEAD_BYTES = 60
+"""Size of a record's head in new files; see `head_bytes`."""
 
 _FILE_MAGIC = b"PIXYJRNL"
 _FLUSH_MAGIC = b"FLSH"
@@ -93,9 +112,14 @@ _FILE_REST = struct.Struct("<Q16sI20x")
 _CLUSTER_ID = slice(24, 40)
 _FLUSH_START = struct.Struct("<4sI")
 _FLUSH_REST = struct.Struct("<QQQII")
-_RECORD_START = struct.Struct("<II")
-_RECORD_REST = struct.Struct("<BBHQQQ")
-_RECORD_HEAD = struct.Struct("<IIBBHQQQ")
+pack_start = struct.Struct("<II").pack
+"""Encodes the first bytes of a record's head, up to its checksum."""
+pack_identified = struct.Struct("<BBHQQQQIIQ").pack
+"""Encodes the rest of it, with a proposal."""
+pack_unidentified = struct.Struct("<BBHQQQQ16x").pack
+"""Encodes the rest of it, without a proposal."""
+_PROPOSAL = struct.Struct("<IIQ")
+_PROPOSAL_AT = 44
 
 Buffer = bytes | bytearray | memoryview
 
@@ -108,6 +132,12 @@ class RecordKind(IntEnum):
     APPLIED_POSITIONS = 3
     RELOCATED_ENTRY = 4
     """A copy of an entry, made before the original's file is removed; see `journal_entries`."""
+    LOG_RESET = 5
+    """The group's log begins behind (index, term); the payload is its configuration there."""
+    RELOCATED_LOG_RESET = 6
+    """A copy of the newest reset, made before its file is removed; see `journal_entries`."""
+    INCARNATION = 7
+    """Number of a start of the node, in the index."""
 
 
 class EntryType(IntEnum):
@@ -116,10 +146,39 @@ class EntryType(IntEnum):
     EMPTY = 0
     RECORD_BATCH = 1
     COMMAND = 2
+    CONF_CHANGE = 3
+    CONF_CHANGE_V2 = 4
+    STAGED_PIECE = 5
+    """Its bytes are in a file of `staging`; the payload says which."""
 
 
-_KINDS = frozenset(map(int, RecordKind))
-_ENTRY_TYPES = frozenset(map(int, EntryType))
+ENTRY_KINDS = (RecordKind.ENTRY, RecordKind.RELOCATED_ENTRY)
+"""Kinds with an entry type, a commit index and a proposal."""
+
+
+class _Layout(NamedTuple):
+    """Format version of records."""
+
+    head: struct.Struct
+    kinds: frozenset[int]
+    entry_types: frozenset[int]
+
+
+_LAYOUTS = {
+    1: _Layout(
+        struct.Struct("<IIBBHQQQ"),
+        frozenset(range(1, RecordKind.RELOCATED_ENTRY + 1)),
+        frozenset(range(EntryType.COMMAND + 1)),
+    ),
+    2: _Layout(
+        struct.Struct("<IIBBHQQQQ16x"), frozenset(map(int, RecordKind)), frozenset(map(int, EntryType))
+    ),
+}
+
+
+def head_bytes(version: int) -> int:
+    """Size of a record's head in files of a format version."""
+    return _LAYOUTS[version].head.size
 
 
 class FileHeader(NamedTuple):
@@ -131,16 +190,32 @@ class FileHeader(NamedTuple):
     node_id: int
 
 
-RecordPlace = tuple[int, int, int, int, int, int, int]
-"""A record in a buffer: first byte, the byte behind it, kind, entry type, raft group, index, term.
+RecordPlace = tuple[int, int, int, int, int, int, int, int]
+"""A record in a buffer: first byte, the byte behind it, kind, entry type, raft group, index, term,
+commit index.
 
 Not a `NamedTuple`, whose creation takes as long as the checksum of a small record.
+"""
+
+UnitRecord = tuple[int, int, int, int, int, int, tuple[int, int, int] | None, Buffer]
+"""A record to write: kind, entry type, raft group, index, term, commit index, proposal (node id,
+incarnation, sequence; None if there is none), payload.
+
+Of other kinds than entries, entry type and commit index are 0, and there is no proposal. Not a
+`NamedTuple` either.
 """
 
 
 @dataclass(slots=True)
 class JournalRecord:
-    """One record. `payload` is a copy or a view into the source buffer: its creator says which."""
+    """One record that was read.
+
+    Attributes:
+        payload: a copy or a view into the source buffer: its creator says which.
+        version: format version of its file. Record batches of version 1 have no offsets yet.
+        commit: of an entry, commit index that was known when it was written; else 0.
+        proposal: of an entry, identity of its proposal; None if it has none.
+    """
 
     kind: RecordKind
     entry_type: EntryType
@@ -148,6 +223,9 @@ class JournalRecord:
     index: int
     term: int
     payload: bytes | memoryview
+    version: int = FORMAT_VERSION
+    commit: int = 0
+    proposal: ProposalId | None = None
 
 
 class Flush(NamedTuple):
@@ -189,8 +267,10 @@ def read_file_header(buffer: Buffer) -> FileHeader | str:
         return f"file begins with {bytes(magic)!r}, expected {_FILE_MAGIC!r}"
     if _header_crc(buffer) != crc:
         return "the file header's checksum is wrong"
-    if version != FORMAT_VERSION:
-        raise DataDirectoryError(f"format version {version} was never written, expected {FORMAT_VERSION}")
+    if version not in _LAYOUTS:
+        raise DataDirectoryError(
+            f"format version {version} was never written, expected 1 to {FORMAT_VERSION}"
+        )
     return FileHeader(version, *_FILE_REST.unpack_from(buffer, _FILE_START.size))
 
 
@@ -211,7 +291,7 @@ def flush_number_at(buffer: Buffer, at: int) -> int | None:
     view = memoryview(buffer)
     if len(view) < at + FLUSH_FRAME_BYTES:
         return None
-    frame = read_flush_frame(view, at)
+    frame = read_flush_frame(view, at, view[_CLUSTER_ID])
     return None if frame is None else frame[0]
 
 
@@ -223,16 +303,22 @@ def flush_frame(
     return _FLUSH_START.pack(_FLUSH_MAGIC, crc32c(rest, crc32c(cluster_id))) + rest
 
 
-def record_head(kind: int, entry_type: int, raft_group: int, index: int, term: int, payload: Buffer) -> bytes:
-    """Encode the head of a record with this payload."""
-    rest = _RECORD_REST.pack(kind, entry_type, 0, raft_group, index, term)
-    return _RECORD_START.pack(len(payload), crc32c(payload, crc32c(rest))) + rest
+def record_head(record: UnitRecord) -> bytes:
+    """Encode the head of a record."""
+    kind, entry_type, raft_group, index, term, commit, proposal, payload = record
+    if proposal is None:
+        rest = pack_unidentified(kind, entry_type, 0, raft_group, index, term, commit)
+    else:
+        node, start, number = proposal
+        rest = pack_identified(kind, entry_type, 0, raft_group, index, term, commit, node, start, number)
+    return pack_start(len(payload), crc32c(payload, crc32c(rest))) + rest
 
 
 class FlushScan:
-    """Scan of the flushes from byte `at` of a file, up to the first invalid or unexpected one.
+    """Scan of a whole file's flushes from byte `at` on, to the first invalid or unexpected one.
 
-    Iteration yields the records of each flush, once. The attributes are final when it has ended.
+    Iteration yields position and records of each flush, once. The attributes are final when it has
+    ended.
 
     Attributes:
         end: byte behind the last valid flush.
@@ -244,48 +330,46 @@ class FlushScan:
     """
 
     def __init__(
-        self, buffer: Buffer, file_number: int, next_flush: int, at: int = FILE_HEADER_BYTES
+        self, buffer: Buffer, header: FileHeader, next_flush: int, at: int = FILE_HEADER_BYTES
     ) -> None:
         self._view = memoryview(buffer)
-        self._file_number = file_number
+        self._header = header
         self.end = at
         self.next_flush = next_flush
         self.damage = ""
         self.later_flush: int | None = None
         self.last_flush: int | None = None
 
-    def __iter__(self) -> Iterator[list[RecordPlace]]:
-        """Yield the records of each flush.
+    def __iter__(self) -> Iterator[tuple[int, list[RecordPlace]]]:
+        """Yield position and records of each flush.
 
         Raises:
             CorruptData: as `read_flush`.
         """
-        while not isinstance(
-            flush := read_flush(self._view, self.end, self._file_number, self.next_flush), str
-        ):
-            yield flush.records
+        while not isinstance(flush := read_flush(self._view, self.end, self._header, self.next_flush), str):
+            yield self.end, flush.records
             self.last_flush, self.end = self.end, flush.end
             self.next_flush += 1
         self.damage = flush
         if flush:
-            self.later_flush = find_later_flush(self._view, self.end, self._file_number, self.next_flush)
+            self.later_flush = find_later_flush(self._view, self.end, self._header, self.next_flush)
 
 
-def read_flush(view: memoryview, at: int, file_number: int, flush_number: int) -> Flush | str:
-    """Read the flush at byte `at` of a file.
+def read_flush(view: memoryview, at: int, header: FileHeader, flush_number: int) -> Flush | str:
+    """Read the flush at byte `at` of a whole file.
 
     Returns:
         The flush; the reason if it is damaged or another one; "" if only zeros follow.
 
     Raises:
-        CorruptData: all checksums are valid, but this release cannot have written the content: a
-            record of an unknown kind, or a wrong number of records.
+        CorruptData: all checksums are valid, but no release can have written the content: a record
+            of an unknown kind, or a wrong number of records.
     """
-    found = _flush_at(view, at, file_number, flush_number)
+    found = _flush_at(view, at, header, flush_number)
     if isinstance(found, str):
         return found
     end, count = found
-    records = read_records(view, at + FLUSH_FRAME_BYTES, end)
+    records = read_records(view, at + FLUSH_FRAME_BYTES, end, header.version)
     if isinstance(records, str):
         return records
     if len(records) != count:
@@ -295,21 +379,21 @@ def read_flush(view: memoryview, at: int, file_number: int, flush_number: int) -
     return Flush(records, end)
 
 
-def _flush_at(view: memoryview, at: int, file_number: int, flush_number: int) -> tuple[int, int] | str:
+def _flush_at(view: memoryview, at: int, header: FileHeader, flush_number: int) -> tuple[int, int] | str:
     """End and number of records of the flush at `at`.
 
     The reason if it is damaged or another one; "" if only zeros follow.
     """
     if at + FLUSH_FRAME_BYTES > len(view) or bytes(view[at : at + 4]) == b"\0\0\0\0":
         return "" if is_zero(view[at:]) else "neither a flush nor zeros"
-    frame = read_flush_frame(view, at)
+    frame = read_flush_frame(view, at, header.cluster_id)
     if frame is None:
         return "no valid flush frame"
     number, in_file, position, size, count = frame
-    if (number, in_file, position) != (flush_number, file_number, at):
+    if (number, in_file, position) != (flush_number, header.file_number, at):
         return (
             f"flush {number} of file {in_file} at byte {position}, "
-            f"expected flush {flush_number} of file {file_number} at byte {at}"
+            f"expected flush {flush_number} of file {header.file_number} at byte {at}"
         )
     end = at + FLUSH_FRAME_BYTES + size
     if end > len(view):
@@ -317,52 +401,74 @@ def _flush_at(view: memoryview, at: int, file_number: int, flush_number: int) ->
     return end, count
 
 
-def read_flush_frame(view: memoryview, at: int) -> tuple[int, int, int, int, int] | None:
-    """Fields of the frame at `at` of a whole file, from the flush number on; None if invalid."""
+def read_flush_frame(view: memoryview, at: int, cluster_id: Buffer) -> tuple[int, int, int, int, int] | None:
+    """Fields of the frame at `at` of a buffer, from the flush number on; None if it is invalid."""
     magic, crc = _FLUSH_START.unpack_from(view, at)
     if magic != _FLUSH_MAGIC:
         return None
-    if crc32c(view[at + 8 : at + FLUSH_FRAME_BYTES], crc32c(view[_CLUSTER_ID])) != crc:
+    if crc32c(view[at + 8 : at + FLUSH_FRAME_BYTES], crc32c(cluster_id)) != crc:
         return None
     return _FLUSH_REST.unpack_from(view, at + 8)
 
 
-def read_records(view: memoryview, at: int, end: int) -> list[RecordPlace] | str:
+def read_records(view: memoryview, at: int, end: int, version: int) -> list[RecordPlace] | str:
     """Read the records from byte `at` to `end` of a buffer, verifying each.
 
     Returns:
         The records; the reason if one of them is damaged.
 
     Raises:
-        CorruptData: a record is whole, but of a kind unknown to this release.
+        CorruptData: a record is whole, but of a kind unknown to this release, or to the version.
     """
     places: list[RecordPlace] = []
-    head = _RECORD_HEAD.unpack_from
+    head, kinds, entry_types = _LAYOUTS[version]
+    unpack, size_of_head = head.unpack_from, head.size
     while at < end:
-        if at + RECORD_HEAD_BYTES > end:
+        if at + size_of_head > end:
             return "a record's head is cut off"
-        size, crc, kind, entry_type, _, raft_group, index, term = head(view, at)
-        behind = at + RECORD_HEAD_BYTES + size
+        if version == 1:
+            size, crc, kind, entry_type, _, raft_group, index, term = unpack(view, at)
+            commit = 0
+        else:
+            size, crc, kind, entry_type, _, raft_group, index, term, commit = unpack(view, at)
+        behind = at + size_of_head + size
         if behind > end or crc32c(view[at + 8 : behind]) != crc:
             return "a record's checksum is wrong"
-        if kind not in _KINDS or entry_type not in _ENTRY_TYPES:
-            raise CorruptData(
-                f"a valid record has kind {kind} and entry type {entry_type}, which this release does not know: "
-                "a newer one wrote it"
-            )
-        places.append((at, behind, kind, entry_type, raft_group, index, term))
+        if kind not in kinds or entry_type not in entry_types:
+            raise CorruptData(_unknown(kind, entry_type, version))
+        places.append((at, behind, kind, entry_type, raft_group, index, term, commit))
         at = behind
     return places
 
 
-def journal_record(view: memoryview, place: RecordPlace) -> JournalRecord:
+def _unknown(kind: int, entry_type: int, version: int) -> str:
+    found = f"a valid record has kind {kind} and entry type {entry_type}, which"
+    if version < FORMAT_VERSION:
+        return f"{found} format version {version} does not have"
+    return f"{found} this release does not know: a newer one wrote it"
+
+
+def journal_record(view: memoryview, place: RecordPlace, version: int) -> JournalRecord:
     """The record at a place of a buffer; its payload is a view into the buffer."""
-    at, end, kind, entry_type, raft_group, index, term = place
-    payload = view[at + RECORD_HEAD_BYTES : end]
-    return JournalRecord(RecordKind(kind), EntryType(entry_type), raft_group, index, term, payload)
+    at, end, kind, entry_type, raft_group, index, term, commit = place
+    payload = view[at + head_bytes(version) : end]
+    proposal = None
+    if version > 1 and kind in ENTRY_KINDS:
+        proposal = ProposalId(*_PROPOSAL.unpack_from(view, at + _PROPOSAL_AT))
+    return JournalRecord(
+        RecordKind(kind),
+        EntryType(entry_type),
+        raft_group,
+        index,
+        term,
+        payload,
+        version,
+        commit,
+        proposal if proposal and any(proposal) else None,
+    )
 
 
-def find_later_flush(view: memoryview, after: int, file_number: int, flush_number: int) -> int | None:
+def find_later_flush(view: memoryview, after: int, header: FileHeader, flush_number: int) -> int | None:
     """Position of a valid frame of this file from `after` on, of another flush than `flush_number`.
 
     No crash leaves one. Either it is later, and was written once the bytes before it were durable,
@@ -373,8 +479,8 @@ def find_later_flush(view: memoryview, after: int, file_number: int, flush_numbe
     while found >= 0:
         at = after + found
         if at + FLUSH_FRAME_BYTES <= len(view):
-            frame = read_flush_frame(view, at)
-            if frame is not None and frame[0] != flush_number and frame[1:3] == (file_number, at):
+            frame = read_flush_frame(view, at, header.cluster_id)
+            if frame is not None and frame[0] != flush_number and frame[1:3] == (header.file_number, at):
                 return at
         found = data.find(_FLUSH_MAGIC, found + 1)
     return None

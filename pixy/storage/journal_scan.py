@@ -18,6 +18,10 @@ here or in a later file, proves that flush n was durable.
     missing file     gap in the file numbers                    refused
     newer version    header with a newer format version,        refused
                      whatever its checksum
+    older version    valid header with an older version, of     accepted; the journal goes on in a
+                     which nothing is written any more          file of the newest version
+    version goes     a file of an older version than the file   refused: files are always made in
+    back             before it                                  the newest version
     version 0        valid header with version 0, which was     refused
                      never written
     half created     last file: invalid header, then only       left by a crash during its creation,
@@ -49,11 +53,22 @@ here or in a later file, proves that flush n was durable.
                      file before
     newer file       first flush newer than the end of the      refused: file, byte, reason
                      file before
-    unknown kind     valid record of an unknown kind            refused: a newer release wrote it
+    unknown kind     valid record of an unknown kind, or entry  refused: a newer release wrote it
+                     of an unknown type
+    later kind       the same, known, but not in the file's     refused: no release wrote it
+                     version
     wrong count      valid flush, but its frame has another     refused: no crash leaves that
                      number of records
+    undecodable      valid record whose payload cannot be       refused: the state that it holds is
+                     decoded: hard state, applied positions,    lost
+                     reset
+    undecodable      the same: entry with a change of the       refused: it cannot be applied
+    entry            configuration, or with a piece of a stage
+    incarnation      a number of a start of the node below an   refused: files of two copies of the
+    goes back        earlier one; the same again is accepted    directory were mixed
 
-`journal_entries` decides the meaning of entries and which of them are refused.
+`journal_groups` sorts the records by raft group; `journal_entries` decides the meaning of entries
+and resets, and which of them are refused.
 
 Behind a refusal the scan goes on as far as possible, but no longer trusts what it reads: `whole` is
 False, and no further record is kept.
@@ -63,38 +78,30 @@ far, and a copy of the last flush.
 """
 
 import re
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from google.protobuf.message import DecodeError
-
 from pixy.errors import CorruptData, DataDirectoryError, PixyError
-from pixy.proto.state_pb2 import AppliedPosition, AppliedPositions
 from pixy.storage.disk import Disk
-from pixy.storage.journal import EMPTY_JOURNAL, JournalFile, JournalPosition, journal_path
-from pixy.storage.journal_entries import GroupEntries
+from pixy.storage.journal_files import EMPTY_JOURNAL, JournalFile, JournalPosition, journal_path
 from pixy.storage.journal_format import (
     FILE_HEADER_BYTES,
-    RECORD_HEAD_BYTES,
     FileHeader,
     FlushScan,
-    RecordKind,
-    RecordPlace,
     first_flush_number,
     flush_number_at,
     is_zero,
     read_file_header,
 )
+from pixy.storage.journal_groups import JournalGroups, MakeEntry
 from pixy.storage.torn_flush import why_not_torn
 
 __all__ = [
     "JournalScan",
     "RefusedStart",
     "ScannedFile",
-    "ScannedGroup",
     "TornTail",
     "UnfinishedFile",
     "judge_header",
@@ -102,9 +109,6 @@ __all__ = [
 ]
 
 _NAME = re.compile(r"([0-9]{20})\.journal")
-_ENTRY = int(RecordKind.ENTRY)
-_ENTRIES = frozenset((_ENTRY, int(RecordKind.RELOCATED_ENTRY)))
-_HARD_STATE = int(RecordKind.HARD_STATE)
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -113,6 +117,7 @@ class ScannedFile(NamedTuple):
     """A file scanned to its end: flushes `first_flush` to `next_flush` - 1, up to byte `end`."""
 
     path: Path
+    version: int
     first_flush: int
     next_flush: int
     records: int
@@ -154,23 +159,6 @@ class RefusedStart(NamedTuple):
     byte: int = 0
 
 
-@dataclass(slots=True)
-class ScannedGroup(Generic[T]):
-    """Records of one raft group.
-
-    Attributes:
-        entries: entries behind `applied`, or all of them if that is None.
-        hard_state: newest one, None if there is none; and the number of its file.
-        applied: newest applied position of a partition, None if there is none; and its file.
-    """
-
-    entries: GroupEntries[T]
-    hard_state: bytes | None = None
-    hard_state_file: int = 0
-    applied: AppliedPosition | None = None
-    applied_file: int = 0
-
-
 class JournalScan(Generic[T]):
     """Scan of all files of a journal, oldest first.
 
@@ -179,14 +167,12 @@ class JournalScan(Generic[T]):
     Args:
         disk, directory: the journal's files.
         owner: cluster id and node id of the journal; None for those in the first valid header.
-        make_entry: makes the tuple that is kept of an entry, its term first, from the file's
-            number, the file and the entry's place in it. CorruptData is reported as a refusal.
+        make_entry: see `MakeEntry`.
 
     Attributes:
-        whole: True if no file is missing or refused, so that missing records never existed.
         at: end of the journal.
         files: accepted files, oldest first.
-        groups: records by raft group, up to the first refusal.
+        records: records up to the first refusal, by raft group.
         unsynced: position and bytes in the last file of what may be in memory only: its header and
             its last flush.
         bytes_read: size of all files.
@@ -197,20 +183,25 @@ class JournalScan(Generic[T]):
         disk: Disk,
         directory: Path,
         owner: tuple[bytes, int] | None,
-        make_entry: Callable[[int, memoryview, RecordPlace], T],
+        make_entry: MakeEntry[T],
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._owner = owner
-        self._make_entry = make_entry
         # Number of the flush that the next file begins with, None if only the file can tell.
         self._next_flush: int | None = None
-        self.whole = True
+        # Format version of the file before, 0 if there is none.
+        self._version = 0
         self.at = EMPTY_JOURNAL
         self.files: list[JournalFile] = []
-        self.groups: dict[int, ScannedGroup[T]] = {}
+        self.records = JournalGroups(make_entry)
         self.unsynced: list[tuple[int, bytes]] = []
         self.bytes_read = 0
+
+    @property
+    def whole(self) -> bool:
+        """True if no file is missing or refused, so that missing records never existed."""
+        return self.records.trusted
 
     def __iter__(self) -> Iterator[ScannedFile | UnfinishedFile | TornTail | RefusedStart]:
         numbers = yield from self._file_numbers()
@@ -264,6 +255,12 @@ class JournalScan(Generic[T]):
             yield self._refuse(header)
             return
         self._owner = self._owner or (header.cluster_id, header.node_id)
+        if header.version < self._version:
+            # Which flush comes next is certain nevertheless.
+            self.records.trusted = False
+            found = f"has format version {header.version} behind a file of version {self._version}"
+            yield _refused_start(path, found)
+        self._version = header.version
         begin = self._next_flush
         if begin is None:
             begin = 1 if first and number == 1 else first_flush_number(data)
@@ -271,43 +268,45 @@ class JournalScan(Generic[T]):
             found = "no valid flush frame; the files before it are gone"
             yield self._refuse(_corrupt(path, FILE_HEADER_BYTES, found))
             return
-        yield from self._flushes(path, data, number, begin, last=last)
+        yield from self._flushes(path, data, header, begin, last=last)
 
     def _flushes(
-        self, path: Path, data: bytes, number: int, begin: int, *, last: bool
+        self, path: Path, data: bytes, header: FileHeader, begin: int, *, last: bool
     ) -> Iterator[ScannedFile | TornTail | RefusedStart]:
-        view, file, records = memoryview(data), JournalFile(number), 0
-        scan = FlushScan(data, number, begin)
+        view, file, records = memoryview(data), JournalFile(header.file_number, header.version), 0
+        scan = FlushScan(data, header, begin)
         while True:
             try:
-                for places in scan:
+                for position, places in scan:
                     records += len(places)
-                    yield from self._take(path, view, places, file)
+                    for reason in self.records.take(file, view, position, places):
+                        yield self._refuse(_refused_start(path, reason))
             except CorruptData as error:
                 yield self._refuse(_refused_start(path, str(error)))
                 return
             self._next_flush = scan.next_flush
             if scan.damage:
-                yield self._judge_damage(path, view, number, scan, last=last)
+                yield self._judge_damage(path, view, header, scan, last=last)
             if scan.later_flush is None:
                 break
-            scan = FlushScan(data, number, flush_number_at(data, scan.later_flush) or 0, scan.later_flush)
+            scan = FlushScan(data, header, flush_number_at(data, scan.later_flush) or 0, scan.later_flush)
         self.unsynced = [(0, data[:FILE_HEADER_BYTES])]
         if scan.last_flush is not None:
             self.unsynced.append((scan.last_flush, data[scan.last_flush : scan.end]))
-        self.at = JournalPosition(number, scan.end, scan.next_flush)
+        self.at = JournalPosition(file.number, scan.end, scan.next_flush)
+        file.end = scan.end
         self.files.append(file)
-        yield ScannedFile(path, begin, scan.next_flush, records, scan.end, len(data))
+        yield ScannedFile(path, file.version, begin, scan.next_flush, records, scan.end, len(data))
 
     def _judge_damage(
-        self, path: Path, view: memoryview, number: int, scan: FlushScan, *, last: bool
+        self, path: Path, view: memoryview, header: FileHeader, scan: FlushScan, *, last: bool
     ) -> TornTail | RefusedStart:
         if scan.later_flush is not None:
             found = f"{scan.damage}; a valid flush follows at byte {scan.later_flush}"
             return self._refuse(_corrupt(path, scan.end, found))
         if not last:
             return self._refuse(_corrupt(path, scan.end, f"{scan.damage}; a later journal file follows"))
-        reason = why_not_torn(view, scan.end, number, scan.next_flush)
+        reason = why_not_torn(view, scan.end, header, scan.next_flush)
         if not reason:
             return TornTail(path, scan.damage, scan.end, len(view))
         found = f"corrupt at byte {scan.end}: {scan.damage}"
@@ -323,55 +322,8 @@ class JournalScan(Generic[T]):
         return refusal
 
     def _distrust(self) -> None:
-        self.whole = False
+        self.records.trusted = False
         self._next_flush = None
-
-    # --- records --------------------------------------------------------------------------------
-
-    def _take(
-        self, path: Path, view: memoryview, places: list[RecordPlace], file: JournalFile
-    ) -> Iterator[RefusedStart]:
-        """Sort the records of one flush by raft group."""
-        number, last_index, make_entry = file.number, file.last_index, self._make_entry
-        for place in places:
-            at, end, kind, _, raft_group, index, _ = place
-            if kind in _ENTRIES:
-                try:
-                    entry = make_entry(number, view, place)
-                    if self.whole:
-                        entries = self._group(raft_group).entries
-                        take = entries.original if kind == _ENTRY else entries.relocated
-                        take(index, entry)
-                except CorruptData as error:
-                    yield self._refuse(_refused_start(path, str(error)))
-                if index > last_index.get(raft_group, 0):
-                    last_index[raft_group] = index
-            elif kind == _HARD_STATE:
-                if self.whole:
-                    group = self._group(raft_group)
-                    group.hard_state, group.hard_state_file = (
-                        bytes(view[at + RECORD_HEAD_BYTES : end]),
-                        number,
-                    )
-            else:
-                try:
-                    self._take_positions(bytes(view[at + RECORD_HEAD_BYTES : end]), number)
-                except DecodeError as error:
-                    yield self._refuse(_refused_start(path, f"applied positions cannot be decoded: {error}"))
-
-    def _take_positions(self, payload: bytes, number: int) -> None:
-        positions = AppliedPositions.FromString(payload).positions
-        if self.whole:
-            for position in positions:
-                group = self._group(position.raft_group)
-                group.applied, group.applied_file = position, number
-                group.entries.applied(position.index)
-
-    def _group(self, raft_group: int) -> ScannedGroup[T]:
-        group = self.groups.get(raft_group)
-        if group is None:
-            group = self.groups[raft_group] = ScannedGroup(GroupEntries(raft_group))
-        return group
 
 
 def judge_header(

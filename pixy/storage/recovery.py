@@ -13,9 +13,12 @@ position has covered so far; a second pass reads the entries that are left. At m
 memory, beside the entries that are needed and the places of those not covered yet. Every payload is
 a copy: no entry keeps a file alive. The road not taken: keeping views, and copying what is left of
 each file. Entries covered in a later file would be copied for nothing.
+
+A last file of an older version without a flush gets a header of the newest version: a file that
+stays without a flush could not be told from a damaged one, once the files before it are removed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,35 +27,30 @@ import structlog
 from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import AppliedPosition
 from pixy.storage.disk import Disk
-from pixy.storage.journal import EMPTY_JOURNAL, JournalFile, JournalPosition, journal_path
-from pixy.storage.journal_entries import GroupEntries, entries_after
+from pixy.storage.journal_entries import entries_after
+from pixy.storage.journal_files import EMPTY_JOURNAL, JournalFile, JournalPosition, journal_path
 from pixy.storage.journal_format import (
     FILE_HEADER_BYTES,
-    FLUSH_FRAME_BYTES,
-    FlushScan,
+    FORMAT_VERSION,
     JournalRecord,
-    RecordKind,
     RecordPlace,
-    first_flush_number,
+    file_header,
     journal_record,
     read_records,
 )
+from pixy.storage.journal_groups import LogReset, ScannedGroup
 from pixy.storage.journal_scan import (
     JournalScan,
     RefusedStart,
-    ScannedGroup,
     TornTail,
     UnfinishedFile,
-    judge_header,
     read_bytes,
 )
+from pixy.storage.term_runs import TermRun
 
-__all__ = ["RecoveredGroup", "RecoveredJournal", "read_entries", "recover_journal"]
+__all__ = ["RecoveredGroup", "RecoveredJournal", "recover_journal"]
 
 log = structlog.get_logger(__name__)
-
-_ENTRY = int(RecordKind.ENTRY)
-_RELOCATED_ENTRY = int(RecordKind.RELOCATED_ENTRY)
 
 _Place = tuple[int, int, int, int]
 """Place of an entry: its term, file number, first byte, and the byte behind its last."""
@@ -63,35 +61,61 @@ class RecoveredGroup:
     """Records of one raft group in the journal.
 
     Attributes:
+        raft_group: its id.
         entries: entries behind `applied`, or all of them if that is None, in order. There may be
             holes where a group needs nothing. Payloads are copies.
         hard_state: newest one, None if there is none; and the number of the file that holds it.
         applied: newest applied position of a partition, None if there is none; and its file.
+        reset: newest reset of its log, None if there is none; and its file.
+        first, last: indexes of the entries at the end of the log that the journal has without
+            holes, applied ones included; 0 if there are none.
+        terms: runs of their terms; the first one begins at `first`.
+        commit: highest known commit index: of the hard state, or written with an entry; 0 for none.
+        end: index of the last entry that the journal knows of, included in a reset or not.
     """
 
+    raft_group: int
     entries: list[JournalRecord] = field(default_factory=list)
     hard_state: bytes | None = None
     hard_state_file: int = 0
     applied: AppliedPosition | None = None
     applied_file: int = 0
+    reset: LogReset | None = None
+    reset_file: int = 0
+    first: int = 0
+    last: int = 0
+    terms: Sequence[TermRun] = ()
+    commit: int = 0
+    end: int = 0
 
     def entries_after(self, index: int) -> list[JournalRecord]:
         """The entries behind `index`, up to which the group is applied.
 
         Raises:
-            CorruptData: there is a hole, or terms go back; names raft group and indexes.
+            CorruptData: there is a hole, terms go back, or the log was reset behind `index`; names
+                raft group and indexes.
         """
-        raft_group = self.entries[0].raft_group if self.entries else 0
-        return entries_after(raft_group, self.entries, index)
+        reset = None if self.reset is None else self.reset.position
+        return entries_after(self.raft_group, self.entries, index, reset)
 
 
 @dataclass(slots=True)
 class RecoveredJournal:
-    """The whole journal."""
+    """The whole journal.
+
+    Attributes:
+        at: its end.
+        files: its files, oldest first.
+        groups: records by raft group.
+        incarnation: number of the node's newest start that the journal has, 0 for none; and its
+            file.
+    """
 
     at: JournalPosition = EMPTY_JOURNAL
     files: list[JournalFile] = field(default_factory=list)
     groups: dict[int, RecoveredGroup] = field(default_factory=dict)
+    incarnation: int = 0
+    incarnation_file: int = 0
 
 
 def recover_journal(disk: Disk, directory: Path, owner: tuple[bytes, int]) -> RecoveredJournal:
@@ -113,23 +137,47 @@ def recover_journal(disk: Disk, directory: Path, owner: tuple[bytes, int]) -> Re
             case UnfinishedFile():
                 _remove_leftover(disk, verdict)
     if scan.files:
+        _continue_file(scan, owner)
         _make_durable(disk, directory, scan.files[-1].number, scan.unsynced)
-    entries = _load_entries(disk, directory, scan.groups)
+    entries = _load_entries(disk, directory, scan.files, scan.records.groups)
     groups = {
-        raft_group: RecoveredGroup(
-            entries.get(raft_group, []),
-            group.hard_state,
-            group.hard_state_file,
-            group.applied,
-            group.applied_file,
-        )
-        for raft_group, group in scan.groups.items()
+        raft_group: _recovered(raft_group, group, entries.get(raft_group, []))
+        for raft_group, group in scan.records.groups.items()
     }
-    return RecoveredJournal(scan.at, scan.files, groups)
+    return RecoveredJournal(
+        scan.at, scan.files, groups, scan.records.incarnation, scan.records.incarnation_file
+    )
 
 
-def _place_of(file_number: int, _view: memoryview, place: RecordPlace) -> _Place:
-    return place[6], file_number, place[0], place[1]
+def _place_of(file: JournalFile, _view: memoryview, place: RecordPlace) -> _Place:
+    return place[6], file.number, place[0], place[1]
+
+
+def _recovered(raft_group: int, group: ScannedGroup[_Place], entries: list[JournalRecord]) -> RecoveredGroup:
+    available = group.entries.available()
+    return RecoveredGroup(
+        raft_group,
+        entries,
+        group.hard_state,
+        group.hard_state_file,
+        group.applied,
+        group.applied_file,
+        group.reset,
+        group.reset_file,
+        available.first,
+        available.last,
+        available.terms,
+        group.commit,
+        group.end,
+    )
+
+
+def _continue_file(scan: JournalScan[_Place], owner: tuple[bytes, int]) -> None:
+    """Make a last file of an older version without a flush one of the newest version."""
+    last = scan.files[-1]
+    if last.version < FORMAT_VERSION and last.end == FILE_HEADER_BYTES:
+        last.version = FORMAT_VERSION
+        scan.unsynced = [(0, file_header(last.number, *owner))]
 
 
 def _cut(disk: Disk, tail: TornTail) -> None:
@@ -161,7 +209,7 @@ def _make_durable(disk: Disk, directory: Path, number: int, unsynced: list[tuple
 
 
 def _load_entries(
-    disk: Disk, directory: Path, groups: Mapping[int, ScannedGroup[_Place]]
+    disk: Disk, directory: Path, files: Sequence[JournalFile], groups: Mapping[int, ScannedGroup[_Place]]
 ) -> dict[int, list[JournalRecord]]:
     """The entries that are needed, in order, by raft group; read file by file."""
     needed: dict[int, list[tuple[int, int]]] = {}
@@ -169,93 +217,25 @@ def _load_entries(
         for _, (_, number, at, end) in group.entries:
             needed.setdefault(number, []).append((at, end))
     loaded: dict[int, dict[int, JournalRecord]] = {}
-    for number in sorted(needed):
-        for record in _load_file(disk, journal_path(directory, number), needed.pop(number)):
-            loaded.setdefault(record.raft_group, {})[record.index] = record
+    for file in files:
+        if file.number in needed:
+            path = journal_path(directory, file.number)
+            for record in _load_file(disk, path, file.version, needed.pop(file.number)):
+                loaded.setdefault(record.raft_group, {})[record.index] = record
     return {
         raft_group: [records[index] for index in sorted(records)] for raft_group, records in loaded.items()
     }
 
 
-def _load_file(disk: Disk, path: Path, places: list[tuple[int, int]]) -> Iterable[JournalRecord]:
+def _load_file(
+    disk: Disk, path: Path, version: int, places: list[tuple[int, int]]
+) -> Iterator[JournalRecord]:
     begin = min(at for at, _ in places)
     view = memoryview(read_bytes(disk, path, begin, max(end for _, end in places)))
     for at, end in places:
-        records = read_records(view, at - begin, end - begin)
+        records = read_records(view, at - begin, end - begin, version)
         if isinstance(records, str) or len(records) != 1:
             raise CorruptData(f"{path} is corrupt at byte {at}: {records}")
-        yield _copied(view, records[0])
-
-
-def _copied(view: memoryview, place: RecordPlace) -> JournalRecord:
-    record = journal_record(view, place)
-    record.payload = bytes(record.payload)
-    return record
-
-
-def read_entries(
-    disk: Disk, directory: Path, owner: tuple[bytes, int], number: int, above: Mapping[int, int]
-) -> list[JournalRecord]:
-    """Read the entries of some raft groups from one journal file, for relocation. Blocks.
-
-    The caller appends to the journal the entries that are still in the Raft log of their group:
-    those whose term is the log's at their index. The others were replaced by entries in later
-    files.
-
-    Args:
-        disk, directory, owner: as of the journal.
-        number: the file, which has a successor and is no longer written.
-        above: by raft group, the index up to which entries are not needed.
-
-    Returns:
-        Entries ordered by raft group and index, none twice: those first written to this file and
-        those relocated to it. Payloads are copies, together at most as large as the file.
-
-    Raises:
-        CorruptData: the file is damaged, or ends before its successor begins; names file, byte and
-            reason.
-        DataDirectoryError: the file belongs to another node.
-        OSError: the file or its successor cannot be read.
-    """
-    path = journal_path(directory, number)
-    data = read_bytes(disk, path)
-    header = judge_header(path, data, number, owner)
-    if isinstance(header, RefusedStart):
-        raise header.error
-    if isinstance(header, str):
-        raise CorruptData(f"{path}: {header}")
-    view = memoryview(data)
-    groups: dict[int, GroupEntries[tuple[int, RecordPlace]]] = {}
-    for raft_group, index in above.items():
-        groups[raft_group] = GroupEntries(raft_group)
-        groups[raft_group].applied(index)
-    scan = FlushScan(data, number, first_flush_number(data) or 0)
-    try:
-        for records in scan:
-            for place in records:
-                _add(groups, place)
-    except CorruptData as error:
-        raise CorruptData(f"{path}: {error}") from error
-    _check_whole(disk, directory, number, scan)
-    return [_copied(view, place) for _, entries in sorted(groups.items()) for _, (_, place) in entries]
-
-
-def _add(groups: dict[int, GroupEntries[tuple[int, RecordPlace]]], place: RecordPlace) -> None:
-    _, _, kind, _, raft_group, index, term = place
-    if raft_group in groups and kind == _ENTRY:
-        groups[raft_group].original(index, (term, place))
-    elif raft_group in groups and kind == _RELOCATED_ENTRY:
-        groups[raft_group].relocated(index, (term, place))
-
-
-def _check_whole(disk: Disk, directory: Path, number: int, scan: FlushScan) -> None:
-    """Check that a file with a successor has no torn tail and no flush missing before it."""
-    path = journal_path(directory, number)
-    if scan.damage:
-        raise CorruptData(f"{path} is corrupt at byte {scan.end}: {scan.damage}")
-    after = journal_path(directory, number + 1)
-    follows = first_flush_number(read_bytes(disk, after, 0, FILE_HEADER_BYTES + FLUSH_FRAME_BYTES))
-    if follows is not None and follows != scan.next_flush:
-        raise CorruptData(
-            f"{path} is corrupt at byte {scan.end}: it ends there, but {after} begins with flush {follows}"
-        )
+        record = journal_record(view, records[0], version)
+        record.payload = bytes(record.payload)
+        yield record

@@ -33,7 +33,8 @@ from pixy.records import crc32c
 from pixy.storage.journal_format import (
     FILE_HEADER_BYTES,
     FLUSH_FRAME_BYTES,
-    RECORD_HEAD_BYTES,
+    FileHeader,
+    head_bytes,
     is_zero,
     read_flush_frame,
 )
@@ -52,19 +53,20 @@ _CHANGES_MAX = 1 << 22
 """Limit of tried changes, of which one in 2^32 is right by chance."""
 
 
-def why_not_torn(view: memoryview, at: int, file_number: int, flush_number: int) -> str:
+def why_not_torn(view: memoryview, at: int, header: FileHeader, flush_number: int) -> str:
     """The reason that no crash leaves the bytes from `at` on; "" if the expected flush is torn.
 
     Args:
         view: a whole journal file.
         at: the position of the flush with that number, or of zeros.
+        header: the file's header.
     """
-    tail = _Tail(view, at)
+    tail = _Tail(view, at, head_bytes(header.version))
     end = at + FLUSH_FRAME_BYTES
-    frame = read_flush_frame(view, at) if end <= len(view) else None
+    frame = read_flush_frame(view, at, header.cluster_id) if end <= len(view) else None
     if frame is not None:
         number, in_file, position, size, _ = frame
-        if (number, in_file, position) != (flush_number, file_number, at):
+        if (number, in_file, position) != (flush_number, header.file_number, at):
             return "its frame is another flush's"
         end += size
     if end > len(view) and at > FILE_HEADER_BYTES:
@@ -77,11 +79,12 @@ def why_not_torn(view: memoryview, at: int, file_number: int, flush_number: int)
 
 
 class _Tail:
-    """The end of a file, from a flush on."""
+    """The end of a file, from a flush on. `head_bytes` is the size of a record's head."""
 
-    def __init__(self, view: memoryview, at: int) -> None:
+    def __init__(self, view: memoryview, at: int, head_bytes: int) -> None:
         self._view = view
         self._at = at
+        self._head_bytes = head_bytes
 
     def is_missing(self, begin: int, end: int) -> bool:
         """True if any sector of these bytes is missing. Bytes behind the end of the file are."""
@@ -96,7 +99,7 @@ class _Tail:
         while begin < end:
             if self.is_missing(begin, begin + _LENGTH_BYTES):
                 return ""
-            behind = begin + RECORD_HEAD_BYTES + _u32(self._view, begin)
+            behind = begin + self._head_bytes + _u32(self._view, begin)
             if behind > end:
                 return f"the record at byte {begin} is longer than the flush"
             if not self._is_right(begin, behind):
@@ -118,11 +121,9 @@ class _Tail:
 
     def _is_right_but_for_one_byte(self, begin: int, behind: int, end: int) -> bool:
         """True if changing one byte outside of the missing sectors makes a record valid."""
-        length = behind - begin - RECORD_HEAD_BYTES
-        for other in _one_byte_changed(length):
-            if begin + RECORD_HEAD_BYTES + other <= end and self._is_right(
-                begin, begin + RECORD_HEAD_BYTES + other
-            ):
+        payload = begin + self._head_bytes
+        for other in _one_byte_changed(behind - payload):
+            if payload + other <= end and self._is_right(begin, payload + other):
                 return True
         wrong = self._crc(begin, behind) ^ _u32(self._view, begin + _LENGTH_BYTES)
         if wrong.to_bytes(4, "little").count(0) == 3:

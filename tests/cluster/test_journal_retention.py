@@ -15,9 +15,9 @@ async def test_a_deleted_topic_retains_no_journal_file(tmp_path: Path) -> None:
     directory, _, _ = await damaged(tmp_path)
     async with Cluster(directory).running() as cluster:
         await cluster.node.delete_topic("bad")
-        bad = {raft_group for file in cluster.node._journal.files for raft_group in file.last_index}
+        bad = {raft_group for file in cluster.node._journal.files for raft_group in file.spans}
         await work(cluster, 150)
-        left = {raft_group for file in cluster.node._journal.files for raft_group in file.last_index}
+        left = {raft_group for file in cluster.node._journal.files for raft_group in file.spans}
         assert bad - left
         assert not (directory / "topics" / "bad-0").exists()
 

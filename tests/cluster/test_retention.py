@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from pixy.cluster.replica import Replica
 from pixy.errors import CorruptData
 from pixy.proto.state_pb2 import GroupsCommand
 from pixy.records import TopicPartition
-from pixy.storage import EntryType
+from pixy.storage import EntryType, UnitRecord
 from tests.cluster.nodes import Cluster, Sizes, copy_of
 from tests.fakes.disk import full
 from tests.fakes.waiting import until
@@ -276,11 +277,12 @@ async def test_a_turn_checks_a_bounded_number_of_groups(
         named: list[tuple[int, int]] = []
         append = cluster.node._journal.append
 
-        def watched(kind: int, entry_type: int, *rest: object) -> None:
-            if entry_type == EntryType.COMMAND:
-                command = GroupsCommand.FromString(rest[3])  # type: ignore[arg-type]  # a payload
-                named.append((len(command.touch_groups.groups), len(command.expire_groups.groups)))
-            append(kind, entry_type, *rest)  # type: ignore[arg-type]
+        def watched(records: Sequence[UnitRecord], token: object) -> None:
+            for _, entry_type, *_, payload in records:
+                if entry_type == EntryType.COMMAND:
+                    command = GroupsCommand.FromString(bytes(payload))
+                    named.append((len(command.touch_groups.groups), len(command.expire_groups.groups)))
+            append(records, token)
 
         monkeypatch.setattr(cluster.node._journal, "append", watched)
         cluster.node._retention._check()

@@ -73,6 +73,6 @@ async def test_deleted_topics_with_offsets_are_found(tmp_path: Path) -> None:
 async def test_a_raft_group_that_was_never_created_is_refused(tmp_path: Path) -> None:
     await made(tmp_path, 1000)
     disk, recovered = recovered_in(tmp_path)
-    recovered.journal.groups[1003] = RecoveredGroup()
+    recovered.journal.groups[1003] = RecoveredGroup(1003)
     with pytest.raises(CorruptData, match="raft group 1003, but the entry that created it is missing"):
         await StateGroups(disk, tmp_path, {}).restore(recovered, InlineWorker())
